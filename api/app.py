@@ -11,6 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from .. import __version__
 from ..service.service import Service
 from ..service.settings import Settings
+from .access import AccessToken
 from .guard import RequestGuard, host_name
 from .openapi import openapi_of
 from .problem_handlers import install_problem_handlers
@@ -41,12 +42,13 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.state.streams = EventStreams()
+    app.state.access = None if settings.token is None else AccessToken(settings.token)
     app.state.stopping = lambda: False
     install_problem_handlers(app)
     for router in ROUTES.values():
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.add_middleware(RequestGuard, allowed_hosts=allowed_hosts(settings))
+    app.add_middleware(RequestGuard, allowed_hosts=allowed_hosts(settings), access=app.state.access)
 
     @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:

@@ -25,6 +25,16 @@ from ..core.schedule import Schedule
 from ..te.json import workload_to_json
 from ..te.workload import Workload
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
+from .fleet_responses import (
+    AttemptList,
+    AttemptOut,
+    QueueEntryOut,
+    QueueList,
+    TenantList,
+    TenantOut,
+    UnitList,
+    UnitOut,
+)
 from .problem import ProblemDetails
 from .requests import ExpressionIn
 from .responses import (
@@ -65,14 +75,16 @@ def operator_task(operator: str, parameters: Mapping[str, object] | None = None)
 class Client:
     """Connects to a service. Threads may share a client. Close it, or use it in a ``with``.
 
-    ``retries`` is how often a call is repeated after a connection error or a 503; the pause before it grows each time.
-    All calls may be repeated: reads are safe, and ``submit`` always carries an Idempotency-Key.
+    ``token`` is what a service that has one wants to see. ``retries`` is how often a call is repeated after a
+    connection error or a 503; the pause before it grows each time. All calls may be repeated: reads are safe, and
+    ``submit`` always carries an Idempotency-Key.
     """
 
     def __init__(
         self,
         address: str = DEFAULT_ADDRESS,
         *,
+        token: str | None = None,
         timeout_seconds: float = 60.0,
         retries: int = 5,
         transport: httpx2.BaseTransport | None = None,
@@ -84,6 +96,7 @@ class Client:
             timeout=httpx2.Timeout(timeout_seconds, connect=min(5.0, timeout_seconds)),
             transport=transport,
             trust_env=False,
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
         )
 
     def __enter__(self) -> Self:
@@ -110,19 +123,34 @@ class Client:
         executor: str = "local",
         cache: str | None = None,
         policy: SpacePolicy = DEFAULT_POLICY,
+        tenant: str = "default",
+        priority: int = 0,
+        deadline_seconds: float | None = None,
+        fresh: bool = False,
         idempotency_key: str | None = None,
     ) -> JobOut:
-        """Submit a job. ``policy`` says how much of the spaces is searched. Without a key a new one is sent, so that a
-        repeated request never makes two jobs."""
-        body = _job_body(tasks, budget or Budget(), strategy, seed, target, executor, cache, policy)
+        """Submit a job; ``service.views.JobSpec`` says what the options mean. Without a key a new one is sent, so that
+        a repeated request never makes two jobs."""
+        body = _job_body(
+            tasks,
+            budget or Budget(),
+            strategy=strategy,
+            seed=seed,
+            target=target,
+            executor=executor,
+            cache=cache,
+            policy=policy,
+            tenant=tenant,
+            priority=priority,
+            deadline_seconds=deadline_seconds,
+            fresh=fresh,
+        )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return _parsed(JobOut, self._send("POST", "/v1/jobs", json=body, headers=headers))
 
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
         """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
-        defaults: dict[str, Any] = {"strategy": "model", "seed": 0, "target": "llvm", "executor": "local"}
-        defaults |= {"cache": None, "policy": DEFAULT_POLICY}
-        body = _job_body(tasks, budget or Budget(), **{**defaults, **options}) | {"validate_only": True}
+        body = _job_body(tasks, budget or Budget(), **options) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
 
     def job(self, job_id: str) -> JobOut:
@@ -143,6 +171,28 @@ class Client:
             if job.state in ("cancelling", "cancelled"):
                 return job
         return _parsed(JobOut, _checked(answer))
+
+    def pause(self, job_id: str) -> JobOut:
+        """Hold a job back. Raises Contradiction when it has ended."""
+        return _parsed(JobOut, self._send("POST", f"/v1/jobs/{_part(job_id)}/pause"))
+
+    def resume(self, job_id: str) -> JobOut:
+        """Let a paused job go on. Raises Contradiction when it has ended."""
+        return _parsed(JobOut, self._send("POST", f"/v1/jobs/{_part(job_id)}/resume"))
+
+    def retry(self, job_id: str) -> JobOut:
+        """Try the dead tasks of a job again. Raises Contradiction where there are none."""
+        return _parsed(JobOut, self._send("POST", f"/v1/jobs/{_part(job_id)}/retry"))
+
+    def set_priority(self, job_id: str, priority: int) -> JobOut:
+        """Change the priority of a job. Raises Contradiction when it has ended."""
+        body = {"priority": priority}
+        return _parsed(JobOut, self._send("PUT", f"/v1/jobs/{_part(job_id)}/priority", json=body))
+
+    def attempts(self, job_id: str, *, task: int = 0) -> tuple[AttemptOut, ...]:
+        """Return the attempts at a task, oldest first."""
+        path = f"/v1/jobs/{_part(job_id)}/tasks/{task:d}/attempts"
+        return _parsed(AttemptList, self._send("GET", path)).attempts
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[EventOut]:
         """Yield the job's events as they happen, until it has ended. This reconnects by itself and misses none.
@@ -266,6 +316,43 @@ class Client:
         answer = self._once("POST", "/v1/records", content=body, headers=headers, timeout=timeout)
         return _parsed(ImportedOut, _checked(answer))
 
+    # the fleet
+
+    def units(self) -> tuple[UnitOut, ...]:
+        """Return the physical devices of the fleet with their states and what they do."""
+        return _parsed(UnitList, self._send("GET", "/v1/units")).units
+
+    def drain(self, uuid: str, reason: str) -> UnitOut:
+        """Take a unit out: the task in hand is given back after the trial that runs, and no other begins."""
+        return self._change_unit(uuid, "drain", reason)
+
+    def release(self, uuid: str, reason: str) -> UnitOut:
+        """Let a unit take tasks again."""
+        return self._change_unit(uuid, "release", reason)
+
+    def quarantine(self, uuid: str, reason: str) -> UnitOut:
+        """Use a unit no more until it is released."""
+        return self._change_unit(uuid, "quarantine", reason)
+
+    def _change_unit(self, uuid: str, verb: str, reason: str) -> UnitOut:
+        body = {"reason": reason}
+        return _parsed(UnitOut, self._send("POST", f"/v1/units/{_part(uuid)}/{verb}", json=body))
+
+    def queue(self, *, limit: int = 200) -> tuple[QueueEntryOut, ...]:
+        """Return the tasks that run or wait, in the order in which they are to be claimed."""
+        return _parsed(QueueList, self._send("GET", "/v1/queue", params={"limit": limit})).tasks
+
+    def tenants(self) -> tuple[TenantOut, ...]:
+        """Return the tenants with their weights and quotas."""
+        return _parsed(TenantList, self._send("GET", "/v1/tenants")).tenants
+
+    def set_tenant(
+        self, name: str, *, weight: float = 1.0, most_units: int | None = None, most_queued: int | None = None
+    ) -> TenantOut:
+        """Add a tenant, or change its weight and quotas; None: no quota."""
+        body = {"weight": weight, "most_units": most_units, "most_queued": most_queued}
+        return _parsed(TenantOut, self._send("PUT", f"/v1/tenants/{_part(name)}", json=body))
+
     # the library and the service
 
     def operators(self) -> tuple[OperatorOut, ...]:
@@ -345,14 +432,19 @@ class Client:
 def _job_body(
     tasks: tuple[Task, ...],
     budget: Budget,
-    strategy: str,
-    seed: int,
-    target: str,
-    executor: str,
-    cache: str | None,
-    policy: SpacePolicy,
+    *,
+    strategy: str = "model",
+    seed: int = 0,
+    target: str = "llvm",
+    executor: str = "local",
+    cache: str | None = None,
+    policy: SpacePolicy = DEFAULT_POLICY,
+    **later: Any,
 ) -> dict[str, Any]:
+    """Return the body of a submission. What came later and has its default is left out, so that a service of an earlier
+    version takes it."""
     chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
+    defaults = {"tenant": "default", "priority": 0, "deadline_seconds": None, "fresh": False}
     return {
         "tasks": [_expression(task) for task in tasks],
         "budget": _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
@@ -361,7 +453,8 @@ def _job_body(
         "target": target,
         "executor": executor,
         "cache": cache,
-        **chosen,  # a service of an earlier version takes the default
+        **chosen,
+        **{name: value for name, value in later.items() if value != defaults.get(name)},
     }
 
 

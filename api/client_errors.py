@@ -23,6 +23,15 @@ class InvalidRequest(ProblemError):
     """The request is at fault (400, 403, 405, 413, 415, 422). ``field`` says where. It must not be repeated."""
 
 
+class TokenRefused(ProblemError):
+    """The service has a token, and the client did not show it (401). It must not be repeated as it is."""
+
+
+class QueueFull(ProblemError):
+    """The tenant has as much in the queue as it may have (429). The request may be repeated once some of it is
+    done."""
+
+
 class Missing(ProblemError):
     """What was asked for does not exist (404). The request must not be repeated."""
 
@@ -41,6 +50,7 @@ class ServiceFault(ProblemError):
 
 ERROR_OF_STATUS: dict[int, type[ProblemError]] = {
     400: InvalidRequest,
+    401: TokenRefused,
     403: InvalidRequest,
     404: Missing,
     405: InvalidRequest,
@@ -48,6 +58,7 @@ ERROR_OF_STATUS: dict[int, type[ProblemError]] = {
     413: InvalidRequest,
     415: InvalidRequest,
     422: InvalidRequest,
+    429: QueueFull,
     503: Unavailable,
     507: Unavailable,
 }

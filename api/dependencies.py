@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 
 from ..service.service import Service
-from .limits import FUNCTION_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN
+from .limits import FUNCTION_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN, UNIT_PATTERN
 
 
 async def service_of(request: Request) -> Service:
@@ -20,6 +20,9 @@ async def service_of(request: Request) -> Service:
 
 ServiceDependency = Annotated[Service, Depends(service_of)]
 JobId = Annotated[str, Path(pattern=NAME_PATTERN, description="The job's id.")]
+UnitId = Annotated[str, Path(pattern=UNIT_PATTERN, description="The unit's UUID.")]
+TenantName = Annotated[str, Path(pattern=NAME_PATTERN, description="The tenant's name.")]
+TaskNumber = Annotated[int, Path(ge=0, le=1_000, description="Which task of the job.")]
 FunctionName = Annotated[
     str, Query(pattern=FUNCTION_PATTERN, description="What its functions for other programs are called.")
 ]

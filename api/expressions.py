@@ -39,6 +39,10 @@ def spec_of(service: Service, given: JobIn) -> JobSpec:
         executor=given.executor,
         cache=given.cache,
         policy=given.policy(),
+        tenant=given.tenant,
+        priority=given.priority,
+        deadline_seconds=given.deadline_seconds,
+        fresh=given.fresh,
     )
 
 

@@ -1,17 +1,21 @@
-"""Guards every route: request ids, the list of allowed hosts, the origin check, body sizes, security headers."""
+"""Guards every route: request ids, the list of allowed hosts, the origin check, the token, body sizes, security
+headers."""
 
 import re
 import secrets
 from collections.abc import Collection
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import structlog
 from fastapi import Request
+from fastapi.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .access import CHALLENGE, SIGN_IN, AccessToken
 from .json_body import BadBody
 from .limits import MAX_BODY_BYTES, MAX_RECORDS_BYTES
 from .problem_handlers import problem_answer
+from .rendering import wants_page
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -45,10 +49,14 @@ class RequestGuard:
 
     ``allowed_hosts`` are the names that a Host header may carry; None allows any. On a loopback address the list keeps
     a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1 (DNS rebinding).
+    ``access`` is the token that requests must show; None: they need none.
     """
 
-    def __init__(self, app: ASGIApp, allowed_hosts: Collection[str] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, allowed_hosts: Collection[str] | None = None, access: AccessToken | None = None
+    ) -> None:
         self.app = app
+        self.access = access
         self.allowed_hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,9 +90,15 @@ class RequestGuard:
             await self.app(scope, _limited(receive, _max_body_bytes(scope)), send_with_headers)
             return
         status, code, detail, field = refusal
+        request = Request(scope)
         if status == 413:
             await _drain(receive)
-        answer = problem_answer(Request(scope), status, code, detail, field)
+        if status == 401 and scope["method"] == "GET" and wants_page(request) and b"hx-request" not in headers:
+            asked = f"{scope['path']}?{scope['query_string'].decode('latin-1')}".removesuffix("?")
+            await RedirectResponse(f"{SIGN_IN}?next={quote(asked, safe='')}", 303)(scope, receive, send_with_headers)
+            return
+        challenge = {"WWW-Authenticate": CHALLENGE} if status == 401 else None
+        answer = problem_answer(request, status, code, detail, field, headers=challenge)
         await answer(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str, str] | None:
@@ -94,6 +108,8 @@ class RequestGuard:
             return 400, "HOST_NOT_ALLOWED", f"this service does not answer as {host[:80]!a}", "host"
         if scope["method"] not in SAFE_METHODS and _is_foreign(headers.get(b"origin"), host):
             return 403, "FOREIGN_ORIGIN", "changes are taken from this service's own pages only", "origin"
+        if self.access is not None and not self.access.admits(scope["path"], headers):
+            return 401, "TOKEN_REQUIRED", "this service wants its token: Authorization: Bearer TOKEN", "authorization"
         length, allowed = headers.get(b"content-length", b"0"), _max_body_bytes(scope)
         if length.isdigit() and int(length) > allowed:
             return 413, TOO_LARGE, f"a body of {length.decode()} bytes; allowed: {allowed}", "content-length"

@@ -21,7 +21,8 @@ DOCUMENT = Path(__file__).parent / "openapi.json"
 DESCRIPTION = """Tilewright tunes tensor expressions: submit a job, follow it, fetch the best schedule and its evidence.
 
 Every failure is a problem document (RFC 9457) whose `code` is stable and whose `field` says which part of the request
-is at fault. Lists are pages: pass `next_page_token` on until it is empty. Unknown fields are refused."""
+is at fault. Lists are pages: pass `next_page_token` on until it is empty. Unknown fields are refused. A service that
+has a token wants it with every request but `/healthz` and `/readyz`: `Authorization: Bearer TOKEN`."""
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..core.errors import (
     InvalidParameter,
     InvalidWorkload,
     NotFound,
+    QuotaExceeded,
     StorageFull,
     StoreError,
     TilewrightError,
@@ -24,7 +25,7 @@ from ..core.errors import (
     WorkerLost,
 )
 from .json_body import BadBody, pointer_part
-from .limits import RETRY_AFTER_SECONDS
+from .limits import QUOTA_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS
 from .problem import FieldProblem, ProblemDetails
 from .rendering import render, wants_page
 
@@ -36,12 +37,14 @@ STATUS_OF: dict[type[TilewrightError], int] = {
     CompileError: 422,
     NotFound: 404,
     Conflict: 409,
+    QuotaExceeded: 429,
     StoreError: 503,
     StorageFull: 507,
     WorkerLost: 503,
 }
 TITLES = {
     400: "Bad request",
+    401: "Not signed in",
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
@@ -49,11 +52,13 @@ TITLES = {
     413: "Body too large",
     415: "Unsupported media type",
     422: "Invalid input",
+    429: "Too much in the queue",
     500: "Internal error",
     503: "Not available now",
     507: "Out of storage",
 }
 CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+RETRY_AFTER = {429: QUOTA_RETRY_AFTER_SECONDS, 503: RETRY_AFTER_SECONDS}
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 _log = structlog.get_logger("tilewright.api")
 
@@ -101,8 +106,8 @@ def problem_answer(
         errors=list(errors),
     )
     extra = dict(headers or {})
-    if status == 503:
-        extra.setdefault("Retry-After", str(RETRY_AFTER_SECONDS))
+    if status in RETRY_AFTER:
+        extra.setdefault("Retry-After", str(RETRY_AFTER[status]))
     if wants_page(request):
         page = render("problem.html", status, problem=problem)
         page.headers.update(extra)

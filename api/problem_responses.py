@@ -6,12 +6,14 @@ from .problem import ProblemDetails
 
 DESCRIPTIONS = {
     400: "The body is not JSON, or the Host header is not one of this service's names.",
+    401: "The service has a token, and the request did not carry it: `Authorization: Bearer …`.",
     403: "A change asked for by a page of another origin.",
     404: "What was asked for does not exist.",
     409: "The request contradicts the present state.",
     413: "The body is too large: 1 MiB, or 4 GiB of records.",
     415: "The body has another media type than this route takes.",
     422: "The input is invalid; `field` says where.",
+    429: "The tenant has as much in the queue as it may have; try again after `Retry-After` seconds.",
     503: "The database or a worker does not answer; try again after `Retry-After` seconds.",
     507: "The disk is full; nothing was stored.",
 }
@@ -25,12 +27,13 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
             "description": DESCRIPTIONS[status],
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
         }
-        for status in sorted({400, 422, 503, *statuses})
+        for status in sorted({400, 401, 422, 503, *statuses})
     }
 
 
 READS = problem_responses()
 FINDS = problem_responses(404)
-CREATES = problem_responses(403, 404, 409, 413, 415, 507)
+CREATES = problem_responses(403, 404, 409, 413, 415, 429, 507)
 COMPUTES = problem_responses(403, 404, 413, 415)
 CHANGES = problem_responses(403, 404, 409, 507)
+EDITS = problem_responses(403, 404, 409, 413, 415, 507)

@@ -76,7 +76,9 @@ class JobIn(RequestModel):
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID, description="Same seed and records: same search.")
     target: TargetName = Field(
-        default="llvm", description="A device of the service's host: llvm, cuda, or cuda:1 for the second."
+        default="llvm",
+        description="A class of devices: llvm, cuda, cuda:ARCH or the key of a known device. On a service of one "
+        "machine also cuda:1, its second GPU.",
     )
     executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
     cache: Literal["warm", "cold"] | None = Field(
@@ -93,12 +95,48 @@ class JobIn(RequestModel):
         description="Use the analytic estimate of each setting's time for pruning, ranking and features; "
         "false: use no estimate at all, so that nothing is pruned either.",
     )
+    tenant: Name = Field(default="default", description="Who the device time is charged to.")
+    priority: int = Field(
+        default=0, ge=-100, le=100, description="Of a tenant's jobs, those with a higher one go first."
+    )
+    deadline_seconds: float | None = Field(
+        default=None, gt=0, le=365 * 86_400, description="The job fails if it is not done so long after its submission."
+    )
+    fresh: bool = Field(
+        default=False,
+        description="Measure everything anew; false: share the search of an equal task that is under way, and adopt "
+        "records that fit exactly.",
+    )
     validate_only: bool = Field(
         default=False, description="Check everything and create nothing; the answer is 200 without a job."
     )
 
     def policy(self) -> SpacePolicy:
         return SpacePolicy(self.prune, self.prior)
+
+
+class ReasonIn(RequestModel):
+    """Says why a unit's state is changed."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=400, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")]
+
+
+class PriorityIn(RequestModel):
+    """Gives a job another priority."""
+
+    priority: int = Field(ge=-100, le=100, description="Of a tenant's jobs, those with a higher one go first.")
+
+
+class TenantIn(RequestModel):
+    """Says what a tenant may have."""
+
+    weight: float = Field(default=1.0, gt=0, le=1e6, description="Its share of the units, against that of the others.")
+    most_units: int | None = Field(
+        default=None, ge=0, le=(1 << 31) - 1, description="How many units its tasks may hold at once; null: no quota."
+    )
+    most_queued: int | None = Field(
+        default=None, ge=0, le=(1 << 31) - 1, description="How many of its tasks may wait at once; null: no quota."
+    )
 
 
 class ScheduleIn(RequestModel):

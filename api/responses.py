@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from ..core.budget import StopReason
+from ..core.fleet import TaskState
 from ..core.trial import Failed, Reason, Timed, TrialStage
 from ..service.views import JobState
 
@@ -22,7 +23,8 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(from_attributes=True, extra="ignore")
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
+    """Return a mapping, or pairs, as a dictionary."""
     return dict(value) if isinstance(value, Mapping | tuple) else value
 
 
@@ -46,7 +48,7 @@ class ScheduleOut(ResponseModel):
 
     sketch: str
     version: int
-    knobs: Annotated[dict[str, int | str], BeforeValidator(_plain)]
+    knobs: Annotated[dict[str, int | str], BeforeValidator(plain)]
 
 
 class TimedOut(ResponseModel):
@@ -95,7 +97,7 @@ class EvidenceOut(ResponseModel):
     anchor_seconds: float | None
     binary_key: str | None
     binary_bytes: int | None
-    environment: Annotated[dict[str, float], BeforeValidator(_plain)]
+    environment: Annotated[dict[str, float], BeforeValidator(plain)]
 
 
 class BestOut(ResponseModel):
@@ -132,13 +134,13 @@ class TaskOut(ResponseModel):
     index: int
     workload_key: str
     operator: str | None
-    parameters: Annotated[dict[str, Any] | None, BeforeValidator(_plain)]
+    parameters: Annotated[dict[str, Any] | None, BeforeValidator(plain)]
     expression: str
     flops: int
     minimum_bytes: int
     space_size: int | None
     trials: int
-    failures: Annotated[dict[str, int], BeforeValidator(_plain)] = Field(description="stage:reason -> how many.")
+    failures: Annotated[dict[str, int], BeforeValidator(plain)] = Field(description="stage:reason -> how many.")
     best: BestOut | None
     baseline_seconds: float | None
     baseline_name: str | None
@@ -147,6 +149,14 @@ class TaskOut(ResponseModel):
     stop_reason: StopReason | None
     wall_seconds: float | None = Field(default=None, description="How long the task took; null before its end.")
     timing_seconds: float | None = Field(default=None, description="For how much of that the device was timing.")
+    state: TaskState = Field(default=TaskState.READY, description="Where it stands in the queue.")
+    queue_position: int | None = Field(default=None, description="Its place among the ready tasks, from 1.")
+    waits_for: str | None = Field(default=None, description="What it waits for but its turn, in words.")
+    attempts: int = Field(default=0, description="How often it was begun.")
+    losses: int = Field(default=0, description="How many attempts in a row were lost without a new record.")
+    adopted: int = Field(default=0, description="How many of its trials are copies of records that were there.")
+    source_job: str | None = Field(default=None, description="The job whose task they are copies of, or are to be.")
+    source_task: int | None = None
 
 
 class JobOut(ResponseModel):
@@ -166,14 +176,19 @@ class JobOut(ResponseModel):
     cache: str
     prune: bool = Field(default=True, description="Whether only promising settings are searched.")
     prior: bool = Field(default=True, description="Whether an analytic estimate of each setting's time is used.")
+    tenant: str = Field(default="default", description="Who the device time is charged to.")
+    priority: int = Field(default=0, description="Of a tenant's jobs, those with a higher one go first.")
+    paused: bool = Field(default=False, description="Whether the job is held back.")
+    fresh: bool = Field(default=False, description="Whether everything is measured anew.")
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskOut, ...]
     version: int
+    deadline: str | None = Field(default=None, description="When the job fails unless it is done.")
 
 
 class TrialOut(ResponseModel):
-    """Shows one recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
+    """Shows one recorded trial. ``elapsed_seconds`` is how long its task had been searched when it ended."""
 
     record_id: int
     job_id: str
@@ -205,7 +220,7 @@ class EventOut(ResponseModel):
     id: int
     job_id: str
     kind: str
-    data: Annotated[dict[str, Any], BeforeValidator(_plain)]
+    data: Annotated[dict[str, Any], BeforeValidator(plain)]
     created_at: str
 
 
@@ -285,7 +300,7 @@ class ExplanationOut(ResponseModel):
     workload_key: str
     schedule: ScheduleOut
     sections: tuple[SectionOut, ...]
-    instructions: Annotated[dict[str, int], BeforeValidator(_plain)]
+    instructions: Annotated[dict[str, int], BeforeValidator(plain)]
     target: str = ""
     functions: tuple[FunctionOut, ...] = Field(default=(), description="The functions of a device with launches.")
     flops: int
@@ -311,7 +326,7 @@ class OperatorOut(ResponseModel):
 
     name: str
     summary: str
-    parameters_schema: Annotated[dict[str, Any], BeforeValidator(_plain)] = Field(
+    parameters_schema: Annotated[dict[str, Any], BeforeValidator(plain)] = Field(
         validation_alias="schema", serialization_alias="schema"
     )
 
@@ -364,7 +379,10 @@ class HealthOut(ResponseModel):
 
     ready: bool
     version: str
-    checks: Annotated[dict[str, str], BeforeValidator(_plain)]
+    checks: Annotated[dict[str, str], BeforeValidator(plain)]
+    warnings: tuple[str, ...] = Field(
+        default=(), description="What people should look at though the service works: tasks that no unit can take."
+    )
 
 
 class VersionOut(ResponseModel):

@@ -20,6 +20,8 @@ SUITES = {
     "cpu": "benchmarks.cpu",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
+    "fleet": "benchmarks.fleet",
+    "fleet-faults": "benchmarks.fleet_faults",
     "kill": "benchmarks.kill",
     "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",

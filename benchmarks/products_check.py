@@ -25,7 +25,7 @@ from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 from tilewright.te.operators.maps import ACTIVATIONS
-from tilewright.workers.child_supervisor import library_threads
+from tilewright.workers.child_environment import library_threads
 
 SHAPES, SCHEDULES = 200, 4
 DTYPES = ("float16", "bfloat16")

@@ -139,7 +139,7 @@ def _cpu_seconds(work: Callable[[], None]) -> tuple[float, float]:
 def _over_http(path: Path, keys: Sequence[str], options: Options) -> Sequence[dict[str, object]]:
     draws = stream(options.seed, "requests")
     wanted = [keys[int(i)] for i in draws.integers(len(keys), size=LOOKUPS)]
-    server = KillableServer(path, path.with_suffix(".log"))
+    server = KillableServer(f"sqlite:///{path}", path.with_suffix(".log"))
     server.start()
     try:
         server.wait_until_ready()

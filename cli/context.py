@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from ..api.client import Client
-from ..api.local_service import local_service
+from ..api.local_service import client_of, local_service
 from ..service.settings import Settings
 
 
@@ -53,11 +53,12 @@ class CommandContext:
     @contextmanager
     def _connection(self, *, runs_jobs: bool) -> Iterator[Connection]:
         if self.url is not None:
-            with Client(self.url) as client:
+            with client_of(self.settings, self.url) as client:
                 yield Connection(client, lasting=True)
         else:
-            with local_service(self.settings, runs_jobs=runs_jobs) as service, Client(service.url) as client:
-                yield Connection(client, service.lasting)
+            with local_service(self.settings, runs_jobs=runs_jobs) as service:
+                with client_of(self.settings, service.url) as client:
+                    yield Connection(client, service.lasting)
 
     def dashboard(self, connection: Connection) -> str:
         """Return the address under which the dashboard is, or will be once ``tilewright serve`` runs."""

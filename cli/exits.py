@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from ..api.client_errors import InvalidRequest, Missing, Unavailable, Unreachable
+from ..api.client_errors import InvalidRequest, Missing, QueueFull, TokenRefused, Unavailable, Unreachable
 from ..core.errors import (
     Conflict,
     IllegalSchedule,
@@ -23,7 +23,8 @@ class Exit(IntEnum):
     BAD_INPUT = 2
     NOT_FOUND = 3
     UNAVAILABLE = 4
-    """There is no service, no database, no room on the disk or no permission, or the port is in use."""
+    """There is no service, no database, no room on the disk or in the queue or no permission, or the port is in
+    use."""
     INTERRUPTED = 130
 
 
@@ -32,7 +33,7 @@ def exit_code(error: TilewrightError) -> Exit:
     match error:
         case NotFound() | Missing():
             return Exit.NOT_FOUND
-        case StoreError() | Unreachable() | Unavailable():
+        case StoreError() | Unreachable() | Unavailable() | QueueFull() | TokenRefused():
             return Exit.UNAVAILABLE
         case InvalidParameter(field="host" | "port"):
             return Exit.UNAVAILABLE

@@ -1,15 +1,19 @@
-"""``tilewright job`` lists, shows, follows and cancels jobs of the service."""
+"""``tilewright job`` lists, shows, follows and changes jobs of the service."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
+from ..api.client import Client
+from ..api.responses import JobOut
 from ..core.policy import SpacePolicy
 from .context import CommandContext
+from .fleet_tables import attempts_table
 from .follow import follow
-from .tables import best_panel, jobs_table, trials_table
+from .tables import best_panel, jobs_table, task_notes, trials_table
 
-app = typer.Typer(help="List, show, follow and cancel jobs.", no_args_is_help=True)
+app = typer.Typer(help="List, show, follow, pause, retry and cancel jobs.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -41,12 +45,15 @@ def show(context: typer.Context, job_id: str) -> None:
         return
     given.console.print(
         f"job {job.id}: {job.state.value}, {job.strategy} search, seed {job.seed}, on {job.device_name}\n"
-        f"searches {SpacePolicy(job.prune, job.prior)}"
+        f"searches {SpacePolicy(job.prune, job.prior)}\n"
+        f"tenant {job.tenant}, priority {job.priority}{', paused' if job.paused else ''}"
     )
     if job.error:
         given.console.print(f"error: {job.error}")
     for task in job.tasks:
         given.console.print(best_panel(task))
+        for note in task_notes(task):
+            given.console.print(note, soft_wrap=True)
 
 
 @app.command()
@@ -66,13 +73,62 @@ def watch(context: typer.Context, job_id: str) -> None:
 @app.command()
 def cancel(context: typer.Context, job_id: str) -> None:
     """Stop a job; what it measured stays."""
+    _change(context, lambda client: client.cancel(job_id))
+
+
+@app.command()
+def pause(context: typer.Context, job_id: str) -> None:
+    """Hold a job back; its tasks in hand are given back after the trial that runs."""
+    _change(context, lambda client: client.pause(job_id))
+
+
+@app.command()
+def resume(context: typer.Context, job_id: str) -> None:
+    """Let a paused job go on."""
+    _change(context, lambda client: client.resume(job_id))
+
+
+@app.command()
+def retry(context: typer.Context, job_id: str) -> None:
+    """Try the tasks of a job again that are dead after too many lost attempts."""
+    _change(context, lambda client: client.retry(job_id))
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def priority(
+    context: typer.Context,
+    job_id: str,
+    priority: Annotated[int, typer.Argument(min=-100, max=100, help="Of a tenant's jobs, higher ones go first.")],
+) -> None:
+    """Change the priority of a job."""
+    _change(context, lambda client: client.set_priority(job_id, priority))
+
+
+def _change(context: typer.Context, change: Callable[[Client], JobOut]) -> None:
     given: CommandContext = context.obj
     with given.client() as client:
-        job = client.cancel(job_id)
+        job = change(client)
     if given.as_json:
         given.print_json(job)
     else:
-        given.console.print(f"job {job.id}: {job.state.value}")
+        paused = ", paused" if job.paused else ""
+        given.console.print(f"job {job.id}: {job.state.value}{paused}, priority {job.priority}")
+
+
+@app.command()
+def attempts(
+    context: typer.Context,
+    job_id: str,
+    task: Annotated[int, typer.Option(min=0, help="Which of the job's tasks.")] = 0,
+) -> None:
+    """List the attempts at a task: who searched it with which units, and how that ended."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        found = client.attempts(job_id, task=task)
+    if given.as_json:
+        given.print_json([attempt.model_dump(mode="json") for attempt in found])
+    else:
+        given.console.print(attempts_table(found) if found else "nobody has begun with this task")
 
 
 @app.command()

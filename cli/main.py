@@ -11,7 +11,7 @@ from rich.console import Console
 from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
-from . import best, db, devices, explain, export, job, operators, records, serve, tune
+from . import best, db, devices, explain, export, job, operators, queue, records, serve, tenants, tune, worker, workers
 from .context import CommandContext
 from .exits import Exit, exit_code
 
@@ -28,9 +28,13 @@ app.command("best")(best.best)
 app.command("explain")(explain.explain)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
+app.command("queue")(queue.queue)
 app.command("devices")(devices.devices)
 app.command("operators")(operators.operators)
 app.add_typer(job.app, name="job")
+app.add_typer(workers.app, name="workers")
+app.add_typer(tenants.app, name="tenants")
 app.add_typer(records.app, name="records")
 app.add_typer(db.app, name="db")
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ..api.access import check_token
 from ..api.local_service import serve_when_free
 from .context import CommandContext
 
@@ -16,10 +17,18 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="The port to listen on; default: TILEWRIGHT_PORT or 8421.")
     ] = None,
+    jobs: Annotated[
+        bool | None,
+        typer.Option(
+            "--jobs/--no-jobs", help="Search tasks on the devices of this host, or only answer; default: search."
+        ),
+    ] = None,
 ) -> None:
-    """Serve the API and the dashboard until interrupted; unfinished jobs are resumed."""
+    """Serve the API and the dashboard until interrupted; unfinished jobs are resumed. A service that others can reach
+    needs a token (TILEWRIGHT_TOKEN)."""
     given: CommandContext = context.obj
-    changes = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    changes = {name: value for name, value in (("host", host), ("port", port), ("run_jobs", jobs)) if value is not None}
     settings = given.settings.model_copy(update=changes)
+    check_token(settings)
     given.console.print(f"dashboard and API on http://{settings.host}:{settings.port}  (Ctrl-C stops)", soft_wrap=True)
     serve_when_free(settings)

@@ -55,6 +55,22 @@ def task_name(task: TaskOut) -> str:
     return " ".join([task.operator, *(f"{k}={v}" for k, v in (task.parameters or {}).items())])
 
 
+def task_notes(task: TaskOut) -> list[str]:
+    """Return what there is to say of how a task came to its records: its place in the queue, what it waits for, what it
+    took over, lost attempts."""
+    notes = []
+    if task.queue_position is not None:
+        notes.append(f"queue      position {task.queue_position}")
+    if task.waits_for is not None:
+        notes.append(f"waits      {task.waits_for}")
+    if task.adopted:
+        source = "records" if task.source_job is None else f"task {task.source_task} of job {task.source_job}"
+        notes.append(f"adopted    {task.adopted} of {task.trials} trials from {source}")
+    if task.attempts > 1 or task.losses:
+        notes.append(f"attempts   {task.attempts}, of which the last {task.losses} were lost")
+    return notes
+
+
 def best_panel(task: TaskOut) -> RenderableType:
     """Show the best of a task: its speed against baseline and peak, and the schedule."""
     best = task.best

@@ -12,7 +12,7 @@ from .context import CommandContext
 from .exits import Exit
 from .expression import read_task
 from .follow import follow
-from .tables import best_panel
+from .tables import best_panel, task_notes
 
 
 def tune(
@@ -22,7 +22,12 @@ def tune(
     workload: Annotated[
         Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
     ] = None,
-    target: Annotated[str, typer.Option(help="llvm, cuda, or cuda:1 for the second such device.")] = "llvm",
+    target: Annotated[
+        str,
+        typer.Option(
+            help="A class of devices: llvm, cuda, cuda:ARCH or a device's key; on a service of one machine also cuda:1."
+        ),
+    ] = "llvm",
     trials: Annotated[int, typer.Option(help="How many candidates are measured.")] = 64,
     seconds: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
     stall: Annotated[int | None, typer.Option(help="Stop after this many trials without a new best.")] = None,
@@ -44,6 +49,16 @@ def tune(
             "--prior/--no-prior", help="Use the analytic estimate of times, or none (then nothing is pruned)."
         ),
     ] = True,
+    tenant: Annotated[str, typer.Option(help="Who the device time is charged to.")] = "default",
+    priority: Annotated[
+        int, typer.Option(help="-100 to 100; of a tenant's jobs, those with a higher one go first.")
+    ] = 0,
+    deadline: Annotated[
+        float | None, typer.Option(help="The job fails if it is not done so many seconds after its submission.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure everything anew, even what records have already.")
+    ] = False,
     detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
 ) -> None:
     """Find the best schedule of an expression on this machine, or on the service's."""
@@ -65,6 +80,10 @@ def tune(
             executor=executor,
             cache=cache,
             policy=SpacePolicy(prune, prior),
+            tenant=tenant,
+            priority=priority,
+            deadline_seconds=deadline,
+            fresh=fresh,
         )
         if not detach:
             try:
@@ -79,6 +98,8 @@ def tune(
     else:
         for one in job.tasks:
             given.console.print(best_panel(one))
+            for note in task_notes(one):
+                given.console.print(note, soft_wrap=True)
         given.console.print(f"job        {job.id} ({job.state.value})")
         given.console.print(f"again      tilewright best {job.tasks[0].workload_key}", soft_wrap=True)
         given.console.print(f"dashboard  {given.dashboard(connection)}/jobs/{job.id}", soft_wrap=True)

@@ -115,6 +115,12 @@ class Conflict(TilewrightError):
     code = "CONFLICT"
 
 
+class QuotaExceeded(TilewrightError):
+    """A tenant has as much in the queue as it may have. The same request is possible once some of that is done."""
+
+    code = "QUOTA_EXCEEDED"
+
+
 class StoreError(TilewrightError):
     """The database cannot serve: unreachable, read-only, full, or written by a newer program."""
 

@@ -5,4 +5,8 @@
 PostgreSQL, ``lock`` lets one process at a time open an embedded database, and ``migrate`` takes a database to the
 schema of ``tables``. ``jobs``, ``trials``, ``recording``, ``best``, ``catalog`` and ``models`` hold the queries.
 ``json_lines`` carries records to another database, and ``renaming`` gives old records today's names.
+
+``FleetStore`` (``fleet_store``, reached as ``RecordStore.fleet``) is the part for many processes that work on one
+database: ``units``, ``leases`` with fences, ``claims`` of tasks, ``attempts``, ``tenants`` and their fair share,
+``job_ends``, ``flights`` of equal tasks and ``adoption`` of records. ``clock`` is the database's own time.
 """

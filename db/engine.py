@@ -19,6 +19,10 @@ WRITING, AUTOCOMMIT = "tilewright_writing", "tilewright_autocommit"
 JOB_QUEUE_LOCK = 0x7469_6C65_7772
 """The process that runs jobs holds this PostgreSQL advisory lock ("tilewr" in ASCII)."""
 
+IDLE_IN_TRANSACTION_SECONDS = 5
+"""PostgreSQL ends the session of a process that stops for so long inside a transaction. Its locks would keep others
+from ending its leases."""
+
 
 def parse_url(text: str) -> URL:
     """Parse the URL of a database; ``postgresql://`` means psycopg 3. Raises InvalidParameter for any other kind."""
@@ -161,7 +165,11 @@ def _engine(url: URL, embedded: bool) -> Engine:
     if embedded:
         # with isolation_level None the driver begins no transaction by itself: _begin_sqlite does
         return create_engine(url, connect_args={"isolation_level": None, "timeout": 5.0}, pool_size=8, max_overflow=64)
-    return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args={"connect_timeout": 3})
+    given = url.query.get("options", "")
+    options = [given] if isinstance(given, str) else list(given)
+    options.append(f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_SECONDS}s")
+    arguments = {"connect_timeout": 3, "options": " ".join(filter(None, options))}
+    return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args=arguments)
 
 
 def _set_up_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:

@@ -1,4 +1,8 @@
-"""Reads and writes jobs and tasks. Every change is stored with its event in the caller's transaction."""
+"""Reads and writes jobs and tasks. Every change is stored with its event in the caller's transaction.
+
+A transaction locks a task before its job, and the job late: events of a job come in the order of commits, because
+whoever adds one holds the job's lock until its transaction ends.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,12 +11,19 @@ from sqlalchemy.engine import RowMapping
 
 from ..core.budget import Budget
 from ..core.errors import NotFound
+from ..core.fleet import TaskState
 from ..core.policy import SpacePolicy
 from .catalog import keep_workload
+from .clock import clock
 from .encode import now
 from .rows import EventRow, JobRow, NewJob, TaskRow
 from .tables import devices, events, jobs, tasks, workloads
 from .trials import load_best_rows
+
+FINAL = ("succeeded", "failed", "cancelled")
+"""A job does not leave these states, but for a retry of its dead tasks."""
+CLOSED = ("cancelling", *FINAL)
+"""No task of a job in these states begins."""
 
 JOB: Select[tuple[object, ...]] = select(
     jobs, devices.c.key.label("device_key"), devices.c.name.label("device_name")
@@ -20,7 +31,7 @@ JOB: Select[tuple[object, ...]] = select(
 
 
 def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, created_at: str | None = None) -> int:
-    """Add a job and its tasks; return the job's number."""
+    """Add a job and its tasks; return the job's number. Tasks of a job that has not ended are ready."""
     inserted = connection.execute(
         insert(jobs).values(
             id=new.id,
@@ -36,23 +47,38 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
             cache=new.cache,
             prune=new.policy.prune,
             prior=new.policy.prior,
+            tenant=new.tenant,
+            priority=new.priority,
+            deadline=new.deadline,
+            fresh=new.fresh,
             imported=imported,
             version=1,
         )
     ).inserted_primary_key
     assert inserted is not None
     number = int(inserted[0])
+    by_key = {task.workload_key: task for task in new.tasks}
+    # all transactions add workloads in one order, so that none waits for another that waits for it
+    workload_ids = {key: keep_workload(connection, by_key[key]) for key in sorted(by_key)}
+    since = connection.execute(select(clock())).scalar_one()
     connection.execute(
         insert(tasks),
         [
             {
                 "job": number,
                 "position": position,
-                "workload": keep_workload(connection, task),
+                "workload": workload_ids[task.workload_key],
                 "operator": task.operator,
                 "parameters": None if task.parameters is None else dict(task.parameters),
                 "trials": 0,
                 "failures": {},
+                "state": (TaskState.DONE if new.state in FINAL else TaskState.READY).value,
+                "target": new.target,
+                "executor": new.executor,
+                "tenant": new.tenant,
+                "priority": new.priority,
+                "ready_since": since,
+                "flight_key": None if new.fresh else task.flight_key,
             }
             for position, task in enumerate(new.tasks)
         ],
@@ -62,10 +88,16 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
 
 def lock_job(connection: Connection, job_id: str) -> RowMapping:
     """Return the row of a job and lock it: nobody else changes it until the transaction ends. Raises NotFound."""
-    row = connection.execute(select(jobs).where(jobs.c.id == job_id).with_for_update()).mappings().first()
+    query = select(jobs).where(jobs.c.id == job_id).with_for_update(key_share=True)
+    row = connection.execute(query).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
     return row
+
+
+def load_row(connection: Connection, number: int) -> RowMapping:
+    """Return the row of a job, whose number is known, from its table alone."""
+    return connection.execute(select(jobs).where(jobs.c.number == number)).mappings().one()
 
 
 def number_of_job(connection: Connection, job_id: str) -> int:
@@ -81,14 +113,61 @@ def update_job(connection: Connection, number: int, **values: object) -> None:
     connection.execute(update(jobs).where(jobs.c.number == number).values(version=jobs.c.version + 1, **values))
 
 
+def touch_job(connection: Connection, job_id: str) -> RowMapping:
+    """Increment a job's version, which locks its row; return the row. Raises NotFound."""
+    changed = update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1).returning(*jobs.columns)
+    row = connection.execute(changed).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+    return row
+
+
+def change_job_state(connection: Connection, row: RowMapping, state: str, error: str | None = None) -> None:
+    """Take a job, whose row the caller has locked, into a state, with its event."""
+    values: dict[str, object] = {"state": state}
+    if state == "running" and row["started_at"] is None:
+        values["started_at"] = now()
+    if state in FINAL:
+        values["finished_at"] = now()
+        values["error"] = error
+    update_job(connection, row["number"], **values)
+    add_event(connection, row["number"], "state", {"state": state, "error": error if state in FINAL else None})
+
+
+def close_waiting(connection: Connection, number: int, stop_reason: str | None) -> None:
+    """End the tasks of a job that are ready or blocked. Those that somebody claims in this moment are passed over:
+    whoever claims looks at the job afterwards."""
+    waiting = (
+        select(tasks.c.position)
+        .where(tasks.c.job == number, tasks.c.state.in_((TaskState.READY.value, TaskState.BLOCKED.value)))
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    values = {"state": TaskState.DONE.value, "stop_reason": func.coalesce(tasks.c.stop_reason, stop_reason)}
+    connection.execute(update(tasks).where(tasks.c.job == number, tasks.c.position.in_(waiting)).values(values))
+
+
 def update_task(connection: Connection, number: int, position: int, **values: object) -> None:
     """Change columns of a task."""
     connection.execute(update(tasks).where(tasks.c.job == number, tasks.c.position == position).values(**values))
 
 
-def load_task(connection: Connection, number: int, position: int) -> RowMapping:
-    """Return the row of a task from its table alone. Raises NotFound."""
+def store_facts(connection: Connection, job_id: str, position: int, facts: Mapping[str, object]) -> int:
+    """Store facts about a task (columns of TaskRow) with a ``task`` event that holds them; return the job's number,
+    whose row is locked then. A task with a ``stop_reason`` is done, unless somebody holds it, who has to finish it."""
+    number = number_of_job(connection, job_id)
+    task = load_task(connection, number, position, lock=True)
+    ends = facts.get("stop_reason") is not None and task["state"] != TaskState.LEASED.value
+    update_task(connection, number, position, **facts, **({"state": TaskState.DONE.value} if ends else {}))
+    touch_job(connection, job_id)
+    add_event(connection, number, "task", {"task": position, "trials": task["trials"], **facts})
+    return number
+
+
+def load_task(connection: Connection, number: int, position: int, *, lock: bool = False) -> RowMapping:
+    """Return the row of a task from its table alone, and lock it with ``lock``. Raises NotFound."""
     query = select(tasks).where(tasks.c.job == number, tasks.c.position == position)
+    if lock:
+        query = query.with_for_update(key_share=True)
     row = connection.execute(query).mappings().first()
     if row is None:
         raise NotFound(f"this job has no task {position}", field="task")
@@ -149,6 +228,7 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
         by_job[row["job"]].append(
             TaskRow(
                 best=None if row["best_trial"] is None else best[row["best_trial"]],
+                state=TaskState(row["state"]),
                 **{name: row[name] for name in _TASK_NAMES},
             )
         )
@@ -164,13 +244,19 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
 
 
 _JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "policy", "tasks"))
-_TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name != "best")
+_TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name not in ("best", "state"))
 
 
 def add_event(connection: Connection, number: int, kind: str, data: Mapping[str, object]) -> None:
     """Add an event for what the same transaction changes. The caller has locked the job's row, so that event ids grow
     in commit order."""
-    connection.execute(insert(events).values(job=number, kind=kind, data=dict(data), created_at=now()))
+    add_events(connection, number, [(kind, data)])
+
+
+def add_events(connection: Connection, number: int, told: Sequence[tuple[str, Mapping[str, object]]]) -> None:
+    """Add several events, as (kind, data), in this order; see ``add_event``."""
+    rows = [{"job": number, "kind": kind, "data": dict(data), "created_at": now()} for kind, data in told]
+    connection.execute(insert(events), rows)
 
 
 def load_events(connection: Connection, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:

@@ -1,9 +1,10 @@
 """Carries records from one database to another as JSON lines.
 
 Every line is an object with a ``kind``. ``workload``, ``device``, ``toolchain`` and ``job`` lines stand before the
-first ``record`` that refers to them by key or name. Unknown members and kinds are refused. Lines that an earlier
-version wrote are accepted: old names of sketches and knobs are replaced by today's (``core.renamed``), and a job
-without ``prune`` and ``prior`` has the default policy.
+first ``record`` that refers to them by key or name. A record names the unit that took it, and its host, where they are
+known. Unknown members and kinds are refused. Lines that an earlier version wrote are accepted: old names of sketches
+and knobs are replaced by today's (``core.renamed``), and a job without ``prune`` and ``prior`` has the default
+policy.
 """
 
 import json
@@ -35,7 +36,7 @@ from .encode import (
     toolchain_from_json,
     value_in,
 )
-from .jobs import insert_job, load_job
+from .jobs import FINAL, insert_job, load_job
 from .recording import record_trial
 from .rows import JobRow, NewJob, NewTask, NewTrial, TrialRow
 from .tables import jobs, tasks
@@ -43,8 +44,9 @@ from .task import task_of
 from .trials import load_after
 
 MAX_LINE_CHARACTERS = 16 << 20
+MAX_TARGET_CHARACTERS = 64
+"""A target may be the key of a device."""
 PAGE = 500
-FINAL = ("succeeded", "failed", "cancelled")
 
 
 @dataclass
@@ -103,6 +105,7 @@ def job_to_json(job: JobRow) -> dict[str, object]:
 def record_to_json(row: TrialRow) -> dict[str, object]:
     """Return the line of a record."""
     record = row.record
+    place = {name: value for name, value in (("unit", row.unit), ("host", row.host)) if value is not None}
     return {
         "kind": "record",
         "job": record.job_id,
@@ -117,6 +120,7 @@ def record_to_json(row: TrialRow) -> dict[str, object]:
         "evidence": evidence_to_json(record.trial.evidence),
         "elapsed_seconds": row.elapsed_seconds,
         "created_at": record.created_at,
+        **place,
     }
 
 
@@ -193,7 +197,10 @@ class JsonLinesImporter:
             budget=_budget(data["budget"]),
             seed=seed,
             policy=_policy(data),
-            **{name: _name(data, name) for name in ("strategy", "target", "executor", "cache")},
+            strategy=_name(data, "strategy"),
+            target=_name(data, "target", MAX_TARGET_CHARACTERS),
+            executor=_name(data, "executor"),
+            cache=_name(data, "cache"),
         )
         insert_job(self.connection, new, imported=True, created_at=_time(data))
 
@@ -212,7 +219,7 @@ class JsonLinesImporter:
         return NewTask(key, known.workload, known.expression, known.flops, known.minimum_bytes, operator, parameters)
 
     def _record(self, data: Mapping[str, object]) -> None:
-        _members(data, _RECORD)
+        _members(data, _RECORD, optional=_PLACE)
         job_id, task, sequence = (
             value_in(data, "job", str),
             value_in(data, "task", int),
@@ -229,6 +236,7 @@ class JsonLinesImporter:
         )
         if not 1 <= len(trial.schedule.sketch) <= 64 or not 0 <= trial.schedule.version < 1 << 31:
             raise InvalidParameter("a sketch has a name of 1 to 64 characters and a small version", field="/schedule")
+        unit, host = _place(data, "unit", 64), _place(data, "host", 255)
         done = self._trials(job_id, task)
         if sequence < done:
             self.known += 1
@@ -238,7 +246,7 @@ class JsonLinesImporter:
         profile = profile_from_text(value_in(data, "profile", str))
         on = MeasuredOn(self.devices[device], self.toolchains[toolchain], profile)
         elapsed = number_in(data, "elapsed_seconds")
-        new = NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data))
+        new = NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data), unit, host)
         record_trial(self.connection, new, with_events=False)
         self.added += 1
 
@@ -256,6 +264,7 @@ class JsonLinesImporter:
 
 _JOB = {"kind", "id", "state", "created_at", "budget", "strategy", "seed", "target", "executor", "cache", "tasks"}
 _POLICY = frozenset({"prune", "prior"})
+_PLACE = frozenset({"unit", "host"})
 _RECORD = {
     "kind",
     "job",
@@ -315,11 +324,15 @@ def _list(data: Mapping[str, object], name: str) -> list[object]:
     return value
 
 
-def _name(data: Mapping[str, object], name: str) -> str:
+def _name(data: Mapping[str, object], name: str, most: int = 16) -> str:
     value = value_in(data, name, str)
-    if not 1 <= len(value) <= 16:
-        raise InvalidParameter(f"{value[:80]!r} is no {name}: it has 1 to 16 characters", field=f"/{name}")
+    if not 1 <= len(value) <= most:
+        raise InvalidParameter(f"{value[:80]!r} is no {name}: it has 1 to {most} characters", field=f"/{name}")
     return value
+
+
+def _place(data: Mapping[str, object], name: str, most: int) -> str | None:
+    return _name(data, name, most) if name in data else None
 
 
 def _time(data: Mapping[str, object]) -> str:

@@ -1,29 +1,87 @@
 """Records a trial: its row, the counters and the best trial of its task, and the events change together."""
 
+import dataclasses
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import Conflict
+from ..core.fleet import Lease, Wanted
 from ..core.trial import Outcome, Timed
-from .jobs import add_event, load_task, lock_job, update_job, update_task
-from .rows import NewTrial
-from .tables import trials, workloads
+from .jobs import add_event, add_events, load_task, number_of_job, touch_job, update_task
+from .leases import guard_task
+from .rows import NewTrial, StoredTrial
+from .tables import devices, jobs, tasks, toolchains, trials, workloads
+from .tenants import charge
 from .trials import insert_trial, update_remeasured
+from .wanted import wanted_in, wanted_of
+
+_TASK = (
+    select(
+        tasks,
+        workloads.c.flops,
+        select(devices.c.id).where(devices.c.key == bindparam("device_key")).scalar_subquery().label("device_id"),
+        select(toolchains.c.id)
+        .where(toolchains.c.key == bindparam("toolchain_key"))
+        .scalar_subquery()
+        .label("toolchain_id"),
+    )
+    .join(jobs, jobs.c.number == tasks.c.job)
+    .join(workloads, workloads.c.id == tasks.c.workload)
+    .where(jobs.c.id == bindparam("job_id"), tasks.c.position == bindparam("position"))
+    .with_for_update(of=tasks, key_share=True)
+)
+"""Selects the row of a task, and what else a trial of it refers to, in one statement."""
 
 
-def record_trial(connection: Connection, new: NewTrial, *, with_events: bool = True) -> tuple[int, str]:
-    """Store a trial inside the caller's transaction; return (record id, state of its job).
+def record_trial(
+    connection: Connection, new: NewTrial, *, with_events: bool = True, lease: Lease | None = None
+) -> StoredTrial:
+    """Store a trial inside the caller's transaction. The holder of a lease on the task is charged for the trial.
 
-    Raises NotFound, and Conflict when the trial is there already or would leave a gap in the sequence.
+    Raises NotFound, Conflict when the trial is there already or would leave a gap in the sequence, and LeaseLost.
     """
-    job = lock_job(connection, new.job_id)
-    number = job["number"]
-    task = load_task(connection, number, new.task)
+    guard_task(connection, lease, new.job_id, new.task)
+    task = _lock_task(connection, new)
+    number = task["job"]
     if task["trials"] != new.sequence:
         raise Conflict(f"trial {new.sequence} of task {new.task} given, {task['trials']} is next", field="sequence")
-    record_id = insert_trial(connection, number, task["workload"], new)
+    record_id = insert_trial(connection, number, task["workload"], new, task["device_id"], task["toolchain_id"])
+    outcome = new.trial.outcome
+    counters: dict[str, object] = {"trials": new.sequence + 1, "losses": 0}
+    best = isinstance(outcome, Timed) and _is_better(connection, new, outcome, task)
+    if isinstance(outcome, Timed):
+        if best:
+            counters.update(best_trial=record_id, best_seconds=outcome.rank_seconds)
+    else:
+        kind = f"{outcome.stage.value}:{outcome.reason.value}"
+        counters["failures"] = {**task["failures"], kind: task["failures"].get(kind, 0) + 1}
+    update_task(connection, number, new.task, **counters)
+    wanted = Wanted.GO if lease is None else wanted_of(connection, [lease])
+    job = touch_job(connection, new.job_id)
+    if with_events:
+        _add_events(connection, number, new, record_id, task["flops"], best)
+    if lease is not None:
+        charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))
+    stop = wanted_in(job["state"]) is Wanted.STOP
+    return StoredTrial(record_id, job["state"], Wanted.STOP if stop else wanted)
+
+
+def _lock_task(connection: Connection, new: NewTrial) -> RowMapping:
+    on = new.measured_on
+    parameters = {
+        "job_id": new.job_id,
+        "position": new.task,
+        "device_key": on.device.key,
+        "toolchain_key": on.toolchain.key,
+    }
+    row = connection.execute(_TASK, parameters).mappings().first()
+    # the query that finds nothing says what is missing
+    return row if row is not None else load_task(connection, number_of_job(connection, new.job_id), new.task)
+
+
+def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
     outcome = new.trial.outcome
     about: dict[str, object] = {
         "task": new.task,
@@ -31,22 +89,11 @@ def record_trial(connection: Connection, new: NewTrial, *, with_events: bool = T
         "record_id": record_id,
         "elapsed_seconds": new.elapsed_seconds,
     }
-    counters: dict[str, object] = {"trials": new.sequence + 1}
-    flops = connection.execute(select(workloads.c.flops).where(workloads.c.id == task["workload"])).scalar_one()
-    if with_events:
-        add_event(connection, number, "trial", {**about, **_outcome_data(outcome, flops)})
-    if isinstance(outcome, Timed):
-        if _is_better(connection, new, outcome, task):
-            counters.update(best_trial=record_id, best_seconds=outcome.rank_seconds)
-            if with_events:
-                best = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
-                add_event(connection, number, "best", {**about, **best, "schedule": new.trial.schedule.to_json()})
-    else:
-        kind = f"{outcome.stage.value}:{outcome.reason.value}"
-        counters["failures"] = {**task["failures"], kind: task["failures"].get(kind, 0) + 1}
-    update_task(connection, number, new.task, **counters)
-    update_job(connection, number)
-    return record_id, str(job["state"])
+    told: list[tuple[str, Mapping[str, object]]] = [("trial", {**about, **_outcome_data(outcome, flops)})]
+    if best and isinstance(outcome, Timed):
+        data = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
+        told.append(("best", {**about, **data, "schedule": new.trial.schedule.to_json()}))
+    add_events(connection, number, told)
 
 
 def _is_better(connection: Connection, new: NewTrial, outcome: Timed, task: RowMapping) -> bool:
@@ -58,12 +105,17 @@ def _is_better(connection: Connection, new: NewTrial, outcome: Timed, task: RowM
     return new.trial.schedule.key < str(connection.execute(found).scalar_one())
 
 
-def record_remeasurement(connection: Connection, job_id: str, position: int, outcomes: Mapping[int, Timed]) -> None:
-    """Store the outcomes that the re-measurement of a task changed (by sequence), and the task's new best trial."""
-    number = lock_job(connection, job_id)["number"]
+def record_remeasurement(
+    connection: Connection, job_id: str, position: int, outcomes: Mapping[int, Timed], *, lease: Lease | None = None
+) -> None:
+    """Store the outcomes that the re-measurement of a task changed (by sequence), and the task's new best trial. Raises
+    LeaseLost."""
+    guard_task(connection, lease, job_id, position)
+    number = number_of_job(connection, job_id)
+    load_task(connection, number, position, lock=True)
     best = update_remeasured(connection, number, position, outcomes)
     update_task(connection, number, position, best_trial=best["id"], best_seconds=best["rank_seconds"])
-    update_job(connection, number)
+    touch_job(connection, job_id)
     finalists = sum(bool(timed.final_samples) for timed in outcomes.values())
     data = {
         "task": position,

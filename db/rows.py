@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.budget import Budget
+from ..core.fleet import AttemptEnd, TaskState, Unit, UnitState, Wanted
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.record import MeasuredOn, Record
 from ..core.trial import Trial
@@ -12,7 +13,12 @@ from ..core.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """This task is to be stored. ``workload`` is the JSON of the workload whose key is ``workload_key``."""
+    """This task is to be stored. ``workload`` is the JSON of the workload whose key is ``workload_key``.
+
+    ``flight_key`` (at most 128 characters) holds all that decides what a search measures: workload, target, executor,
+    profile, sketch versions, toolchain, strategy and seed. Equal tasks that are in flight at once share one search.
+    None: the task shares with no other.
+    """
 
     workload_key: str
     workload: Mapping[str, object]
@@ -21,11 +27,13 @@ class NewTask:
     minimum_bytes: int
     operator: str | None = None
     parameters: Mapping[str, object] | None = None
+    flight_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """This job is to be stored, in the state that it starts in."""
+    """This job is to be stored, in the state that it starts in. ``deadline`` is in seconds of the database's clock.
+    ``fresh``: its tasks share no search with others and adopt no record."""
 
     id: str
     state: str
@@ -37,6 +45,10 @@ class NewJob:
     executor: str
     cache: str
     policy: SpacePolicy = DEFAULT_POLICY
+    tenant: str = "default"
+    priority: int = 0
+    deadline: float | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,19 @@ class NewTrial:
     elapsed_seconds: float
     created_at: str | None = None
     """When it was measured; None means now."""
+    unit: str | None = None
+    """The UUID of the unit that took it, and below the host of that unit; None where they are not known."""
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """A trial was stored: its record id, the state of its job, and what is wanted of the holder of the task. Without a
+    lease ``wanted`` says STOP while the job is being cancelled, and GO otherwise."""
+
+    record_id: int
+    state: str
+    wanted: Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +113,18 @@ class TaskRow:
     wall_seconds: float | None
     timing_seconds: float | None
     """For how much of ``wall_seconds`` the device was timing; both are None before the task's end."""
+    state: TaskState = TaskState.READY
+    fence: int = 0
+    losses: int = 0
+    """Attempts in a row that were lost without a new record."""
+    priority: int = 0
+    """The job's priority, and a step for each ten minutes of waiting, two at most."""
+    ready_since: float = 0.0
+    adopted: int = 0
+    """How many of ``trials`` are copies of records that were there: those of the task ``source_task`` of the job
+    ``source_job``, or of any where these are None. A blocked task waits for that source."""
+    source_job: str | None = None
+    source_task: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +149,11 @@ class JobRow:
     device_name: str | None
     version: int
     tasks: tuple[TaskRow, ...]
+    tenant: str = "default"
+    priority: int = 0
+    paused: bool = False
+    deadline: float | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +162,93 @@ class TrialRow:
 
     record: Record
     elapsed_seconds: float
+    unit: str | None = None
+    host: str | None = None
+    adopted_from: int | None = None
+    """The id of the record that this one is a copy of; None for one that its own task measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """Holds a unit with its state and who holds it: ``owner`` and ``held_until`` are None while nobody does. Times are
+    in seconds of the database's clock."""
+
+    unit: Unit
+    state: UnitState
+    reason: str | None
+    since: float
+    seen_until: float
+    health: Mapping[str, float]
+    anchor_seconds: float | None
+    probed_at: float | None
+    fence: int
+    owner: str | None = None
+    held_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """Holds an attempt at a task: who had it with which units (UUIDs), and how it ended; ``how`` is None before."""
+
+    job_id: str
+    task: int
+    fence: int
+    owner: str
+    units: tuple[str, ...]
+    began_at: float
+    ended_at: float | None
+    how: AttemptEnd | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TenantRow:
+    """Holds a tenant. ``units`` are held by its tasks now; ``running`` and ``waiting`` count its tasks. None as a quota
+    means that there is none."""
+
+    name: str
+    weight: float
+    virtual_seconds: float
+    most_units: int | None
+    most_queued: int | None
+    units: int = 0
+    running: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """Holds a task that runs or waits. ``owner`` and ``units`` are those of the attempt that runs. ``source`` is the
+    (job, task) that a blocked task waits for; a blocked task without one belongs to a job that is paused."""
+
+    job_id: str
+    task: int
+    tenant: str
+    target: str
+    executor: str
+    state: TaskState
+    priority: int
+    ready_since: float
+    trials: int
+    budget_trials: int
+    owner: str | None = None
+    units: tuple[str, ...] = ()
+    source: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFigures:
+    """Counts what the fleet does. ``tasks``: state -> how many; ``oldest_ready_seconds``: for how long the oldest ready
+    task has waited; ``leases``: kind -> how many are held; ``attempts``: how -> how many ended so; ``losses``: attempts
+    in a row that unfinished tasks have lost; ``busy``: UUID of a unit -> the share of the last minutes in which it had
+    a task."""
+
+    tasks: Mapping[str, int]
+    oldest_ready_seconds: float | None
+    leases: Mapping[str, int]
+    attempts: Mapping[str, int]
+    losses: int
+    busy: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

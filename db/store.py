@@ -7,26 +7,45 @@ from typing import Self
 from sqlalchemy import insert, select
 
 from ..core.errors import Conflict
+from ..core.fleet import Lease
 from ..core.record import Record
 from ..core.target import DeviceInfo
 from ..core.trial import Timed
 from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
+from .admission import admit_job
 from .best import find_best
 from .catalog import keep_device, load_devices, load_measured, load_workload
 from .driver_errors import DuplicateKey
 from .encode import now
 from .engine import Database, embedded_path, parse_url
+from .fleet_store import FleetStore
+from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
+from .leases import guard_task
 from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
 from .recording import record_remeasurement, record_trial
-from .rows import BestRow, EventRow, FailureRow, JobRow, ModelRow, NearRow, NewJob, NewTrial, PointRow, TrialRow
+from .rows import (
+    BestRow,
+    EventRow,
+    FailureRow,
+    JobRow,
+    ModelRow,
+    NearRow,
+    NewJob,
+    NewTrial,
+    PointRow,
+    StoredTrial,
+    TrialRow,
+)
 from .tables import idempotency_keys, jobs
 
-FINAL = ("succeeded", "failed", "cancelled")
-"""A job does not leave these states."""
+
+def is_embedded(url: str) -> bool:
+    """Return whether a URL names an embedded database. Raises InvalidParameter for a bad URL."""
+    return embedded_path(parse_url(url)) is not None
 
 
 def holder_of(url: str) -> LockHolder | None:
@@ -45,6 +64,7 @@ class RecordStore:
         Raises DatabaseInUse, StoreError (unreachable, unwritable, of another version), InvalidParameter for a bad URL.
         """
         self.database = Database(parse_url(url))
+        self.fleet = FleetStore(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)
@@ -99,8 +119,10 @@ class RecordStore:
     def create_job(self, new: NewJob, *, key: str | None = None, body_sha256: str = "") -> tuple[JobRow, bool]:
         """Add a job with its first event; return (job, whether it is new).
 
-        With an idempotency ``key`` that was used before for the same body, return the earlier job as it is now. Raises
-        Conflict when the body was another one.
+        With an idempotency ``key`` that was used before for the same body, return the earlier job as it is now. A task
+        whose ``flight_key`` a task of another job in flight has is blocked on that one.
+
+        Raises Conflict when the body was another one, and QuotaExceeded when the tenant has too many tasks waiting.
         """
         try:
             with self.database.writing() as connection:
@@ -117,12 +139,11 @@ class RecordStore:
                                 field="Idempotency-Key",
                             )
                         return job_rows.load_job(connection, found[1]), False
-                number = job_rows.insert_job(connection, new)
+                number = admit_job(connection, new)
                 if key is not None:
                     connection.execute(
                         insert(idempotency_keys).values(key=key, body_sha256=body_sha256, job=number, created_at=now())
                     )
-                job_rows.add_event(connection, number, "state", {"state": new.state, "error": None})
                 return job_rows.load_job(connection, new.id), True
         except DuplicateKey:
             if key is None:
@@ -157,46 +178,38 @@ class RecordStore:
             if steps is None:
                 raise Conflict(f"job {job_id} is {row['state']}; this is possible while it is {', '.join(path)}")
             for state in steps:
-                values: dict[str, object] = {"state": state}
-                if state == "running" and row["started_at"] is None:
-                    values["started_at"] = now()
+                job_rows.change_job_state(connection, row, state, error)
                 if state in FINAL:
-                    values["finished_at"] = now()
-                    values["error"] = error
-                job_rows.update_job(connection, row["number"], **values)
-                job_rows.add_event(
-                    connection,
-                    row["number"],
-                    "state",
-                    {"state": state, "error": error if state in FINAL else None},
-                )
+                    job_rows.close_waiting(connection, row["number"], None)
             return job_rows.load_job(connection, job_id)
 
-    def set_device(self, job_id: str, info: DeviceInfo) -> None:
-        """Store on which device a job is measured, and what was measured on that device."""
+    def set_device(self, job_id: str, info: DeviceInfo, *, lease: Lease | None = None) -> None:
+        """Store on which device a job is measured, and what was measured on that device. With the ``lease`` of a task
+        of the job, raises LeaseLost when it is lost."""
         with self.database.writing() as connection:
+            guard_task(connection, lease, job_id)
+            device = keep_device(connection, info)
             row = job_rows.lock_job(connection, job_id)
-            job_rows.update_job(connection, row["number"], device=keep_device(connection, info))
+            job_rows.update_job(connection, row["number"], device=device)
 
-    def begin_task(self, job_id: str, task: int) -> int:
+    def begin_task(self, job_id: str, task: int, *, lease: Lease | None = None) -> int:
         """Store which records there are before a task's first trial; return the id of the newest of them. A second
-        call returns the same id."""
+        call returns the same id. With the ``lease`` of the task, raises LeaseLost when it is lost."""
         with self.database.writing() as connection:
-            number = job_rows.lock_job(connection, job_id)["number"]
-            known: int | None = job_rows.load_task(connection, number, task)["history_until"]
+            guard_task(connection, lease, job_id, task)
+            number = job_rows.number_of_job(connection, job_id)
+            known: int | None = job_rows.load_task(connection, number, task, lock=True)["history_until"]
             if known is None:
                 known = trial_rows.newest_record(connection)
                 job_rows.update_task(connection, number, task, history_until=known)
             return known
 
-    def note_task(self, job_id: str, task: int, **facts: object) -> None:
-        """Store facts about a task (columns of TaskRow), with a ``task`` event that holds them."""
+    def note_task(self, job_id: str, task: int, *, lease: Lease | None = None, **facts: object) -> None:
+        """Store facts about a task (columns of TaskRow), with a ``task`` event that holds them. A task with a
+        ``stop_reason`` is done. With the ``lease`` of the task, raises LeaseLost when it is lost."""
         with self.database.writing() as connection:
-            row = job_rows.lock_job(connection, job_id)
-            job_rows.update_task(connection, row["number"], task, **facts)
-            job_rows.update_job(connection, row["number"])
-            trials_so_far = job_rows.load_task(connection, row["number"], task)["trials"]
-            job_rows.add_event(connection, row["number"], "task", {"task": task, "trials": trials_so_far, **facts})
+            guard_task(connection, lease, job_id, task)
+            job_rows.store_facts(connection, job_id, task, facts)
 
     def count_by_state(self) -> dict[str, int]:
         """Return how many jobs there are in each state that has any."""
@@ -205,17 +218,22 @@ class RecordStore:
 
     # trials
 
-    def add_trial(self, new: NewTrial) -> tuple[int, str]:
-        """Store a trial, the task's counters, its best trial and the events in one transaction; return (record id,
-        state of the job). Raises Conflict when the trial is there already or leaves a gap in the sequence."""
-        with self.database.writing() as connection:
-            return record_trial(connection, new)
+    def add_trial(self, new: NewTrial, *, lease: Lease | None = None) -> StoredTrial:
+        """Store a trial, the task's counters, its best trial and the events in one transaction. With the ``lease`` of
+        the task, its tenant is charged for the seconds of the trial, and attempts that were lost are forgotten.
 
-    def add_remeasurement(self, job_id: str, task: int, outcomes: Mapping[int, Timed]) -> None:
-        """Store what the re-measurement of a task changed (by sequence), its new best trial and the event in one
-        transaction."""
+        Raises Conflict when the trial is there already or leaves a gap in the sequence, and LeaseLost.
+        """
         with self.database.writing() as connection:
-            record_remeasurement(connection, job_id, task, outcomes)
+            return record_trial(connection, new, lease=lease)
+
+    def add_remeasurement(
+        self, job_id: str, task: int, outcomes: Mapping[int, Timed], *, lease: Lease | None = None
+    ) -> None:
+        """Store what the re-measurement of a task changed (by sequence), its new best trial and the event in one
+        transaction. With the ``lease`` of the task, raises LeaseLost when it is lost."""
+        with self.database.writing() as connection:
+            record_remeasurement(connection, job_id, task, outcomes, lease=lease)
 
     def trial(self, record_id: int) -> TrialRow:
         """Return one record. Raises NotFound."""

@@ -18,6 +18,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    literal_column,
     text,
     true,
 )
@@ -92,7 +94,19 @@ jobs = Table(
     # how a task's space is searched (``core.policy.SpacePolicy``)
     Column("prune", Boolean, nullable=False, server_default=true()),
     Column("prior", Boolean, nullable=False, server_default=true()),
+    Column("tenant", String(64), nullable=False, server_default="default"),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("paused", Boolean, nullable=False, server_default=false()),
+    Column("deadline", Float),
+    # its tasks share no measurement with others and adopt no record
+    Column("fresh", Boolean, nullable=False, server_default=false()),
     Index(None, "state", "number"),
+    Index(
+        "ix_jobs_deadline",
+        "deadline",
+        sqlite_where=text("deadline IS NOT NULL"),
+        postgresql_where=text("deadline IS NOT NULL"),
+    ),
 )
 
 tasks = Table(
@@ -116,8 +130,102 @@ tasks = Table(
     Column("history_until", BigInteger),
     Column("wall_seconds", Float),
     Column("timing_seconds", Float),
+    # the queue: target, executor and tenant are the job's, and the priority is the job's and the steps it aged
+    Column("state", String(8), nullable=False, server_default="ready"),
+    Column("fence", BigInteger, nullable=False, server_default="0"),
+    Column("losses", Integer, nullable=False, server_default="0"),
+    Column("target", String(64), nullable=False, server_default=""),
+    Column("executor", String(64), nullable=False, server_default=""),
+    Column("tenant", String(64), nullable=False, server_default="default"),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("aged", Integer, nullable=False, server_default="0"),
+    Column("ready_since", Float, nullable=False, server_default="0"),
+    # equal tasks share one search: a blocked one waits for its source, and afterwards says what it adopted
+    Column("flight_key", String(128)),
+    Column("source_job", String(64)),
+    Column("source_task", Integer),
+    Column("adopted", Integer, nullable=False, server_default="0"),
     Index(None, "workload"),
     Index(None, "operator"),
+)
+READY, LEASED, BLOCKED = text("state = 'ready'"), text("state = 'leased'"), text("state = 'blocked'")
+Index(
+    "ix_tasks_claim",
+    *(tasks.c[name] for name in ("tenant", "executor", "target")),
+    tasks.c.priority.desc(),
+    tasks.c.job,
+    tasks.c.position,
+    sqlite_where=READY,
+    postgresql_where=READY,
+)
+# with the value in the statement, not beside it, a plan that PostgreSQL keeps may use the indexes of these states
+IS_READY, IS_LEASED, IS_BLOCKED = (
+    tasks.c.state == literal_column(f"'{state}'") for state in ("ready", "leased", "blocked")
+)
+Index("ix_tasks_leased", tasks.c.tenant, sqlite_where=LEASED, postgresql_where=LEASED)
+Index("ix_tasks_source", tasks.c.source_job, tasks.c.source_task, sqlite_where=BLOCKED, postgresql_where=BLOCKED)
+SHARED = text("flight_key IS NOT NULL")
+Index("ix_tasks_flight", tasks.c.flight_key, sqlite_where=SHARED, postgresql_where=SHARED)
+
+units = Table(
+    "units",
+    metadata,
+    Column("id", NUMBER, primary_key=True),
+    Column("uuid", String(64), nullable=False, unique=True),
+    Column("device", ForeignKey("devices.id"), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("executor", String(64), nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+    # these times, and those of leases and attempts, are seconds of the database's clock (``clock``)
+    Column("since", Float, nullable=False),
+    Column("seen_until", Float, nullable=False),
+    Column("health", JSON, nullable=False),
+    Column("anchor_seconds", Float),
+    Column("probed_at", Float),
+    # the fence of the newest lease stands here and in ``tasks``: deleting a lease never resets it
+    Column("fence", BigInteger, nullable=False, server_default="0"),
+    Index(None, "host"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("kind", String(8), primary_key=True),
+    Column("subject", String(128), primary_key=True),
+    Column("fence", BigInteger, nullable=False),
+    Column("owner", String(64), nullable=False),
+    # renewals change this alone: without an index on it, and with room in the page, they leave all indexes as they are
+    Column("until", Float, nullable=False),
+    postgresql_with={"fillfactor": 50},
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job", NUMBER, primary_key=True, autoincrement=False),
+    Column("task", Integer, primary_key=True, autoincrement=False),
+    Column("fence", BigInteger, primary_key=True, autoincrement=False),
+    Column("owner", String(64), nullable=False),
+    Column("units", JSON, nullable=False),
+    Column("began_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("how", String(16)),
+    Column("detail", Text, nullable=False, server_default=""),
+    ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"]),
+)
+OPEN = text("ended_at IS NULL")
+Index("ix_attempts_open", attempts.c.job, attempts.c.task, sqlite_where=OPEN, postgresql_where=OPEN)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("weight", Float, nullable=False, server_default="1"),
+    Column("virtual_seconds", Float, nullable=False, server_default="0"),
+    Column("most_units", Integer),
+    Column("most_queued", Integer),
 )
 
 trials = Table(
@@ -154,6 +262,11 @@ trials = Table(
     # a re-measurement adds its samples to a timed trial, and the figure that ranks the trial instead of ``seconds``
     Column("final_samples", JSON(none_as_null=True)),
     Column("rank_seconds", Float),
+    # the unit that took the trial and its host, where they are known
+    Column("unit", String(64)),
+    Column("host", String(255)),
+    # the record that this one is a copy of: the task took it over instead of measuring it again
+    Column("adopted_from", BigInteger),
     UniqueConstraint("job", "task", "sequence"),
     ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"]),
     CheckConstraint("(seconds IS NULL) <> (failed_stage IS NULL)", name="outcome"),
@@ -174,6 +287,8 @@ for _columns in (
         sqlite_where=TIMED,
         postgresql_where=TIMED,
     )
+BY_UNIT = text("unit IS NOT NULL")
+Index("ix_trials_unit", trials.c.unit, trials.c.id, sqlite_where=BY_UNIT, postgresql_where=BY_UNIT)
 
 events = Table(
     "events",

@@ -36,10 +36,15 @@ FULL: Select[Any] = (
 """Selects everything that a record holds as one row."""
 
 
-def insert_trial(connection: Connection, job: int, workload: int, new: NewTrial) -> int:
-    """Add a trial; return its record id. The unique key refuses a trial that is there already."""
-    device = keep_device(connection, new.measured_on.device)
-    toolchain = keep_toolchain(connection, new.measured_on.toolchain)
+def insert_trial(
+    connection: Connection, job: int, workload: int, new: NewTrial, device: int | None, toolchain: int | None
+) -> int:
+    """Add a trial; return its record id. The unique key refuses a trial that is there already. ``device`` and
+    ``toolchain`` are the ids of their rows; None where there is no such row yet."""
+    if device is None or new.measured_on.device.measured:
+        device = keep_device(connection, new.measured_on.device)
+    if toolchain is None:
+        toolchain = keep_toolchain(connection, new.measured_on.toolchain)
     values = columns_of(new, job, workload, device, toolchain)
     inserted = connection.execute(insert(trials).values(values)).inserted_primary_key
     assert inserted is not None
@@ -78,6 +83,8 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "created_at": new.created_at or now(),
         "rank_seconds": outcome.rank_seconds if isinstance(outcome, Timed) else None,
         "final_samples": (list(outcome.final_samples) or None) if isinstance(outcome, Timed) else None,
+        "unit": new.unit,
+        "host": new.host,
     }
 
 
@@ -144,7 +151,7 @@ def load_trial(connection: Connection, record_id: int) -> TrialRow:
     row = connection.execute(FULL.where(trials.c.id == record_id)).mappings().first()
     if row is None:
         raise NotFound(f"there is no record {record_id}", field="record_id")
-    return TrialRow(record_of(row), row["elapsed_seconds"])
+    return _trial_row(row)
 
 
 def load_best_rows(connection: Connection, record_ids: Sequence[int]) -> dict[int, BestRow]:
@@ -188,7 +195,11 @@ def page_of_failed(
 
 
 def _trials(connection: Connection, query: Select[Any]) -> tuple[TrialRow, ...]:
-    return tuple(TrialRow(record_of(row), row["elapsed_seconds"]) for row in connection.execute(query).mappings())
+    return tuple(_trial_row(row) for row in connection.execute(query).mappings())
+
+
+def _trial_row(row: RowMapping) -> TrialRow:
+    return TrialRow(record_of(row), row["elapsed_seconds"], row["unit"], row["host"], row["adopted_from"])
 
 
 def load_points(connection: Connection, job: int, task: int, *, after: int, limit: int) -> tuple[PointRow, ...]:
@@ -265,8 +276,9 @@ def load_history(
     connection: Connection, *, target_kind: str, until: int, but: tuple[int, int] | None, limit: int
 ) -> tuple[Record, ...]:
     """Return the newest ``limit`` records with ids up to ``until`` on targets of a kind, oldest first, without those
-    of the (job, task) ``but``."""
+    of the (job, task) ``but``. Copies that tasks adopted are left out: nothing counts twice."""
     query = FULL.where(devices.c.target["kind"].as_string() == target_kind, trials.c.id <= until)
+    query = query.where(trials.c.adopted_from.is_(None))
     if but is not None:
         query = query.where(or_(trials.c.job != but[0], trials.c.task != but[1]))
     rows = connection.execute(query.order_by(trials.c.id.desc()).limit(limit)).mappings().all()

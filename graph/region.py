@@ -9,7 +9,7 @@ from ..te.build import Tensor, cast, placeholder, reads, workload
 from ..te.workload import Workload
 from .graph import Graph, Node, Value
 from .operators import OPERATORS, Kind
-from .operators.operator import Operand, stored
+from .operators.operator import GraphOperand, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Writer:
         self._graph = graph
         self._region = region
         self._stored = stored_values
-        self._operands: dict[str, Operand] = {}
+        self._operands: dict[str, GraphOperand] = {}
         self._placeholders: dict[tuple[str, tuple[int, ...]], Tensor] = {}
         self.origin: dict[Tensor, str] = {}
 
@@ -72,7 +72,7 @@ class _Writer:
             return result
         return _stored(result, value.shape, "y", value.dtype)
 
-    def _operand(self, name: str) -> Operand:
+    def _operand(self, name: str) -> GraphOperand:
         if name not in self._operands:
             root, shape = name, self._graph.values[name].shape
             while root not in self._stored and root not in self._region and (before := alias_of(self._graph, root)):
@@ -110,7 +110,7 @@ def alias_of(graph: Graph, name: str) -> str | None:
     return node.operands[0] if node is not None and node.op in ("reshape", "identity") else None
 
 
-def _stored(result: Operand, shape: tuple[int, ...], name: str, dtype: DType | None = None) -> Tensor:
+def _stored(result: GraphOperand, shape: tuple[int, ...], name: str, dtype: DType | None = None) -> Tensor:
     body: Callable[..., Expr] = lambda *at: result[at] if dtype is None else cast(result[at], dtype)  # noqa: E731
     return stored(shape, body, name)
 

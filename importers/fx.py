@@ -108,7 +108,7 @@ def type_of(tensor: Any) -> TensorType | None:
 
 
 class _Importer:
-    """It walks the nodes. While a rule runs, it is the ``Builder`` of that rule."""
+    """It walks the nodes. While a rule runs, it is the ``Emitter`` of that rule."""
 
     def __init__(self, module: Any, static: frozenset[int], values: Mapping[Any, Any] | None) -> None:
         self._module = module

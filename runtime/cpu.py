@@ -198,6 +198,9 @@ class CpuDevice:
     def measure_peaks(self) -> dict[str, float]:
         return peaks.measure(self)
 
+    def power_anchor_seconds(self) -> None:
+        return None
+
 
 def count() -> int:
     """Return how many CPU devices there are. The machine is one."""
@@ -207,9 +210,20 @@ def count() -> int:
 def info(ordinal: int = 0) -> DeviceInfo:
     """Describe the whole machine. Raises UnsupportedTarget for any number but 0, and on a machine that code is not
     made for."""
+    _check_ordinal(ordinal)
+    return _info(hardware.host_target())
+
+
+def uuid(ordinal: int = 0) -> str:
+    """Return a stable name of the host. A processor has no UUID of its own. Raises UnsupportedTarget for any number
+    but 0."""
+    _check_ordinal(ordinal)
+    return hardware.host_uuid()
+
+
+def _check_ordinal(ordinal: int) -> None:
     if ordinal != 0:
         raise UnsupportedTarget(f"llvm device {ordinal}; allowed: 0", field="ordinal")
-    return _info(hardware.host_target())
 
 
 def _info(target: Target) -> DeviceInfo:

@@ -81,8 +81,8 @@ class Device(Protocol):
 
     @property
     def lock_name(self) -> str:
-        """The name that programs lock while they time on this device. No two devices of a machine share a name. It
-        is empty where programs share the device anyway."""
+        """The name that programs lock while they time on this device: its UUID. It is empty where programs share the
+        device anyway."""
         ...
 
     def allocate(self, nbytes: int) -> Memory:
@@ -145,4 +145,9 @@ class Device(Protocol):
         ``copy_bytes_per_second`` (read + write), ``read_bytes_per_second`` and ``launch_seconds``. Where there are
         matrix units, there is ``peak_tensor_bfloat16_flops_per_second`` and the like; a device may add more. It
         takes a few seconds."""
+        ...
+
+    def power_anchor_seconds(self) -> float | None:
+        """Time the second anchor: about a millisecond of bfloat16 matrix products, on a chip that many of them have
+        made hot, so that its power limit shows. Takes a second. None for a device without a power limit of its own."""
         ...

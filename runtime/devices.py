@@ -13,24 +13,36 @@ from .device import Device
 @dataclass(frozen=True, slots=True)
 class DeviceKind:
     """The devices of one kind; ordinals from 0 on tell them apart. ``count`` returns how many there are here.
-    ``info`` describes one without opening it; its target is the whole device. ``open`` opens one as a target; None
-    means all of it. Both raise UnsupportedTarget."""
+    ``info`` describes one without opening it; its target is the whole device. ``uuid`` names one for good, whatever
+    else is plugged in or hidden. ``open`` opens one as a target; None means all of it. All three raise
+    UnsupportedTarget."""
 
     count: Callable[[], int]
     info: Callable[[int], DeviceInfo]
+    uuid: Callable[[int], str]
     open: Callable[[Target | None, int], Device]
 
 
 DEVICES: dict[str, DeviceKind] = {
-    "llvm": DeviceKind(cpu.count, cpu.info, cpu.CpuDevice),
-    "cuda": DeviceKind(cuda.count, cuda.info, cuda.CudaDevice),
+    "llvm": DeviceKind(cpu.count, cpu.info, cpu.uuid, cpu.CpuDevice),
+    "cuda": DeviceKind(cuda.count, cuda.info, cuda.uuid, cuda.CudaDevice),
 }
 """This maps the kind of a target to its devices."""
 
 
 def host_target(kind: str = "llvm", ordinal: int = 0) -> Target:
     """Return the target to compile for, to use a device of ``kind`` of this machine. Raises UnsupportedTarget."""
-    return _row(kind).info(ordinal).target
+    return device_info(kind, ordinal).target
+
+
+def device_info(kind: str = "llvm", ordinal: int = 0) -> DeviceInfo:
+    """Describe a device of ``kind`` of this machine without opening it. Raises UnsupportedTarget."""
+    return _row(kind).info(ordinal)
+
+
+def device_uuid(kind: str = "llvm", ordinal: int = 0) -> str:
+    """Return the name of a device of ``kind`` that no other device has, here or elsewhere. Raises UnsupportedTarget."""
+    return _row(kind).uuid(ordinal)
 
 
 def open_device(kind: str = "llvm", target: Target | None = None, ordinal: int = 0) -> Device:

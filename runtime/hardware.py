@@ -3,6 +3,8 @@
 import os
 import platform
 import re
+import socket
+import uuid
 from collections.abc import Sequence
 from ctypes import CDLL
 from pathlib import Path
@@ -26,6 +28,7 @@ different."""
 TILES = "amx-tile"
 
 _ARCHES = {"x86_64": "x86-64", "AMD64": "x86-64"}
+_MACHINE_IDS = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -63,6 +66,18 @@ def cpu_name() -> str:
         return platform.machine()
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return match.group(1).strip() if match else platform.machine()
+
+
+def host_uuid(host: str = "") -> str:
+    """Return a name for ``host``, by default this one: a hash of the machine id (``man machine-id``), where there is
+    one, and of the host's name, because containers may be copies of one image."""
+    machine = ""
+    for path in _MACHINE_IDS:
+        try:
+            machine = machine or path.read_text().strip()
+        except OSError:
+            continue
+    return f"CPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{machine}.{host or socket.gethostname()}')}"
 
 
 def hardware_columns(target: Target) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The use cases of Tilewright, for the HTTP API, the command line and programs alike.
 
 ``Service`` (``service``) has one method for each use case; what it answers with are the frozen values of ``views``.
-``Settings`` and a database come in. ``job_queue`` is the thread that takes jobs, ``job_runner`` runs one, and
-``states`` says how a job may change. ``lookup`` finds the best schedule, ``explain`` shows what becomes of one, and
-``roofline`` says how fast it could be. ``wiring`` is the one file that joins search, executors, code generation and
-devices; ``targets`` parses how people name devices.
+``Settings`` and a database come in. Tasks are searched by child processes: ``task_worker_pool`` starts one for each
+device that has work, ``task_worker`` is its loop, ``task_runner`` searches one task, ``lease_keeper`` keeps its leases,
+and ``task_store`` is how it reaches the database. ``lookup`` finds the best schedule, ``explain`` shows what becomes of
+one, and ``roofline`` says how fast it could be. ``wiring`` is the one file that joins search, executors, code
+generation and devices; ``targets`` parses how people name devices.
 """

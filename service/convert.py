@@ -2,25 +2,45 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from ..core.budget import StopReason
 from ..core.keys import content_key
 from ..core.policy import DEFAULT_POLICY
 from ..core.trial import Reason, Timed, TrialStage
 from ..db.recording import gflops
-from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, PointRow, TaskRow, TrialRow
+from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, NewTask, PointRow, TaskRow, TrialRow
 from ..db.task import task_of
 from ..te.json import workload_to_json
-from .views import BestView, EventView, FailureView, JobSpec, JobState, JobView, SeriesView, TaskView, TrialView
+from .views import (
+    BestView,
+    EventView,
+    FailureView,
+    JobSpec,
+    JobState,
+    JobView,
+    SeriesView,
+    TaskSpec,
+    TaskView,
+    TrialView,
+)
 
 
 def spec_to_json(spec: JobSpec) -> dict[str, object]:
     """Return the canonical body of a submission: equal submissions give equal JSON.
 
-    A policy that is the default is left out, so that a key that was used before there were policies still fits.
+    What has its default is left out where it came later than idempotency keys, so that a key used before still fits.
     """
     policy = spec.policy
-    chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
+    chosen: dict[str, object] = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
+    later = {
+        "tenant": spec.tenant,
+        "priority": spec.priority,
+        "deadline_seconds": spec.deadline_seconds,
+        "fresh": spec.fresh,
+    }
+    chosen |= {name: value for name, value in later.items() if value != getattr(_DEFAULTS, name)}
     return {
         "tasks": [
             {
@@ -45,17 +65,28 @@ def body_sha256(spec: JobSpec) -> str:
     return content_key(spec_to_json(spec))
 
 
-def new_job(job_id: str, spec: JobSpec) -> NewJob:
-    """Return the job to store for a spec that was checked. Raises InvalidWorkload when operations or bytes of a
-    workload are too many to count."""
+_DEFAULTS = JobSpec(())
+
+
+def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float) -> NewJob:
+    """Return the job to store for a spec that was checked. ``sketches`` are those there are, with their versions, and
+    ``now`` is the database's time. Raises InvalidWorkload when operations or bytes of a workload are too many to
+    count."""
     assert spec.cache is not None
+    search = {
+        "target": spec.target,
+        "executor": spec.executor,
+        "cache": spec.cache,
+        "strategy": spec.strategy,
+        "seed": spec.seed,
+        "prune": spec.policy.prune,
+        "prior": spec.policy.prior,
+        "sketches": dict(sketches),
+    }
     return NewJob(
         id=job_id,
         state=JobState.QUEUED.value,
-        tasks=tuple(
-            task_of(task.workload, task.operator, task.parameters, field=f"/tasks/{position}/workload")
-            for position, task in enumerate(spec.tasks)
-        ),
+        tasks=tuple(_new_task(task, search, f"/tasks/{position}/workload") for position, task in enumerate(spec.tasks)),
         budget=spec.budget,
         strategy=spec.strategy,
         seed=spec.seed,
@@ -63,11 +94,25 @@ def new_job(job_id: str, spec: JobSpec) -> NewJob:
         executor=spec.executor,
         cache=spec.cache,
         policy=spec.policy,
+        tenant=spec.tenant,
+        priority=spec.priority,
+        deadline=None if spec.deadline_seconds is None else now + spec.deadline_seconds,
+        fresh=spec.fresh,
     )
 
 
+def _new_task(task: TaskSpec, search: Mapping[str, object], field: str) -> NewTask:
+    new = task_of(task.workload, task.operator, task.parameters, field=field)
+    return replace(new, flight_key=content_key({**search, "workload": new.workload_key}))
+
+
+def moment(seconds: float) -> str:
+    """Return a time of the database's clock as RFC 3339 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def job_view(row: JobRow) -> JobView:
-    """Return a job as it is answered."""
+    """Return a job as it is answered, but for what its tasks wait for (``service.fleet``)."""
     return JobView(
         id=row.id,
         state=JobState(row.state),
@@ -83,10 +128,15 @@ def job_view(row: JobRow) -> JobView:
         cache=row.cache,
         prune=row.policy.prune,
         prior=row.policy.prior,
+        tenant=row.tenant,
+        priority=row.priority,
+        paused=row.paused,
+        fresh=row.fresh,
         device_key=row.device_key,
         device_name=row.device_name,
         tasks=tuple(task_view(task) for task in row.tasks),
         version=row.version,
+        deadline=None if row.deadline is None else moment(row.deadline),
     )
 
 
@@ -111,6 +161,12 @@ def task_view(row: TaskRow) -> TaskView:
         stop_reason=None if row.stop_reason is None else StopReason(row.stop_reason),
         wall_seconds=row.wall_seconds,
         timing_seconds=row.timing_seconds,
+        state=row.state,
+        attempts=row.fence,
+        losses=row.losses,
+        adopted=row.adopted,
+        source_job=row.source_job,
+        source_task=row.source_task,
     )
 
 

@@ -11,8 +11,13 @@ from .settings import Settings
 from .views import HealthView
 
 
-def check_health(settings: Settings, store: RecordStore, thread_alive: Callable[[], bool]) -> HealthView:
-    """Return the result of every check. Never raises: a failure is a result."""
+def check_health(
+    settings: Settings,
+    store: RecordStore,
+    thread_alive: Callable[[], bool],
+    warnings: Callable[[], tuple[str, ...]],
+) -> HealthView:
+    """Return the result of every check, and warnings if the database answers. Never raises: a failure is a result."""
     checks = {"database": "ok"}
     try:
         store.ping()
@@ -22,7 +27,8 @@ def check_health(settings: Settings, store: RecordStore, thread_alive: Callable[
     if folder is not None:
         checks["disk"] = _disk(folder, settings.minimum_free_bytes)
     checks["job thread"] = "ok" if thread_alive() else "it does not run: no job makes progress"
-    return HealthView(all(result == "ok" for result in checks.values()), __version__, checks)
+    ready = all(result == "ok" for result in checks.values())
+    return HealthView(ready, __version__, checks, warnings() if checks["database"] == "ok" else ())
 
 
 def _disk(folder: Path, minimum: int) -> str:

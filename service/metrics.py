@@ -1,10 +1,17 @@
-"""Keeps counters and gauges for Prometheus in a registry of our own."""
+"""Keeps counters and gauges for Prometheus in a registry of our own.
 
-from collections.abc import Mapping
+What this process does is counted since its start. Figures of the database are gauges: each service on it answers with
+the same ones.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ..core.fleet import AttemptEnd, TaskState, UnitState
 from ..core.trial import Failed, Trial
+from ..db.rows import FleetFigures
+from .fleet_views import UnitView
 from .views import JobState
 
 BUCKETS_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -32,6 +39,20 @@ class Metrics:
         self._thread = Gauge(
             "tilewright_job_thread_alive", "1 unless jobs should run here and do not.", registry=self.registry
         )
+        self._tasks = self._gauge("tilewright_tasks", "Tasks by state.", "state")
+        self._queue_age = self._gauge(
+            "tilewright_queue_age_seconds", "For how long the oldest ready task has waited; 0 where none waits."
+        )
+        self._leases = self._gauge("tilewright_leases", "Leases that are held, by kind: task or unit.", "kind")
+        self._attempts = self._gauge("tilewright_attempts", "Attempts at tasks, by how they ended.", "how")
+        self._losses = self._gauge("tilewright_task_losses", "Attempts in a row that unfinished tasks have lost.")
+        self._units = self._gauge("tilewright_units", "Units of the fleet by state.", "state")
+        self._busy = self._gauge(
+            "tilewright_unit_busy_ratio", "Share of the last 10 minutes in which a unit had a task.", "unit", "host"
+        )
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self.registry)
 
     def trial(self, trial: Trial) -> None:
         """Count a recorded trial."""
@@ -44,9 +65,25 @@ class Metrics:
         """Count a look-up. ``match`` is ``exact``, ``relaxed`` or ``miss``."""
         self._lookups.labels(match).inc()
 
-    def text(self, jobs: Mapping[str, int], *, thread_alive: bool) -> str:
+    def text(
+        self, jobs: Mapping[str, int], figures: FleetFigures, units: Sequence[UnitView], *, thread_alive: bool
+    ) -> str:
         """Return the Prometheus text form. ``jobs`` is how many jobs are in each state."""
         for state in JobState:
             self._jobs.labels(state.value).set(jobs.get(state.value, 0))
         self._thread.set(1 if thread_alive else 0)
+        self._queue_age.set(figures.oldest_ready_seconds or 0.0)
+        self._losses.set(figures.losses)
+        for task_state in TaskState:
+            self._tasks.labels(task_state.value).set(figures.tasks.get(task_state.value, 0))
+        for kind in ("task", "unit"):
+            self._leases.labels(kind).set(figures.leases.get(kind, 0))
+        for how in AttemptEnd:
+            self._attempts.labels(how.value).set(figures.attempts.get(how.value, 0))
+        states = [unit.state for unit in units]
+        for unit_state in UnitState:
+            self._units.labels(unit_state.value).set(states.count(unit_state))
+        self._busy.clear()
+        for unit in units:
+            self._busy.labels(unit.uuid, unit.host).set(figures.busy.get(unit.uuid, 0.0))
         return generate_latest(self.registry).decode()

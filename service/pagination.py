@@ -1,12 +1,13 @@
 """Answers lists in pages. Each page is found by the sort key of the last item before it (keyset pagination)."""
 
 import re
+from collections.abc import Callable, Sequence
 
 from ..core.errors import InvalidParameter, NotFound
 from ..core.trial import Timed
-from ..db.rows import TrialRow
+from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
-from .convert import job_view, trial_view
+from .convert import trial_view
 from .page_token import page_size, read_token, write_token
 from .views import JobState, JobView, Page, TrialOrder, TrialView
 
@@ -28,15 +29,21 @@ def valid_key(value: str, field: str) -> str:
     return value
 
 
-def page_of_jobs(store: RecordStore, size: int, token: str, state: JobState | None) -> Page[JobView]:
-    """Return jobs, newest first."""
+def page_of_jobs(
+    store: RecordStore,
+    shown: Callable[[Sequence[JobRow]], tuple[JobView, ...]],
+    size: int,
+    token: str,
+    state: JobState | None,
+) -> Page[JobView]:
+    """Return jobs as ``shown`` makes them, newest first."""
     size = page_size(size)
     name = ("jobs", "" if state is None else state.value)
     cursor = read_token(token, name, (int,))
     before = None if cursor is None else int(cursor[0])
     rows = store.jobs(before=before, limit=size + 1, state=None if state is None else state.value)
     more = len(rows) > size
-    return Page(tuple(job_view(row) for row in rows[:size]), write_token(name, [rows[size - 1].number]) if more else "")
+    return Page(shown(rows[:size]), write_token(name, [rows[size - 1].number]) if more else "")
 
 
 def page_of_trials(

@@ -2,12 +2,14 @@
 
 import functools
 import secrets
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Self
 
 import structlog
 
-from ..core.errors import InvalidParameter, NotFound, UnsupportedTarget
+from ..core.errors import Conflict, InvalidParameter, NotFound, StoreError, UnsupportedTarget
 from ..core.keys import JSON
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
@@ -17,15 +19,15 @@ from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .explain import CompilationInput, compilation_input, explain, export
+from .fleet import Fleet
 from .health import check_health
-from .job_queue import JobQueue
 from .lookup import LocalIdentity, RecordQuery, find_best, miss_error
 from .metrics import Metrics
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
 from .settings import Settings
-from .states import CANCEL, CANCEL_UNATTENDED
 from .submit import checked, checked_key, new_id
+from .task_worker_pool import TaskWorkerPool
 from .views import (
     BestView,
     DeviceView,
@@ -48,6 +50,8 @@ from .views import (
 
 POLL_SECONDS = 0.3
 """How often to look for what other processes wrote, where there can be other processes."""
+FENCE_SECONDS = 0.7
+"""After so long a worker that has not stopped its cancelled task is fenced off."""
 MAX_EVENTS = 1000
 """How many events are answered at once."""
 
@@ -74,20 +78,22 @@ class Service:
         self._store = store
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
-        self._job_queue: JobQueue | None = None
+        self.fleet = Fleet(store.fleet, self._changed)
+        """The use cases of units, the queue and tenants."""
+        self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
-            self._job_queue = JobQueue(
-                settings,
+            self._task_workers = TaskWorkerPool(
+                settings.model_copy(update={"token": None}),  # workers speak to the database, never to the API
                 store,
-                poll_seconds=poll_seconds,
+                poll_seconds=POLL_SECONDS,
                 on_commit=self._notifier.notify,
                 on_trial=self.metrics_registry.trial,
             )
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Open the database and migrate an embedded one. With ``settings.run_jobs``, start the job queue, which resumes
-        unfinished jobs.
+        """Open the database and migrate an embedded one. With ``settings.run_jobs``, start task workers
+        where there are tasks to search.
 
         Raises DatabaseInUse, StoreError, and InvalidParameter for a bad database URL.
         """
@@ -105,8 +111,8 @@ class Service:
         """Stop after the trial that is running and close the database. Unfinished jobs are resumed when it is opened
         again."""
         self.interrupt()
-        if self._job_queue is not None:
-            self._job_queue.close()
+        if self._task_workers is not None:
+            self._task_workers.close()
         self._store.close()
 
     def interrupt(self) -> None:
@@ -127,33 +133,52 @@ class Service:
         Raises InvalidParameter, InvalidWorkload, UnsupportedTarget for what cannot be run, and Conflict for a key that
         was used before with another body.
         """
-        spec = checked(spec)
-        if self.settings.run_jobs:  # otherwise another process runs it, which has its own devices
-            targets.measured_on(targets.parse_device(spec.target))
-        new = convert.new_job(new_id(), spec)
+        spec = self.checked(spec)
+        if self.settings.run_jobs and self._store.embedded:  # otherwise hosts of the fleet may have such a device
+            targets.check_present(spec.target)
+        new = convert.new_job(new_id(), spec, wiring.sketch_versions(), self._store.fleet.now())
         key = None if idempotency_key is None else checked_key(idempotency_key)
         row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
         self._changed()
-        return convert.job_view(row), created
+        return self.fleet.shown([row])[0], created
+
+    def checked(self, spec: JobSpec) -> JobSpec:
+        """Return ``spec`` with its defaults filled in. Raises InvalidParameter, InvalidWorkload or UnsupportedTarget
+        where ``submit`` would."""
+        return checked(spec, self._known_devices, one_host=self._store.embedded)
+
+    def _known_devices(self) -> Iterator[DeviceInfo]:
+        yield from self._store.devices()
+        yield from wiring.present_devices()
 
     def job(self, job_id: str) -> JobView:
         """Return a job with its tasks. Raises NotFound."""
-        return convert.job_view(self._store.job(valid_key(job_id, "job_id")))
+        return self.fleet.shown([self._store.job(valid_key(job_id, "job_id"))])[0]
 
     def jobs(self, *, page_size: int = 50, token: str = "", state: JobState | None = None) -> Page[JobView]:
         """Return jobs, newest first. Raises InvalidParameter for a bad page size or token."""
-        return pagination.page_of_jobs(self._store, page_size, token, state)
+        return pagination.page_of_jobs(self._store, self.fleet.shown, page_size, token, state)
 
     def cancel(self, job_id: str) -> JobView:
-        """Ask for a job to stop. A running job stops after its present candidate. Asking twice is allowed.
+        """Stop a job. Workers on its tasks stop at once; one that does not answer within a second is fenced off:
+        it can write nothing more. Asking twice is allowed.
 
         Raises NotFound, and Conflict for a job that succeeded or failed.
         """
-        unattended = self._store.embedded and self._job_queue is None
-        paths = CANCEL_UNATTENDED if unattended else CANCEL
-        row = self._store.move_job(valid_key(job_id, "job_id"), paths)
+        row = self._store.fleet.cancel_job(valid_key(job_id, "job_id"))
+        if row.state == JobState.CANCELLING:
+            timer = threading.Timer(FENCE_SECONDS, self._fence, [job_id])
+            timer.daemon = True
+            timer.start()
         self._changed()
-        return convert.job_view(row)
+        return self.fleet.shown([row])[0]
+
+    def _fence(self, job_id: str) -> None:
+        """Commit the cancellation of a job whose workers have not answered."""
+        with suppress(StoreError, Conflict):  # the leases will run out; it has just ended
+            if self._store.job(job_id).state == JobState.CANCELLING:
+                self._store.fleet.fence_job(job_id)
+                self._changed()
 
     # trials
 
@@ -309,20 +334,21 @@ class Service:
 
     def health(self) -> HealthView:
         """Return whether jobs can be stored and run, and what is wrong. Never raises."""
-        return check_health(self.settings, self._store, self._alive)
+        return check_health(self.settings, self._store, self._alive, self.fleet.unserved)
 
     def metrics(self) -> str:
         """Return counters and gauges in Prometheus's text form."""
-        return self.metrics_registry.text(self._store.count_by_state(), thread_alive=self._alive())
+        jobs, figures, units = self._store.count_by_state(), self.fleet.figures(), self.fleet.units()
+        return self.metrics_registry.text(jobs, figures, units, thread_alive=self._alive())
 
     def _alive(self) -> bool:
-        """Whether the job queue's thread is alive, if jobs are to run in this process."""
-        return self._job_queue is None or self._job_queue.alive
+        """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""
+        return self._task_workers is None or self._task_workers.alive
 
     def _changed(self) -> None:
         self._notifier.notify()
-        if self._job_queue is not None:
-            self._job_queue.wake()
+        if self._task_workers is not None:
+            self._task_workers.wake()
 
     @functools.cached_property
     def default_device(self) -> MeasuredOn | None:

@@ -1,10 +1,11 @@
 """Defines the settings. Only this file reads the environment (``TILEWRIGHT_…``)."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -14,10 +15,19 @@ def state_folder() -> Path:
     return Path(base) / "tilewright"
 
 
+TOKEN = re.compile(r"[!-~]{16,512}")
+
+
+def _checked_token(token: SecretStr) -> SecretStr:
+    if not TOKEN.fullmatch(token.get_secret_value()):
+        raise ValueError("a token is 16 to 512 visible ASCII characters")
+    return token
+
+
 class Settings(BaseSettings):
     """Every setting can be set by an environment variable (``TILEWRIGHT_DATABASE_URL=…``) or in code."""
 
-    model_config = SettingsConfigDict(env_prefix="TILEWRIGHT_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="TILEWRIGHT_", extra="forbid", frozen=True, hide_input_in_errors=True)
 
     database_url: str = Field(
         default_factory=lambda: f"sqlite:///{state_folder() / 'tilewright.sqlite3'}",
@@ -33,9 +43,20 @@ class Settings(BaseSettings):
         default=("127.0.0.1", "localhost", "[::1]"),
         description="Host headers that are answered (against DNS rebinding)",
     )
+    token: Annotated[SecretStr, AfterValidator(_checked_token)] | None = Field(
+        default=None,
+        description="the secret that clients show; a service beyond this machine's loopback address needs one",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
+    lease_seconds: Annotated[float, Field(ge=1, le=3600)] = Field(
+        default=15.0, description="how long a task worker that does not answer keeps its task and its device"
+    )
+    ray_address: str = Field(default="", description="the Ray cluster whose devices are used; empty: one of our own")
+    lock_folder: str = Field(
+        default="", description="where the lock files of devices lie; containers of one host should share it"
+    )
     compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=60.0, description="limit for compiling one candidate; past it the candidate is a time-out"
     )

@@ -2,35 +2,56 @@
 
 import re
 import secrets
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ..core.errors import InvalidParameter
+from ..core.fleet import MOST_PRIORITY
+from ..core.target import DeviceInfo
 from ..te.check import check
 from . import wiring
-from .targets import default_cache, parse_device
+from .targets import default_cache, kind_of
 from .views import JobSpec
 
 MAX_TASKS = 256
 """How many tasks a job may have."""
+MOST_DEADLINE_SECONDS = 365 * 86_400.0
+TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 KEY = re.compile(r"[\x21-\x7e]{1,64}")
 """An idempotency key has 1 to 64 visible ASCII characters."""
 
 
-def checked(spec: JobSpec) -> JobSpec:
-    """Return ``spec`` with its defaults filled in. Raises InvalidParameter, InvalidWorkload or UnsupportedTarget, with
-    the field, when it cannot be run here."""
+def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_host: bool) -> JobSpec:
+    """Return ``spec`` with its defaults filled in; ``known`` and ``one_host`` are those of ``targets.kind_of``. Raises
+    InvalidParameter, InvalidWorkload or UnsupportedTarget, with the field, when it cannot be run here."""
     if not 1 <= len(spec.tasks) <= MAX_TASKS:
         raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {MAX_TASKS}", field="tasks")
     _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
     _one_of("executor", spec.executor, wiring.EXECUTOR_NAMES)
-    device = parse_device(spec.target)
-    cache = default_cache(device.kind) if spec.cache is None else spec.cache
+    kind = kind_of(spec.target, known, one_host=one_host)
+    cache = default_cache(kind) if spec.cache is None else spec.cache
     _one_of("cache", cache, wiring.CACHES)
     if not 0 <= spec.seed < 1 << 63:
         raise InvalidParameter(f"seed {spec.seed}; allowed: 0 to 2^63 - 1", field="seed")
+    if not -MOST_PRIORITY <= spec.priority <= MOST_PRIORITY:
+        allowed = f"{-MOST_PRIORITY} to {MOST_PRIORITY}"
+        raise InvalidParameter(f"priority {spec.priority}; allowed: {allowed}", field="priority")
+    checked_tenant(spec.tenant, "tenant")
+    if spec.deadline_seconds is not None and not 0 < spec.deadline_seconds <= MOST_DEADLINE_SECONDS:
+        raise InvalidParameter(
+            f"a deadline in {spec.deadline_seconds:g} seconds; allowed: over 0, at most {MOST_DEADLINE_SECONDS:g}",
+            field="deadline_seconds",
+        )
     for task in spec.tasks:
         check(task.workload)
     return replace(spec, cache=cache)
+
+
+def checked_tenant(name: str, field: str) -> str:
+    """Return ``name`` if it may be a tenant's. Raises InvalidParameter."""
+    if not TENANT.fullmatch(name):
+        raise InvalidParameter(f"tenant {name[:80]!r}; allowed: 1 to 64 letters, digits, . _ -", field=field)
+    return name
 
 
 def checked_key(key: str) -> str:

@@ -1,11 +1,15 @@
 """Parses the names that people give targets.
 
-``llvm`` and ``cuda`` name the first device of that kind, and ``cuda:1`` another device of this machine.
+A job names a class of devices: a kind (``llvm``, ``cuda``), a kind with its architecture (``cuda:sm_90a``), or the key
+of a device. Whichever unit of the class is free takes its tasks. ``cuda:1`` names one device of this machine, which has
+a meaning only where the database is embedded.
+
+For code alone, ``llvm`` and ``cuda`` name the first device of that kind, and ``cuda:1`` another one of this machine.
 ``cuda:sm_90a`` names an architecture that code can be made for without such a device. So does ``llvm:aarch64+sve``, a
 processor with its extensions (``codegen.llvm.architectures``), and ``amdgpu:gfx942``, which nothing is timed on.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..codegen.backends import BACKENDS, backend_for
@@ -42,6 +46,40 @@ def parse_device(text: str) -> DeviceSelector:
             field="target",
         )
     return DeviceSelector(kind, int(rest or 0))
+
+
+def kind_of(target: str, known: Callable[[], Iterable[DeviceInfo]], *, one_host: bool) -> str:
+    """Return the kind of the devices that a job's target names. ``known`` gives the devices of the database.
+    ``one_host``: whether there is but one machine, so that numbers of devices mean something. Raises UnsupportedTarget
+    that says what is allowed."""
+    kind, colon, rest = target.partition(":")
+    if kind in TARGETS and not colon:
+        return kind
+    if kind in TARGETS and rest.isdecimal():
+        if one_host:
+            return parse_device(target).kind
+        raise UnsupportedTarget(
+            f"{target[:80]!r} numbers the devices of one machine, and this service has many; allowed: a kind "
+            f"({', '.join(TARGETS)}), a kind with its architecture ({kind}:ARCH), or the key of a device",
+            field="target",
+        )
+    for info in known():
+        if target in (info.key, f"{info.target.kind}:{info.target.arch}") and info.target.kind in TARGETS:
+            return info.target.kind
+    raise UnsupportedTarget(
+        f"{target[:80]!r} cannot be timed here; allowed: {', '.join(TARGETS)}, with the architecture of a known device "
+        f"({TARGETS[-1]}:ARCH), the key of a known device{', or with :1 for a further device' if one_host else ''}",
+        field="target",
+    )
+
+
+def check_present(target: str) -> None:
+    """Raise UnsupportedTarget unless this machine has a device that a job's target names."""
+    _, colon, rest = target.partition(":")
+    if not colon or rest.isdecimal():
+        measured_on(parse_device(target))
+    elif not any(target in (i.key, f"{i.target.kind}:{i.target.arch}") for i in device_infos()):
+        raise UnsupportedTarget(f"this machine has no device {target[:80]!r}", field="target")
 
 
 def default_cache(kind: str) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from ..core.budget import Budget, StopReason
+from ..core.fleet import TaskState
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
@@ -44,9 +45,13 @@ class TaskSpec:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """This is what a user submits. ``budget`` holds for each task. ``target`` is a device of this host (``llvm``,
-    ``cuda``, ``cuda:1``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how
-    much of the spaces is searched."""
+    """This is what a user submits. ``budget`` holds for each task. ``target`` names a class of devices (see
+    ``service.targets``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how
+    much of the spaces is searched.
+
+    ``tenant`` is who the job's device time is charged to. Of a tenant's jobs, those with a higher ``priority`` go
+    first. A job that is not done ``deadline_seconds`` after its submission fails. A ``fresh`` job measures everything
+    anew; others share the search of an equal task that is under way, and adopt records that fit exactly."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -56,6 +61,10 @@ class JobSpec:
     executor: str = "local"
     cache: str | None = None
     policy: SpacePolicy = DEFAULT_POLICY
+    tenant: str = "default"
+    priority: int = 0
+    deadline_seconds: float | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,19 @@ class TaskView:
     wall_seconds: float | None = None
     timing_seconds: float | None = None
     """For how much of ``wall_seconds`` the device was timing; both are None before the task's end."""
+    state: TaskState = TaskState.READY
+    queue_position: int | None = None
+    """How many tasks of the queue go first, and one; None unless the task is ready."""
+    waits_for: str | None = None
+    """What a task that is not claimed waits for, in words; None where it only waits for its turn."""
+    attempts: int = 0
+    losses: int = 0
+    """Attempts in a row that were lost without a new record."""
+    adopted: int = 0
+    """How many of ``trials`` are copies of records that were there: those of the task ``source_task`` of the job
+    ``source_job``, or of any where these are None."""
+    source_job: str | None = None
+    source_task: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +150,21 @@ class JobView:
     """Whether only the promising settings of each space are searched (see ``core.policy``)."""
     prior: bool
     """Whether an analytic estimate of each setting's time is used."""
+    tenant: str
+    priority: int
+    paused: bool
+    fresh: bool
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskView, ...]
     version: int
+    deadline: str | None = None
+    """When the job fails unless it is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """Shows one recorded trial. ``elapsed_seconds`` counts from the moment when the job started to run."""
+    """Shows one recorded trial. ``elapsed_seconds`` is how long its task had been searched when it ended."""
 
     record_id: int
     job_id: str
@@ -313,8 +341,10 @@ class RunningService:
 
 @dataclass(frozen=True, slots=True)
 class HealthView:
-    """``checks`` maps names to ``ok`` or to what is wrong."""
+    """``checks`` maps names to ``ok`` or to what is wrong. ``warnings`` say what people should look at, though the
+    service does its work: tasks that no unit of the fleet can take."""
 
     ready: bool
     version: str
     checks: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
@@ -12,6 +12,7 @@ from ..codegen.matrix_use import matrix_use
 from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
+from ..core.fleet import Unit
 from ..core.policy import SpacePolicy
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
@@ -22,9 +23,9 @@ from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.metrics import pairwise_accuracy, top_score
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
-from ..runtime.devices import device_infos, host_target
+from ..runtime.devices import device_infos
 from ..schedule.gpu.occupancy import limits_of
-from ..schedule.sketches import sketches_for
+from ..schedule.sketches import SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
 from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
@@ -38,7 +39,7 @@ from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
-from .targets import parse_device, profile_of
+from .targets import profile_of
 from .views import FunctionView, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
@@ -68,6 +69,9 @@ def present_devices() -> tuple[DeviceInfo, ...]:
 class JobExecutor(Protocol):
     """Builds, checks and times the candidates of jobs; see ``workers``."""
 
+    heartbeat: Callable[[], object]
+    allowed: Callable[[], float]
+
     @property
     def overlaps(self) -> bool: ...
 
@@ -84,23 +88,40 @@ class JobExecutor(Protocol):
 
     def peaks(self) -> dict[str, float]: ...
 
+    def abandon(self) -> None: ...
+
     def close(self) -> None: ...
 
 
-def open_executor(name: str, target: str, cache: str, settings: Settings) -> JobExecutor:
-    """Start an executor for a device of this machine (see ``targets.parse_device``). The caller closes it.
+def open_executor(
+    name: str, unit: Unit, cache: str, settings: Settings, *, fence: int, builders: int | None
+) -> JobExecutor:
+    """Start an executor for a unit, under the lease with this fence. ``builders`` says how many children build; None:
+    what is usual for the device. The caller closes it.
 
     Raises InvalidParameter (not installed), UnsupportedTarget (no such device), WorkerLost (it does not start).
     """
-    device = parse_device(target)
+    target = unit.device.target
     deadlines = Deadlines(compile=settings.compile_seconds, check=settings.check_seconds, time=settings.time_seconds)
+    usual = settings_for(target.kind, deadlines)
     return _open_executor(
         name,
-        host_target(device.kind, device.ordinal),
-        profile=profile_of(device.kind, cache),
-        settings=settings_for(device.kind, deadlines),
-        ordinal=device.ordinal,
+        target,
+        profile=profile_of(target.kind, cache),
+        settings=replace(
+            usual,
+            builders=builders or usual.builders,
+            lock_folder=settings.lock_folder,
+            ray_address=settings.ray_address,
+        ),
+        unit=unit,
+        fence=fence,
     )
+
+
+def sketch_versions() -> Mapping[str, int]:
+    """Return every sketch with its version."""
+    return {name: sketch.version for name, sketch in SKETCHES.items()}
 
 
 def pool_of(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> CandidatePool:

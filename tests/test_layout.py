@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NOT_SHIPPED = {"tests", "benchmarks", "examples", "docs", "requirements", "build", "dist", "node_modules"}
+NOT_SHIPPED = {"tests", "benchmarks", "examples", "docs", "deploy", "requirements", "build", "dist", "node_modules"}
 
 
 def tracked() -> list[Path]:

@@ -80,11 +80,11 @@ class CompiledShape:
         self._chosen: dict[str, Schedule] = {}
         self._lock = threading.Lock()
         if not options.wait:
-            threading.Thread(target=self._build_in_turn, name="tilewright-build", daemon=True).start()
+            threading.Thread(target=self._build_when_free, name="tilewright-build", daemon=True).start()
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         if self._options.wait and self._bound is None and self.status.state == "building":
-            self._build_in_turn()
+            self._build_when_free()
         if self._bound is None:
             return self._aten(arguments)
         if self.status.state == "unverified" or self._options.verify == "always":
@@ -96,7 +96,7 @@ class CompiledShape:
 
     # Building
 
-    def _build_in_turn(self) -> None:
+    def _build_when_free(self) -> None:
         with self._lock, _building:
             if self.status.state != "building":
                 return

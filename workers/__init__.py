@@ -12,4 +12,12 @@
 ``pool`` gives every supervisor a thread of its own and feeds all of them from one queue. ``local`` and ``ray`` are the
 executors: they differ in where supervisors live, and in nothing else. What comes in is a workload and schedules; what
 goes out is one trial for each schedule, whatever its kernel does to its child.
+
+    ray             a cluster, or a Ray of its own
+      ray_actor       a supervisor in an actor, and what its loss means (``losses``)
+      ray_runner      the runner, on the host of its unit, under a lease
+      ray_builders    builders, on any node with the same toolchain
+    lease_guard     until when a device may be used
+    probe           which units there are; ``cluster_probe`` asks a Ray cluster
+    health          whether a unit may be used
 """

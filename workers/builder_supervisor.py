@@ -4,7 +4,8 @@ import time
 from typing import cast
 
 from ..core.trial import Failed, Timed, TrialStage
-from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
+from .child_environment import library_threads
+from .child_supervisor import ChildSupervisor, WorkerSpec
 from .frames import Frame
 from .report import BuildReport
 from .wire import Json, binary_from_frame, outcome_from_json

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import cast
 
 from ..core.errors import TilewrightError, WorkerLost
+from .child_environment import scrubbed
 from .frames import Frame, receive, send
 
 _REAP_SECONDS = 2.0
@@ -55,7 +56,8 @@ class Child:
     request.
 
     The kernel kills the child when the *thread* that started it ends (PR_SET_PDEATHSIG). So it must be created on a
-    thread that lives as long as the child should. The child inherits ``descriptors``. Requests come from one thread;
+    thread that lives as long as the child should. The child inherits ``descriptors``, and of the environment what
+    ``child_environment`` lets through, with ``environment`` over it. Requests come from one thread;
     ``kill`` may be called from any.
     """
 
@@ -77,7 +79,7 @@ class Child:
                 stderr=self._output,
                 pass_fds=(child.fileno(), *descriptors),
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(python_path), **environment},
+                env={**scrubbed(os.environ), "PYTHONPATH": os.pathsep.join(python_path), **environment},
             )
         self._connection = Connection(parent.detach())
         self._setup: Frame | None = setup

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import OutOfMemory, TilewrightError, WorkerLost
+from ..core.fleet import Unit
 from ..core.target import Profile, Target
 from ..core.trial import Failed, Reason, TrialStage
 from .child import Child, ChildDied, ChildHung
@@ -20,14 +21,15 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What all supervisors of an executor have to know. ``ordinal`` says which of the machine's devices of the target's
-    kind is meant."""
+    """What all supervisors of an executor have to know. ``unit`` is the physical device, of which ``target`` may be a
+    part; ``fence`` is that of the lease on it, and 0 without one."""
 
     target: Target
     profile: Profile
     seed: int
     settings: ExecutorSettings
-    ordinal: int = 0
+    unit: Unit
+    fence: int = 0
 
 
 class ChildSupervisor:
@@ -48,6 +50,11 @@ class ChildSupervisor:
         self._child: Child | None = None
         self._candidates = 0
         self._interrupted = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Never: it replaces its child as often as it has to."""
+        return False
 
     def start(self) -> None:
         """Spawn a child if there is none. The first request waits until it has started."""
@@ -155,11 +162,6 @@ class ChildSupervisor:
         if "error" in answer:
             raise WorkerLost(f"a worker failed to {question['ask']}: {answer['error']}")
         return answer
-
-
-def library_threads(count: int) -> dict[str, str]:
-    """Environment variables that say how many threads NumPy's libraries use; a child reads them when it loads these."""
-    return {name: str(count) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
 def failure_of(died: ChildDied) -> Failed:

@@ -1,6 +1,7 @@
 """The executor: it leads every candidate through a builder and the runner, whatever these run on."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,11 +12,13 @@ from ..core.errors import WorkerLost
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, Timed, Trial
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, Trial, TrialStage
 from ..te.json import workload_to_json
 from ..te.key import workload_key
 from ..te.workload import Workload
 from .child_supervisor import WorkerSpec
+from .lease_guard import Allowed, always
+from .losses import ActorLost, NodeLost
 from .pool import Worker, WorkerPool
 from .report import BuildReport, RunReport
 from .settings import HOST_KINDS
@@ -27,6 +30,10 @@ QUEUED = 2
 """How many binaries the runner is given at once: while one is timed, the next one waits at the device."""
 KEPT = 64
 """How many binaries of a workload are kept for its re-measurement."""
+BLAMED = 2
+"""A candidate that lost so many healthy actors is what ended them."""
+HEARTBEAT_SECONDS = 0.2
+"""While an executor waits, at most so much time passes between two calls of its heartbeat."""
 
 
 class Builder(Worker, Protocol):
@@ -37,6 +44,11 @@ class Builder(Worker, Protocol):
 
 class Runner(Worker, Protocol):
     """It has one device and measures one binary at a time; see RunnerSupervisor."""
+
+    allowed: Allowed
+    """It is asked before anything is given to the device."""
+    probe: Callable[[], bool]
+    """It is asked after a loss."""
 
     def prefetch(self, workload: Json) -> None: ...
 
@@ -63,6 +75,7 @@ class _InFlight:
     building: dict[Future[BuildReport], int] = field(default_factory=dict)
     built: dict[int, BuildReport] = field(default_factory=dict)
     running: dict[Future[RunReport], tuple[int, BuildReport]] = field(default_factory=dict)
+    losses: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def draw(self) -> Schedule | None:
         """The next schedule; None when there are no more."""
@@ -72,12 +85,6 @@ class _InFlight:
         else:
             self.drawn.append(schedule)
         return schedule
-
-    def wait(self) -> None:
-        """Wait until a build or a run has ended."""
-        futures: set[Future[Any]] = {*self.building, *self.running}
-        if futures:
-            wait(futures, return_when=FIRST_COMPLETED)
 
     @property
     def in_flight(self) -> int:
@@ -101,9 +108,28 @@ class _TaskCache:
 
 
 class Executor:
-    """A Measurer over builders and one runner. One thread at a time may measure; ``prefetch`` may come from another."""
+    """A Measurer over builders and one runner. One thread at a time may measure; ``prefetch`` may come from another.
+
+    Three hooks are for a holder of leases, and may be set at any time:
+
+    - ``heartbeat`` is called in the thread that waits, when a wait begins and then every ``HEARTBEAT_SECONDS``. It
+      should return at once. What it raises ends the wait: everything under way is abandoned, its children are killed,
+      and the error goes to the caller. The executor can be used again after that.
+    - ``allowed`` is asked before anything is given to the device (see ``lease_guard.Allowed``). It is called in the
+      runner's thread. What it raises goes to the caller too.
+    - ``probe`` says whether the unit is well. It is asked in the runner's thread where an actor was lost on the unit
+      and its replacement opened the device. By default that is enough.
+
+    Losses of machines are raised as they are (``losses``) and are no trials. A candidate is blamed, as a failed trial,
+    once it has lost ``BLAMED`` actors on machines that were well each time.
+    """
 
     def __init__(self, spec: WorkerSpec, builders: Sequence[Builder], runner: Runner) -> None:
+        self.heartbeat: Callable[[], object] = lambda: None
+        self.allowed: Allowed = always
+        self.probe: Callable[[], bool] = lambda: True
+        runner.allowed = lambda: self.allowed()
+        runner.probe = lambda: self.probe()
         self._spec = spec
         self._builders = WorkerPool(builders, "builder")
         self._runner = WorkerPool([runner], "runner")
@@ -128,7 +154,7 @@ class Executor:
         for schedule in schedules:
             place = (key, schedule.key)
             if place not in self._ahead:
-                self._ahead[place] = self._builders.submit(partial(_build, data, schedule.to_json()))
+                self._ahead[place] = self._submit_build(data, schedule)
 
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
         """See ``search.measurer.Measurer``.
@@ -142,7 +168,7 @@ class Executor:
         try:
             self._begin(todo)
             while todo.in_flight:
-                todo.wait()
+                self._wait({*todo.building, *todo.running})
                 ended = self._collect(todo)
                 if self.overlaps:  # the device must not idle while the caller thinks about what we yield
                     self._run_built(todo)
@@ -150,8 +176,7 @@ class Executor:
                 self._begin(todo)
         finally:
             if todo.in_flight:
-                self._builders.abandon()
-                self._runner.abandon()
+                self.abandon()
 
     def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
         """See ``search.measurer.Measurer``. Binaries that are no longer kept are built again."""
@@ -159,17 +184,15 @@ class Executor:
         data, key = workload_to_json(workload), workload_key(workload)
         kept = self._known.binaries if self._known.key == key else {}
         found: dict[int, CompiledKernel] = {n: kept[s.key][1] for n, s in enumerate(schedules) if s.key in kept}
-        missing = {
-            n: self._builders.submit(partial(_build, data, s.to_json()))
-            for n, s in enumerate(schedules)
-            if n not in found
-        }
+        missing = {n: self._submit_build(data, s) for n, s in enumerate(schedules) if n not in found}
         for n, future in missing.items():
-            result = _result(future).result
-            if isinstance(result, CompiledKernel):
-                found[n] = result
+            losses: list[str] = []
+            while (built := self._built(future, losses)) is None:
+                future = self._submit_build(data, schedules[n])
+            if isinstance(built.result, CompiledKernel):
+                found[n] = built.result
         order = sorted(found)
-        samples = _result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
+        samples = self._result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
         return [samples[order.index(n)] if n in found else () for n in range(len(schedules))]
 
     @property
@@ -177,7 +200,7 @@ class Executor:
         """The device, the toolchain and the profile of all trials. Raises WorkerLost."""
         if self._measured_on is None:
             self._check_open()
-            device, toolchain = _result(self._runner.submit(lambda r: r.describe()))
+            device, toolchain = self._result(self._runner.submit(lambda r: r.describe()))
             self._measured_on = MeasuredOn(device, toolchain, self._spec.profile)
         return self._measured_on
 
@@ -187,13 +210,18 @@ class Executor:
         Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
         """
         self._check_open()
-        outcome = _result(self._runner.submit(lambda r: r.baseline(operator, dict(parameters))))
+        outcome = self._result(self._runner.submit(lambda r: r.baseline(operator, dict(parameters))))
         return outcome if isinstance(outcome, Timed) else None
 
     def peaks(self) -> dict[str, float]:
         """The device's measured ceilings (see ``runtime.device.Device.measure_peaks``). Takes seconds."""
         self._check_open()
-        return _result(self._runner.submit(lambda r: r.peaks()))
+        return self._result(self._runner.submit(lambda r: r.peaks()))
+
+    def abandon(self) -> None:
+        """Stop what is under way, within a second. The executor can be used again."""
+        self._builders.abandon()
+        self._runner.abandon()
 
     def close(self) -> None:
         """End all children. A second call does nothing."""
@@ -223,9 +251,12 @@ class Executor:
 
     def _start_build(self, todo: _InFlight, schedule: Schedule) -> Future[BuildReport]:
         begun = self._ahead.pop((todo.key, schedule.key), None)
-        if begun is not None and not begun.cancelled():
+        if begun is not None and not _was_abandoned(begun):
             return begun
-        return self._builders.submit(partial(_build, todo.workload, schedule.to_json()))
+        return self._submit_build(todo.workload, schedule)
+
+    def _submit_build(self, workload: Json, schedule: Schedule) -> Future[BuildReport]:
+        return self._builders.submit(partial(_build, workload, schedule.to_json()))
 
     def _run_built(self, todo: _InFlight) -> None:
         """Give the runner as many binaries as may wait there, in the order in which their schedules were drawn."""
@@ -253,8 +284,10 @@ class Executor:
         ended: list[tuple[int, Trial]] = []
         for future in [f for f in todo.building if f.done()]:
             position = todo.building.pop(future)
-            built = _result(future)
-            if isinstance(built.result, Failed):
+            built = self._built(future, todo.losses[position])
+            if built is None:
+                todo.building[self._submit_build(todo.workload, todo.drawn[position])] = position
+            elif isinstance(built.result, Failed):
                 clocks = Clocks(compile=built.seconds, overhead=built.overhead_seconds)
                 evidence = Evidence(input_seed=self._spec.seed)
                 ended.append((position, Trial(todo.drawn[position], built.result, clocks, evidence)))
@@ -262,19 +295,48 @@ class Executor:
                 todo.built[position] = built
         for running in [f for f in todo.running if f.done()]:
             position, built = todo.running.pop(running)
-            report = _result(running)
+            report = self._result(running)
             overhead = report.clocks.overhead + built.overhead_seconds
             clocks = replace(report.clocks, compile=built.seconds, overhead=overhead)
             ended.append((position, Trial(todo.drawn[position], report.outcome, clocks, report.evidence)))
         return ended
 
+    def _built(self, future: Future[BuildReport], losses: list[str]) -> BuildReport | None:
+        """A builder's report; None where its machine was lost, so that the candidate must be built again elsewhere.
+        ``losses`` has those so far that the candidate may be to blame for: no candidate ends a host."""
+        try:
+            return self._result(future)
+        except NodeLost:
+            return None
+        except ActorLost as lost:
+            if lost.began:
+                losses.append(lost.message)
+            if len(losses) < BLAMED:
+                return None
+            return BuildReport(Failed(TrialStage.COMPILE, Reason.WORKER_LOST, "; ".join(losses)), 0.0, 0.0)
 
-def _result(future: Future[T]) -> T:
-    """The result of a future. Raises WorkerLost where another thread closed the executor meanwhile."""
-    try:
-        return future.result()
-    except CancelledError as error:
-        raise WorkerLost("this executor was closed") from error
+    def _wait(self, futures: Collection[Future[Any]]) -> None:
+        """Wait until one of ``futures`` is done, if there are any, with heartbeats."""
+        try:
+            self.heartbeat()
+            while futures and not wait(futures, HEARTBEAT_SECONDS, FIRST_COMPLETED).done:
+                self.heartbeat()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _result(self, future: Future[T]) -> T:
+        """The result of a future. Raises WorkerLost where another thread closed the executor meanwhile."""
+        if not future.done():
+            self._wait([future])
+        try:
+            return future.result()
+        except CancelledError as error:
+            raise WorkerLost("this executor was closed") from error
+
+
+def _was_abandoned(future: Future[BuildReport]) -> bool:
+    return future.cancelled() or (future.done() and future.exception() is not None)
 
 
 def _build(workload: Json, schedule: Json, builder: Builder) -> BuildReport:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from ..core.errors import InvalidParameter
+from ..core.fleet import Unit
 from ..core.target import Profile, Target
 from .executor import Executor
 from .settings import ExecutorSettings
@@ -20,12 +21,13 @@ def open_executor(
     profile: Profile | None = None,
     seed: int = 0,
     settings: ExecutorSettings | None = None,
-    ordinal: int = 0,
+    unit: Unit | None = None,
+    fence: int = 0,
 ) -> Executor:
-    """Start the executor called ``name`` for the machine's device ``ordinal`` of the target's kind; close it when done.
+    """Start the executor called ``name`` for ``unit``, by default this host's first device of the target's kind; close
+    it when done. ``fence`` is that of the lease on the unit, which the lock file of the device shows.
 
-    Raises InvalidParameter for an unknown name or one whose
-    optional dependency is not installed."""
+    Raises InvalidParameter for an unknown name or one whose optional dependency is not installed."""
     if name not in EXECUTORS:
         raise InvalidParameter(f"no executor {name!r}; allowed: {', '.join(EXECUTORS)}", field="executor")
     module, factory = EXECUTORS[name].split(":")
@@ -37,4 +39,4 @@ def open_executor(
         raise InvalidParameter(
             f"the executor {name!r} is not installed; pip install 'tilewright[{name}]' brings it", field="executor"
         ) from error
-    return make(target, profile=profile, seed=seed, settings=settings, ordinal=ordinal)
+    return make(target, profile=profile, seed=seed, settings=settings, unit=unit, fence=fence)

@@ -1,9 +1,11 @@
 """The default executor: spawned children on this machine."""
 
+from ..core.fleet import Unit
 from ..core.target import Profile, Target
 from .builder_supervisor import BuilderSupervisor
 from .child_supervisor import WorkerSpec
 from .executor import Executor
+from .probe import local_unit
 from .runner_supervisor import RunnerSupervisor
 from .settings import ExecutorSettings, builder_count
 
@@ -19,8 +21,10 @@ class LocalExecutor(Executor):
         profile: Profile | None = None,
         seed: int = 0,
         settings: ExecutorSettings | None = None,
-        ordinal: int = 0,
+        unit: Unit | None = None,
+        fence: int = 0,
     ) -> None:
-        spec = WorkerSpec(target, profile or Profile(), seed, settings or ExecutorSettings(), ordinal)
+        unit = unit or local_unit(target.kind)
+        spec = WorkerSpec(target, profile or Profile(), seed, settings or ExecutorSettings(), unit, fence)
         builders = [BuilderSupervisor(spec) for _ in range(builder_count(spec.settings))]
         super().__init__(spec, builders, RunnerSupervisor(spec))

@@ -34,7 +34,7 @@ because a builder needs no device and a child that starts quickly is replaced qu
 
 def main(descriptor: int, parent: int) -> None:
     """Serve the parent at the other end of ``descriptor``; returns when it closes the connection."""
-    _die_with(parent)
+    die_with(parent)
     _be_harmless()
     connection = Connection(descriptor)
     try:
@@ -57,7 +57,7 @@ def main(descriptor: int, parent: int) -> None:
         return
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask to be killed with the parent. The parent may have died before we asked, hence the second look."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

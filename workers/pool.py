@@ -14,6 +14,11 @@ class Worker(Protocol):
     """What a pool needs of a supervisor. ``interrupt`` comes from another thread, the rest from the supervisor's
     own."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it can do no more work, so that it leaves its pool."""
+        ...
+
     def start(self) -> None: ...
 
     def resume(self) -> None:
@@ -35,28 +40,52 @@ class WorkerPool(Generic[S]):
     """Supervisors, each of which is started, used and closed on a thread of its own that lives until ``close``.
 
     A child dies with the thread that spawned it, so the thread must live as long as the supervisor. The threads are
-    daemons, so that a program may end without closing the pool.
+    daemons, so that a program may end without closing the pool. Supervisors may join at any time, and leave when they
+    are lost; work waits while there is none.
     """
 
     def __init__(self, supervisors: Sequence[S], name: str) -> None:
-        self._supervisors = tuple(supervisors)
+        self._name = name
+        self._members: dict[threading.Thread, S] = {}
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[S], Any]] | None] = SimpleQueue()
         self._pending: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._work, args=(s,), name=f"{name}-{i}", daemon=True)
-            for i, s in enumerate(self._supervisors)
-        ]
-        for thread in self._threads:
+        self._error: WorkerLost | None = None
+        for supervisor in supervisors:
+            self.add(supervisor)
+
+    def __len__(self) -> int:
+        """How many supervisors there are."""
+        return len(self._members)
+
+    def add(self, supervisor: S) -> None:
+        """Let a supervisor join. Raises WorkerLost once the pool is closed."""
+        with self._lock:
+            if self._closed:
+                raise WorkerLost("this executor is closed")
+            name = f"{self._name}-{len(self._members)}"
+            thread = threading.Thread(target=self._work, args=(supervisor,), name=name, daemon=True)
+            self._members[thread] = supervisor
             thread.start()
 
+    def fail(self, error: WorkerLost) -> None:
+        """Answer all work with ``error``, since no supervisor is left and none will join."""
+        with self._lock:
+            self._error = error
+            while not self._queue.empty():
+                item = self._queue.get()
+                if item is not None and item[0].set_running_or_notify_cancel():
+                    item[0].set_exception(error)
+
     def submit(self, work: Callable[[S], R]) -> Future[R]:
-        """Have the next free supervisor do ``work``. Raises WorkerLost once the pool is closed."""
+        """Have the next free supervisor do ``work``. Raises WorkerLost once the pool is closed or has failed."""
         future: Future[R] = Future()
         with self._lock:
             if self._closed:
                 raise WorkerLost("this executor is closed")
+            if self._error is not None:
+                raise self._error
             self._pending.add(future)
             self._queue.put((future, work))
         future.add_done_callback(self._pending.discard)
@@ -67,7 +96,7 @@ class WorkerPool(Generic[S]):
         pending = list(self._pending)
         begun = [future for future in pending if not future.cancel()]
         if begun:
-            for supervisor in self._supervisors:
+            for supervisor in list(self._members.values()):
                 supervisor.interrupt()
         for future in begun:
             future.exception()
@@ -77,17 +106,20 @@ class WorkerPool(Generic[S]):
         with self._lock:
             if not self._closed:
                 self._closed = True
-                for _ in self._threads:
+                for _ in self._members:
                     self._queue.put(None)
         self.abandon()
-        for thread in self._threads:
+        for thread in list(self._members):
             thread.join()
 
     def _work(self, supervisor: S) -> None:
         try:
             with suppress(OSError):  # a supervisor that cannot start says so to its first caller, who can handle it
                 supervisor.start()
-            while (item := self._queue.get()) is not None:
+            while not supervisor.is_lost and (item := self._queue.get()) is not None:
+                if supervisor.is_lost:  # it was interrupted while it waited
+                    self._queue.put(item)
+                    return
                 future, work = item
                 supervisor.resume()  # before the future runs: from then on an interruption means this call
                 if future.set_running_or_notify_cancel():
@@ -97,3 +129,5 @@ class WorkerPool(Generic[S]):
                         future.set_exception(error)
         finally:
             supervisor.close()
+            with self._lock:
+                del self._members[threading.current_thread()]

@@ -8,7 +8,8 @@ import os
 from concurrent.futures import CancelledError, Future
 
 from ..core.errors import WorkerLost
-from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
+from .child_environment import library_threads
+from .child_supervisor import ChildSupervisor, WorkerSpec
 from .pool import WorkerPool
 from .reference_data import anonymous_file
 from .wire import Json

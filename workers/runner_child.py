@@ -1,12 +1,14 @@
 """The runner child owns the device. It checks and times binaries on it, one after the other."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 from ..codegen.backends import backend_for
-from ..core.errors import InvalidParameter, OutOfMemory, TilewrightError, WorkerLost
+from ..core.errors import InvalidParameter, OutOfMemory, TilewrightError, UnsupportedTarget, WorkerLost
 from ..core.target import DeviceInfo, Profile
 from ..core.trial import TrialStage
 from ..runtime.anchor import load_anchor
@@ -36,8 +38,9 @@ from .wire import (
 
 _ASSUMED_CACHE_BYTES = 64 << 20
 
-TIMED = ("prepare", "run", "remeasure", "peaks")
-"""The questions for which the device must be locked: they time on it, or would disturb another program that does."""
+TIMED = ("prepare", "run", "remeasure", "baseline", "peaks", "probe")
+"""The questions for which the device must be locked: they time on it, or would disturb another program that does. They
+may say ``until`` when the device may be used, by the monotonic clock that parent and child share."""
 
 
 class RunnerRole:
@@ -45,8 +48,12 @@ class RunnerRole:
 
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
-        self._device = open_device(self._target.kind, self._target, cast(int, setup["ordinal"]))
-        self._device_lock = DeviceLock(self._device.lock_name)
+        self._device = open_device(self._target.kind, self._target)
+        name, uuid, fence = self._device.lock_name, str(setup["uuid"]), cast(int, setup["fence"])
+        if name and name != uuid:
+            raise UnsupportedTarget(f"device {uuid} was asked for; the driver shows {name}", field="target")
+        folder = Path(str(setup["lock_folder"])) if setup["lock_folder"] else None
+        self._device_lock = DeviceLock(uuid if name or fence else "", folder, fence)  # who leased it has it alone
         self._profile = profile_from_json(setup["profile"])
         self._timing = rules_from_json(setup["timing"])
         self._final = final_from_json(setup["final"])
@@ -58,7 +65,10 @@ class RunnerRole:
         question = str(frame.header["ask"])
         if question not in TIMED:
             return self._answer(question, frame, announce)
+        until = cast(float, frame.header.get("until", math.inf))
         with self._device_lock.held(partial(self._tell_of_waiting, announce)):
+            if time.monotonic() >= until:
+                return Frame({"too_late": True})
             announce("load" if question in ("run", "remeasure") else question)
             return self._answer(question, frame, announce)
 
@@ -76,6 +86,7 @@ class RunnerRole:
             "prepare": self._prepare,
             "baseline": self._baseline,
             "peaks": self._peaks,
+            "probe": self._probe,
         }
         try:
             return Frame(answers[question](frame.header))
@@ -129,6 +140,13 @@ class RunnerRole:
     def _peaks(self, request: Json) -> Json:
         del request
         return {"peaks": self._device.measure_peaks()}
+
+    def _probe(self, request: Json) -> Json:
+        """Time the anchors."""
+        del request
+        power = self._device.power_anchor_seconds()
+        anchor: Json = {"anchor_seconds": self._anchor.seconds()}
+        return anchor if power is None else {**anchor, "power_anchor_seconds": power}
 
 
 def cold_bytes(info: DeviceInfo, profile: Profile) -> int:

@@ -1,18 +1,22 @@
 """The supervisor of a runner child, which owns the device and turns binaries into reports."""
 
 import hashlib
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
 from ..codegen.backend import CompiledKernel
-from ..core.errors import InvalidParameter
+from ..core.errors import InvalidParameter, WorkerLost
 from ..core.target import DeviceInfo, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, TrialStage
 from .child import Child, ChildDied, ChildHung
-from .child_supervisor import ChildSupervisor, WorkerSpec, library_threads
+from .child_environment import library_threads, visible
+from .child_supervisor import ChildSupervisor, WorkerSpec
 from .frames import Frame
+from .lease_guard import Allowed, always
+from .losses import DeviceLost
 from .reference_cache import ReferenceCache
 from .report import RunReport
 from .settings import HOST_KINDS
@@ -36,19 +40,12 @@ class RunnerSupervisor(ChildSupervisor):
     child."""
 
     def __init__(self, spec: WorkerSpec) -> None:
+        self.allowed: Allowed = always
+        self.probe: Callable[[], bool] = lambda: True
         self._references = ReferenceCache(spec)
-        setup: Json = {
-            "role": "run",
-            "target": spec.target.to_json(),
-            "ordinal": spec.ordinal,
-            "profile": profile_to_json(spec.profile),
-            "timing": rules_to_json(spec.settings.timing),
-            "final": rules_to_json(spec.settings.final),
-            "seed": spec.seed,
-        }
-        threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
-        descriptors = self._references.descriptors
-        super().__init__(setup, spec, environment=library_threads(threads), descriptors=descriptors)
+        super().__init__(
+            runner_setup(spec), spec, environment=runner_environment(spec), descriptors=self._references.descriptors
+        )
         self._workload: Json | None = None
         self._ready: Child | None = None
 
@@ -141,10 +138,32 @@ class RunnerSupervisor(ChildSupervisor):
         """The device's measured ceilings. Raises WorkerLost."""
         return cast(dict[str, float], self._question({"ask": "peaks"}, "peaks")["peaks"])
 
+    def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
+        """The answer to a request that may still be made. The child looks at the clock once it has the device, and it
+        is asked again where the lease was renewed meanwhile. Raises LeaseLost where it was not."""
+        while True:
+            until = self.allowed()
+            header = frame.header if math.isinf(until) else {**frame.header, "until": until}
+            answer = super()._ask(Frame(header, frame.blobs), first_stage, deadlines)
+            if "too_late" not in answer.header:
+                return answer
+
+    def _greeted(self) -> Child:
+        """As for any child. Raises DeviceLost where it does not start, because its device does not open."""
+        try:
+            return super()._greeted()
+        except WorkerLost as lost:
+            if self._interrupted:
+                raise
+            raise DeviceLost(lost.message) from lost
+
     def _prepare(self, workload: Json) -> None:
         """Set up the child for ``workload``, unless it is set up for it."""
         if self._child is not None and self._ready is self._child and self._workload == workload:
             return
+        self._references.prepare(workload)
+        if self._interrupted:  # looked at after there is a computation that ``interrupt`` could have stopped
+            raise WorkerLost("the measurement was abandoned")
         layout = self._references.layout(workload)
         self._question({"ask": "prepare", "workload": workload, "layout": layout}, "prepare")
         self._workload, self._ready = workload, self._child
@@ -153,6 +172,38 @@ class RunnerSupervisor(ChildSupervisor):
         """Replace the child, because its device context or its memory may be damaged."""
         self._drop()
         self.start()
+
+
+class ProbeSupervisor(ChildSupervisor):
+    """A runner child without workloads, which opens the device and times the anchors."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        super().__init__(runner_setup(spec), spec, environment=runner_environment(spec))
+
+    def anchors(self) -> dict[str, float]:
+        """``anchor_seconds``, and ``power_anchor_seconds`` where the device has that anchor. Raises WorkerLost."""
+        return {n: s for n, s in self._question({"ask": "probe"}, "probe").items() if isinstance(s, float)}
+
+
+def runner_setup(spec: WorkerSpec) -> Json:
+    """What a runner child is told first."""
+    return {
+        "role": "run",
+        "target": spec.target.to_json(),
+        "uuid": spec.unit.uuid,
+        "fence": spec.fence,
+        "lock_folder": spec.settings.lock_folder,
+        "profile": profile_to_json(spec.profile),
+        "timing": rules_to_json(spec.settings.timing),
+        "final": rules_to_json(spec.settings.final),
+        "seed": spec.seed,
+    }
+
+
+def runner_environment(spec: WorkerSpec) -> dict[str, str]:
+    """What a runner child gets beyond other children: threads where it is the device, and the sight of its device."""
+    threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
+    return {**library_threads(threads), **visible(spec.target.kind, spec.unit.uuid)}
 
 
 def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:

@@ -31,6 +31,8 @@ class Deadlines:
     time: float = 30.0
     baseline: float = 120.0
     peaks: float = 120.0
+    probe: float = 30.0
+    """It is for timing the anchors."""
     wait: float = 86_400.0
     """It is for waiting until another program leaves the device."""
 
@@ -49,8 +51,11 @@ class ExecutorSettings:
     candidates
     are built before they are timed, where the two must not overlap. ``ahead``: how many candidates are under way at
     once, where building and timing overlap. ``builders``: how many children build; None means one for each thread of
-    the processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler hurts
-    nobody else. ``timing`` and ``final``: how candidates are timed, and how the fastest are timed again.
+    this host's processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler
+    hurts nobody else. ``lock_folder``: where the locks of devices lie, by default in the folder for temporary files;
+    containers that share devices mount one. ``timing`` and ``final``: how candidates are timed, and how the fastest
+    are timed again. ``ray_address``: the cluster of the Ray executor, such as ``10.0.0.1:6379``; without it, that
+    executor starts a Ray of its own.
     """
 
     builder: str = "tilewright.codegen.lowering:build"
@@ -61,6 +66,8 @@ class ExecutorSettings:
     ahead: int = 12
     builders: int | None = None
     builder_memory_bytes: int = 8 << 30
+    lock_folder: str = ""
+    ray_address: str = ""
     python_path: tuple[str, ...] = field(default_factory=lambda: tuple(p for p in sys.path if p))
 
     def __post_init__(self) -> None:

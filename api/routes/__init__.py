@@ -6,7 +6,7 @@ add a noun, write its file and add its line to the table.
 
 from fastapi import APIRouter
 
-from . import devices, events, health, jobs, operators, pages, records, schedules, trials
+from . import devices, events, fleet, fleet_pages, health, jobs, operators, pages, records, schedules, sign_in, trials
 
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
@@ -16,6 +16,9 @@ ROUTES: dict[str, APIRouter] = {
     "records": records.router,
     "operators": operators.router,
     "devices": devices.router,
+    "fleet": fleet.router,
     "health": health.router,
     "pages": pages.router,
+    "fleet_pages": fleet_pages.router,
+    "sign_in": sign_in.router,
 }

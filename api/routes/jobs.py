@@ -1,19 +1,20 @@
-"""Submits, lists, shows and cancels jobs."""
+"""Submits, lists, shows, cancels, pauses and retries jobs."""
 
+from hashlib import sha256
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from ...core.errors import TilewrightError
-from ...service.submit import checked
 from ...service.views import JobState, JobView
 from ...te.key import workload_key
-from ..dependencies import JobId, PageSize, PageToken, ServiceDependency
+from ..dependencies import JobId, PageSize, PageToken, ServiceDependency, TaskNumber
 from ..expressions import spec_of
+from ..fleet_responses import AttemptList, AttemptOut
 from ..limits import IDEMPOTENCY_KEY_PATTERN
 from ..problem_handlers import within
-from ..problem_responses import CHANGES, CREATES, FINDS, READS
-from ..requests import JobIn
+from ..problem_responses import CHANGES, CREATES, EDITS, FINDS, READS
+from ..requests import JobIn, PriorityIn
 from ..responses import JobOut, JobPage, ValidatedOut
 from ..strict_route import StrictRoute
 
@@ -24,8 +25,10 @@ _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "Weak: the versio
 
 
 def etag_of(job: JobView) -> str:
-    """Return the weak entity tag of a job, which is its version."""
-    return f'W/"{job.version}"'
+    """Return the weak entity tag of a job: its version, and where its tasks stand in the queue."""
+    waits = [(task.queue_position, task.waits_for) for task in job.tasks]
+    place = "" if not any(map(any, waits)) else f".{sha256(repr(waits).encode()).hexdigest()[:16]}"
+    return f'W/"{job.version}{place}"'
 
 
 @router.post(
@@ -52,7 +55,7 @@ def submit(
     spec = spec_of(service, body)
     try:
         if body.validate_only:
-            checked(spec)
+            service.checked(spec)
             keys = ValidatedOut(workload_keys=tuple(workload_key(task.workload) for task in spec.tasks))
             return Response(keys.model_dump_json(), 200, media_type="application/json")
         job, created = service.submit(spec, idempotency_key=idempotency_key)
@@ -100,6 +103,38 @@ def get_job(
 def cancel(job_id: JobId, service: ServiceDependency) -> JobOut:
     """Stop a job that is queued or running. What it has measured is kept. A job that has ended is a conflict."""
     return JobOut.model_validate(service.cancel(job_id))
+
+
+@router.post("/{job_id}/pause", operation_id="pauseJob", responses=CHANGES)
+def pause(job_id: JobId, service: ServiceDependency) -> JobOut:
+    """Hold a job back. Its tasks in hand are given back after the trial that runs."""
+    return JobOut.model_validate(service.fleet.pause(job_id))
+
+
+@router.post("/{job_id}/resume", operation_id="resumeJob", responses=CHANGES)
+def resume(job_id: JobId, service: ServiceDependency) -> JobOut:
+    """Let a paused job go on."""
+    return JobOut.model_validate(service.fleet.resume(job_id))
+
+
+@router.post("/{job_id}/retry", operation_id="retryJob", responses=CHANGES)
+def retry(job_id: JobId, service: ServiceDependency) -> JobOut:
+    """Try the tasks of a job again that are dead after too many lost attempts. Where there are none it is a
+    conflict."""
+    return JobOut.model_validate(service.fleet.retry(job_id))
+
+
+@router.put("/{job_id}/priority", operation_id="setPriority", responses=EDITS)
+def set_priority(job_id: JobId, body: PriorityIn, service: ServiceDependency) -> JobOut:
+    """Change the priority of a job that has not ended."""
+    return JobOut.model_validate(service.fleet.set_priority(job_id, body.priority))
+
+
+@router.get("/{job_id}/tasks/{task}/attempts", operation_id="listAttempts", responses=FINDS)
+def list_attempts(job_id: JobId, task: TaskNumber, service: ServiceDependency) -> AttemptList:
+    """List the attempts at a task, oldest first: who searched it with which units, and how that ended."""
+    found = service.fleet.attempts(job_id, task)
+    return AttemptList(attempts=tuple(AttemptOut.model_validate(attempt) for attempt in found))
 
 
 def _matches(given: str, tag: str) -> bool:

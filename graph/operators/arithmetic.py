@@ -10,7 +10,18 @@ from ...ir.expr import Expr
 from ...te import build as te
 from ...te.operators.parameter import Values
 from .attributes import DTYPE
-from .operator import Array, Case, Element, GraphOperator, Kind, Operand, TensorType, broadcast, broadcast_read, wide
+from .operator import (
+    Array,
+    Case,
+    Element,
+    GraphOperand,
+    GraphOperator,
+    Kind,
+    TensorType,
+    broadcast,
+    broadcast_read,
+    wide,
+)
 from .pointwise import ANY, BOOLS, FLOATS, NUMBERS, pointwise
 
 
@@ -29,7 +40,7 @@ def _cast_numpy(operands: Sequence[Array], v: Values) -> Array:
         return x.astype(dtype.numpy)
 
 
-def _cast(operands: Sequence[Operand], v: Values) -> Operand:
+def _cast(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, dtype = operands[0], DTYPES[v.text("dtype")]
     return Element(x.shape, dtype, lambda at: te.cast(x[at], dtype))
 
@@ -41,7 +52,7 @@ def _where_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType(broadcast([o.shape for o in operands]), a.dtype)
 
 
-def _where(operands: Sequence[Operand], v: Values) -> Operand:
+def _where(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     shape = broadcast([o.shape for o in operands])
 
     def at(to: tuple[Expr, ...]) -> Expr:

@@ -9,7 +9,7 @@ from ...core.errors import InvalidGraph
 from ...te.build import cast, constant
 from ...te.operators.parameter import Parameter, Values
 from .attributes import DTYPE, EXTENT, SHAPE, WHOLE, Real, real
-from .operator import Array, Case, Element, GraphOperator, Kind, Operand, TensorType, widened
+from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, TensorType, widened
 
 
 def _number(v: Values) -> int | float | bool:
@@ -35,7 +35,7 @@ def _full_numpy(operands: Sequence[Array], v: Values) -> Array:
     return np.full(v.integers("shape"), _number(v), np.float64 if dtype.is_float else dtype.numpy)
 
 
-def _full(operands: Sequence[Operand], v: Values) -> Operand:
+def _full(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     dtype = DTYPES[v.text("dtype")]
     return Element(v.integers("shape"), dtype, lambda at: constant(_number(v), widened(dtype)))
 
@@ -46,7 +46,7 @@ def _range_numpy(operands: Sequence[Array], v: Values) -> Array:
     return numbers.astype(np.float64 if dtype.is_float else dtype.numpy)
 
 
-def _range(operands: Sequence[Operand], v: Values) -> Operand:
+def _range(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     dtype, start, step = DTYPES[v.text("dtype")], v.integer("start"), v.integer("step")
     return Element(
         (v.integer("count"),),

@@ -14,9 +14,9 @@ from .operator import (
     Array,
     Case,
     Element,
+    GraphOperand,
     GraphOperator,
     Kind,
-    Operand,
     TensorType,
     dimension,
     same_dtype,
@@ -34,7 +34,7 @@ def _concatenate_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType((*first[:d], sum(o.shape[d] for o in operands), *first[d + 1 :]), dtype)
 
 
-def _concatenate(operands: Sequence[Operand], v: Values) -> Operand:
+def _concatenate(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     d = v.integer("dim")
     first = operands[0].shape
 
@@ -64,7 +64,7 @@ def _pad_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType(tuple(n + a + b for n, (a, b) in zip(operands[0].shape, widths, strict=True)), operands[0].dtype)
 
 
-def bordered(operand: Operand, widths: Sequence[tuple[int, int]], value: float) -> Operand:
+def bordered(operand: GraphOperand, widths: Sequence[tuple[int, int]], value: float) -> GraphOperand:
     """``operand`` with a border of ``value``: so many elements (before, behind) along each dimension."""
     if not any(before or behind for before, behind in widths):
         return operand
@@ -100,7 +100,7 @@ def _spread_numpy(operands: Sequence[Array], v: Values) -> Array:
     return result
 
 
-def _spread(operands: Sequence[Operand], v: Values) -> Operand:
+def _spread(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, d, step = operands[0], v.integer("dim"), v.integer("step")
     if step == 1:
         return x

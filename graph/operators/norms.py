@@ -16,9 +16,9 @@ from .operator import (
     Array,
     Case,
     Element,
+    GraphOperand,
     GraphOperator,
     Kind,
-    Operand,
     TensorType,
     dimension,
     same_dtype,
@@ -37,7 +37,7 @@ def _rows_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return operands[0]
 
 
-def _softmax(operands: Sequence[Operand], v: Values) -> Operand:
+def _softmax(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, dims = operands[0], (v.integer("dim"),)
     top = reduced(x, dims, te.max, lambda e, _: e, "top")
     power = stored(x.shape, lambda *at: te.exp(wide(x[at]) - top[at]), "power")
@@ -45,7 +45,7 @@ def _softmax(operands: Sequence[Operand], v: Values) -> Operand:
     return Element(x.shape, x.dtype, lambda at: power[at] / total[at])
 
 
-def _log_softmax(operands: Sequence[Operand], v: Values) -> Operand:
+def _log_softmax(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, dims = operands[0], (v.integer("dim"),)
     top = reduced(x, dims, te.max, lambda e, _: e, "top")
     total = reduced(x, dims, te.sum, lambda e, at: te.exp(e - top[at]), "total")
@@ -75,7 +75,7 @@ def _norm_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return x
 
 
-def _affine(e: Expr, weights: Sequence[Operand], at: tuple[Expr, ...]) -> Expr:
+def _affine(e: Expr, weights: Sequence[GraphOperand], at: tuple[Expr, ...]) -> Expr:
     """``e`` times the first weight plus the second, as far as there are any."""
     e = e * wide(weights[0][at]) if weights else e
     return e + wide(weights[1][at]) if len(weights) > 1 else e
@@ -86,7 +86,7 @@ def _affine_numpy(x: Array, weights: Sequence[Array]) -> Array:
     return x + weights[1] if len(weights) > 1 else x
 
 
-def _normalised(operand: Operand, dims: Sequence[int], epsilon: float) -> Callable[[tuple[Expr, ...]], Expr]:
+def _normalised(operand: GraphOperand, dims: Sequence[int], epsilon: float) -> Callable[[tuple[Expr, ...]], Expr]:
     """The elements of ``operand`` minus their mean over ``dims``, over their standard deviation."""
     factor = 1.0 / prod(operand.shape[d] for d in dims)
     total = reduced(operand, dims, te.sum, lambda e, _: e, "total")
@@ -98,7 +98,7 @@ def _normalised(operand: Operand, dims: Sequence[int], epsilon: float) -> Callab
     return lambda at: centred(wide(operand[at]), at) * te.rsqrt(square[at] * factor + epsilon)
 
 
-def _layer_norm(operands: Sequence[Operand], v: Values) -> Operand:
+def _layer_norm(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, count = operands[0], v.integer("dims")
     rank = len(x.shape)
     normal = _normalised(x, range(rank - count, rank), v.number("epsilon"))
@@ -113,7 +113,7 @@ def _layer_norm_numpy(operands: Sequence[Array], v: Values) -> Array:
     return _affine_numpy(y, operands[1:])
 
 
-def _rms_norm(operands: Sequence[Operand], v: Values) -> Operand:
+def _rms_norm(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, count = operands[0], v.integer("dims")
     rank = len(x.shape)
     dims = range(rank - count, rank)
@@ -142,7 +142,7 @@ def _group_norm_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return x
 
 
-def _group_norm(operands: Sequence[Operand], v: Values) -> Operand:
+def _group_norm(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, groups = operands[0], v.integer("groups")
     batch, channels, *rest = x.shape
     size = channels // groups
@@ -171,7 +171,7 @@ def _batch_norm_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return x
 
 
-def _batch_norm(operands: Sequence[Operand], v: Values) -> Operand:
+def _batch_norm(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, *given = operands
 
     def at(to: tuple[Expr, ...]) -> Expr:

@@ -54,7 +54,7 @@ class TensorType:
         return prod(self.shape)
 
 
-class Operand(Protocol):
+class GraphOperand(Protocol):
     """What can be read while a tensor expression is written: a ``te.build.Tensor``, or an ``Element``."""
 
     @property
@@ -110,7 +110,7 @@ class GraphOperator:
     summary: str
     type_rule: Callable[[Sequence[TensorType], Values], TensorType]
     evaluate: Callable[[Sequence[Array], Values], Array]
-    build: Callable[[Sequence[Operand], Values], Operand]
+    build: Callable[[Sequence[GraphOperand], Values], GraphOperand]
     cases: tuple[Case, ...]
     attributes: tuple[Parameter, ...] = ()
     operands: tuple[int, int] = (1, 1)
@@ -186,7 +186,7 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def broadcast_read(operand: Operand, at: tuple[Expr, ...]) -> Expr:
+def broadcast_read(operand: GraphOperand, at: tuple[Expr, ...]) -> Expr:
     """The element of ``operand`` at indices of the shape that it is broadcast to."""
     own = at[len(at) - len(operand.shape) :]
     return operand[tuple(index(0) if extent == 1 else i for i, extent in zip(own, operand.shape, strict=True))]

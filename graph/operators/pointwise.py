@@ -13,9 +13,9 @@ from .operator import (
     Array,
     Case,
     Element,
+    GraphOperand,
     GraphOperator,
     Kind,
-    Operand,
     TensorType,
     broadcast,
     broadcast_read,
@@ -60,7 +60,7 @@ def pointwise(
             result = numpy(*operands, v) if attributes else numpy(*operands)
         return np.asarray(result, gives.numpy if gives is not None else operands[0].dtype)
 
-    def build(operands: Sequence[Operand], v: Values) -> Operand:
+    def build(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
         shape = broadcast([o.shape for o in operands])
 
         def at(to: tuple[Expr, ...]) -> Expr:

@@ -12,7 +12,7 @@ from ...te import build as te
 from ...te.operators.parameter import Flag, ListOf, Parameter, Values
 from .attributes import WHOLE
 from .joins import bordered
-from .operator import Array, Case, Element, GraphOperator, Kind, Operand, TensorType, stored, wide, widened
+from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, TensorType, stored, wide, widened
 from .products import WINDOW, Windows, windows_of
 
 
@@ -31,7 +31,7 @@ def _type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType((*x.shape[: len(x.shape) - len(counts)], *counts), x.dtype)
 
 
-def _pool(x: Operand, v: Values, greatest: bool) -> te.Tensor:
+def _pool(x: GraphOperand, v: Values, greatest: bool) -> te.Tensor:
     windows, rank = _windows(x.shape, v), len(x.shape)
     image = bordered(x, windows.widths(rank), float("-inf") if greatest else 0.0)
     if image is not x:
@@ -47,7 +47,7 @@ def _pool(x: Operand, v: Values, greatest: bool) -> te.Tensor:
     return stored((*x.shape[:outer], *windows.counts), terms, "total")
 
 
-def _max_pool(operands: Sequence[Operand], v: Values) -> Operand:
+def _max_pool(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     return _pool(operands[0], v, True)
 
 
@@ -57,7 +57,7 @@ def _inside(windows: Windows, d: int, at: Expr) -> Expr:
     return te.minimum(first + windows.kernel[d], windows.extents[d]) - te.maximum(first, 0)
 
 
-def _average_pool(operands: Sequence[Operand], v: Values) -> Operand:
+def _average_pool(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x = operands[0]
     windows, total = _windows(x.shape, v), _pool(x, v, False)
     rank = len(windows.kernel)

@@ -18,9 +18,9 @@ from .operator import (
     Array,
     Case,
     Element,
+    GraphOperand,
     GraphOperator,
     Kind,
-    Operand,
     TensorType,
     broadcast,
     broadcast_read,
@@ -38,12 +38,12 @@ def _matmul_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType((*broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1]), dtype)
 
 
-def _matmul(operands: Sequence[Operand], v: Values) -> Operand:
+def _matmul(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     a, b = operands
     batch = broadcast([a.shape[:-2], b.shape[:-2]])
     k = te.reduce_axis(a.shape[-1], "k")
 
-    def of(operand: Operand, *last: Expr) -> Expr:
+    def of(operand: GraphOperand, *last: Expr) -> Expr:
         matrix = Element((*operand.shape[:-2], 2, 2), operand.dtype, lambda at: operand[at])  # never broadcast
         return wide(broadcast_read(matrix, last))
 
@@ -135,7 +135,7 @@ def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType((x.shape[0], w.shape[0], *windows.counts), dtype)
 
 
-def _convolution(operands: Sequence[Operand], v: Values) -> Operand:
+def _convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, w, groups = operands[0], operands[1], v.integer("groups")
     windows = windows_of(x.shape[2:], w.shape[2:], v)
     rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]

@@ -12,12 +12,12 @@ from ...ir.expr import Expr, index
 from ...te import build as te
 from ...te.operators.parameter import Flag, Parameter, Values
 from .attributes import DIMENSION, DIMENSIONS, WHOLE
-from .operator import Array, Case, Element, GraphOperator, Kind, Operand, TensorType, dimension, stored, wide
+from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, TensorType, dimension, stored, wide
 
 Reduce = Callable[..., te.Reduction]
 
 
-def reduced(operand: Operand, dims: Sequence[int], reduce: Reduce, body: Callable[[Expr, tuple[Expr, ...]], Expr],
+def reduced(operand: GraphOperand, dims: Sequence[int], reduce: Reduce, body: Callable[[Expr, tuple[Expr, ...]], Expr],
             name: str) -> Element:  # fmt: skip
     """``reduce`` of ``body(element, its indices)`` over ``dims`` of ``operand``. It can be read at indices of the
     operand: those along ``dims`` are disregarded."""
@@ -34,7 +34,7 @@ def reduced(operand: Operand, dims: Sequence[int], reduce: Reduce, body: Callabl
     return Element(operand.shape, total.dtype, lambda at: total[tuple(at[d] for d in kept)])
 
 
-def without_dims(values: Element, dims: Sequence[int], keep: bool, dtype: DType) -> Operand:
+def without_dims(values: Element, dims: Sequence[int], keep: bool, dtype: DType) -> GraphOperand:
     """What ``reduced`` gave, as a value of the shape that is left."""
     rank = len(values.shape)
     if keep:
@@ -58,7 +58,7 @@ def _shape(shape: tuple[int, ...], dims: Sequence[int], keep: bool) -> tuple[int
 def _reduction(
     name: str,
     summary: str,
-    build: Callable[[Operand, Values], Element],
+    build: Callable[[GraphOperand, Values], Element],
     numpy: Callable[..., Any],
     attributes: tuple[Parameter, ...] = (),
     floats: bool = False,
@@ -76,7 +76,7 @@ def _reduction(
             result = numpy(operands[0], v, **given) if attributes else numpy(operands[0], **given)
         return np.asarray(result, operands[0].dtype)
 
-    def written(operands: Sequence[Operand], v: Values) -> Operand:
+    def written(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
         found = build(operands[0], v)
         return without_dims(found, v.integers("dims"), v.flag("keep"), operands[0].dtype)
 
@@ -93,11 +93,11 @@ _DIMS = (
 )
 
 
-def _plain(reduce: Reduce) -> Callable[[Operand, Values], Element]:
+def _plain(reduce: Reduce) -> Callable[[GraphOperand, Values], Element]:
     return lambda x, v: reduced(x, v.integers("dims"), reduce, lambda e, _: e, "total")
 
 
-def _count(x: Operand, v: Values) -> int:
+def _count(x: GraphOperand, v: Values) -> int:
     return prod(x.shape[d] for d in v.integers("dims"))
 
 
@@ -105,11 +105,11 @@ def _scaled(values: Element, factor: float) -> Element:
     return Element(values.shape, values.dtype, lambda at: values[at] * factor)
 
 
-def _mean(x: Operand, v: Values) -> Element:
+def _mean(x: GraphOperand, v: Values) -> Element:
     return _scaled(_plain(te.sum)(x, v), 1.0 / _count(x, v))
 
 
-def _variance(x: Operand, v: Values) -> Element:
+def _variance(x: GraphOperand, v: Values) -> Element:
     dims, count = v.integers("dims"), _count(x, v)
     mean = _mean(x, v)
 
@@ -133,7 +133,7 @@ def _position(name: str, reduce: Reduce, numpy: Callable[..., Any]) -> GraphOper
             raise InvalidGraph(f"{name} does not take bool", field="operands")
         return TensorType(_shape(operands[0].shape, (d,), v.flag("keep")), int64)
 
-    def build(operands: Sequence[Operand], v: Values) -> Operand:
+    def build(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
         d = v.integer("dim")
         found = reduced(operands[0], (d,), lambda e, axis: reduce(e, axis[0]), lambda e, _: e, "position")
         return without_dims(found, (d,), v.flag("keep"), int64)

@@ -14,9 +14,9 @@ from .operator import (
     Array,
     Case,
     Element,
+    GraphOperand,
     GraphOperator,
     Kind,
-    Operand,
     TensorType,
     broadcast,
     broadcast_read,
@@ -46,7 +46,7 @@ def reshape_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, 
     return groups
 
 
-def _reshape(operand: Operand, v: Values) -> Operand:
+def _reshape(operand: GraphOperand, v: Values) -> GraphOperand:
     old, new = operand.shape, v.integers("shape")
     groups = reshape_groups(old, new)
 
@@ -86,7 +86,7 @@ def _order(v: Values, rank: int) -> tuple[int, ...]:
     return order
 
 
-def _permute(operand: Operand, v: Values) -> Operand:
+def _permute(operand: GraphOperand, v: Values) -> GraphOperand:
     order = v.integers("order")
     back = [order.index(d) for d in range(len(order))]
     shape = tuple(operand.shape[d] for d in order)
@@ -114,7 +114,7 @@ def _slice_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType(tuple(shape), operands[0].dtype)
 
 
-def _slice(operand: Operand, v: Values) -> Operand:
+def _slice(operand: GraphOperand, v: Values) -> GraphOperand:
     d = v.integer("dim")
     steps = _steps(v, operand.shape[d])
     shape = (*operand.shape[:d], len(steps), *operand.shape[d + 1 :])
@@ -140,7 +140,7 @@ def _flip_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return operands[0]
 
 
-def _flip(operand: Operand, v: Values) -> Operand:
+def _flip(operand: GraphOperand, v: Values) -> GraphOperand:
     dims, shape = v.integers("dims"), operand.shape
 
     def at(to: tuple[Expr, ...]) -> Expr:
@@ -156,7 +156,7 @@ def _repeat_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     return TensorType(tuple(shape), operands[0].dtype)
 
 
-def _repeat(operand: Operand, v: Values) -> Operand:
+def _repeat(operand: GraphOperand, v: Values) -> GraphOperand:
     """Each element along ``dim`` several times in a row, as nearest upsampling does."""
     d, times = v.integer("dim"), v.integer("times")
     shape = (*operand.shape[:d], operand.shape[d] * times, *operand.shape[d + 1 :])

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Builder, cast, need, number, rule
+from .rule import Emitter, cast, need, number, rule
 
 
-def _scaled(b: Builder, y: Value, weight: Value | None, bias: Value | None) -> Value:
+def _scaled(b: Emitter, y: Value, weight: Value | None, bias: Value | None) -> Value:
     y = y if weight is None else b.node("mul", y, weight)
     return y if bias is None else b.node("add", y, bias)
 
 
 @rule("native_layer_norm.default")
-def _layer_norm(b: Builder, x: Value, shape: Sequence[int], weight: Any, bias: Any, epsilon: float) -> Value:
+def _layer_norm(b: Emitter, x: Value, shape: Sequence[int], weight: Any, bias: Any, epsilon: float) -> Value:
     given = [cast(b, w, x.dtype) for w in (weight, bias) if w is not None]
     if weight is None and bias is not None:
         return _scaled(b, b.node("layer_norm", x, dims=len(shape), epsilon=epsilon), None, given[0])
@@ -21,14 +21,14 @@ def _layer_norm(b: Builder, x: Value, shape: Sequence[int], weight: Any, bias: A
 
 
 @rule("_fused_rms_norm.default", "rms_norm.default")
-def _rms_norm(b: Builder, x: Value, shape: Sequence[int], weight: Any = None, epsilon: Any = None) -> Value:
+def _rms_norm(b: Emitter, x: Value, shape: Sequence[int], weight: Any = None, epsilon: Any = None) -> Value:
     need(epsilon is not None, "no epsilon")
     given = [] if weight is None else [cast(b, weight, x.dtype)]
     return b.node("rms_norm", x, *given, dims=len(shape), epsilon=epsilon)
 
 
 @rule("native_group_norm.default")
-def _group_norm(b: Builder, x: Value, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int,
+def _group_norm(b: Emitter, x: Value, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int,
                 epsilon: float) -> Value:  # fmt: skip
     given = [cast(b, w, x.dtype) for w in (weight, bias) if w is not None]
     need(len(given) != 1, "weights without a bias")
@@ -36,7 +36,7 @@ def _group_norm(b: Builder, x: Value, weight: Any, bias: Any, n: int, c: int, hw
 
 
 @rule("_native_batch_norm_legit_no_training.default")
-def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, variance: Value, momentum: float,
+def _batch_norm(b: Emitter, x: Value, weight: Any, bias: Any, mean: Value, variance: Value, momentum: float,
                 epsilon: float) -> Value:  # fmt: skip
     def vector(given: Any, value: float) -> Value:
         if given is not None:
@@ -48,14 +48,14 @@ def _batch_norm(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, varia
 
 
 @rule("_native_batch_norm_legit.no_stats")
-def _batch_norm_of_batch(b: Builder, x: Value, weight: Any, bias: Any, training: bool, momentum: float,
+def _batch_norm_of_batch(b: Emitter, x: Value, weight: Any, bias: Any, training: bool, momentum: float,
                          epsilon: float) -> Value:  # fmt: skip
     mean, variance = _statistics(b, x)
     return _batch_norm(b, x, weight, bias, mean, variance, momentum, epsilon)
 
 
 @rule("_native_batch_norm_legit_functional.default")
-def _batch_norm_training(b: Builder, x: Value, weight: Any, bias: Any, mean: Value, variance: Value, training: bool,
+def _batch_norm_training(b: Emitter, x: Value, weight: Any, bias: Any, mean: Value, variance: Value, training: bool,
                          momentum: float, epsilon: float) -> Sequence[Value]:  # fmt: skip
     need(training and mean.dtype == x.dtype, "another form of batch norm")
     own, spread = _statistics(b, x)
@@ -71,7 +71,7 @@ def _batch_norm_training(b: Builder, x: Value, weight: Any, bias: Any, mean: Val
     return [result, own, inverse, moved(mean, own, 1.0), moved(variance, spread, count / (count - 1))]
 
 
-def _statistics(b: Builder, x: Value) -> tuple[Value, Value]:
+def _statistics(b: Emitter, x: Value) -> tuple[Value, Value]:
     """The mean and the variance of each channel."""
     dims = (0, *range(2, len(x.shape)))
     return b.node("mean", x, dims=dims), b.node("variance", x, dims=dims, correction=0)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
-from .rule import RULES, Builder, Rule, cast, need, number, operand, rule
+from .rule import RULES, Emitter, Rule, cast, need, number, operand, rule
 
 _UNARY = {
     "neg": "neg", "abs": "abs", "sign": "sign", "reciprocal": "reciprocal", "exp": "exp", "expm1": "expm1",
@@ -27,7 +27,7 @@ def _unary(op: str) -> Rule:
 
 
 def _binary(op: str) -> Rule:
-    def apply(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
+    def apply(b: Emitter, x: Any, y: Any, alpha: Any = 1) -> Value:
         need(not b.dtype.is_bool, "arithmetic on bools")
         second = operand(b, y, b.dtype)
         if alpha != 1:
@@ -38,7 +38,7 @@ def _binary(op: str) -> Rule:
 
 
 def _compare(op: str) -> Rule:
-    def apply(b: Builder, x: Any, y: Any) -> Value:
+    def apply(b: Emitter, x: Any, y: Any) -> Value:
         dtype = b.common(x, y)
         if dtype.is_bool and op not in ("eq", "ne"):
             dtype = DTYPES["int32"]
@@ -53,34 +53,34 @@ RULES.update({f"aten.{name}": _compare(op) for name, op in _COMPARE.items()})
 
 
 @rule("rsub.Scalar", "rsub.Tensor")
-def _rsub(b: Builder, x: Any, y: Any, alpha: Any = 1) -> Value:
+def _rsub(b: Emitter, x: Any, y: Any, alpha: Any = 1) -> Value:
     result = _binary("sub")(b, y, x, alpha)
     assert isinstance(result, Value)
     return result
 
 
 @rule("gelu.default")
-def _gelu(b: Builder, x: Value, approximate: str = "none") -> Value:
+def _gelu(b: Emitter, x: Value, approximate: str = "none") -> Value:
     return b.node("gelu_tanh" if approximate == "tanh" else "gelu", x)
 
 
 @rule("leaky_relu.default")
-def _leaky_relu(b: Builder, x: Value, slope: float = 0.01) -> Value:
+def _leaky_relu(b: Emitter, x: Value, slope: float = 0.01) -> Value:
     return b.node("leaky_relu", x, slope=slope)
 
 
 @rule("elu.default")
-def _elu(b: Builder, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+def _elu(b: Emitter, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     return b.node("elu", x, alpha=alpha, scale=scale, input_scale=input_scale)
 
 
 @rule("softplus.default")
-def _softplus(b: Builder, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
+def _softplus(b: Emitter, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
     return b.node("softplus", x, beta=beta, threshold=threshold)
 
 
 @rule("hardtanh.default", "clamp.default", "clamp.Tensor")
-def _clamp(b: Builder, x: Value, low: Any = None, high: Any = None, **keywords: Any) -> Value:
+def _clamp(b: Emitter, x: Value, low: Any = None, high: Any = None, **keywords: Any) -> Value:
     if low is None and high is None and "min" not in keywords and "max" not in keywords:
         need(b.target == "aten.hardtanh.default", "no bounds")
         low, high = -1.0, 1.0
@@ -91,17 +91,17 @@ def _clamp(b: Builder, x: Value, low: Any = None, high: Any = None, **keywords: 
 
 
 @rule("clamp_min.default", "clamp_min.Tensor")
-def _clamp_min(b: Builder, x: Value, low: Any) -> Value:
+def _clamp_min(b: Emitter, x: Value, low: Any) -> Value:
     return b.node("maximum", cast(b, x, b.dtype), operand(b, low, b.dtype))
 
 
 @rule("clamp_max.default", "clamp_max.Tensor")
-def _clamp_max(b: Builder, x: Value, high: Any) -> Value:
+def _clamp_max(b: Emitter, x: Value, high: Any) -> Value:
     return b.node("minimum", cast(b, x, b.dtype), operand(b, high, b.dtype))
 
 
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor")
-def _pow(b: Builder, x: Value, exponent: Any) -> Value:
+def _pow(b: Emitter, x: Value, exponent: Any) -> Value:
     x = cast(b, x, b.dtype)
     if isinstance(exponent, Value):
         need(b.dtype.is_float, "powers of integers")
@@ -121,32 +121,32 @@ def _pow(b: Builder, x: Value, exponent: Any) -> Value:
 
 
 @rule("_to_copy.default")
-def _to_copy(b: Builder, x: Value, **keywords: Any) -> Value:
+def _to_copy(b: Emitter, x: Value, **keywords: Any) -> Value:
     return b.node("cast", x, dtype=b.dtype.name) if x.dtype != b.dtype else b.node("identity", x)
 
 
 @rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(b: Builder, condition: Value, x: Any, y: Any) -> Value:
+def _where(b: Emitter, condition: Value, x: Any, y: Any) -> Value:
     return b.node("where", condition, operand(b, x, b.dtype), operand(b, y, b.dtype))
 
 
 @rule("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(b: Builder, x: Value, mask: Value, value: Any) -> Value:
+def _masked_fill(b: Emitter, x: Value, mask: Value, value: Any) -> Value:
     return b.node("where", mask, operand(b, value, b.dtype), cast(b, x, b.dtype))
 
 
-def truth(b: Builder, x: Value) -> Value:
+def truth(b: Emitter, x: Value) -> Value:
     return cast(b, x, DTYPES["bool"])
 
 
 @rule("logical_not.default", "bitwise_not.default")
-def _not(b: Builder, x: Value) -> Value:
+def _not(b: Emitter, x: Value) -> Value:
     need(x.dtype.is_bool or b.target == "aten.logical_not.default", "bits")
     return b.node("logical_not", truth(b, x))
 
 
 def _logic(op: str) -> Rule:
-    def apply(b: Builder, x: Value, y: Value) -> Value:
+    def apply(b: Emitter, x: Value, y: Value) -> Value:
         need(isinstance(y, Value) and ("logical" in b.target or (x.dtype.is_bool and y.dtype.is_bool)), "bits")
         return b.node(op, truth(b, x), truth(b, y))
 
@@ -158,11 +158,11 @@ for _kind, _op in (("and", "logical_and"), ("or", "logical_or"), ("xor", "ne")):
 
 
 @rule("isnan.default")
-def _isnan(b: Builder, x: Value) -> Value:
+def _isnan(b: Emitter, x: Value) -> Value:
     return b.node("ne", x, x)
 
 
 @rule("isinf.default")
-def _isinf(b: Builder, x: Value) -> Value:
+def _isinf(b: Emitter, x: Value) -> Value:
     need(x.dtype.is_float, "integers")
     return b.node("eq", b.node("abs", x), number(b, math.inf, x.dtype))

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Builder, need, rule, tuple_of
+from .rule import Emitter, need, rule, tuple_of
 
 
-def _window(b: Builder, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Mapping[str, object]:
+def _window(b: Emitter, x: Value, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Mapping[str, object]:
     rank = len(tuple_of(kernel, 0)) if not isinstance(kernel, int) else 1
     rank = max(rank, len(b.shape) - 2 if len(x.shape) > 2 else 1)
     size, border = tuple_of(kernel, rank), tuple_of(padding, rank)
@@ -21,13 +21,13 @@ def _window(b: Builder, x: Value, kernel: Any, stride: Any, padding: Any, dilati
 
 
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool2d.default", "max_pool1d.default")
-def _max_pool(b: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+def _max_pool(b: Emitter, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
               ceil: bool = False) -> Value:  # fmt: skip
     return b.node("max_pool", x, **_window(b, x, kernel, stride, padding, dilation))
 
 
 @rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
-def _average_pool(b: Builder, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
+def _average_pool(b: Emitter, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False,
                   count_border: bool = True, divisor: Any = None) -> Value:  # fmt: skip
     window = _window(b, x, kernel, stride, padding)
     count_border = count_border and any(tuple_of(padding, 1))  # what windows reach beyond the border never counts
@@ -36,7 +36,7 @@ def _average_pool(b: Builder, x: Value, kernel: Any, stride: Any = (), padding: 
 
 
 @rule("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default")
-def _adaptive(b: Builder, x: Value, size: Any) -> Value:
+def _adaptive(b: Emitter, x: Value, size: Any) -> Value:
     rank = len(list(size))
     extents, counts = x.shape[-rank:], b.shape[-rank:]
     if all(c == 1 for c in counts):

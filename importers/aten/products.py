@@ -5,27 +5,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Builder, NodeMaker, cast, need, number, reshape, rule, slice_, transpose, tuple_of
+from .rule import Emitter, NodeMaker, cast, need, number, reshape, rule, slice_, transpose, tuple_of
 
 
 @rule("mm.default", "bmm.default", "matmul.default")
-def _mm(b: Builder, x: Value, y: Value) -> Value:
+def _mm(b: Emitter, x: Value, y: Value) -> Value:
     need(len(x.shape) > 1 and len(y.shape) > 1, "a product of vectors")
     return b.node("matmul", x, y)
 
 
 @rule("mv.default")
-def _mv(b: Builder, x: Value, y: Value) -> Value:
+def _mv(b: Emitter, x: Value, y: Value) -> Value:
     return reshape(b, b.node("matmul", x, reshape(b, y, (*y.shape, 1))), b.shape)
 
 
 @rule("dot.default")
-def _dot(b: Builder, x: Value, y: Value) -> Value:
+def _dot(b: Emitter, x: Value, y: Value) -> Value:
     return b.node("sum", b.node("mul", x, y), dims=(0,))
 
 
 @rule("addmm.default", "baddbmm.default")
-def _addmm(b: Builder, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+def _addmm(b: Emitter, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: Any = 1) -> Value:
     total = b.node("matmul", x, y)
     total = total if alpha == 1 else b.node("mul", total, number(b, alpha, b.dtype))
     if beta == 0:
@@ -34,14 +34,14 @@ def _addmm(b: Builder, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: An
 
 
 @rule("linear.default")
-def _linear(b: Builder, x: Value, weight: Value, bias: Any = None) -> Value:
+def _linear(b: Emitter, x: Value, weight: Value, bias: Any = None) -> Value:
     rows = reshape(b, x, (math.prod(x.shape[:-1]), x.shape[-1]))
     total = b.node("matmul", rows, transpose(b, weight))
     return reshape(b, total if bias is None else b.node("add", total, bias), b.shape)
 
 
 @rule("convolution.default")
-def _convolution(b: Builder, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+def _convolution(b: Emitter, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
                  output_padding: Any, groups: int) -> Value:  # fmt: skip
     need(len(x.shape) == len(w.shape), "an image without a batch")
     rank = len(x.shape) - 2
@@ -76,7 +76,7 @@ def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: 
                   dilation=tuple(dilation), groups=groups)  # fmt: skip
 
 
-def attention(b: Builder, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None) -> Value:
+def attention(b: Emitter, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None) -> Value:
     """softmax(q kᵀ * scale + mask) v, over the last two dimensions."""
     if k.shape[-3:-2] != q.shape[-3:-2]:
         need(len(q.shape) == 4 and q.shape[1] % k.shape[1] == 0, "heads that do not match")
@@ -97,28 +97,28 @@ def attention(b: Builder, q: Value, k: Value, v: Value, mask: Value | None, caus
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu.default")
-def _flash_cpu(b: Builder, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False, *,
+def _flash_cpu(b: Emitter, q: Value, k: Value, v: Value, dropout: float = 0.0, causal: bool = False, *,
                attn_mask: Any = None, scale: Any = None) -> Value:  # fmt: skip
     need(dropout == 0, "dropout")
     return attention(b, q, k, v, attn_mask, causal, scale)
 
 
 @rule("_scaled_dot_product_flash_attention.default")
-def _flash(b: Builder, q: Value, k: Value, v: Value, *rest: Any, scale: Any = None) -> Value:
+def _flash(b: Emitter, q: Value, k: Value, v: Value, *rest: Any, scale: Any = None) -> Value:
     dropout, causal = (*rest, 0.0, False)[:2]
     need(dropout == 0, "dropout")
     return attention(b, q, k, v, None, bool(causal), scale)
 
 
 @rule("_scaled_dot_product_efficient_attention.default", "_scaled_dot_product_cudnn_attention.default")
-def _efficient(b: Builder, q: Value, k: Value, v: Value, mask: Any, log: bool, dropout: float = 0.0,
+def _efficient(b: Emitter, q: Value, k: Value, v: Value, mask: Any, log: bool, dropout: float = 0.0,
                causal: bool = False, *, scale: Any = None) -> Value:  # fmt: skip
     need(dropout == 0, "dropout")
     return attention(b, q, k, v, mask, causal, scale)
 
 
 @rule("scaled_dot_product_attention.default", "_scaled_dot_product_attention_math.default")
-def _attention(b: Builder, q: Value, k: Value, v: Value, attn_mask: Any = None, dropout_p: float = 0.0,
+def _attention(b: Emitter, q: Value, k: Value, v: Value, attn_mask: Any = None, dropout_p: float = 0.0,
                is_causal: bool = False, *rest: Any, scale: Any = None, enable_gqa: bool = False) -> Value:  # fmt: skip
     need(dropout_p == 0 and not rest, "dropout")
     return attention(b, q, k, v, attn_mask, is_causal, scale)

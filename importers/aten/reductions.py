@@ -7,11 +7,11 @@ from typing import Any
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from .pointwise import truth
-from .rule import RULES, Builder, Rule, cast, dims_of, need, number, reshape, rule
+from .rule import RULES, Emitter, Rule, cast, dims_of, need, number, reshape, rule
 
 
 def _reduce(op: str) -> Rule:
-    def apply(b: Builder, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None, keepdim: bool = False,
+    def apply(b: Emitter, x: Value, dims: Any = None, keep: bool = False, *, dtype: Any = None, keepdim: bool = False,
               dim: Any = None) -> Value:  # fmt: skip
         x = cast(b, x, b.dtype)
         if not x.shape:
@@ -30,7 +30,7 @@ RULES.update(
 
 
 def _any(op: str) -> Rule:
-    def apply(b: Builder, x: Value, dims: Any = None, keep: bool = False) -> Value:
+    def apply(b: Emitter, x: Value, dims: Any = None, keep: bool = False) -> Value:
         x = truth(b, x)
         if not x.shape:
             return b.node("identity", x)
@@ -45,7 +45,7 @@ for _kind in ("default", "dim", "dims"):
 
 
 def _position(op: str) -> Rule:
-    def apply(b: Builder, x: Value, dim: Any = None, keep: bool = False) -> Value:
+    def apply(b: Emitter, x: Value, dim: Any = None, keep: bool = False) -> Value:
         if dim is None or not x.shape:
             return reshape(b, b.node(op, reshape(b, x, (x.elements,)), dim=0, keep=False), b.shape)
         return b.node(op, x, dim=dim % len(x.shape), keep=keep)
@@ -57,26 +57,26 @@ RULES["aten.argmax.default"], RULES["aten.argmin.default"] = _position("argmax")
 
 
 @rule("max.dim", "min.dim")
-def _extreme(b: Builder, x: Value, dim: int, keep: bool = False) -> Sequence[Value]:
+def _extreme(b: Emitter, x: Value, dim: int, keep: bool = False) -> Sequence[Value]:
     d, name = dim % len(x.shape), "max" if "max" in b.target else "min"
     return [b.node(name, x, dims=(d,), keep=keep), b.node(f"arg{name}", x, dim=d, keep=keep)]
 
 
 @rule("var.correction", "var.dim")
-def _var(b: Builder, x: Value, dims: Any = None, *rest: Any, correction: Any = 1, keepdim: bool = False) -> Value:
+def _var(b: Emitter, x: Value, dims: Any = None, *rest: Any, correction: Any = 1, keepdim: bool = False) -> Value:
     need(not rest and correction in (0, 1, None) and bool(x.shape), "another form of var")
     correction = 1 if correction is None else int(correction)
     return b.node("variance", x, dims=dims_of(dims, len(x.shape)), keep=keepdim, correction=correction)
 
 
 @rule("var_mean.correction")
-def _var_mean(b: Builder, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Sequence[Value]:
+def _var_mean(b: Emitter, x: Value, dims: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Sequence[Value]:
     variance = _var(b, x, dims, correction=correction, keepdim=keepdim)
     return [variance, b.node("mean", x, dims=dims_of(dims, len(x.shape)), keep=keepdim)]
 
 
 @rule("linalg_vector_norm.default")
-def _vector_norm(b: Builder, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **keywords: Any) -> Value:
+def _vector_norm(b: Emitter, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **keywords: Any) -> Value:
     need(order in (1, 2) and bool(x.shape) and not keywords.get("dtype"), "another norm")
     powers = b.node("square" if order == 2 else "abs", x)
     total = b.node("sum", powers, dims=dims_of(dims, len(x.shape)), keep=keep)
@@ -84,7 +84,7 @@ def _vector_norm(b: Builder, x: Value, order: Any = 2, dims: Any = None, keep: b
 
 
 @rule("logsumexp.default")
-def _logsumexp(b: Builder, x: Value, dims: Any, keep: bool = False) -> Value:
+def _logsumexp(b: Emitter, x: Value, dims: Any, keep: bool = False) -> Value:
     over = dims_of(dims, len(x.shape))
     x = cast(b, x, b.dtype)
     top = b.node("max", x, dims=over, keep=True)
@@ -94,10 +94,10 @@ def _logsumexp(b: Builder, x: Value, dims: Any, keep: bool = False) -> Value:
 
 
 @rule("_softmax.default", "softmax.int")
-def _softmax(b: Builder, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
+def _softmax(b: Emitter, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
     return b.node("softmax", cast(b, x, b.dtype), dim=dim % len(x.shape)) if x.shape else number(b, 1.0, b.dtype)
 
 
 @rule("_log_softmax.default", "log_softmax.int")
-def _log_softmax(b: Builder, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
+def _log_softmax(b: Emitter, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
     return b.node("log_softmax", cast(b, x, b.dtype), dim=dim % len(x.shape)) if x.shape else number(b, 0.0, b.dtype)

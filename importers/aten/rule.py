@@ -22,7 +22,7 @@ class NodeMaker(Protocol):
         ...
 
 
-class Builder(NodeMaker, Protocol):
+class Emitter(NodeMaker, Protocol):
     """What a rule may do."""
 
     @property

@@ -5,93 +5,93 @@ from typing import Any
 
 from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
-from .rule import Builder, NodeMaker, cast, dims_of, need, number, reshape, rule, slice_, transpose
+from .rule import Emitter, NodeMaker, cast, dims_of, need, number, reshape, rule, slice_, transpose
 
 
 @rule("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
       "squeeze.dim", "squeeze.dims", "_reshape_alias.default")  # fmt: skip
-def _reshape(b: Builder, x: Value, *rest: Any) -> Value:
+def _reshape(b: Emitter, x: Value, *rest: Any) -> Value:
     return reshape(b, x, b.shape)
 
 
 @rule("clone.default", "detach.default", "alias.default", "contiguous.default", "lift_fresh_copy.default")
-def _identity(b: Builder, x: Value, **keywords: Any) -> Value:
+def _identity(b: Emitter, x: Value, **keywords: Any) -> Value:
     return b.node("identity", x)
 
 
 @rule("permute.default")
-def _permute(b: Builder, x: Value, order: Sequence[int]) -> Value:
+def _permute(b: Emitter, x: Value, order: Sequence[int]) -> Value:
     return b.node("permute", x, order=tuple(d % len(x.shape) for d in order))
 
 
 @rule("transpose.int")
-def _transpose(b: Builder, x: Value, i: int, j: int) -> Value:
+def _transpose(b: Emitter, x: Value, i: int, j: int) -> Value:
     return transpose(b, x, i, j) if x.shape else x
 
 
 @rule("t.default")
-def _t(b: Builder, x: Value) -> Value:
+def _t(b: Emitter, x: Value) -> Value:
     return transpose(b, x, 0, -1) if len(x.shape) == 2 else b.node("identity", x)
 
 
 @rule("expand.default")
-def _expand(b: Builder, x: Value, *rest: Any, **keywords: Any) -> Value:
+def _expand(b: Emitter, x: Value, *rest: Any, **keywords: Any) -> Value:
     return b.node("expand", x, shape=b.shape)
 
 
 @rule("slice.Tensor")
-def _slice(b: Builder, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+def _slice(b: Emitter, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     extent = x.shape[dim]
     low, high, _ = slice(start, end).indices(extent)
     return slice_(b, x, dim, low, max(low, high), step)
 
 
 @rule("select.int")
-def _select(b: Builder, x: Value, dim: int, place: int) -> Value:
+def _select(b: Emitter, x: Value, dim: int, place: int) -> Value:
     at = place % x.shape[dim]
     return reshape(b, slice_(b, x, dim, at, at + 1), b.shape)
 
 
 @rule("split_with_sizes.default")
-def _split_sizes(b: Builder, x: Value, sizes: Sequence[int], dim: int = 0) -> Sequence[Value]:
+def _split_sizes(b: Emitter, x: Value, sizes: Sequence[int], dim: int = 0) -> Sequence[Value]:
     ends = [sum(sizes[: n + 1]) for n in range(len(sizes))]
     return [slice_(b, x, dim, end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 @rule("split.Tensor")
-def _split(b: Builder, x: Value, size: int, dim: int = 0) -> Sequence[Value]:
+def _split(b: Emitter, x: Value, size: int, dim: int = 0) -> Sequence[Value]:
     extent = x.shape[dim]
     return [slice_(b, x, dim, n, min(n + size, extent)) for n in range(0, extent, size)]
 
 
 @rule("unbind.int")
-def _unbind(b: Builder, x: Value, dim: int = 0) -> Sequence[Value]:
+def _unbind(b: Emitter, x: Value, dim: int = 0) -> Sequence[Value]:
     shape = list(x.shape)
     count = shape.pop(dim)
     return [reshape(b, slice_(b, x, dim, n, n + 1), shape) for n in range(count)]
 
 
 @rule("cat.default")
-def _cat(b: Builder, parts: Sequence[Value], dim: int = 0) -> Value:
+def _cat(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
     kept = [cast(b, p, b.dtype) for p in parts if p.elements or len(p.shape) > 1]
     need(bool(kept) and len(kept) <= 64, "so many parts")
     return b.node("concatenate", *kept, dim=dim % len(b.shape))
 
 
 @rule("stack.default")
-def _stack(b: Builder, parts: Sequence[Value], dim: int = 0) -> Value:
+def _stack(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
     d = dim % len(b.shape)
     shape = tuple(1 if n == d else e for n, e in enumerate(b.shape))
     return b.node("concatenate", *(reshape(b, cast(b, p, b.dtype), shape) for p in parts), dim=d)
 
 
 @rule("flip.default")
-def _flip(b: Builder, x: Value, dims: Sequence[int]) -> Value:
+def _flip(b: Emitter, x: Value, dims: Sequence[int]) -> Value:
     return b.node("flip", x, dims=dims_of(dims, len(x.shape))) if dims else b.node("identity", x)
 
 
 @rule("repeat.default")
-def _repeat(b: Builder, x: Value, times: Sequence[int]) -> Value:
+def _repeat(b: Emitter, x: Value, times: Sequence[int]) -> Value:
     shape = (*[1] * (len(times) - len(x.shape)), *x.shape)
     apart = [e for pair in zip([1] * len(shape), shape, strict=True) for e in pair]
     wide = [e for pair in zip(times, shape, strict=True) for e in pair]
@@ -116,7 +116,7 @@ def taken(b: NodeMaker, x: Value, dim: int, places: Sequence[int], most: int = 4
 
 
 @rule("index.Tensor")
-def _index(b: Builder, x: Value, indices: Sequence[Any]) -> Value:
+def _index(b: Emitter, x: Value, indices: Sequence[Any]) -> Value:
     """Known places along some neighbouring dimensions, each of which varies along a dimension of its own."""
     dims = [d for d, i in enumerate(indices) if i is not None]
     need(dims == list(range(dims[0], dims[-1] + 1)), "places that are not neighbours")
@@ -132,7 +132,7 @@ def _index(b: Builder, x: Value, indices: Sequence[Any]) -> Value:
 
 
 @rule("constant_pad_nd.default")
-def _pad(b: Builder, x: Value, widths: Sequence[int], value: Any = 0) -> Value:
+def _pad(b: Emitter, x: Value, widths: Sequence[int], value: Any = 0) -> Value:
     before, behind = [0] * len(x.shape), [0] * len(x.shape)
     for n in range(len(widths) // 2):
         before[-1 - n], behind[-1 - n] = widths[2 * n], widths[2 * n + 1]
@@ -146,7 +146,7 @@ def _pad(b: Builder, x: Value, widths: Sequence[int], value: Any = 0) -> Value:
 
 @rule("upsample_nearest2d.vec", "upsample_nearest2d.default", "upsample_nearest1d.vec", "upsample_nearest1d.default",
       "upsample_nearest3d.vec", "upsample_nearest3d.default")  # fmt: skip
-def _upsample(b: Builder, x: Value, *rest: Any, **keywords: Any) -> Value:
+def _upsample(b: Emitter, x: Value, *rest: Any, **keywords: Any) -> Value:
     for d in range(2, len(x.shape)):
         need(b.shape[d] % x.shape[d] == 0, "a factor that is not whole")
         if b.shape[d] != x.shape[d]:
@@ -157,7 +157,7 @@ def _upsample(b: Builder, x: Value, *rest: Any, **keywords: Any) -> Value:
 @rule("full.default", "full_like.default", "scalar_tensor.default", "zeros.default", "ones.default",
       "zeros_like.default", "ones_like.default", "new_full.default", "new_zeros.default", "new_ones.default",
       "empty.memory_format", "empty_like.default", "new_empty.default")  # fmt: skip
-def _full(b: Builder, *arguments: Any, **keywords: Any) -> Value:
+def _full(b: Emitter, *arguments: Any, **keywords: Any) -> Value:
     values = [a for a in arguments if isinstance(a, int | float)]
     value = values[-1] if values else ("ones" in b.target)
     scalar = number(b, value, b.dtype)
@@ -165,13 +165,13 @@ def _full(b: Builder, *arguments: Any, **keywords: Any) -> Value:
 
 
 @rule("fill.Scalar")
-def _fill(b: Builder, x: Value, value: Any) -> Value:
+def _fill(b: Emitter, x: Value, value: Any) -> Value:
     scalar = number(b, value, b.dtype)
     return b.node("expand", scalar, shape=b.shape) if b.shape else scalar
 
 
 @rule("arange.start_step", "arange.default", "arange.start")
-def _arange(b: Builder, *arguments: Any, **keywords: Any) -> Value:
+def _arange(b: Emitter, *arguments: Any, **keywords: Any) -> Value:
     need(all(isinstance(a, int) for a in arguments), "steps that are not whole")
     start, step = (arguments[0] if len(arguments) > 1 else 0), (arguments[2] if len(arguments) > 2 else 1)
     return b.node("range", count=b.shape[0], start=start, step=step, dtype=b.dtype.name)

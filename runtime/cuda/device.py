@@ -67,6 +67,7 @@ class CudaDevice:
         self._transfers = Transfers(self._stream)
         self._checks = MemoryChecks(self._stream, self._transfers, host)
         self._bus_id = self._driver_device.bus_id
+        self._uuid = _uuid(self._driver_device)
 
     @property
     def info(self) -> DeviceInfo:
@@ -74,7 +75,7 @@ class CudaDevice:
 
     @property
     def lock_name(self) -> str:
-        return f"pci-{self._bus_id}"
+        return self._uuid
 
     @property
     def ordinal(self) -> int:
@@ -135,8 +136,14 @@ class CudaDevice:
         return CudaKernel(self._stream, self._timer, binary)
 
     def measure_peaks(self) -> dict[str, float]:
+        return peaks.measure(self._resources())
+
+    def power_anchor_seconds(self) -> float:
+        return peaks.power_anchor_seconds(self._resources())
+
+    def _resources(self) -> MeasurementResources:
         whole, memory_bytes = _target(self._driver_device), self._driver_device.memory_bytes
-        return peaks.measure(MeasurementResources(self._stream, self._transfers, self._timer, whole, memory_bytes))
+        return MeasurementResources(self._stream, self._transfers, self._timer, whole, memory_bytes)
 
     def _own(self, memory: Memory) -> CudaMemory:
         if not isinstance(memory, CudaMemory) or memory.ordinal != self.ordinal:
@@ -149,6 +156,11 @@ def info(ordinal: int = 0) -> DeviceInfo:
     one that nothing can be compiled for."""
     device = DriverDevice(ordinal)
     return _info(device, _target(device))
+
+
+def uuid(ordinal: int = 0) -> str:
+    """Return the UUID of device ``ordinal``, as ``CUDA_VISIBLE_DEVICES`` takes it. Raises UnsupportedTarget."""
+    return _uuid(DriverDevice(ordinal))
 
 
 def count() -> int:
@@ -179,6 +191,10 @@ def _fits(arch: str, least: int, minor: int) -> bool:
 
 def _target(device: DriverDevice) -> Target:
     return Target("cuda", arch_of(device.capability), (), device.number("MULTIPROCESSOR_COUNT"), VECTOR_BYTES)
+
+
+def _uuid(device: DriverDevice) -> str:
+    return f"{'MIG' if nvml.has_slices(device.bus_id) else 'GPU'}-{device.uuid}"
 
 
 def _info(device: DriverDevice, target: Target) -> DeviceInfo:

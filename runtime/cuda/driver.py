@@ -1,6 +1,7 @@
 """The CUDA driver through cuda-bindings, with typed errors. Nothing is loaded before it is first needed."""
 
 import functools
+import uuid
 import weakref
 from importlib import import_module
 from typing import Any
@@ -127,6 +128,11 @@ class DriverDevice:
     def bus_id(self) -> str:
         """Its PCI address."""
         return _text(call("cuDeviceGetPCIBusId", 64, self.handle))
+
+    @property
+    def uuid(self) -> str:
+        """Its UUID as the driver writes it in ``CUDA_VISIBLE_DEVICES``, without the prefix. A MIG slice has its own."""
+        return str(uuid.UUID(bytes=bytes(call("cuDeviceGetUuid", self.handle).bytes)))
 
     @property
     def memory_bytes(self) -> int:

@@ -16,13 +16,15 @@ _REASONS = {
 """These bits say why the clocks are lower than they could be (NVML API, "Clocks Event Reasons")."""
 
 
+_HARDWARE = ("hardware_slowdown", "hardware_thermal", "power_brake")
+
+
 def environment(bus_id: str) -> dict[str, float]:
     """Return the current state of the card at a PCI address: ``sm_clock_mhz``, ``memory_clock_mhz``,
     ``power_watts``, ``temperature_celsius`` and ``clock_event_bits`` (NVML's mask). For each reason in the mask that
     slows the card down there is ``throttled_REASON`` = 1. What this card does not tell is left out; the result is
     empty without NVML. It takes some ten microseconds."""
-    nvml = _library()
-    card = None if nvml is None else _card(bus_id)
+    nvml, card = library(), _card(bus_id)
     if nvml is None or card is None:
         return {}
     readings: dict[str, Callable[[], Any]] = {
@@ -46,8 +48,36 @@ def throttled(bits: int) -> dict[str, float]:
     return {f"throttled_{name}": 1.0 for bit, name in _REASONS.items() if bits & bit}
 
 
+def hardware_reasons(bits: int) -> tuple[str, ...]:
+    """Return the reasons in NVML's mask that accuse the card, its cooling or its power supply. A power limit or a
+    thermal limit that software keeps to is normal under load."""
+    return tuple(name for bit, name in _REASONS.items() if bits & bit and name in _HARDWARE)
+
+
+def card_by_uuid(uuid: str) -> Any:
+    """Return NVML's handle of a device or slice; None where there is no such device, or no NVML."""
+    nvml = library()
+    if nvml is None:
+        return None
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:
+        return None
+
+
+def has_slices(bus_id: str) -> bool:
+    """Return whether the card is cut into slices (MIG), each of which the driver shows as a device."""
+    nvml, card = library(), _card(bus_id)
+    if nvml is None or card is None:
+        return False
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(card)[0])
+    except nvml.NVMLError:  # The card knows no slices.
+        return False
+
+
 @functools.cache
-def _library() -> Any:
+def library() -> Any:
     """Return NVML, initialised; None where it is not installed or there is no driver."""
     try:
         nvml = import_module("pynvml")
@@ -63,7 +93,9 @@ def _library() -> Any:
 @functools.cache
 def _card(bus_id: str) -> Any:
     """Return NVML's handle of a card; None where it does not know the address."""
-    nvml = _library()
+    nvml = library()
+    if nvml is None:
+        return None
     try:
         return nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode())
     except nvml.NVMLError:

@@ -4,6 +4,7 @@ Every figure is the best of several runs, because a peak is what the device does
 """
 
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -21,6 +22,8 @@ matter."""
 REPEATS = 7
 THREADS = 256
 _LAUNCHES = 1000
+POWER_LAUNCHES = 60
+"""So many launches of the power anchor are one sample. It takes some 300 ms until the power limit shows."""
 _TENSOR_FLOPS = 2 * 16 * 8 * 16
 """The operations of one matrix instruction of a warp."""
 
@@ -41,9 +44,30 @@ def measure(resources: MeasurementResources) -> dict[str, float]:
     ``peak_float16_flops_per_second`` (paired multiply-adds) and ``peak_tensor_{float16,bfloat16}_flops_per_second``
     (``mma.sync`` with float32 accumulators). ``launch_seconds`` is the time of an empty kernel, with one block per
     multiprocessor, in a CUDA graph of many."""
-    source = Source("cuda-c++", PEAKS, "tilewright_peaks", ())
-    cubin = LoadedCubin(resources.stream.context, compile_source(source, resources.target).code)
+    cubin = _cubin(resources)
     return {**_traffic(resources, cubin), **_arithmetic(resources, cubin), "launch_seconds": _launch(resources, cubin)}
+
+
+def power_anchor_seconds(resources: MeasurementResources) -> float:
+    """Measure what ``Device.power_anchor_seconds`` says: the median of launches on a chip that earlier ones have made
+    hot, so that its power limit decides the clock."""
+    cubin = _cubin(resources)
+    grid = LaunchConfig("power_anchor", (2 * resources.target.threads, 1, 1), THREADS)
+    function, arguments = cubin.function(grid), KernelArguments([_random(resources, 1 << 14).address])
+
+    def enqueue() -> None:
+        for _ in range(POWER_LAUNCHES):
+            function.enqueue(resources.stream.handle, arguments)
+
+    graph = CudaGraph(resources.stream, enqueue)
+    with resources.stream.context:
+        samples = [resources.timer.seconds(graph.replay) / POWER_LAUNCHES for _ in range(2 * REPEATS)]
+    return median(samples[REPEATS:])
+
+
+def _cubin(resources: MeasurementResources) -> LoadedCubin:
+    source = Source("cuda-c++", PEAKS, "tilewright_peaks", ())
+    return LoadedCubin(resources.stream.context, compile_source(source, resources.target).code)
 
 
 def _traffic(resources: MeasurementResources, cubin: LoadedCubin) -> dict[str, float]:

@@ -6,8 +6,12 @@ ACCUMULATORS = 16
 ROUNDS = 2048
 """A thread has ``ACCUMULATORS`` independent chains of multiply-adds, enough to hide their latency; each has
 ``ROUNDS`` steps."""
+FRAGMENTS = 8
+"""The power anchor multiplies so many pairs of fragments in turn: other bits in every product cost the most power."""
 TENSOR_ACCUMULATORS = 8
 TENSOR_ROUNDS = 1024
+POWER_ROUNDS = 1200
+"""A warp makes ``FRAGMENTS ** 2`` products a round, which takes a Hopper card about 1 ms."""
 
 _TRAFFIC = f"""
 #define UNROLL {UNROLL}
@@ -110,6 +114,38 @@ extern "C" __global__ void __launch_bounds__(256) matrix_{name}(unsigned* data)
 }}
 """
 
+_POWER = r"""
+extern "C" __global__ void __launch_bounds__(256) power_anchor(unsigned* data)
+{{
+    unsigned a[{fragments}][4], b[{fragments}][2];
+    float sum[{fragments}][4];
+    #pragma unroll
+    for (int n = 0; n < {fragments}; ++n) {{
+        for (int m = 0; m < 4; ++m) a[n][m] = data[(4 * n + m) * 32 + threadIdx.x % 32] & 0x83ff83ffu | 0x38003800u;
+        for (int m = 0; m < 2; ++m) b[n][m] = data[(n + 64 * (m + 2)) + threadIdx.x % 32] & 0x83ff83ffu | 0x38003800u;
+        for (int m = 0; m < 4; ++m) sum[n][m] = 0.0f;
+    }}
+    #pragma unroll 1
+    for (int round = 0; round < {rounds}; ++round) {{
+        #pragma unroll
+        for (int m = 0; m < {fragments}; ++m)
+            #pragma unroll
+            for (int n = 0; n < {fragments}; ++n) {{
+                const unsigned* x = a[n];
+                const unsigned* y = b[(n + m) % {fragments}];
+                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                             "{{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+                             : "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
+                             : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]));
+            }}
+    }}
+    float all = 0.0f;
+    #pragma unroll
+    for (int n = 0; n < {fragments}; ++n) all += sum[n][0] + sum[n][1] + sum[n][2] + sum[n][3];
+    if (all == 12345.0f) data[threadIdx.x] = (unsigned)all; /* almost never true: it keeps the sums alive */
+}}
+"""
+
 PEAKS = "".join(
     [
         _TRAFFIC,
@@ -122,6 +158,7 @@ PEAKS = "".join(
             _MATRIX.format(name=name, type=kind, accumulators=TENSOR_ACCUMULATORS, rounds=TENSOR_ROUNDS)
             for name, kind in (("float16", "f16"), ("bfloat16", "bf16"))
         ),
+        _POWER.format(fragments=FRAGMENTS, rounds=POWER_ROUNDS),
     ]
 )
 """All kernels, as one translation unit."""

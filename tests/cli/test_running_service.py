@@ -101,7 +101,13 @@ def test_commands_that_only_read_run_no_jobs(tmp_path: Path) -> None:
         ("job", "list_jobs"),
         ("job", "show"),
         ("job", "trials"),
-        ("job", "cancel"),
+        ("job", "_change"),
+        ("job", "attempts"),
+        ("queue", "queue"),
+        ("workers", "workers"),
+        ("workers", "_change"),
+        ("tenants", "tenants"),
+        ("tenants", "set_tenant"),
     ],
 )
 def test_only_commands_that_tune_or_watch_ask_for_a_service_that_runs_jobs(module: str, name: str) -> None:

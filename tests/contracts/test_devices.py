@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tilewright.core.errors import CompileError, InvalidParameter, UnsupportedTa
 from tilewright.core.target import Target
 from tilewright.runtime.anchor import load_anchor
 from tilewright.runtime.device import Device, Memory
-from tilewright.runtime.devices import DEVICES, device_infos, host_target, open_device
+from tilewright.runtime.devices import DEVICES, device_infos, device_uuid, host_target, open_device
 from tilewright.tests.codegen.kernels import matmul
 from tilewright.tests.device_fixtures import PRESENT, matmul_on_a_grid, opened
 
@@ -151,10 +152,24 @@ def test_the_anchor_takes_time(device: Device) -> None:
     assert 0 < load_anchor(device).seconds(samples=3) < 1
 
 
+def test_a_device_has_a_uuid_that_stays_and_is_its_own(device: Device) -> None:
+    kind = device.info.target.kind
+    found = [device_uuid(kind, n) for n in range(DEVICES[kind].count())]
+    assert found == [device_uuid(kind, n) for n in range(len(found))] and len(set(found)) == len(found)
+    for uuid in found:
+        prefix, _, rest = uuid.partition("-")
+        assert prefix in ("CPU", "GPU", "MIG") and str(UUID(rest)) == rest
+    assert device.lock_name in ("", found[0])
+
+
 def test_an_ordinal_without_a_device_is_refused(device: Device) -> None:
     kind = device.info.target.kind
     for ordinal in (-1, DEVICES[kind].count()):
-        for ask in (lambda n: open_device(kind, ordinal=n), lambda n: host_target(kind, n)):
+        for ask in (
+            lambda n: open_device(kind, ordinal=n),
+            lambda n: host_target(kind, n),
+            lambda n: device_uuid(kind, n),
+        ):
             with pytest.raises(UnsupportedTarget, match=rf"{kind} device {ordinal}; allowed: 0"):
                 ask(ordinal)
 

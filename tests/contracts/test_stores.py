@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.core.budget import Budget
 from tilewright.core.errors import Conflict, NotFound, StoreError
+from tilewright.core.fleet import Wanted
 from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
@@ -150,9 +151,9 @@ def test_a_trial_is_kept_whole_with_its_counters_and_events(store: RecordStore) 
     store.create_job(new_job("j"))
     store.move_job("j", {"queued": ("running",)})
     for sequence, seconds in enumerate((2e-6, None, 1e-6, 3e-6, None)):
-        record_id, state = store.add_trial(trial(sequence, seconds))
-        assert state == "running"
-        row = store.trial(record_id)
+        stored = store.add_trial(trial(sequence, seconds))
+        assert (stored.state, stored.wanted) == ("running", Wanted.GO)
+        row = store.trial(stored.record_id)
         want = trial(sequence, seconds)
         assert row.record.trial.schedule == want.trial.schedule
         assert row.record.trial.clocks == want.trial.clocks
@@ -191,7 +192,7 @@ def test_a_trial_is_kept_once_and_leaves_no_gap(store: RecordStore) -> None:
 def test_trials_are_paged_in_every_order(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     seconds = [None if i % 4 == 3 else 1e-6 * (1 + (i * 7) % 10) for i in range(20)]
-    ids = [store.add_trial(trial(i, s))[0] for i, s in enumerate(seconds)]
+    ids = [store.add_trial(trial(i, s)).record_id for i, s in enumerate(seconds)]
     assert [row.record.sequence for row in store.trials("j", 0, limit=5)] == [0, 1, 2, 3, 4]
     assert [row.record.sequence for row in store.trials("j", 0, after=17, limit=5)] == [18, 19]
     assert [row.record.sequence for row in store.trials("j", 0, after=2, limit=5, newest_first=True)] == [1, 0]

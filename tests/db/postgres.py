@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import create_engine
 
@@ -49,6 +50,12 @@ class PostgresServer:
         # there is no TCP; durability is PostgreSQL's own business, which these tests are not about
         options = f"-c listen_addresses='' -c unix_socket_directories={self._socket} -c fsync=off"
         run([self._bin / "pg_ctl", "-D", self._data, "-w", "-o", options, "-l", self._socket / "log", "start"])
+
+    def processes(self) -> list[psutil.Process]:
+        """The server and its children, the server first."""
+        pid = int((self._data / "postmaster.pid").read_text().split()[0])
+        first = psutil.Process(pid)
+        return [first, *first.children(recursive=True)]
 
     def stop(self) -> None:
         run([self._bin / "pg_ctl", "-D", self._data, "-w", "-m", "immediate", "stop"])

@@ -85,6 +85,19 @@ def test_records_come_back_equal(store: RecordStore, other: RecordStore) -> None
     assert other.measured(ON.device.key) == {"copy_bytes_per_second": 1e10}
 
 
+def test_the_unit_of_a_record_travels_with_it(store: RecordStore, other: RecordStore) -> None:
+    store.create_job(NewJob("gpu", "queued", TASKS, Budget(9), "model", 5, "a" * 64, "local", "cold"))
+    store.add_trial(NewTrial("gpu", 0, 0, "", ON, trial(0), 0.0, None, "GPU-1", "h1"))
+    lines = list(store.export_lines())
+    assert '"unit":"GPU-1","host":"h1"' in lines[-1] and "host" not in lines[-3]
+    other.import_lines(lines)
+    (row,) = other.trials("gpu", 0, limit=9)
+    assert (row.unit, row.host, other.job("gpu").target) == ("GPU-1", "h1", "a" * 64)
+    lines[-1] = lines[-1].replace("GPU-1", "")
+    with pytest.raises(InvalidParameter, match="it has 1 to 64 characters"):
+        other.import_lines(lines)
+
+
 def test_records_enter_once(store: RecordStore, other: RecordStore) -> None:
     lines = list(store.export_lines())
     assert other.import_lines(lines[: len(lines) // 2])[0] > 0

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from alembic import command
+from sqlalchemy import create_engine, text, update
 
 from tilewright.core.errors import StoreError
 from tilewright.core.renamed import RENAMED
@@ -13,7 +14,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.db import migrate, renaming
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.store import RecordStore
-from tilewright.db.tables import trials
+from tilewright.db.tables import metadata, trials
 from tilewright.tests.db.old_database import MIGRATION, Rows, all_rows, copy_rows, lines, unpacked
 from tilewright.tests.db.postgres import server
 
@@ -62,7 +63,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
             "knobs": dict(schedule.knobs),
             "schedule_key": schedule.key,
         }
-        assert after == {**before, **renamed}
+        assert after == {**before, **renamed, "unit": None, "host": None, "adopted_from": None}
         assert list(after["knobs"]) == [name for name, _ in schedule.knobs]  # people read them in this order
     for before, after in zip(old["events"], new["events"], strict=True):
         told = before["data"].get("schedule")
@@ -70,9 +71,13 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         assert after == {**before, "data": data}
     for name in ("devices", "toolchains", "workloads", "models"):
         assert new[name] == old[name]
-    assert [{**row, "prune": True, "prior": True} for row in old["jobs"]] == new["jobs"]
+    added: dict[str, object] = {"prune": True, "prior": True, "paused": False, "deadline": None, "fresh": False}
+    added |= {"tenant": "default", "priority": 0}
+    assert [{**row, **added} for row in old["jobs"]] == new["jobs"]
     for before, after in zip(old["tasks"], new["tasks"], strict=True):
-        assert after == {**before, "best_trial": after["best_trial"]}
+        kept = {name: value for name, value in after.items() if name in before}
+        assert kept == {**before, "best_trial": after["best_trial"]}
+        assert (after["state"], after["fence"], after["tenant"]) == ("done", 0, "default")
 
 
 def test_the_best_trial_of_a_task_is_the_one_that_a_look_up_finds(url: str) -> None:
@@ -118,6 +123,52 @@ def test_a_row_with_old_names_is_read_under_todays(url: str, old: Rows) -> None:
         record = store.trial(row["id"]).record
         assert record.trial.schedule == schedule_of(row)
         assert record.identity.sketch == record.trial.schedule.sketch
+
+
+def test_unfinished_tasks_are_ready_and_ended_ones_done(url: str) -> None:
+    """Of three jobs that were under way, one had ended its task, one was to be cancelled, and one had just begun."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        names = list(connection.execute(text("SELECT id FROM jobs ORDER BY number LIMIT 3")).scalars())
+        for name, state in zip(names, ("running", "cancelling", "queued"), strict=True):
+            connection.execute(
+                text("UPDATE jobs SET state = :s, finished_at = NULL WHERE id = :n"), {"s": state, "n": name}
+            )
+        open_tasks = "UPDATE tasks SET stop_reason = NULL WHERE job IN (SELECT number FROM jobs WHERE id = :n)"
+        for name in names[1:]:
+            connection.execute(text(open_tasks), {"n": name})
+    engine.dispose()
+    database = Database(parse_url(url))
+    migrate.upgrade(database)
+    database.close()
+    with RecordStore(url) as store:
+        states = {job.id: job.tasks[0].state.value for job in store.jobs(limit=99)}
+        assert [states.pop(name) for name in names] == ["done", "ready", "ready"]
+        assert set(states.values()) == {"done"}
+        fleet = store.fleet
+        fleet.reap()
+        assert [store.job(name).state for name in names] == ["succeeded", "cancelled", "queued"]
+        job = store.job(names[2])
+        assert fleet.now() - 600 < job.tasks[0].ready_since <= fleet.now()
+        claimed = fleet.claim_task([job.target], job.executor, "o", units=[], seconds=60.0)
+        assert claimed is not None and (claimed.job_id, claimed.lease.fence) == (names[2], 1)
+        assert [tenant.name for tenant in fleet.tenants()] == ["default"]
+
+
+def test_the_migration_can_be_taken_back(url: str) -> None:
+    database = Database(parse_url(url))
+    migrate.upgrade(database, "0003")
+    before = all_rows(url)
+    migrate.upgrade(database)
+    with database.writing() as connection:
+        config = migrate._config()
+        config.attributes.update(connection=connection, metadata=metadata)
+        command.downgrade(config, "0003")
+    assert all_rows(url) == before
+    assert migrate.upgrade(database) == ("0003", migrate.head())
+    with database.reading() as connection:
+        assert migrate.differences(connection) == []
+    database.close()
 
 
 @pytest.mark.postgres

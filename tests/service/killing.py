@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 
@@ -30,10 +30,11 @@ WORKLOADS: tuple[Mapping[str, object], ...] = (
 
 @dataclass
 class KillableServer:
-    """Runs ``python -m tilewright.api`` on a database and a port."""
+    """Runs ``python -m tilewright.api`` on a database and a port. ``lease_seconds``: of its task workers."""
 
-    database: Path
+    database_url: str
     log: Path
+    lease_seconds: float = 15.0
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     family: list[Any] = field(default_factory=list)
@@ -44,7 +45,8 @@ class KillableServer:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "TILEWRIGHT_DATABASE_URL": f"sqlite:///{self.database}",
+            "TILEWRIGHT_DATABASE_URL": self.database_url,
+            "TILEWRIGHT_LEASE_SECONDS": str(self.lease_seconds),
             "TILEWRIGHT_PORT": str(self.port),
             "TILEWRIGHT_MINIMUM_FREE_BYTES": "0",
         }
@@ -96,11 +98,19 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+class Answering(Protocol):
+    """Whatever answers requests: one server, or one of several."""
+
+    def ask(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any] | None: ...
+
+
 @dataclass
 class Observer:
     """Submits jobs, each with a key of its own, and remembers every trial that it was shown."""
 
-    server: KillableServer
+    server: Answering
     trials: int
     seed: int
     seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -117,6 +127,7 @@ class Observer:
             "budget": {"trials": self.trials},
             "strategy": "random",
             "seed": self.seed + number,
+            "fresh": True,
         }
         answer = self.server.ask("POST", "/v1/jobs", body, {"Idempotency-Key": key})
         if answer is None:
@@ -197,7 +208,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
     """
     began = time.monotonic()
     draws = stream(seed, "kill")
-    server = KillableServer(folder / "tilewright.sqlite3", folder / "log")
+    server = KillableServer(f"sqlite:///{folder / 'tilewright.sqlite3'}", folder / "log")
     observer = Observer(server, trials, seed)
     starting = 0
     for _ in range(kills):

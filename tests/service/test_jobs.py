@@ -10,18 +10,14 @@ import pytest
 from tilewright.core.budget import Budget, StopReason
 from tilewright.core.errors import Conflict, InvalidParameter, NotFound, StoreError
 from tilewright.core.policy import SpacePolicy
-from tilewright.core.target import DeviceInfo
 from tilewright.core.trial import Timed
 from tilewright.cost_model.features import FEATURE_VERSION
 from tilewright.db.store import RecordStore
-from tilewright.search.pool import CandidatePool
-from tilewright.service import wiring
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
 from tilewright.service.views import EventView, JobSpec, JobState, TrialOrder, TrialView
 from tilewright.te.build import compute, placeholder, workload
-from tilewright.te.workload import Workload
 from tilewright.tests.db.postgres import server
 from tilewright.tests.service.following import WAIT_SECONDS, all_trials, ended, finished, follow
 
@@ -39,7 +35,7 @@ def service(settings: Settings) -> Iterator[Service]:
 
 def spec_of(service: Service, trials: int, **changes: object) -> JobSpec:
     task = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
-    return replace(JobSpec((task,), Budget(trials), strategy="random"), **changes)  # type: ignore[arg-type]
+    return replace(JobSpec((task,), Budget(trials), strategy="random", fresh=True), **changes)  # type: ignore[arg-type]
 
 
 def test_a_job_ends_with_the_best_of_its_trials(service: Service) -> None:
@@ -119,31 +115,21 @@ def test_what_has_ended_cannot_be_cancelled(service: Service) -> None:
         service.cancel(job.id)
 
 
-def test_a_job_searches_the_space_that_its_policy_says(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[SpacePolicy] = []
-    pool_of = wiring.pool_of
-
-    def spy(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> CandidatePool:
-        seen.append(policy)
-        pool = pool_of(workload, device, seed, policy)
-        assert all((space.prior_seconds is None) == (not policy.prior) for space in pool.spaces)
-        return pool
-
-    monkeypatch.setattr(wiring, "pool_of", spy)
+def test_a_job_searches_the_space_that_its_policy_says(service: Service) -> None:
     sizes = []
     for policy in (SpacePolicy(), SpacePolicy(prune=False), SpacePolicy(prior=False)):
         job = finished(service, service.submit(spec_of(service, 2, policy=policy))[0])
         assert job.state is JobState.SUCCEEDED and SpacePolicy(job.prune, job.prior) == policy
         sizes.append(job.tasks[0].space_size or 0)
-    assert seen == [SpacePolicy(), SpacePolicy(prune=False), SpacePolicy(prior=False)]
-    assert 0 < sizes[0] <= sizes[1] == sizes[2]
+    assert 0 < sizes[0] < sizes[1] == sizes[2]
 
 
 def test_a_job_of_several_tasks_runs_them_in_turn(service: Service) -> None:
     a = placeholder((40, 50), name="A")
     own = workload(compute((40, 50), lambda i, j: a[i, j] * 2 + 1))
     first = spec_of(service, 3).tasks[0]
-    spec = JobSpec((first, replace(first, workload=own, operator=None, parameters=None)), Budget(3), "evolution", 5)
+    second = replace(first, workload=own, operator=None, parameters=None)
+    spec = JobSpec((first, second), Budget(3), "evolution", 5, fresh=True)
     job = finished(service, service.submit(spec)[0])
     assert job.state is JobState.SUCCEEDED
     assert [task.trials for task in job.tasks] == [3, 3]

@@ -1,8 +1,10 @@
 """How targets are named, and what a name that means nothing here is told."""
 
+from typing import Any
+
 import pytest
 
-from tilewright.core.errors import UnsupportedTarget
+from tilewright.core.errors import InvalidParameter, UnsupportedTarget
 from tilewright.core.target import DeviceInfo, Target
 from tilewright.runtime.devices import host_target, open_device
 from tilewright.service.submit import checked
@@ -21,11 +23,32 @@ def test_kinds_and_ordinals_are_read() -> None:
         assert refused.value.field == "target"
 
 
+H200 = DeviceInfo("NVIDIA H200", Target("cuda", "sm_90a", threads=132))
+
+
+def checked_spec(*, one_host: bool = True, **options: Any) -> JobSpec:
+    return checked(JobSpec((TASK,), **options), lambda: [H200], one_host=one_host)
+
+
 def test_the_profile_of_a_job_is_what_is_usual_on_its_device() -> None:
-    assert checked(JobSpec((TASK,))).cache == "warm" == default_cache("llvm")
-    assert checked(JobSpec((TASK,), target="cuda")).cache == "cold"
-    assert checked(JobSpec((TASK,), target="cuda", cache="warm")).cache == "warm"
-    assert checked(JobSpec((TASK,), target="cuda:99")).target == "cuda:99"  # perhaps another process has as many
+    assert checked_spec().cache == "warm" == default_cache("llvm")
+    for target in ("cuda", "cuda:sm_90a", H200.key, "cuda:99"):  # perhaps another process has as many
+        assert checked_spec(target=target).cache == "cold"
+    assert checked_spec(target="cuda", cache="warm").cache == "warm"
+
+
+def test_numbers_of_devices_and_unknown_classes_are_refused_on_a_fleet() -> None:
+    for target, allowed in (("cuda:1", "numbers the devices of one machine"), ("cuda:sm_70", "cannot be timed here")):
+        with pytest.raises(UnsupportedTarget, match=allowed) as refused:
+            checked_spec(target=target, one_host=False)
+        assert refused.value.field == "target"
+
+
+@pytest.mark.parametrize("option", [{"priority": 101}, {"tenant": "a b"}, {"deadline_seconds": 0.0}])
+def test_what_a_job_asks_of_the_scheduler_is_checked(option: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter, match="allowed") as refused:
+        checked_spec(**option)
+    assert refused.value.field == next(iter(option))
 
 
 def test_this_machines_processor_is_there() -> None:

@@ -63,9 +63,7 @@ def test_its_own_cluster_demands_a_token(executor: Executor) -> None:
     assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
-@pytest.mark.parametrize(
-    ("role", "fault"), [("RunnerSupervisor", "loops_for_ever"), ("BuilderSupervisor", "builder_hangs")]
-)
+@pytest.mark.parametrize(("role", "fault"), [("RunnerActor", "loops_for_ever"), ("BuilderActor", "builder_hangs")])
 def test_a_killed_actor_takes_its_child_along_and_is_replaced(
     executor: Executor, marker: Path, role: str, fault: str
 ) -> None:

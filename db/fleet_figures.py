@@ -1,0 +1,72 @@
+"""Reads figures of the fleet: for Prometheus, for warnings, and to foretell when a task begins."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from sqlalchemy import Connection, func, or_, select
+
+from .clock import clock, database_now
+from .rows import FleetFigures
+from .tables import attempts, leases, tasks
+
+BUSY_WINDOW_SECONDS = 600.0
+"""The busy share of a unit is that of so many seconds before now."""
+RECENT_TASKS = 200
+"""How many tasks that ended last say how long a task takes."""
+
+
+def load_figures(connection: Connection) -> FleetFigures:
+    """Count tasks by state, leases, and attempts by how they ended."""
+    now = database_now(connection)
+    by_state = select(tasks.c.state, func.count()).group_by(tasks.c.state)
+    oldest = select(func.min(tasks.c.ready_since)).where(tasks.c.state == "ready")
+    held = select(leases.c.kind, func.count()).where(leases.c.until > clock()).group_by(leases.c.kind)
+    ends = select(attempts.c.how, func.count()).where(attempts.c.ended_at.is_not(None)).group_by(attempts.c.how)
+    losses = select(func.coalesce(func.sum(tasks.c.losses), 0)).where(tasks.c.state.in_(("ready", "leased", "blocked")))
+    since = connection.execute(oldest).scalar()
+    return FleetFigures(
+        tasks={state: count for state, count in connection.execute(by_state)},
+        oldest_ready_seconds=None if since is None else max(0.0, now - since),
+        leases={kind: count for kind, count in connection.execute(held)},
+        attempts={how: count for how, count in connection.execute(ends)},
+        losses=int(connection.execute(losses).scalar_one()),
+        busy=_busy(connection, now),
+    )
+
+
+def load_waiting(connection: Connection) -> dict[tuple[str, str], int]:
+    """Return how many tasks are ready for each target and executor."""
+    wanted = (tasks.c.target, tasks.c.executor)
+    query = select(*wanted, func.count()).where(tasks.c.state == "ready").group_by(*wanted)
+    return {(target, executor): count for target, executor, count in connection.execute(query)}
+
+
+def load_task_seconds(connection: Connection) -> dict[str, float]:
+    """Return how long a task for each target took lately, on average. Targets without such a task are left out."""
+    ended = select(tasks.c.target, tasks.c.wall_seconds).where(tasks.c.wall_seconds.is_not(None))
+    recent = ended.order_by(tasks.c.job.desc(), tasks.c.position.desc()).limit(RECENT_TASKS)
+    found = defaultdict[str, list[float]](list)
+    for target, seconds in connection.execute(recent):
+        found[target].append(seconds)
+    return {target: sum(seconds) / len(seconds) for target, seconds in found.items()}
+
+
+def _busy(connection: Connection, now: float) -> dict[str, float]:
+    """Return the share of the last ``BUSY_WINDOW_SECONDS`` in which each unit had a task."""
+    start = now - BUSY_WINDOW_SECONDS
+    lately = or_(attempts.c.ended_at.is_(None), attempts.c.ended_at > start)
+    query = select(attempts.c.units, attempts.c.began_at, attempts.c.ended_at).where(lately)
+    spans = defaultdict[str, list[tuple[float, float]]](list)
+    for uuids, began, ended in connection.execute(query.order_by(attempts.c.began_at)):
+        for uuid in uuids:
+            spans[uuid].append((max(began, start), now if ended is None else ended))
+    return {uuid: min(1.0, _covered(found) / BUSY_WINDOW_SECONDS) for uuid, found in spans.items()}
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Return the length of the union of spans, which come in the order of their beginnings."""
+    total, end = 0.0, float("-inf")
+    for first, last in spans:
+        total += max(0.0, last - max(first, end))
+        end = max(end, last)
+    return total

@@ -1,0 +1,106 @@
+"""Keeps the leases of a task worker: renews them from the loop that drives its work, and stops that work without them.
+
+    heartbeat (each wait of the executor)
+      a third of the lease is over       renew all leases; learn what is wanted
+      LOOK_SECONDS since the last look   only learn what is wanted
+      the job is to stop                 raise TaskStopped, which abandons what is under way
+
+A worker that hangs does not beat, so that its leases run out and another worker takes over. A worker that was stopped,
+or whose database is away, finds its leases ended by its own monotonic clock, and gives nothing more to the device.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+
+from ..core.errors import StoreError
+from ..core.fleet import Lease, LeaseLost, Wanted
+from ..db.fleet_store import FleetStore
+from ..workers.lease_guard import LeaseGuard
+
+LOOK_SECONDS = 0.25
+"""How often a worker asks whether its job is being cancelled."""
+
+
+class TaskStopped(Exception):
+    """The job of the task in hand is being cancelled, or has ended."""
+
+
+class LeaseKeeper:
+    """``hold`` says which lease the worker has on its unit; ``add`` and ``drop`` say which tasks are held besides: the
+    one in hand, then one that was claimed ahead. ``yielding`` tells whether the worker should give its task back. All
+    methods but ``guard`` are for one thread."""
+
+    def __init__(
+        self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool], alive: Callable[[], None]
+    ) -> None:
+        """``seconds`` is how long leases last. ``alive`` is called with every beat."""
+        self._fleet = fleet
+        self._alive = alive
+        self._unit: Lease | None = None
+        self._tasks: list[Lease] = []
+        self._seconds = seconds
+        self._yielding = yielding
+        self._renewed = self._looked = -inf
+        self._wanted = Wanted.GO
+        self.guard = LeaseGuard(-inf)
+        """What the executor asks before anything is given to the device."""
+
+    def hold(self, unit: Lease | None, asked: float) -> None:
+        """Keep the lease of the unit, which was asked for at ``asked`` by the monotonic clock; None: it is given up."""
+        self._unit, self._wanted = unit, Wanted.GO
+        self._renewed = self._looked = asked
+        self.guard.renewed(-inf if unit is None else asked + self._seconds)
+
+    def add(self, task: Lease) -> None:
+        """Keep the lease of a task, which was taken a moment ago."""
+        self._tasks.append(task)
+        self._wanted = Wanted.GO
+
+    def drop(self, task: Lease) -> None:
+        """Keep the lease no longer: the task is finished, or given back."""
+        self._tasks = [lease for lease in self._tasks if lease != task]
+        self._wanted = Wanted.GO
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is wanted, as far as is known: of the first task that is held, or of the unit."""
+        return Wanted.YIELD if self._wanted is Wanted.GO and self._yielding() else self._wanted
+
+    def learn(self, wanted: Wanted) -> None:
+        """Note what a write of the holder was answered."""
+        self._wanted = wanted
+
+    def beat(self) -> None:
+        """Renew the leases where it is time to. Raises TaskStopped, and LeaseLost where a lease has ended. While the
+        database is away, the leases last until their end."""
+        self._alive()
+        now = time.monotonic()
+        try:
+            if now - self._renewed >= self._seconds / 3:
+                self.renew()
+            elif self._tasks and now - self._looked >= LOOK_SECONDS:
+                self._looked = now
+                self._wanted = self._fleet.wanted(self._tasks[0])
+        except StoreError:
+            self._looked = now
+            self.guard()  # raises LeaseLost once they have ended
+        except LeaseLost:
+            self.guard.revoke()
+            raise
+        if self._wanted is Wanted.STOP:
+            raise TaskStopped
+
+    def renew(self) -> None:
+        """Renew the leases of the unit and of the task in hand; learn what is wanted. Raises LeaseLost, StoreError. The
+        lease of a task that was claimed ahead may be lost: whoever writes to it will be told."""
+        now = time.monotonic()
+        if self._unit is None:
+            raise LeaseLost("no unit is held")
+        self._wanted = self._fleet.renew([*self._tasks[:1], self._unit], seconds=self._seconds)
+        for ahead in self._tasks[1:]:
+            with suppress(LeaseLost):
+                self._fleet.renew([ahead], seconds=self._seconds)
+        self._renewed = self._looked = now
+        self.guard.renewed(now + self._seconds)

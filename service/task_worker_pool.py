@@ -1,0 +1,232 @@
+"""Keeps task workers: one child process for each unit of this host that has tasks to search.
+
+register     the units of this host are there, for as long as this says so again
+reap         leases that ran out are ended: their tasks are ready again
+spawn        a worker for each unit that serves a ready task and has none
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import structlog
+
+from ..core.errors import StoreError
+from ..core.fleet import Unit
+from ..core.trial import Trial
+from ..db.store import RecordStore
+from ..workers.child_environment import scrubbed
+from . import wiring
+from .settings import Settings
+from .task_store import serve_worker
+from .task_worker import WorkerSetup
+from .unit_monitor import UnitMonitor
+
+MAX_BACKOFF_SECONDS = 10.0
+LEAST_PAUSE_SECONDS = 1.0
+"""The least time between two starts of a worker for one unit."""
+SILENT_LEASES = 1.5
+"""A worker that has said nothing for the time of so many leases is killed."""
+START_SECONDS = 120.0
+"""A worker may take so long until it says something for the first time."""
+PROCESSES = 3
+"""The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
+DRAIN_SECONDS = 120.0
+"""For so long a worker may go on with its trial after it was told to stop."""
+
+log = structlog.get_logger()
+
+
+class TaskWorkerPool:
+    """A thread that starts workers, and a thread for each worker that answers it. ``on_commit`` is called after each
+    commit of a worker, and ``on_trial`` with each trial that one recorded."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: RecordStore,
+        *,
+        poll_seconds: float,
+        on_commit: Callable[[], None],
+        on_trial: Callable[[Trial], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._poll_seconds = poll_seconds
+        self._on_commit = on_commit
+        self._on_trial = on_trial
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._workers: dict[str, TaskWorkerProcess] = {}
+        self._monitor = UnitMonitor(settings, store)
+        self._reaped = -settings.lease_seconds
+        self._thread = threading.Thread(target=self._run, name="task-workers", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def wake(self) -> None:
+        """Look for tasks now: there may be one."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop every worker after the trial that it is running."""
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        backoff, expire = 0.5, self._store.embedded
+        try:
+            while not self._closing.is_set():
+                self._wake.clear()
+                try:
+                    self._monitor.found.wait(self._poll_seconds)
+                    if expire:
+                        self._store.fleet.end_all_leases()
+                        expire = False
+                    self._step()
+                    backoff = 0.5
+                    self._wake.wait(self._poll_seconds)
+                except StoreError as error:
+                    log.error("tasks wait", error=error.message, seconds=backoff)
+                    self._closing.wait(backoff)
+                    backoff = min(2 * backoff, MAX_BACKOFF_SECONDS)
+                except Exception:
+                    log.exception("tasks wait after a fault of the program", seconds=MAX_BACKOFF_SECONDS)
+                    self._closing.wait(MAX_BACKOFF_SECONDS)
+        finally:
+            self._drain()
+            self._monitor.close()
+
+    def _step(self) -> None:
+        now, fleet = time.monotonic(), self._store.fleet
+        if now - self._reaped >= self._settings.lease_seconds / 5:
+            if fleet.reap():
+                self._on_commit()
+            self._reaped = now
+        for unit in self._monitor.units:
+            self._end_silent(unit)
+            targets, executors = self._serves(unit), self._executors(unit)
+            if self._may_start(unit) and fleet.has_ready(targets, executors):
+                setup = WorkerSetup(
+                    self._settings, unit, self._store.embedded, targets, executors, self._builders(unit)
+                )
+                self._workers[unit.uuid] = TaskWorkerProcess(setup, self._store, self._noted)
+
+    def _serves(self, unit: Unit) -> tuple[str, ...]:
+        """Return the names of targets that a unit serves. Numbers of devices mean something on one host alone."""
+        numbered = (f"{unit.device.target.kind}:{unit.ordinal}",) if self._store.embedded else ()
+        return (*unit.classes, *numbered)
+
+    def _executors(self, unit: Unit) -> tuple[str, ...]:
+        """Return the names of the executors that reach a unit. Without a cluster, Ray runs on this host alone."""
+        if unit.executor != "local" or self._settings.ray_address:
+            return (unit.executor,)
+        return wiring.EXECUTOR_NAMES
+
+    def _end_silent(self, unit: Unit) -> None:
+        """Kill a worker that says nothing any more, such as one that was stopped: its leases have run out."""
+        worker = self._workers.get(unit.uuid)
+        if worker is not None and worker.alive and worker.silent_seconds > SILENT_LEASES * self._settings.lease_seconds:
+            log.warning("silent task worker killed", unit=unit.uuid, silent_seconds=round(worker.silent_seconds, 1))
+            worker.kill()
+
+    def _builders(self, unit: Unit) -> int | None:
+        """Return how many children build for a unit: an equal share of the processors where several units have work."""
+        alike = sum(u.device.target.kind == unit.device.target.kind for u in self._monitor.units)
+        return None if alike == 1 else max(1, len(os.sched_getaffinity(0)) // alike - PROCESSES)
+
+    def _may_start(self, unit: Unit) -> bool:
+        worker = self._workers.get(unit.uuid)
+        return worker is None or (not worker.alive and time.monotonic() - worker.began >= LEAST_PAUSE_SECONDS)
+
+    def _noted(self, trial: Trial | None) -> None:
+        if trial is not None:
+            self._on_trial(trial)
+        self._on_commit()
+
+    def _drain(self) -> None:
+        for worker in self._workers.values():
+            worker.stop()
+        end = time.monotonic() + DRAIN_SECONDS
+        for worker in self._workers.values():
+            worker.join(max(0.0, end - time.monotonic()))
+
+
+class TaskWorkerProcess:
+    """One task worker. The kernel kills it when the thread that made this object ends."""
+
+    def __init__(self, setup: WorkerSetup, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+        self.began = time.monotonic()
+        self._heard = self.began + START_SECONDS
+        parent, child = socket.socketpair()
+        with child:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tilewright.service.task_worker", str(child.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(child.fileno(),),
+                start_new_session=True,
+                env=_environment(),
+            )
+        self._connection = Connection(parent.detach())
+        with contextlib.suppress(OSError):  # it died at once, which its end will show
+            self._connection.send(setup)
+        self._thread = threading.Thread(target=self._serve, args=(store, noted), name="task-worker", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long it has said nothing."""
+        return time.monotonic() - self._heard
+
+    def _hear(self) -> None:
+        self._heard = time.monotonic()
+
+    def kill(self) -> None:
+        """End it now; its children die with it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to end after the trial that it is running."""
+        if self.alive:
+            self._process.send_signal(signal.SIGTERM)
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end; kill it when the time is over."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            log.warning("task worker killed", pid=self._process.pid, seconds=seconds)
+            self.kill()
+            self._process.wait()
+        self._thread.join()
+
+    def _serve(self, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+        with self._connection:
+            serve_worker(self._connection, store, noted, self._hear)
+        code = self._process.wait()
+        if code:
+            log.warning("task worker ended", pid=self._process.pid, status=code)
+
+
+def _environment() -> dict[str, str]:
+    """What a worker needs of the environment. Settings, with the password of the database, go through its pipe."""
+    ray = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return {**scrubbed(os.environ), **ray, "PYTHONPATH": paths}

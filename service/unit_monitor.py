@@ -1,0 +1,125 @@
+"""Says which units there are, and watches how they are.
+
+every LOOK_SECONDS     register the units that are there; what NVML accuses is quarantined
+a suspect unit         is probed at once, and is ready again or quarantined
+a quarantined unit     is probed every PROBE_SECONDS where a probe may lift the reason; GOOD_PROBES release it
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import structlog
+
+from ..core.errors import StoreError, WorkerLost
+from ..core.fleet import Unit, UnitState
+from ..db.rows import UnitRow
+from ..db.store import RecordStore
+from ..workers.health import RELEASED_BY_PROBES, verdict
+from ..workers.probe import ProbeReport, cluster_units, local_units, look_at, probe_unit
+from ..workers.settings import ExecutorSettings
+from .settings import Settings
+
+LOOK_SECONDS = 10.0
+SEEN_SECONDS = 3 * LOOK_SECONDS
+"""For so long a unit counts as seen."""
+SUSPECT_SECONDS = 2.0
+"""While a unit is suspect, or none was found yet, units are looked at so often."""
+PROBE_SECONDS = 300.0
+GOOD_PROBES = 3
+
+log = structlog.get_logger()
+
+
+class UnitMonitor:
+    """A thread. ``units`` are those that this process may start workers for."""
+
+    def __init__(self, settings: Settings, store: RecordStore) -> None:
+        self._settings = settings
+        self._store = store
+        self._closing = threading.Event()
+        self._good: dict[str, int] = {}
+        self._probed: dict[str, float] = {}
+        self.units: tuple[Unit, ...] = ()
+        self.found = threading.Event()
+        """Set once units were looked for."""
+        self._pause = SUSPECT_SECONDS
+        self._thread = threading.Thread(target=self._run, name="units", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, after a probe that is under way."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._look()
+            except StoreError as error:
+                log.error("units wait", error=error.message)
+            except Exception:
+                log.exception("a fault of the program while units are looked at")
+            self._closing.wait(self._pause)
+
+    def _look(self) -> None:
+        reports = self._reports()
+        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_SECONDS)
+        self.units = tuple(r.unit for r in reports)
+        self.found.set()
+        rows = {row.unit.uuid: row for row in self._store.fleet.units()}
+        for report in reports:
+            self._judge(report, rows[report.unit.uuid])
+        here = [rows[report.unit.uuid].state for report in reports]
+        self._pause = SUSPECT_SECONDS if UnitState.SUSPECT in here else LOOK_SECONDS
+
+    def _reports(self) -> list[ProbeReport]:
+        reports = [look_at(unit) for unit in local_units()]
+        if self._settings.ray_address:
+            try:
+                reports += cluster_units(self._settings.ray_address)
+            except WorkerLost as lost:
+                log.warning("the units of a cluster are not known", error=lost.message)
+        return reports
+
+    def _judge(self, report: ProbeReport, row: UnitRow) -> None:
+        state, reason = verdict(report.readings, idle=False)
+        if state is not UnitState.READY and row.state in (UnitState.READY, UnitState.SUSPECT):
+            self._change(report.unit, state, reason, report)
+        elif row.state is UnitState.SUSPECT or (row.state is UnitState.QUARANTINED and _may_be_released(row)):
+            pause = 0.0 if row.state is UnitState.SUSPECT else PROBE_SECONDS
+            if row.owner is None and time.monotonic() - self._probed.get(row.unit.uuid, -PROBE_SECONDS) >= pause:
+                self._probe(row)
+
+    def _probe(self, row: UnitRow) -> None:
+        """Open the unit. A suspect one is ready after one good probe, a quarantined one after several in a row."""
+        unit = row.unit
+        self._probed[unit.uuid] = time.monotonic()
+        settings = self._settings
+        chosen = ExecutorSettings(lock_folder=settings.lock_folder, ray_address=settings.ray_address)
+        report = probe_unit(unit, chosen)
+        state, reason = verdict(report.readings, idle=False)
+        if report.error:
+            state, reason = UnitState.QUARANTINED, f"fault: {report.error}"
+        self._good[unit.uuid] = self._good.get(unit.uuid, 0) + 1 if state is UnitState.READY else 0
+        wanted = 1 if row.state is UnitState.SUSPECT else GOOD_PROBES
+        if state is not UnitState.READY or self._good[unit.uuid] >= wanted:
+            self._good.pop(unit.uuid)
+            self._change(unit, state, reason, report)
+
+    def _change(self, unit: Unit, state: UnitState, reason: str, report: ProbeReport) -> None:
+        log.warning("unit judged", unit=unit.uuid, state=state.value, reason=reason)
+        health = readings_of(report)
+        self._store.fleet.set_unit_state(
+            unit.uuid, state, reason or None, health=health, anchor_seconds=report.anchor_seconds
+        )
+
+
+def readings_of(report: ProbeReport) -> Mapping[str, float]:
+    """Return what was read of a unit, as figures."""
+    return {name: float(value) for name, value in asdict(report.readings).items() if isinstance(value, int | float)}
+
+
+def _may_be_released(row: UnitRow) -> bool:
+    return row.reason is not None and row.reason.partition(":")[0] in RELEASED_BY_PROBES

@@ -1,0 +1,140 @@
+"""Jobs, units and holders of leases for the tests of the fleet."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import select, update
+
+from tilewright.core.budget import Budget
+from tilewright.core.fleet import Lease, TaskClaim, Unit
+from tilewright.core.record import MeasuredOn
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
+from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
+from tilewright.db import migrate
+from tilewright.db.engine import Database, parse_url
+from tilewright.db.leases import TASK
+from tilewright.db.rows import NewJob, NewTask, NewTrial, StoredTrial
+from tilewright.db.store import RecordStore
+from tilewright.db.tables import leases, metadata, tasks, units
+
+CPU = DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores": 2.0})
+GPU = DeviceInfo("Some GPU", Target("cuda", "sm_90a", (), 132, 16), {"sm_count": 132.0})
+TOOLCHAIN = Toolchain({"cuda": "13", "tilewright": "1"})
+ON_GPU = MeasuredOn(GPU, TOOLCHAIN, Profile("cold", 2))
+LONG = 600.0
+"""A lease of so many seconds does not end within a test."""
+
+
+def migrated(url: str) -> RecordStore:
+    database = Database(parse_url(url))
+    migrate.upgrade(database)
+    database.close()
+    return RecordStore(url)
+
+
+def emptied(store: RecordStore) -> None:
+    """Delete all rows but the usual tenant's."""
+    with store.database.writing() as connection:
+        for table in reversed(metadata.sorted_tables):
+            if table.name != "tenants":
+                connection.execute(table.delete())
+
+
+def gpus(store: RecordStore, count: int, *, host: str = "h1", seen_seconds: float = LONG) -> list[str]:
+    """Register so many GPUs of a host; return their UUIDs."""
+    found = [Unit(f"GPU-{host}-{i}", GPU, host, "local", i) for i in range(count)]
+    store.fleet.register_units(found, seen_seconds=seen_seconds)
+    return [unit.uuid for unit in found]
+
+
+def new_tasks(count: int = 1, *, flight: str | None = None, first: int = 0) -> tuple[NewTask, ...]:
+    return tuple(
+        NewTask(
+            f"{first + i:0>64}",
+            {"stages": [first + i]},
+            "C[i] = A[i]",
+            1000,
+            4000,
+            flight_key=None if flight is None else f"{flight}/{i}",
+        )
+        for i in range(count)
+    )
+
+
+def submit(
+    store: RecordStore,
+    name: str,
+    count: int = 1,
+    *,
+    target: str = "cuda",
+    trials: int = 10,
+    flight: str | None = None,
+    **more: object,
+) -> None:
+    """Store a job of ``count`` tasks."""
+    tasks = new_tasks(count, flight=flight)
+    made = NewJob(name, "queued", tasks, Budget(trials), "random", 7, target, "local", "cold")
+    store.create_job(replace(made, **more))  # type: ignore[arg-type]
+
+
+def claim(
+    store: RecordStore, owner: str = "o", *, targets: Sequence[str] = ("cuda",), unit: str = "", seconds: float = LONG
+) -> TaskClaim | None:
+    return store.fleet.claim_task(targets, "local", owner, units=[unit] if unit else [], seconds=seconds)
+
+
+def claimed(store: RecordStore, owner: str = "o", *, unit: str = "", seconds: float = LONG) -> TaskClaim:
+    found = claim(store, owner, unit=unit, seconds=seconds)
+    assert found is not None
+    return found
+
+
+def trial(job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, spent: float = 1.0) -> NewTrial:
+    """A trial that took ``spent`` seconds of the device; ``seconds`` None: one that failed."""
+    outcome = Failed(TrialStage.CHECK, Reason.WRONG_RESULT) if seconds is None else Timed((seconds,))
+    schedule = Schedule.of("loops", 1, {"tile": sequence})
+    return NewTrial(job, task, sequence, "", ON_GPU, Trial(schedule, outcome, Clocks(time=spent)), 0.5 * sequence)
+
+
+def measure(
+    store: RecordStore, held: TaskClaim, count: int = 1, *, seconds: float | None = 1e-6, spent: float = 1.0
+) -> StoredTrial:
+    """Record the next ``count`` trials of a task; return what was answered to the last."""
+    for _ in range(count):
+        first = store.job(held.job_id).tasks[held.task].trials
+        answer = store.add_trial(trial(held.job_id, held.task, first, seconds, spent=spent), lease=held.lease)
+    return answer
+
+
+def finish(store: RecordStore, held: TaskClaim, stop_reason: str = "trials", detail: str = "") -> str:
+    return store.fleet.finish_task(held.lease, stop_reason, {}, detail=detail).state
+
+
+def run_out(store: RecordStore, *held: Lease) -> None:
+    """Let leases run out, as if time had passed."""
+    with store.database.writing() as connection:
+        for lease in held:
+            row = (leases.c.kind == lease.kind, leases.c.subject == lease.subject)
+            connection.execute(update(leases).where(*row).values(until=leases.c.until - 2 * LONG))
+
+
+def wait(store: RecordStore, seconds: float) -> None:
+    """Let all ready tasks have waited for so many seconds more."""
+    with store.database.writing() as connection:
+        connection.execute(update(tasks).values(ready_since=tasks.c.ready_since - seconds))
+
+
+def unseen(store: RecordStore, uuid: str) -> None:
+    """Let a unit have been seen too long ago."""
+    with store.database.writing() as connection:
+        connection.execute(update(units).where(units.c.uuid == uuid).values(seen_until=0.0))
+
+
+def leased_subjects(store: RecordStore) -> set[str]:
+    with store.database.reading() as connection:
+        return set(connection.execute(select(leases.c.subject).where(leases.c.kind == TASK)).scalars())
+
+
+def job_events(store: RecordStore, name: str, kind: str) -> list[dict[str, object]]:
+    return [dict(event.data) for event in store.events(name, after=0, limit=999) if event.kind == kind]

@@ -1,0 +1,35 @@
+"""The environment of worker children: what a child needs, and nothing else that its parent has.
+
+A child runs code that was generated a moment ago. The parent's secrets, such as the password in the address of a
+database, are none of its business.
+"""
+
+from collections.abc import Mapping
+
+ALLOWED = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR XDG_CACHE_HOME LD_LIBRARY_PATH PYTHONHOME PYTHONHASHSEED "
+    "PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX PYTHONUTF8 PYTHONIOENCODING PYTHONWARNINGS PYTHONNOUSERSITE".split()
+)
+"""Variables that a child gets from its parent."""
+PREFIXES = ("LC_", "CUDA_", "NVIDIA_")
+"""So begin the names of further ones."""
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""The CUDA driver shows the devices whose UUIDs this variable lists, numbered in that order, and none if it is empty
+(CUDA C++ Programming Guide, "CUDA Environment Variables")."""
+
+
+def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ``environment`` that a child gets. No GPU is among them: whoever needs one names it."""
+    kept = {name: value for name, value in environment.items() if name in ALLOWED or name.startswith(PREFIXES)}
+    return {**kept, VISIBLE: ""}
+
+
+def visible(kind: str, uuid: str) -> dict[str, str]:
+    """The variables with which a child sees the device ``uuid`` of a kind, as number 0, and no other."""
+    return {VISIBLE: uuid} if kind == "cuda" else {}
+
+
+def library_threads(count: int) -> dict[str, str]:
+    """Variables that say how many threads NumPy's libraries use; a child reads them when it loads these."""
+    return {name: str(count) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -1,0 +1,177 @@
+"""A supervisor in a Ray actor, seen from the driver, and which node it is on."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ..core.errors import TilewrightError, WorkerLost
+from ..core.fleet import Unit
+from ..core.target import Toolchain
+from .losses import ActorLost, DriverLost, NodeLost
+from .settings import Deadlines
+
+HOST_LABEL = "tilewright-host"
+"""A node with this label has its value as the name of its host. Without it, the host's own name counts."""
+NODE_SECONDS = 15.0
+"""How long a node that is out of reach may take to be declared dead, or to come back. Ray needs 14 s by default."""
+_POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What must not differ between the host of the runner and those of builders."""
+
+    toolchain: Toolchain
+    python: str
+    ray: str
+
+    def difference(self, other: "Versions") -> str:
+        """What differs, for people; empty where nothing does."""
+        ours, theirs = ({"python": v.python, "ray": v.ray, **v.toolchain.components} for v in (self, other))
+        names = sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n))
+        return ", ".join(f"{n} {theirs.get(n, 'none')} instead of {ours.get(n, 'none')}" for n in names)
+
+
+class RemoteSupervisor:
+    """A supervisor in an actor. ``interrupt`` may come from any thread, the rest from one."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._patience_seconds = patience_seconds(deadlines)
+        self._actor: Any = None
+        self._node = ""
+        self._interrupted = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it can do no more work. By default an actor that is gone is replaced."""
+        return False
+
+    def adopt(self, make: Callable[[], tuple[Any, str]]) -> None:
+        """Take an actor and the id of its node from ``make``, if there is no actor."""
+        with self._lock:
+            if self._actor is None:
+                self._actor, self._node = make()
+
+    def start(self) -> None:
+        """Have an actor, if one can be had."""
+
+    def resume(self) -> None:
+        self._interrupted = False
+
+    def interrupt(self) -> None:
+        self._interrupted = True
+        self.close()
+
+    def close(self) -> None:
+        """Kill the actor; its child dies with it."""
+        with self._lock:
+            if self._actor is not None:
+                kill(self._actor)
+                self._actor = None
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """The answer of the actor.
+
+        Raises WorkerLost when the call is interrupted and what the supervisor itself raises, and ActorLost, NodeLost
+        or DriverLost when there is no answer. There is no actor then.
+        """
+        self.start()
+        actor = self._actor
+        if self._interrupted or actor is None:  # looked at after there is an actor that ``interrupt`` could have seen
+            raise WorkerLost("the measurement was abandoned")
+        began = actor.ping.remote()
+        try:
+            return ray.get(getattr(actor, method).remote(*arguments), timeout=self._patience_seconds)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, TilewrightError):  # the supervisor itself could not go on
+                raise error.cause from error
+            raise
+        except ray.exceptions.RayError as error:
+            if self._interrupted:
+                raise WorkerLost("the measurement was abandoned") from error
+            lost = self._loss(error, method, began)
+            self.close()
+            raise lost from error
+
+    def _loss(self, error: Exception, method: str, began: Any) -> WorkerLost:
+        """What the loss of the actor means. A call to a silent node fails sooner than Ray says that it is dead."""
+        said = str(error).strip().partition("\n")[0]
+        if isinstance(error, ray.exceptions.GetTimeoutError):
+            return ActorLost(f"no answer to {method} within {self._patience_seconds:g} s")
+        until = time.monotonic() + NODE_SECONDS
+        try:
+            while is_alive(self._node):
+                silent = isinstance(error, ray.exceptions.ActorUnavailableError)
+                if not silent or time.monotonic() > until or self._interrupted:
+                    return ActorLost(f"the actor was lost in {method}: {said}", began=_succeeded(began))
+                time.sleep(_POLL_SECONDS)
+        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as gone:
+            return DriverLost(f"Ray cannot go on: {gone}")
+        return NodeLost(f"the node {self._node[:8]} was lost in {method}: {said}")
+
+
+class Ping:
+    """What an actor has besides its supervisor."""
+
+    def ping(self) -> None:
+        """Answer, which shows that this actor lives."""
+
+
+def _succeeded(answer: Any) -> bool:
+    try:
+        ray.get(answer, timeout=0)
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def actor_class(supervisor: type, **options: object) -> Any:
+    """The actor class of a supervisor. It is made at run time: there is no type for it."""
+    remote: Any = ray.remote(supervisor)
+    return remote.options(max_restarts=0, max_task_retries=0, num_gpus=0, **options)
+
+
+def kill(actor: Any) -> None:
+    """End an actor now, if it has not ended."""
+    with contextlib.suppress(ray.exceptions.RayError, ValueError, RuntimeError):
+        ray.kill(actor, no_restart=True)
+
+
+def on_node(node: str) -> NodeAffinitySchedulingStrategy:
+    """There and nowhere else: with ``soft`` Ray may choose another node though this one is alive."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def host_of(node: dict[str, Any]) -> str:
+    """The name of the host that a row of ``ray.nodes()`` is about."""
+    return str(node.get("Labels", {}).get(HOST_LABEL) or node["NodeManagerHostname"])
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    """The rows of ``ray.nodes()`` that are alive."""
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def is_alive(node: str) -> bool:
+    return any(row["NodeID"] == node for row in alive_nodes())
+
+
+def node_of(unit: Unit) -> str:
+    """The id of the node of a unit. Raises NodeLost when it is not part of the cluster."""
+    nodes = {host_of(row): str(row["NodeID"]) for row in reversed(alive_nodes())}
+    if unit.host not in nodes:
+        raise NodeLost(f"the host {unit.host} of unit {unit.uuid} is not in the cluster, which has {', '.join(nodes)}")
+    return nodes[unit.host]
+
+
+def patience_seconds(deadlines: Deadlines) -> float:
+    """After how many seconds an actor counts as lost although Ray thinks that it lives. Everything inside it could have
+    timed out twice by then."""
+    return 2 * (sum(seconds for stage, seconds in deadlines.by_stage().items() if stage != "wait") + 10.0)
