@@ -18,6 +18,15 @@ def _missing(kind: str) -> str | None:
     return None
 
 
+WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/contracts/test_executors.py")
+"""These tests wait for servers and children, some of them for a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda") is not None:
         reason = _missing("cuda")
