@@ -112,8 +112,8 @@ class TaskWorkerPool:
     def _step(self) -> None:
         now, fleet = time.monotonic(), self._store.fleet
         if now - self._reaped >= self._settings.lease_seconds / 5:
-            if fleet.reap():
-                self._on_commit()
+            fleet.reap()
+            self._on_commit()  # it may have ended jobs, too, that nobody held a task of
             self._reaped = now
         for unit in self._monitor.units:
             self._end_silent(unit)
