@@ -16,8 +16,6 @@ from .driver_errors import translated
 from .lock import DatabaseLock, lock_path
 
 WRITING, AUTOCOMMIT = "tilewright_writing", "tilewright_autocommit"
-JOB_QUEUE_LOCK = 0x7469_6C65_7772
-"""The process that runs jobs holds this PostgreSQL advisory lock ("tilewr" in ASCII)."""
 
 IDLE_IN_TRANSACTION_SECONDS = 5
 """PostgreSQL ends the session of a process that stops for so long inside a transaction. Its locks would keep others
@@ -61,7 +59,6 @@ class Database:
         path = embedded_path(url)
         self.embedded = path is not None
         self._write_lock = threading.RLock()
-        self._leader: Connection | None = None
         self._kept = threading.local()
         self._to_close: weakref.WeakSet[Connection] = weakref.WeakSet()  # a thread that ends gives its own back
         self.lock = None if path is None else DatabaseLock(_prepared(path))
@@ -113,35 +110,9 @@ class Database:
         with self._write_lock:
             yield
 
-    def lead(self) -> bool:
-        """Become, or stay, the one process that runs jobs on this database. No other process has an embedded database
-        open. On PostgreSQL the leader holds an advisory lock, which the server drops with its connection."""
-        if self.embedded:
-            return True
-        with translated(self.url):
-            if self._leader is not None:
-                try:
-                    self._leader.exec_driver_sql("SELECT 1")
-                    return True
-                except Exception:
-                    self._leader.invalidate()
-                    self._leader.close()
-                    self._leader = None
-                    raise
-            connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            if connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({JOB_QUEUE_LOCK})").scalar():
-                self._leader = connection
-                return True
-            connection.close()
-            return False
-
     def close(self) -> None:
         """Close every connection and give the lock up."""
         with self._writer():
-            if self._leader is not None:
-                self._leader.detach()
-                self._leader.close()
-                self._leader = None
             for kept in list(self._to_close):
                 kept.close()
             self.engine.dispose()

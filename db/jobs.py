@@ -192,16 +192,6 @@ def page_of_jobs(connection: Connection, *, before: int | None, limit: int, stat
     return _jobs_of(connection, connection.execute(query).mappings().all())
 
 
-def next_job(connection: Connection, states: Sequence[str]) -> JobRow | None:
-    """Return the oldest job in the first of ``states`` that has one."""
-    for state in states:
-        query = JOB.where(jobs.c.state == state).order_by(jobs.c.number).limit(1)
-        row = connection.execute(query).mappings().first()
-        if row is not None:
-            return _jobs_of(connection, [row])[0]
-    return None
-
-
 def count_by_state(connection: Connection) -> dict[str, int]:
     """Return how many jobs there are in each state that has any."""
     return {state: count for state, count in connection.execute(select(jobs.c.state, func.count()).group_by("state"))}

@@ -106,10 +106,6 @@ class RecordStore:
         if self.database.lock is not None:
             self.database.lock.announce(url, lasting=lasting)
 
-    def lead(self) -> bool:
-        """Become, or stay, the one process that runs the jobs of this database; return whether this process is it."""
-        return self.database.lead()
-
     def ping(self) -> None:
         """Raises StoreError unless the database answers and stands at our migration."""
         migrate.check(self.database)
@@ -160,11 +156,6 @@ class RecordStore:
         """Return jobs with numbers below ``before``, newest first."""
         with self.database.reading() as connection:
             return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state)
-
-    def next_job(self, states: Sequence[str]) -> JobRow | None:
-        """Return the oldest job in the first of ``states`` that has one."""
-        with self.database.reading() as connection:
-            return job_rows.next_job(connection, states)
 
     def move_job(self, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
         """Take a job through the states ``path[present state]``, with one event for each. An empty path changes
