@@ -60,11 +60,13 @@ class FleetStore:
         *,
         health: Mapping[str, float] | None = None,
         anchor_seconds: float | None = None,
+        before: UnitState | None = None,
     ) -> UnitRow:
         """Change a unit's state, and store what a probe found. Raises NotFound. A unit that leaves ``ready`` gets no
-        new lease; a holder is told to yield."""
+        new lease; a holder is told to yield. With ``before``, nothing changes unless the unit has that state: what an
+        administrator did meanwhile stays."""
         with self._database.writing() as connection:
-            return unit_rows.change_state(connection, uuid, state, reason, health, anchor_seconds)
+            return unit_rows.change_state(connection, uuid, state, reason, health, anchor_seconds, before)
 
     def lease_unit(self, uuid: str, owner: str, *, seconds: float) -> Lease | None:
         """Lease a unit; None while it is not ready, not seen, held, or shut out. A processor and the other units of its

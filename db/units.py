@@ -70,11 +70,15 @@ def change_state(
     reason: str | None,
     health: Mapping[str, float] | None,
     anchor_seconds: float | None,
+    only_from: UnitState | None = None,
 ) -> UnitRow:
-    """Store a unit's state, and what a probe found of it. Raises NotFound."""
+    """Store a unit's state, and what a probe found of it; with ``only_from``, only if that is its state. Raises
+    NotFound."""
     before = connection.execute(
         select(units.c.state).where(units.c.uuid == uuid).with_for_update(key_share=True)
     ).scalar()
+    if only_from is not None and before != only_from.value:
+        return load_unit(connection, uuid)
     values: dict[str, Any] = {"state": state.value, "reason": reason}
     if before != state.value:
         values["since"] = clock()

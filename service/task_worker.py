@@ -178,7 +178,7 @@ class TaskWorker:
             log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
             self._close_executor()
             end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
-            self._write(lambda: self._store.fleet.set_unit_state(self._setup.unit.uuid, UnitState.SUSPECT, end.value))
+            self._suspect_unit(end.value)
             self._give_back(lease, end, lost.message)
         except StoreError as away:
             self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)
@@ -201,6 +201,11 @@ class TaskWorker:
         except LeaseLost as lost:
             log.warning("the unit's lease is lost", unit=self._setup.unit.uuid, why=lost.message)
             self._release_unit()
+
+    def _suspect_unit(self, reason: str) -> None:
+        """Say that the unit is to be probed, unless an administrator or a probe has taken it out already."""
+        uuid, ready = self._setup.unit.uuid, UnitState.READY
+        self._write(lambda: self._store.fleet.set_unit_state(uuid, UnitState.SUSPECT, reason, before=ready))
 
     def _give_back(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
         self._write(lambda: self._store.fleet.end_attempt(lease, how, detail))

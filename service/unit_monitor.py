@@ -7,8 +7,9 @@ a quarantined unit     is probed every PROBE_SECONDS where a probe may lift the 
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import structlog
 
@@ -33,7 +34,7 @@ log = structlog.get_logger()
 
 
 class UnitMonitor:
-    """A thread. ``units`` are those that this process may start workers for."""
+    """A thread for this host, and one for a cluster. ``units`` are those that this process may start workers for."""
 
     def __init__(self, settings: Settings, store: RecordStore) -> None:
         self._settings = settings
@@ -41,52 +42,60 @@ class UnitMonitor:
         self._closing = threading.Event()
         self._good: dict[str, int] = {}
         self._probed: dict[str, float] = {}
-        self.units: tuple[Unit, ...] = ()
+        self._found: dict[str, tuple[Unit, ...]] = {}
         self.found = threading.Event()
-        """Set once units were looked for."""
-        self._pause = SUSPECT_SECONDS
-        self._thread = threading.Thread(target=self._run, name="units", daemon=True)
-        self._thread.start()
+        """Set once the units of this host were looked for."""
+        places: dict[str, Callable[[], Sequence[ProbeReport]]] = {"local": _look_at_host}
+        if settings.ray_address:  # on a thread of its own: a cluster that is away answers late
+            places["ray"] = partial(cluster_units, settings.ray_address)
+        self._threads = [
+            threading.Thread(target=self._run, args=place, name=f"units-{place[0]}", daemon=True)
+            for place in places.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """The units that were found last, those of this host first."""
+        return (*self._found.get("local", ()), *self._found.get("ray", ()))
 
     def close(self) -> None:
         """Stop, after a probe that is under way."""
         self._closing.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
+    def _run(self, place: str, reports: Callable[[], Sequence[ProbeReport]]) -> None:
         while not self._closing.is_set():
+            pause = SUSPECT_SECONDS
             try:
-                self._look()
+                pause = self._look(place, reports())
+            except WorkerLost as lost:
+                log.warning("the units of a cluster are not known", error=lost.message)
+                pause = LOOK_SECONDS
             except StoreError as error:
                 log.error("units wait", error=error.message)
             except Exception:
                 log.exception("a fault of the program while units are looked at")
-            self._closing.wait(self._pause)
+            self._closing.wait(pause)
 
-    def _look(self) -> None:
-        reports = self._reports()
+    def _look(self, place: str, reports: Sequence[ProbeReport]) -> float:
+        """Register the units of a place and judge them; return after how many seconds to look again."""
         self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_SECONDS)
-        self.units = tuple(r.unit for r in reports)
-        self.found.set()
+        self._found[place] = tuple(r.unit for r in reports)
+        if place == "local":
+            self.found.set()
         rows = {row.unit.uuid: row for row in self._store.fleet.units()}
         for report in reports:
             self._judge(report, rows[report.unit.uuid])
-        here = [rows[report.unit.uuid].state for report in reports]
-        self._pause = SUSPECT_SECONDS if UnitState.SUSPECT in here else LOOK_SECONDS
-
-    def _reports(self) -> list[ProbeReport]:
-        reports = [look_at(unit) for unit in local_units()]
-        if self._settings.ray_address:
-            try:
-                reports += cluster_units(self._settings.ray_address)
-            except WorkerLost as lost:
-                log.warning("the units of a cluster are not known", error=lost.message)
-        return reports
+        suspect = any(rows[report.unit.uuid].state is UnitState.SUSPECT for report in reports)
+        return SUSPECT_SECONDS if suspect else LOOK_SECONDS
 
     def _judge(self, report: ProbeReport, row: UnitRow) -> None:
         state, reason = verdict(report.readings, idle=False)
         if state is not UnitState.READY and row.state in (UnitState.READY, UnitState.SUSPECT):
-            self._change(report.unit, state, reason, report)
+            self._change(report.unit, row.state, state, reason, report)
         elif row.state is UnitState.SUSPECT or (row.state is UnitState.QUARANTINED and _may_be_released(row)):
             pause = 0.0 if row.state is UnitState.SUSPECT else PROBE_SECONDS
             if row.owner is None and time.monotonic() - self._probed.get(row.unit.uuid, -PROBE_SECONDS) >= pause:
@@ -106,14 +115,18 @@ class UnitMonitor:
         wanted = 1 if row.state is UnitState.SUSPECT else GOOD_PROBES
         if state is not UnitState.READY or self._good[unit.uuid] >= wanted:
             self._good.pop(unit.uuid)
-            self._change(unit, state, reason, report)
+            self._change(unit, row.state, state, reason, report)
 
-    def _change(self, unit: Unit, state: UnitState, reason: str, report: ProbeReport) -> None:
+    def _change(self, unit: Unit, before: UnitState, state: UnitState, reason: str, report: ProbeReport) -> None:
         log.warning("unit judged", unit=unit.uuid, state=state.value, reason=reason)
         health = readings_of(report)
         self._store.fleet.set_unit_state(
-            unit.uuid, state, reason or None, health=health, anchor_seconds=report.anchor_seconds
+            unit.uuid, state, reason or None, health=health, anchor_seconds=report.anchor_seconds, before=before
         )
+
+
+def _look_at_host() -> list[ProbeReport]:
+    return [look_at(unit) for unit in local_units()]
 
 
 def readings_of(report: ProbeReport) -> Mapping[str, float]:

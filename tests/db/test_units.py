@@ -98,6 +98,16 @@ def test_only_a_ready_unit_is_leased_and_a_holder_is_told(fleet_store: RecordSto
     assert fleet.lease_unit(uuid, "o", seconds=LONG) is not None
 
 
+def test_a_probe_does_not_undo_what_an_administrator_did_meanwhile(fleet_store: RecordStore) -> None:
+    fleet = fleet_store.fleet
+    (uuid,) = gpus(fleet_store, 1)
+    fleet.set_unit_state(uuid, UnitState.SUSPECT, "actor_lost", before=UnitState.READY)
+    fleet.set_unit_state(uuid, UnitState.DRAINING, "it moves")
+    row = fleet.set_unit_state(uuid, UnitState.READY, before=UnitState.SUSPECT)
+    assert (row.state, row.reason) == (UnitState.DRAINING, "it moves")
+    assert fleet.lease_unit(uuid, "a", seconds=LONG) is None
+
+
 def test_what_a_probe_found_is_kept(fleet_store: RecordStore) -> None:
     fleet = fleet_store.fleet
     (uuid,) = gpus(fleet_store, 1)
