@@ -8,6 +8,9 @@ PYTEST ?= $(BIN)/python -m pytest
 WORKERS ?= $(shell expr $$(nproc) + 1)
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade
 
+# The tests start many processes: they are to find compiled modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check assets lock clean
 
 demo: $(VENV)/server.stamp assets

@@ -6,6 +6,7 @@ CASE is JSON: ``{operator, parameters, schedule}``.
 import json
 import sys
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 
@@ -17,17 +18,19 @@ from tilewright.runtime.devices import host_target, open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:
     """The sketches that write kernels for ``target`` of some operator's example."""
-    return tuple(name for name in SKETCHES if _cases(name, target))
+    return tuple(name for name in SKETCHES if any(SKETCHES[name].matches(w, target) for *_, w in _examples()))
 
 
 def case_of(sketch: str, target: Target, seed: int) -> tuple[str, Mapping[str, object], Schedule]:
     """(operator, parameters, schedule): a random setting for the largest example that the sketch matches."""
-    name, parameters = max(_cases(sketch, target), key=lambda case: _elements(*case))
-    space = SKETCHES[sketch].space(OPERATORS[name].workload(parameters), target, seed=seed)
+    matched = [example for example in _examples() if SKETCHES[sketch].matches(example[2], target)]
+    name, parameters, workload = max(matched, key=lambda example: sum(b.elements for b in example[2].inputs))
+    space = SKETCHES[sketch].space(workload, target, seed=seed)
     row = int(stream(seed, "one launch", sketch).integers(0, len(space)))
     return name, parameters, space.schedule(row)
 
@@ -37,17 +40,11 @@ def case_to_json(operator: str, parameters: Mapping[str, object], schedule: Sche
     return json.dumps({"operator": operator, "parameters": dict(parameters), "schedule": schedule.to_json()})
 
 
-def _cases(sketch: str, target: Target) -> list[tuple[str, Mapping[str, object]]]:
-    found: list[tuple[str, Mapping[str, object]]] = []
-    for name, operator in OPERATORS.items():
-        for case in operator.cases():
-            if SKETCHES[sketch].matches(operator.workload(case), target):
-                found.append((name, case))
-    return found
-
-
-def _elements(name: str, parameters: Mapping[str, object]) -> int:
-    return sum(b.elements for b in OPERATORS[name].workload(parameters).inputs)
+@cache
+def _examples() -> tuple[tuple[str, Mapping[str, object], Workload], ...]:
+    return tuple(
+        (name, case, operator.workload(case)) for name, operator in OPERATORS.items() for case in operator.cases()
+    )
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,18 +72,20 @@ def parts_of(name: str) -> str:
     return "_" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_") + "_"
 
 
-DEFINED = [(parts_of(name), path) for name, path in defined_names()]
+@cache
+def defined_parts() -> tuple[tuple[str, Path], ...]:
+    return tuple((parts_of(name), path) for name, path in defined_names())
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_of_the_field_names_what_it_means(word: str) -> None:
-    named = {path for name, path in DEFINED if f"_{word.lower()}_" in name}
+    named = {path for name, path in defined_parts() if f"_{word.lower()}_" in name}
     assert named, f"nothing is called {word}"
 
 
 @pytest.mark.parametrize("word", REPLACED)
 def test_a_replaced_word_names_nothing(word: str) -> None:
-    named = {f"{path}: {name}" for name, path in DEFINED if re.search(f"_{word}_", name)}
+    named = {f"{path}: {name}" for name, path in defined_parts() if re.search(f"_{word}_", name)}
     assert not named
 
 

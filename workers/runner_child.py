@@ -9,6 +9,7 @@ from typing import cast
 
 from ..codegen.backends import backend_for
 from ..core.errors import InvalidParameter, OutOfMemory, TilewrightError, UnsupportedTarget, WorkerLost
+from ..core.keys import content_key
 from ..core.target import DeviceInfo, Profile
 from ..core.trial import TrialStage
 from ..runtime.anchor import load_anchor
@@ -20,6 +21,7 @@ from .device_lock import DeviceLock
 from .environment import disturbance
 from .frames import Frame
 from .harness import HarnessRules, MeasurementHarness
+from .peaks_cache import recent_peaks
 from .reference_data import map_reference
 from .report import Announce
 from .timing import Sample, take_samples
@@ -50,6 +52,7 @@ class RunnerRole:
         self._target = target_from_json(setup["target"])
         self._device = open_device(self._target.kind, self._target)
         name, uuid, fence = self._device.lock_name, str(setup["uuid"]), cast(int, setup["fence"])
+        self._uuid = uuid
         if name and name != uuid:
             raise UnsupportedTarget(f"device {uuid} was asked for; the driver shows {name}", field="target")
         folder = Path(str(setup["lock_folder"])) if setup["lock_folder"] else None
@@ -138,8 +141,8 @@ class RunnerRole:
         return {"outcome": outcome_to_json(take_samples(timer, self._timing).timed)}
 
     def _peaks(self, request: Json) -> Json:
-        del request
-        return {"peaks": self._device.measure_peaks()}
+        key = content_key({**self._describe(request), "uuid": self._uuid})
+        return {"peaks": recent_peaks(key, self._device.measure_peaks)}
 
     def _probe(self, request: Json) -> Json:
         """Time the anchors."""

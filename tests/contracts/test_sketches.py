@@ -20,8 +20,8 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 100
-RANDOM_SCHEDULES = {"llvm": 10, "cuda": 3, "amdgpu": 3}
-OPERATOR_SCHEDULES = 4
+RANDOM_SCHEDULES = {"llvm": 4, "cuda": 3, "amdgpu": 3}
+OPERATOR_SCHEDULES = 2
 """For each of an operator's cases, of which there are ten or so."""
 DEVICE_SCHEDULES = 20
 """The same for sketches of one class, which take few of them."""

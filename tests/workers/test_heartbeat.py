@@ -40,7 +40,10 @@ WAITS: dict[str, Callable[[Executor], object]] = {
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_what_a_heartbeat_raises_ends_any_wait_and_kills_the_children_at_work(wait: str, tmp_path: Path) -> None:
+def test_what_a_heartbeat_raises_ends_any_wait_and_kills_the_children_at_work(
+    wait: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no peaks are known there
     beats: list[int] = []
     at_work: list[psutil.Process] = []
 

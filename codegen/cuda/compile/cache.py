@@ -20,12 +20,6 @@ MOST_BYTES = 512 << 20
 _SUFFIX = ".kernel"
 
 
-def cache_folder() -> Path:
-    """Return the cache folder of this user, by the rules of the XDG base directories."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "tilewright" / "cuda"
-
-
 def key_of(text: str, options: Sequence[str], compiler: str) -> str:
     """Return a key of all that the result of a compilation depends on."""
     return content_key({"text": text, "options": list(options), "compiler": compiler})

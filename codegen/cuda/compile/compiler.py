@@ -3,11 +3,12 @@
 import re
 
 from .... import __version__
+from ....core.cache_folder import cache_folder
 from ....core.errors import UnsupportedTarget
 from ....core.target import Target, Toolchain
 from ...backend import CompiledKernel, Source
 from . import nvrtc
-from .cache import CompileCache, cache_folder, key_of
+from .cache import CompileCache, key_of
 from .resources import check_launches, check_log, parse_log
 
 CODEGEN_VERSION = 6
@@ -63,7 +64,7 @@ def compiled(source: Source, target: Target) -> nvrtc.Compiled:
     """Return machine code, PTX and log of ``source``, from the cache or from NVRTC. Raises CompileError,
     UnsupportedTarget."""
     given = options(target)
-    cache = CompileCache(cache_folder())
+    cache = CompileCache(cache_folder("cuda"))
     key = key_of(source.text, given, nvrtc.version())
     found = cache.get(key)
     if found is None:
