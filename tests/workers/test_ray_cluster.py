@@ -250,7 +250,7 @@ def test_a_builder_of_another_toolchain_is_dropped_and_one_of_the_runners_stays(
             assert isinstance(outcome(executor, "good"), Timed)
             await_true(lambda: "is not used" in caplog.text)
             assert "llvmlite 0.0.1 instead of" in caplog.text
-            assert not [c for c in children(tmp_path, "BuilderActor") if nodes.host_of(c) == "three"]
+            await_true(lambda: not [c for c in children(tmp_path, "BuilderActor") if nodes.host_of(c) == "three"])
             assert isinstance(outcome(executor, "good"), Timed)
     finally:
         nodes.remove("three")
