@@ -7,7 +7,6 @@ One process at a time opens an embedded database. A service says beside it where
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 from ..core.errors import DatabaseInUse, TilewrightError
 from ..service.service import announced_service
@@ -24,12 +23,6 @@ _RETRY_SECONDS = 0.1
 _ASK_SECONDS = 5.0
 
 
-def client_of(settings: Settings, url: str, **options: Any) -> Client:
-    """Return a client of the service at ``url`` that shows the token of ``settings``. ``options`` are the client's."""
-    token = settings.token
-    return Client(url, token=None if token is None else token.get_secret_value(), **options)
-
-
 def find_service(settings: Settings) -> RunningService | None:
     """Return the service that runs on the embedded database of ``settings``, or None where none answers. Raises
     InvalidParameter for a bad database URL, and TokenRefused where the service wants another token."""
@@ -37,7 +30,7 @@ def find_service(settings: Settings) -> RunningService | None:
     if found is None:
         return None
     try:
-        with client_of(settings, found.url, timeout_seconds=_ASK_SECONDS, retries=0) as client:
+        with Client(found.url, token=settings.shown_token, timeout_seconds=_ASK_SECONDS, retries=0) as client:
             instance = client.version().instance
     except TokenRefused:
         raise

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from ..api.client import Client
-from ..api.local_service import client_of, local_service
 from ..service.settings import Settings
 
 
@@ -53,11 +52,13 @@ class CommandContext:
     @contextmanager
     def _connection(self, *, runs_jobs: bool) -> Iterator[Connection]:
         if self.url is not None:
-            with client_of(self.settings, self.url) as client:
+            with Client(self.url, token=self.settings.shown_token) as client:
                 yield Connection(client, lasting=True)
         else:
+            from ..api.local_service import local_service  # it loads the whole service
+
             with local_service(self.settings, runs_jobs=runs_jobs) as service:
-                with client_of(self.settings, service.url) as client:
+                with Client(service.url, token=self.settings.shown_token) as client:
                     yield Connection(client, service.lasting)
 
     def dashboard(self, connection: Connection) -> str:

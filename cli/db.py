@@ -2,7 +2,6 @@
 
 import typer
 
-from ..service.upgrade import upgrade_database
 from .context import CommandContext
 
 app = typer.Typer(help="Look after the database.", no_args_is_help=True)
@@ -16,6 +15,8 @@ def group() -> None:
 @app.command()
 def upgrade(context: typer.Context) -> None:
     """Upgrade the tables of a shared database to this program's version; an embedded one is upgraded when opened."""
+    from ..service.upgrade import upgrade_database  # it loads the whole service
+
     given: CommandContext = context.obj
     before, now = upgrade_database(given.settings)
     if given.as_json:

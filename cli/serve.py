@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-from ..api.access import check_token
-from ..api.local_service import serve_when_free
 from .context import CommandContext
 
 
@@ -26,6 +24,9 @@ def serve(
 ) -> None:
     """Serve the API and the dashboard until interrupted; unfinished jobs are resumed. A service that others can reach
     needs a token (TILEWRIGHT_TOKEN)."""
+    from ..api.access import check_token  # these load the whole service
+    from ..api.local_service import serve_when_free
+
     given: CommandContext = context.obj
     changes = {name: value for name, value in (("host", host), ("port", port), ("run_jobs", jobs)) if value is not None}
     settings = given.settings.model_copy(update=changes)

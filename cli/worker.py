@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from ..service.standalone import work_until_stopped
 from .context import CommandContext
 
 
@@ -16,6 +15,8 @@ def worker(
 ) -> None:
     """Search tasks of a shared PostgreSQL database on the devices of this host, until SIGTERM or SIGINT. Tasks are
     given back after the trial that runs, and others go on with them."""
+    from ..service.standalone import work_until_stopped  # it loads the whole service
+
     given: CommandContext = context.obj
     settings = given.settings if ray is None else given.settings.model_copy(update={"ray_address": ray})
     say = given.console.print

@@ -68,3 +68,8 @@ class Settings(BaseSettings):
     history_records: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=20_000, description="how many records of earlier jobs a model is trained from"
     )
+
+    @property
+    def shown_token(self) -> str | None:
+        """What a client of the service has to show; None where there is no token."""
+        return None if self.token is None else self.token.get_secret_value()

@@ -116,4 +116,4 @@ UNPRUNED = {
 @pytest.mark.parametrize("workload", UNPRUNED.values(), ids=UNPRUNED)
 def test_settings_that_are_not_promising_are_correct(workload: Workload) -> None:
     target = Target("cuda", "sm_90a", threads=8, vector_bytes=16)
-    assert assert_agrees(CUDA_COLUMNWISE, workload, 12, target, policy=SpacePolicy(prune=False)) == 12
+    assert assert_agrees(CUDA_COLUMNWISE, workload, 8, target, policy=SpacePolicy(prune=False)) == 8

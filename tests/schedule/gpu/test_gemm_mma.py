@@ -58,12 +58,12 @@ CASES: dict[str, Callable[[], Workload]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case](), 6, DEVICES["sm_100a"]) == 6
+    assert assert_agrees(SKETCH, CASES[case](), 4, DEVICES["sm_100a"]) == 4
 
 
 @pytest.mark.parametrize("case", ["rows along k", "rows at odd elements", "copies of 4 bytes", "epilogue"])
 def test_legal_settings_that_are_not_promising_are_correct_too(case: str) -> None:
-    assert assert_agrees(SKETCH, CASES[case](), 4, DEVICES["sm_100a"], policy=WHOLE) == 4
+    assert assert_agrees(SKETCH, CASES[case](), 3, DEVICES["sm_100a"], policy=WHOLE) == 3
 
 
 def test_what_it_leaves_to_others() -> None:
