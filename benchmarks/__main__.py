@@ -22,6 +22,8 @@ SUITES = {
     "service": "benchmarks.service",
     "fleet": "benchmarks.fleet",
     "fleet-faults": "benchmarks.fleet_faults",
+    "fleet-cancel": "benchmarks.fleet_cancel",
+    "fleet-restarts": "benchmarks.fleet_restarts",
     "kill": "benchmarks.kill",
     "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",
