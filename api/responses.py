@@ -381,7 +381,9 @@ class HealthOut(ResponseModel):
     version: str
     checks: Annotated[dict[str, str], BeforeValidator(plain)]
     warnings: tuple[str, ...] = Field(
-        default=(), description="What people should look at though the service works: tasks that no unit can take."
+        default=(),
+        description="What people should look at though the service works: tasks that no unit can take, a Ray cluster "
+        "that does not answer.",
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, select, update
+from sqlalchemy import Connection, Select, and_, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
@@ -29,7 +29,8 @@ FULL: Select[Any] = (
 
 
 def register(connection: Connection, found: Sequence[Unit], seen_seconds: float) -> None:
-    """Add these units, or note that they are there for so many seconds. A lost unit becomes ready."""
+    """Add these units, or note that they are there for so many seconds. A lost unit becomes ready. One that its own
+    host sees and a cluster sees too stays a local one."""
     kinds = {unit.device.key: unit.device for unit in found}
     # all transactions change devices, and units, in one order, so that none waits for another that waits for it
     numbers = {key: keep_device(connection, kinds[key]) for key in sorted(kinds)}
@@ -44,7 +45,9 @@ def register(connection: Connection, found: Sequence[Unit], seen_seconds: float)
         }
         new = {"uuid": unit.uuid, "state": UnitState.READY.value, "since": clock(), "health": {}}
         added = kind.insert(units).values(**new, **place)
-        connection.execute(added.on_conflict_do_update(index_elements=[units.c.uuid], set_=place))
+        free = or_(units.c.executor != "local", units.c.seen_until <= clock())
+        changes = None if unit.executor == "local" else free
+        connection.execute(added.on_conflict_do_update(index_elements=[units.c.uuid], set_=place, where=changes))
         found_again = update(units).where(units.c.uuid == unit.uuid, units.c.state == UnitState.LOST.value)
         connection.execute(found_again.values(state=UnitState.READY.value, reason=None, since=clock()))
 

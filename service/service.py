@@ -334,12 +334,16 @@ class Service:
 
     def health(self) -> HealthView:
         """Return whether jobs can be stored and run, and what is wrong. Never raises."""
-        return check_health(self.settings, self._store, self._alive, self.fleet.unserved)
+        return check_health(self.settings, self._store, self._alive, self._warnings)
 
     def metrics(self) -> str:
         """Return counters and gauges in Prometheus's text form."""
         jobs, figures, units = self._store.count_by_state(), self.fleet.figures(), self.fleet.units()
         return self.metrics_registry.text(jobs, figures, units, thread_alive=self._alive())
+
+    def _warnings(self) -> tuple[str, ...]:
+        workers = () if self._task_workers is None else self._task_workers.warnings
+        return (*self.fleet.unserved(), *workers)
 
     def _alive(self) -> bool:
         """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""

@@ -22,8 +22,7 @@ from ..core.errors import StoreError
 from ..core.fleet import Unit
 from ..core.trial import Trial
 from ..db.store import RecordStore
-from ..workers.child_environment import scrubbed
-from . import wiring
+from ..workers.child_environment import ray_variables, scrubbed
 from .settings import Settings
 from .task_store import serve_worker
 from .task_worker import WorkerSetup
@@ -75,6 +74,11 @@ class TaskWorkerPool:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What people should look at though the thread runs."""
+        return (self._monitor.problem,) if self._monitor.problem else ()
+
     def wake(self) -> None:
         """Look for tasks now: there may be one."""
         self._wake.set()
@@ -117,7 +121,7 @@ class TaskWorkerPool:
             self._reaped = now
         for unit in self._monitor.units:
             self._end_silent(unit)
-            targets, executors = self._serves(unit), self._executors(unit)
+            targets, executors = self._serves(unit), self._monitor.executors(unit)
             if self._may_start(unit) and fleet.has_ready(targets, executors):
                 setup = WorkerSetup(
                     self._settings, unit, self._store.embedded, targets, executors, self._builders(unit)
@@ -128,12 +132,6 @@ class TaskWorkerPool:
         """Return the names of targets that a unit serves. Numbers of devices mean something on one host alone."""
         numbered = (f"{unit.device.target.kind}:{unit.ordinal}",) if self._store.embedded else ()
         return (*unit.classes, *numbered)
-
-    def _executors(self, unit: Unit) -> tuple[str, ...]:
-        """Return the names of the executors that reach a unit. Without a cluster, Ray runs on this host alone."""
-        if unit.executor != "local" or self._settings.ray_address:
-            return (unit.executor,)
-        return wiring.EXECUTOR_NAMES
 
     def _end_silent(self, unit: Unit) -> None:
         """Kill a worker that says nothing any more, such as one that was stopped: its leases have run out."""
@@ -227,6 +225,5 @@ class TaskWorkerProcess:
 
 def _environment() -> dict[str, str]:
     """What a worker needs of the environment. Settings, with the password of the database, go through its pipe."""
-    ray = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     paths = os.pathsep.join(path for path in sys.path if path)
-    return {**scrubbed(os.environ), **ray, "PYTHONPATH": paths}
+    return {**scrubbed(os.environ), **ray_variables(os.environ), "PYTHONPATH": paths}

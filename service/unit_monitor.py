@@ -20,6 +20,7 @@ from ..db.store import RecordStore
 from ..workers.health import RELEASED_BY_PROBES, verdict
 from ..workers.probe import ProbeReport, cluster_units, local_units, look_at, probe_unit
 from ..workers.settings import ExecutorSettings
+from . import wiring
 from .settings import Settings
 
 LOOK_SECONDS = 10.0
@@ -34,7 +35,7 @@ log = structlog.get_logger()
 
 
 class UnitMonitor:
-    """A thread for this host, and one for a cluster. ``units`` are those that this process may start workers for."""
+    """A thread for this host, and one for a cluster."""
 
     def __init__(self, settings: Settings, store: RecordStore) -> None:
         self._settings = settings
@@ -42,12 +43,14 @@ class UnitMonitor:
         self._closing = threading.Event()
         self._good: dict[str, int] = {}
         self._probed: dict[str, float] = {}
-        self._found: dict[str, tuple[Unit, ...]] = {}
         self.found = threading.Event()
         """Set once the units of this host were looked for."""
+        self.problem = ""
+        """Why the units of the cluster are not known; empty where they are."""
         places: dict[str, Callable[[], Sequence[ProbeReport]]] = {"local": _look_at_host}
         if settings.ray_address:  # on a thread of its own: a cluster that is away answers late
             places["ray"] = partial(cluster_units, settings.ray_address)
+        self._found: dict[str, tuple[Unit, ...]] = {place: () for place in places}  # a place is named as its executor
         self._threads = [
             threading.Thread(target=self._run, args=place, name=f"units-{place[0]}", daemon=True)
             for place in places.items()
@@ -57,8 +60,16 @@ class UnitMonitor:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """The units that were found last, those of this host first."""
-        return (*self._found.get("local", ()), *self._found.get("ray", ()))
+        """The units that were found last, for which this process may start workers. One of this host that is in the
+        cluster as well is there once, as a local one."""
+        found = {unit.uuid: unit for units in reversed(self._found.values()) for unit in units}
+        return tuple(found.values())
+
+    def executors(self, unit: Unit) -> tuple[str, ...]:
+        """Return the names of the executors that reach a unit. Without a cluster, Ray runs on this host alone."""
+        if not self._settings.ray_address:
+            return wiring.EXECUTOR_NAMES
+        return tuple(place for place, units in self._found.items() if any(u.uuid == unit.uuid for u in units))
 
     def close(self) -> None:
         """Stop, after a probe that is under way."""
@@ -73,6 +84,7 @@ class UnitMonitor:
                 pause = self._look(place, reports())
             except WorkerLost as lost:
                 log.warning("the units of a cluster are not known", error=lost.message)
+                self.problem = lost.message
                 pause = LOOK_SECONDS
             except StoreError as error:
                 log.error("units wait", error=error.message)
@@ -82,8 +94,13 @@ class UnitMonitor:
 
     def _look(self, place: str, reports: Sequence[ProbeReport]) -> float:
         """Register the units of a place and judge them; return after how many seconds to look again."""
-        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_SECONDS)
         self._found[place] = tuple(r.unit for r in reports)
+        if place != "local":
+            self.problem = ""
+            # a unit of this host that is in the cluster as well is looked at here
+            here = {unit.uuid for unit in self._found["local"]}
+            reports = [report for report in reports if report.unit.uuid not in here]
+        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_SECONDS)
         if place == "local":
             self.found.set()
         rows = {row.unit.uuid: row for row in self._store.fleet.units()}

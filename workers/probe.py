@@ -23,7 +23,7 @@ from ..core.target import Profile
 from ..runtime.cuda import health
 from ..runtime.cuda.health import HealthReadings
 from ..runtime.devices import DEVICES, device_info, device_uuid
-from .child_environment import scrubbed
+from .child_environment import ray_variables, scrubbed
 from .child_supervisor import WorkerSpec
 from .runner_supervisor import ProbeSupervisor
 from .settings import Deadlines, ExecutorSettings
@@ -101,14 +101,13 @@ def cluster_units(address: str) -> tuple[ProbeReport, ...]:
 
 def _ask_cluster(question: Json) -> tuple[ProbeReport, ...]:
     """What the child process says."""
-    ray = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
     path = os.pathsep.join(p for p in sys.path if p)
     where = f"the Ray cluster at {question['address']}"
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "tilewright.workers.cluster_probe"],
             input=json.dumps({"parent": os.getpid(), **question}),
-            env={**scrubbed(os.environ), **ray, "PYTHONPATH": path},
+            env={**scrubbed(os.environ), **ray_variables(os.environ), "PYTHONPATH": path},
             capture_output=True,
             text=True,
             timeout=CLUSTER_SECONDS,

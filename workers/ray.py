@@ -7,6 +7,7 @@ opens an executor has leased the unit, and actors ask Ray for no GPU.
 """
 
 import os
+import socket
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -22,6 +23,9 @@ from .ray_actor import Versions, node_of
 from .ray_builders import RayBuilderPool
 from .ray_runner import RemoteRunner
 from .settings import ExecutorSettings, builder_count
+
+KNOCK_SECONDS = 5.0
+"""Within so long something has to listen at the address of a cluster."""
 
 
 class RayExecutor(Executor):
@@ -84,8 +88,28 @@ def connect(address: str) -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that ray.init starts
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
+        _knock(address)
         ray.init(address or "local", log_to_driver=False, configure_logging=False, **local)
     except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        what = f"no Ray cluster answers at {address}" if address else "Ray did not start"
-        raise WorkerLost(f"{what}: {error}") from error
+        raise WorkerLost(_why_no_cluster(address, error)) from error
     return True
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens at ``HOST:PORT``. Ray itself would try for 20 s. Other forms of addresses
+    are Ray's business."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+
+
+def _why_no_cluster(address: str, error: BaseException) -> str:
+    """Say why Ray is not connected. Ray has the cause in the text of the error that led to its own."""
+    if not address:
+        return f"Ray did not start: {error}"
+    if "AuthenticationError" in f"{error!r} {error.__cause__}":
+        return (
+            f"the Ray cluster at {address} wants another token than this process has; set RAY_AUTH_TOKEN or "
+            "RAY_AUTH_TOKEN_PATH as its nodes have it"
+        )
+    return f"no Ray cluster answers at {address}: {error}"

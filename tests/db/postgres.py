@@ -28,10 +28,11 @@ def programs() -> Path | None:
 class PostgresServer:
     """Is a running server. ``url`` makes an empty database and returns its address."""
 
-    def __init__(self, folder: Path, bin_folder: Path) -> None:
+    def __init__(self, folder: Path, bin_folder: Path, durable: bool = False) -> None:
         self._data = folder / "data"
         self._socket = folder
         self._bin = bin_folder
+        self._fsync = "on" if durable else "off"
         self._databases = 0
 
     def url(self) -> str:
@@ -47,8 +48,8 @@ class PostgresServer:
         return f"postgresql+psycopg://postgres@/{name}?host={self._socket}"
 
     def start(self) -> None:
-        # there is no TCP; durability is PostgreSQL's own business, which these tests are not about
-        options = f"-c listen_addresses='' -c unix_socket_directories={self._socket} -c fsync=off"
+        # there is no TCP; durability is PostgreSQL's own business, which tests are not about
+        options = f"-c listen_addresses='' -c unix_socket_directories={self._socket} -c fsync={self._fsync}"
         run([self._bin / "pg_ctl", "-D", self._data, "-w", "-o", options, "-l", self._socket / "log", "start"])
 
     def processes(self) -> list[psutil.Process]:
@@ -71,8 +72,9 @@ def run(command: list[str | Path]) -> None:
 
 
 @contextmanager
-def server() -> Iterator[PostgresServer]:
-    """Start a server for the block. Skip the test where PostgreSQL is not installed."""
+def server(durable: bool = False) -> Iterator[PostgresServer]:
+    """Start a server for the block, which waits for its disk if it is to be ``durable``. Skip the test where PostgreSQL
+    is not installed."""
     bin_folder = programs()
     if bin_folder is None:
         pytest.skip("PostgreSQL is not installed")
@@ -83,7 +85,7 @@ def server() -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
         run([bin_folder / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
-        running = PostgresServer(folder, bin_folder)
+        running = PostgresServer(folder, bin_folder, durable)
         running.start()
         try:
             yield running

@@ -136,3 +136,18 @@ def test_the_lease_of_a_task_is_not_released(fleet_store: RecordStore) -> None:
     submit(fleet_store, "j")
     with pytest.raises(InvalidParameter, match="a lease of a task given; allowed: of units"):
         fleet_store.fleet.release([claimed(fleet_store).lease])
+
+
+def test_a_unit_that_its_host_and_a_cluster_both_see_is_one_and_stays_local(fleet_store: RecordStore) -> None:
+    fleet = fleet_store.fleet
+    through_ray = replace(HOST, executor="ray")
+
+    def registered(*units: Unit) -> list[Unit]:
+        for unit in units:
+            fleet.register_units([unit], seen_seconds=LONG)
+        return [row.unit for row in fleet.units()]
+
+    assert registered(through_ray) == [through_ray]
+    assert registered(HOST, through_ray) == [HOST]
+    unseen(fleet_store, HOST.uuid)  # the worker of the host has left
+    assert registered(through_ray) == [through_ray]

@@ -142,7 +142,8 @@ class Observer:
         """Read the trials of every job beyond those seen."""
         for job in list(self.jobs.values()):
             for task in range(len(WORKLOADS)):
-                for trial in self.read(job, task, self.next_sequence.get((job, task), 0)):
+                start = self.next_sequence.get((job, task), 0)
+                for trial in self.read(job, task, start) if start < self.trials else ():
                     self.seen[trial["record_id"]] = trial
                     self.next_sequence[job, task] = trial["sequence"] + 1
 

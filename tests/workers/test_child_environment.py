@@ -8,7 +8,7 @@ import pytest
 from tilewright.runtime.devices import host_target
 from tilewright.tests.contracts.test_executors import children_of, marked
 from tilewright.tests.workers.faulty_kernels import add_one, schedule
-from tilewright.workers.child_environment import scrubbed, visible
+from tilewright.workers.child_environment import ray_variables, scrubbed, visible
 from tilewright.workers.local import LocalExecutor
 
 
@@ -45,3 +45,19 @@ def test_what_is_let_through_is_listed() -> None:
 
 def test_a_gpu_is_shown_by_its_uuid() -> None:
     assert visible("cuda", "GPU-1") == {"CUDA_VISIBLE_DEVICES": "GPU-1"} and visible("llvm", "CPU-1") == {}
+
+
+def test_who_has_a_token_shows_it_to_a_ray_cluster(tmp_path: Path) -> None:
+    """Ray looks for it in the same three places."""
+    home = {"HOME": str(tmp_path), "PGPASSWORD": "secret"}
+    assert ray_variables(home) == {}
+    assert ray_variables({**home, "RAY_AUTH_TOKEN": "t"}) == {"RAY_AUTH_TOKEN": "t", "RAY_AUTH_MODE": "token"}
+    (tmp_path / ".ray").mkdir()
+    token = tmp_path / ".ray" / "auth_token"
+    token.write_text("t")
+    assert ray_variables(home) == {"RAY_AUTH_MODE": "token"}
+    assert ray_variables({**home, "RAY_AUTH_MODE": "disabled"}) == {"RAY_AUTH_MODE": "disabled"}
+    elsewhere = {"RAY_AUTH_TOKEN_PATH": str(token)}
+    assert ray_variables(elsewhere) == {**elsewhere, "RAY_AUTH_MODE": "token"}
+    missing = {**home, "RAY_AUTH_TOKEN_PATH": str(tmp_path / "missing")}
+    assert "RAY_AUTH_MODE" not in ray_variables(missing)

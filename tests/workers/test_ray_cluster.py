@@ -5,11 +5,12 @@ Nodes carry a label with the name of a host that they stand for, so that each ha
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,15 +149,17 @@ def test_a_probe_finds_the_units_of_every_node_but_no_processor_of_a_head_withou
 
 
 def test_the_child_that_probes_a_cluster_dies_with_its_parent() -> None:
-    """It asks an address where nobody answers (TEST-NET-1, RFC 5737), for which Ray waits long."""
-    script = "from tilewright.workers.probe import cluster_units\ncluster_units('192.0.2.1:6379')"
-    parent = psutil.Popen([sys.executable, "-c", script])
-    await_true(lambda: any("cluster_probe" in " ".join(child.cmdline()) for child in parent.children()))
-    probing = parent.children()
-    await_true(lambda: all(child.num_threads() > 1 for child in probing))  # Ray is at work in it
-    parent.kill()
-    parent.wait()
-    _, alive = psutil.wait_procs(probing, timeout=20)
+    """It asks an address where somebody listens and never answers, for which Ray waits long."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        script = f"from tilewright.workers.probe import cluster_units\ncluster_units('{address}')"
+        parent = psutil.Popen([sys.executable, "-c", script])
+        with closing(silent.accept()[0]):
+            (probing,) = parent.children()
+            assert "cluster_probe" in " ".join(probing.cmdline())
+            parent.kill()
+            parent.wait()
+    _, alive = psutil.wait_procs([probing], timeout=20)
     assert not alive
 
 

@@ -1,0 +1,127 @@
+"""Simulated devices: task workers as the service has them, on PostgreSQL, but with an executor that builds and times
+nothing. A trial takes a fixed time, and its result follows from the workload and the schedule.
+
+Everything else is real: leases, claims, strategies, recording, preparation of the next task.
+"""
+
+import hashlib
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+
+from tilewright.core.fleet import TaskClaim, Unit
+from tilewright.core.record import MeasuredOn
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Profile, Toolchain
+from tilewright.core.trial import Clocks, Timed, Trial
+from tilewright.db.store import RecordStore
+from tilewright.service.settings import Settings
+from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
+from tilewright.service.task_worker import TaskWorker, WorkerSetup
+from tilewright.service.wiring import JobExecutor
+from tilewright.te.key import workload_key
+from tilewright.te.workload import Workload
+from tilewright.workers.probe import local_unit
+
+SEEN_SECONDS = 86_400.0
+
+
+class SimulatedExecutor:
+    """See ``wiring.JobExecutor``."""
+
+    overlaps = True
+
+    def __init__(self, unit: Unit, cache: str, trial_seconds: float) -> None:
+        self.heartbeat: Callable[[], object] = lambda: None
+        self.allowed: Callable[[], float] = lambda: 0.0
+        self.measured_on = MeasuredOn(unit.device, Toolchain({"simulated": "1"}), Profile(cache))
+        self._trial_seconds = trial_seconds
+
+    def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None:
+        """There is nothing to be done ahead."""
+
+    def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
+        for position, schedule in enumerate(schedules):
+            self.heartbeat()
+            self.allowed()
+            time.sleep(self._trial_seconds)
+            clocks = Clocks(time=self._trial_seconds)
+            yield position, Trial(schedule, Timed((_seconds(workload, schedule),)), clocks)
+
+    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
+        return [(_seconds(workload, schedule),) * 5 for schedule in schedules]
+
+    def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
+        return None
+
+    def peaks(self) -> dict[str, float]:
+        return {}
+
+    def abandon(self) -> None:
+        """Nothing is under way."""
+
+    def close(self) -> None:
+        """There is nothing to be closed."""
+
+
+def _seconds(workload: Workload, schedule: Schedule) -> float:
+    """What a schedule takes: 1 to 2 microseconds, by a hash."""
+    digest = hashlib.sha256(f"{workload_key(workload)} {schedule.key}".encode()).digest()
+    return 1e-6 * (1.0 + int.from_bytes(digest[:4]) / (1 << 32))
+
+
+class SimulatedTaskWorker(TaskWorker):
+    """A task worker whose executor is a simulated one."""
+
+    trial_seconds = 0.05
+
+    def _executor_for(self, claim: TaskClaim) -> JobExecutor:
+        if self._executor is None:
+            self._executor = SimulatedExecutor(self._setup.unit, claim.cache, self.trial_seconds)
+            self._executor.heartbeat, self._executor.allowed = self._keeper.beat, self._keeper.guard
+        return self._executor
+
+
+def simulated_unit(number: int) -> Unit:
+    """A processor on a host of its own, so that no other unit shuts it out."""
+    here = local_unit()
+    device = replace(here.device, name="simulated processor", measured={})
+    return Unit(f"SIMULATED-{number}", device, f"simulated-{number}")
+
+
+def work(url: str, number: int, trial_seconds: float) -> None:
+    """Be the task worker of a simulated unit until there are no tasks for a while."""
+    unit = simulated_unit(number)
+    with RecordStore(url) as store:
+        store.fleet.register_units([unit], seen_seconds=SEEN_SECONDS)
+        setup = WorkerSetup(Settings(database_url=url), unit, False, unit.classes, ("local",), None)
+        told, pipe = multiprocessing.Pipe()
+        threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
+        worker = SimulatedTaskWorker(setup, TaskStore(store, store.fleet), ServerPipe(pipe))
+        worker.trial_seconds = trial_seconds
+        worker.run()
+
+
+def _ignore(*_: object) -> None:
+    """There is no pool that would want to hear of the worker."""
+
+
+@contextmanager
+def simulated_fleet(url: str, units: int, trial_seconds: float) -> Iterator[None]:
+    """Have so many simulated units inside the block, each with a task worker in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    workers: list[BaseProcess] = [
+        context.Process(target=work, args=(url, number, trial_seconds), daemon=True) for number in range(units)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
