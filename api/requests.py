@@ -206,6 +206,23 @@ class BestQuery(ConditionsIn):
     )
 
 
+class ReleaseIn(RequestModel):
+    """Names a release to make, and whose best schedules it has; without conditions it has those of all."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "2026-11"}]})
+
+    name: Name
+    device_key: Key | None = None
+    toolchain_key: Key | None = None
+    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+
+
+class PromotionIn(RequestModel):
+    """Names the release that a channel is to point to."""
+
+    release: Name
+
+
 class ExplainIn(ExpressionIn):
     """Says what is explained. Without a schedule it is the best known one, or else the first of the sketch."""
 

@@ -30,6 +30,7 @@ from .metrics import Metrics
 from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
+from .releases import Releases
 from .settings import Settings
 from .submit import checked, checked_key, new_id
 from .task_worker_pool import TaskWorkerPool
@@ -83,6 +84,8 @@ class Service:
         self._store = store
         sketches = wiring.sketch_versions()
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
+        self.releases = Releases(store.releases, sketches, settings)
+        """The use cases of releases and channels."""
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
         self.fleet = Fleet(store.fleet, self._changed)
@@ -90,7 +93,9 @@ class Service:
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
-                settings.model_copy(update={"token": None}),  # workers speak to the database, never to the API
+                settings.model_copy(
+                    update={"token": None, "release_key": None}
+                ),  # workers speak to the database, never to the API
                 store,
                 poll_seconds=POLL_SECONDS,
                 on_commit=self._notifier.notify,

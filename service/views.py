@@ -345,6 +345,67 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseView:
+    """Describes a release: best schedules that are frozen under a name. ``sha256`` is the hash of what is in its
+    bundle."""
+
+    name: str
+    created_at: str
+    sha256: str
+    entries: int
+    bundle_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedEntry:
+    """Says what is other for one workload under some conditions. ``before_seconds`` is None where it was added, and
+    ``after_seconds`` where it was removed. ``speedup`` is how often the old time holds the new one."""
+
+    workload_key: str
+    device_key: str
+    toolchain_key: str
+    profile: str
+    before_seconds: float | None
+    after_seconds: float | None
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDiff:
+    """Says what is other in the release ``name`` than in ``against``. The lists are cut where they are long; of the
+    changes the greatest speed-ups come first."""
+
+    name: str
+    against: str
+    added: int
+    removed: int
+    changed: int
+    same: int
+    added_entries: tuple[ChangedEntry, ...]
+    removed_entries: tuple[ChangedEntry, ...]
+    changed_entries: tuple[ChangedEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionView:
+    """Says that a channel began to point to a release. ``how`` is ``promoted`` or ``rolled back``."""
+
+    release: str
+    how: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """Shows a channel: the release that it points to, and those before, the newest first."""
+
+    name: str
+    release: str | None
+    pinned: bool
+    history: tuple[PromotionView, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunningService:
     """Names a service that runs on an embedded database and answers on ``url``. It answers with the same ``instance``
     there; another one answers when it has ended. ``lasting`` says whether it runs until somebody stops it; otherwise it
