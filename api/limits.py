@@ -7,6 +7,8 @@ MAX_JSON_DEPTH = 300
 """How deeply arrays and objects may be nested. An expression of 128 levels needs two each, and there is a body around
 it."""
 MAX_TASKS = 64
+MAX_LOOKUP_KEYS = 1_000
+"""How many workloads one request may look up."""
 MAX_PAGE_SIZE = 500
 MAX_EVENT_STREAMS = 48
 """How many event streams may be open: each holds one thread of the server."""
@@ -19,6 +21,7 @@ NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
 TARGET_PATTERN = r"^[A-Za-z0-9_.:+-]{1,64}$"
 UNIT_PATTERN = r"^[A-Za-z0-9_.:+-]{1,64}$"
 FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+CHANNEL_PATTERN = r"^[a-z]{1,16}$"
 KEY_PATTERN = r"^[0-9a-f]{64}$"
 IDEMPOTENCY_KEY_PATTERN = r"^[!-~]{1,64}$"
 MAX_ID = (1 << 63) - 1

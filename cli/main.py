@@ -11,7 +11,23 @@ from rich.console import Console
 from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
-from . import best, db, devices, explain, export, job, operators, queue, records, serve, tenants, tune, worker, workers
+from . import (
+    best,
+    db,
+    devices,
+    explain,
+    export,
+    job,
+    operators,
+    queue,
+    records,
+    release,
+    serve,
+    tenants,
+    tune,
+    worker,
+    workers,
+)
 from .context import CommandContext
 from .exits import Exit, exit_code
 
@@ -36,6 +52,7 @@ app.add_typer(job.app, name="job")
 app.add_typer(workers.app, name="workers")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(records.app, name="records")
+app.add_typer(release.app, name="release")
 app.add_typer(db.app, name="db")
 
 

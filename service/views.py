@@ -68,9 +68,24 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedLoss:
+    """Says how much slower a relaxed answer may be than the best schedule of what was asked for: 0.1 is a tenth.
+
+    ``low`` to ``high`` is the 90 % interval. The three figures are None where nothing is known of such a loss.
+    ``pairs`` is how many pairs of held-out records they come from, and ``ground`` says what those are.
+    """
+
+    median: float | None
+    low: float | None
+    high: float | None
+    pairs: int
+    ground: str
+
+
+@dataclass(frozen=True, slots=True)
 class BestView:
     """This is the best record that a look-up found. ``match`` is ``exact``, or names the identity parts that were
-    relaxed to find it."""
+    relaxed to find it. ``expected_loss`` says how much that may cost; it is None for an exact match."""
 
     record_id: int
     job_id: str
@@ -87,6 +102,7 @@ class BestView:
     evidence: Evidence
     created_at: str
     match: tuple[str, ...] = ("exact",)
+    expected_loss: ExpectedLoss | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +342,67 @@ class DeviceView:
     info: DeviceInfo
     key: str
     present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseView:
+    """Describes a release: best schedules that are frozen under a name. ``sha256`` is the hash of what is in its
+    bundle."""
+
+    name: str
+    created_at: str
+    sha256: str
+    entries: int
+    bundle_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedEntry:
+    """Says what is other for one workload under some conditions. ``before_seconds`` is None where it was added, and
+    ``after_seconds`` where it was removed. ``speedup`` is how often the old time holds the new one."""
+
+    workload_key: str
+    device_key: str
+    toolchain_key: str
+    profile: str
+    before_seconds: float | None
+    after_seconds: float | None
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDiff:
+    """Says what is other in the release ``name`` than in ``against``. The lists are cut where they are long; of the
+    changes the greatest speed-ups come first."""
+
+    name: str
+    against: str
+    added: int
+    removed: int
+    changed: int
+    same: int
+    added_entries: tuple[ChangedEntry, ...]
+    removed_entries: tuple[ChangedEntry, ...]
+    changed_entries: tuple[ChangedEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionView:
+    """Says that a channel began to point to a release. ``how`` is ``promoted`` or ``rolled back``."""
+
+    release: str
+    how: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """Shows a channel: the release that it points to, and those before, the newest first."""
+
+    name: str
+    release: str | None
+    pinned: bool
+    history: tuple[PromotionView, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,21 @@ add a noun, write its file and add its line to the table.
 
 from fastapi import APIRouter
 
-from . import devices, events, fleet, fleet_pages, health, jobs, operators, pages, records, schedules, sign_in, trials
+from . import (
+    devices,
+    events,
+    fleet,
+    fleet_pages,
+    health,
+    jobs,
+    operators,
+    pages,
+    records,
+    releases,
+    schedules,
+    sign_in,
+    trials,
+)
 
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
@@ -14,6 +28,7 @@ ROUTES: dict[str, APIRouter] = {
     "events": events.router,
     "trials": trials.router,
     "records": records.router,
+    "releases": releases.router,
     "operators": operators.router,
     "devices": devices.router,
     "fleet": fleet.router,
