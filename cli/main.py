@@ -11,7 +11,23 @@ from rich.console import Console
 from .. import __version__
 from ..core.errors import TilewrightError
 from ..service.settings import Settings
-from . import best, db, devices, explain, export, job, operators, queue, records, serve, tenants, tune, worker, workers
+from . import (
+    best,
+    db,
+    devices,
+    explain,
+    export,
+    job,
+    model,
+    operators,
+    queue,
+    records,
+    serve,
+    tenants,
+    tune,
+    worker,
+    workers,
+)
 from .context import CommandContext
 from .exits import Exit, exit_code
 
@@ -33,6 +49,7 @@ app.command("queue")(queue.queue)
 app.command("devices")(devices.devices)
 app.command("operators")(operators.operators)
 app.add_typer(job.app, name="job")
+app.add_typer(model.app, name="model")
 app.add_typer(workers.app, name="workers")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(records.app, name="records")

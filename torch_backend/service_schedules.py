@@ -2,28 +2,36 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..api.client import Client
 from ..api.client_errors import Missing
+from ..core.budget import Budget
 from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
+from ..graph.partition import ForeignCall
+from ..graph.program import Program
 
 TIMEOUT_SECONDS = 2.0
 """How long a process waits for all answers together before it takes defaults."""
+JOB_RETRIES = 8
+"""How often a call about a job is repeated: the job goes on while the connection is away."""
 
 log = logging.getLogger("tilewright")
 
 
 class ServiceSchedules:
-    """It asks for one workload after the other. When the service does not answer, what is missing counts as unknown."""
+    """When the service does not answer, what is missing counts as unknown. ``identity`` holds the keys of this
+    machine's device and toolchain (``device_key``, ``toolchain_key``); what is left out is that of the service's."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, identity: Mapping[str, str] | None = None) -> None:
         self._client = client
+        self._identity = dict(identity or {})
 
     @classmethod
-    def at(cls, address: str) -> "ServiceSchedules":
-        return cls(Client(address, timeout_seconds=TIMEOUT_SECONDS, retries=0))
+    def at(cls, address: str, identity: Mapping[str, str] | None = None) -> "ServiceSchedules":
+        return cls(Client(address, timeout_seconds=TIMEOUT_SECONDS, retries=0), identity)
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         found: dict[str, Schedule] = {}
@@ -32,7 +40,7 @@ class ServiceSchedules:
             if time.monotonic() > until:
                 break
             try:
-                best = self._client.best(key)
+                best = self._client.best(key, **self._identity)
             except Missing:
                 continue
             except TilewrightError as error:
@@ -40,3 +48,26 @@ class ServiceSchedules:
                 break
             found[key] = Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
         return found
+
+    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+        keys = list(program.tasks)
+        foreign = Counter(str(c.node.attributes["target"]) for c in program.calls if isinstance(c, ForeignCall))
+        try:
+            with Client(self._client.address, retries=JOB_RETRIES) as client:
+                workloads = [(task.workload, task.count, _label(program, key)) for key, task in program.tasks.items()]
+                model = client.add_model(name, workloads, foreign)
+                job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))))
+                log.info("job %s of %s tunes the %d workloads of %s", job.id, client.address, len(keys), name)
+                for event in client.events(job.id):
+                    if event.kind == "task" and "stop_reason" in event.data:
+                        yield self.find(keys)
+        except TilewrightError as error:
+            log.warning("%s is not tuned any further: %s", name, error.message)
+            return
+        yield self.find(keys)
+
+
+def _label(program: Program, key: str) -> str:
+    """The operators of the first kernel of a workload."""
+    call = program.kernels[program.kernel_keys.index(key)]
+    return " ".join(program.graph.producers[n].op for n in call.nodes)
