@@ -13,6 +13,7 @@ from ..service.service import Service
 from ..service.settings import Settings
 from .access import AccessToken
 from .guard import RequestGuard, host_name
+from .lookup_batches import LookupBatches
 from .openapi import openapi_of
 from .problem_handlers import install_problem_handlers
 from .routes import ROUTES
@@ -42,6 +43,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     )
     app.state.service = service
     app.state.streams = EventStreams()
+    app.state.lookups = LookupBatches(service.look_up)
     app.state.access = None if settings.token is None else AccessToken(settings.token)
     app.state.stopping = lambda: False
     install_problem_handlers(app)

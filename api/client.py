@@ -12,6 +12,7 @@ It needs the extra ``client`` only. Methods raise the errors of ``client_errors`
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -22,9 +23,8 @@ from pydantic import BaseModel, ValidationError
 from ..core.budget import Budget
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
-from ..te.json import workload_to_json
-from ..te.workload import Workload
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
+from .client_lookups import LookupMethods, Task, expression_body
 from .fleet_responses import (
     AttemptList,
     AttemptOut,
@@ -35,12 +35,12 @@ from .fleet_responses import (
     UnitList,
     UnitOut,
 )
+from .lookup_cache import LookupCache
 from .model_requests import ModelTimingIn
 from .model_responses import ModelOut, ModelPage
 from .problem import ProblemDetails
 from .requests import ExpressionIn
 from .responses import (
-    BestOut,
     DeviceList,
     DeviceOut,
     EventList,
@@ -64,7 +64,6 @@ from .sse import read_events
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8421"
 Model = TypeVar("Model", bound=BaseModel)
-Task = ExpressionIn | Workload
 _STREAM_READ_SECONDS = 60.0
 """The service sends something at least every 15 seconds; silence for longer is a lost connection."""
 
@@ -74,12 +73,13 @@ def operator_task(operator: str, parameters: Mapping[str, object] | None = None)
     return ExpressionIn(operator=operator, parameters=dict(parameters or {}))
 
 
-class Client:
+class Client(LookupMethods):
     """Connects to a service. Threads may share a client. Close it, or use it in a ``with``.
 
     ``token`` is what a service that has one wants to see. ``retries`` is how often a call is repeated after a
     connection error or a 503; the pause before it grows each time. All calls may be repeated: reads are safe, and
-    ``submit`` always carries an Idempotency-Key.
+    ``submit`` always carries an Idempotency-Key. Answers of look-ups are kept, and with a ``cache_folder`` for other
+    processes too: one that has not changed is not sent again.
     """
 
     def __init__(
@@ -90,8 +90,10 @@ class Client:
         timeout_seconds: float = 60.0,
         retries: int = 5,
         transport: httpx2.BaseTransport | None = None,
+        cache_folder: Path | None = None,
     ) -> None:
         self.address = address.rstrip("/")
+        self.cache = LookupCache(cache_folder)
         self._retries = retries
         self._http = httpx2.Client(
             base_url=self.address,
@@ -244,32 +246,6 @@ class Client:
         """Return every layer of a trial's schedule as text."""
         return _parsed(ExplanationOut, self._send("GET", f"/v1/trials/{record_id:d}/source"))
 
-    def best(
-        self,
-        workload_key: str,
-        *,
-        device_key: str | None = None,
-        toolchain_key: str | None = None,
-        profile: str | None = None,
-        target: str | None = None,
-    ) -> BestOut:
-        """Return the best schedule known for a workload key. Raises Missing when there is none."""
-        query = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
-        return _parsed(BestOut, self._send("GET", "/v1/schedules/best", params={"workload_key": workload_key, **query}))
-
-    def lookup(
-        self,
-        task: Task,
-        *,
-        device_key: str | None = None,
-        toolchain_key: str | None = None,
-        profile: str | None = None,
-        target: str | None = None,
-    ) -> BestOut:
-        """Return the best schedule known for an expression. Raises Missing when there is none."""
-        rest = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile, "target": target}
-        return _parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=_expression(task) | _given(rest)))
-
     def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
         """Return every layer of a schedule: by default of the best one known, else of the sketch's first. ``target`` is
         what code is made for: a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
@@ -328,7 +304,7 @@ class Client:
     ) -> ModelOut:
         """Store a model: its workloads as (task, how often it occurs, label), and the operators that its own library
         computes with how often each occurs. The same model is stored once."""
-        parts = [_expression(task) | {"count": count, "label": label} for task, count, label in workloads]
+        parts = [expression_body(task) | {"count": count, "label": label} for task, count, label in workloads]
         body = {"name": name, "workloads": parts, "foreign_calls": dict(foreign_calls or {})}
         return _parsed(ModelOut, self._send("POST", "/v1/models", json=body))
 
@@ -483,7 +459,7 @@ def _job_body(
     chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
     defaults = {"tenant": "default", "priority": 0, "deadline_seconds": None, "fresh": False}
     return {
-        "tasks": [_expression(task) for task in tasks],
+        "tasks": [expression_body(task) for task in tasks],
         "budget": _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
         "strategy": strategy,
         "seed": seed,
@@ -495,16 +471,10 @@ def _job_body(
     }
 
 
-def _expression(task: Task) -> dict[str, Any]:
-    if isinstance(task, Workload):
-        return {"workload": workload_to_json(task)}
-    return task.model_dump(exclude_none=True)
-
-
 def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
     """Return the body that says what is explained or exported."""
     given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
-    return _expression(task) | _given(given)
+    return expression_body(task) | _given(given)
 
 
 def _given(values: Mapping[str, object]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ MAX_JSON_DEPTH = 300
 it."""
 MAX_TASKS = 64
 MAX_MODEL_WORKLOADS = 256
+MAX_LOOKUP_KEYS = 1_000
+"""How many workloads one request may look up."""
 MAX_PAGE_SIZE = 500
 MAX_EVENT_STREAMS = 48
 """How many event streams may be open: each holds one thread of the server."""

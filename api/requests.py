@@ -3,7 +3,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.config import JsonDict
 
 from ..core.budget import Budget
@@ -150,28 +150,59 @@ class ScheduleIn(RequestModel):
 _EXPRESSION: JsonDict = {"operator": "matmul", "parameters": {"m": 512, "n": 512, "k": 512}}
 
 
-class LookupIn(ExpressionIn):
-    """Says which best schedule is looked up. Identity parts that are left out are relaxed."""
+Relaxable = Literal["profile", "toolchain", "device"]
+"""These identity parts may give way in a look-up (``service.lookup.RELAXABLE``)."""
+
+
+class ConditionsIn(RequestModel):
+    """Says under which conditions the best schedule is looked up. Parts that are left out are those of the service's
+    own machine."""
+
+    device_key: Key | None = None
+    toolchain_key: Key | None = None
+    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+    target: TargetName | None = Field(
+        default=None,
+        description="Which device of the host supplies the parts that are left out; or the architecture of the device "
+        "whose key is given, such as llvm:x86-64.",
+    )
+    relax: list[Relaxable] = Field(
+        default_factory=list,
+        max_length=3,
+        description="Which parts may give way where no record matches all; none: the match is exact.",
+    )
+
+    def parts(self) -> dict[str, Any]:
+        """Return what ``Service.conditions`` takes."""
+        return {name: getattr(self, name) for name in ConditionsIn.model_fields}
+
+
+class LookupIn(ExpressionIn, ConditionsIn):
+    """Says which best schedule is looked up."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_EXPRESSION]})
 
-    device_key: Key | None = None
-    toolchain_key: Key | None = None
-    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
-    target: TargetName | None = Field(
-        default=None, description="Which device of the host is meant where no key is given."
-    )
+
+class BatchLookupIn(ConditionsIn):
+    """Says of which workloads the best schedules are looked up."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"workload_keys": ["0" * 64]}]})
+
+    workload_keys: list[Key] = Field(min_length=1, max_length=limits.MAX_LOOKUP_KEYS)
 
 
-class BestQuery(RequestModel):
-    """This is the query of GET /v1/schedules/best. Identity parts that are left out are relaxed."""
+def _names(given: object) -> object:
+    return given.split(",") if isinstance(given, str) else given
+
+
+class BestQuery(ConditionsIn):
+    """This is the query of GET /v1/schedules/best."""
 
     workload_key: Key
-    device_key: Key | None = None
-    toolchain_key: Key | None = None
-    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
-    target: TargetName | None = Field(
-        default=None, description="Which device of the host is meant where no key is given."
+    relax: Annotated[list[Relaxable], BeforeValidator(_names)] = Field(
+        default_factory=list,
+        max_length=3,
+        description="Which parts may give way where no record matches all, with commas between them.",
     )
 
 

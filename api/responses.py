@@ -85,8 +85,15 @@ class ClocksOut(ResponseModel):
     overhead: float
 
 
+ORACLE = "float64 reference of the workload"
+"""What the outputs of every trial are compared with."""
+
+
 class EvidenceOut(ResponseModel):
-    """Says why the result can be trusted. ``max_error`` is relative to the tolerance: at most 1 passes."""
+    """Says why the result can be trusted. Every output was compared with ``oracle``. ``max_error`` is relative to the
+    tolerance: at most 1 passes. ``environment`` has what the sensors of the device and of its host said."""
+
+    oracle: str = ORACLE
 
     input_seed: int
     max_error: float | None
@@ -100,8 +107,20 @@ class EvidenceOut(ResponseModel):
     environment: Annotated[dict[str, float], BeforeValidator(plain)]
 
 
+class ExpectedLossOut(ResponseModel):
+    """Says how much slower the schedule may be than the best one of what was asked for: 0.1 is a tenth. The figures are
+    null where nothing is known of such a loss."""
+
+    median: float | None
+    low: float | None = Field(description="Where the 90 % interval begins.")
+    high: float | None = Field(description="Where the 90 % interval ends.")
+    pairs: int = Field(description="How many pairs of held-out records the figures come from.")
+    ground: str = Field(description="What those pairs are, or why there are too few.")
+
+
 class BestOut(ResponseModel):
-    """This is the best record. ``match`` is ``exact``, or names the identity parts that were relaxed to find it."""
+    """This is the best record, with the evidence for it. ``match`` is ``exact``, or names the identity parts that were
+    relaxed to find it."""
 
     record_id: int
     job_id: str
@@ -118,6 +137,15 @@ class BestOut(ResponseModel):
     evidence: EvidenceOut
     created_at: str
     match: tuple[str, ...]
+    expected_loss: ExpectedLossOut | None = Field(
+        default=None, description="What the relaxed parts may cost; null for an exact match."
+    )
+
+
+class BatchOut(ResponseModel):
+    """Holds the best record of each workload that was asked for, in that order; null where there is none."""
+
+    answers: tuple[BestOut | None, ...]
 
 
 class BudgetOut(ResponseModel):

@@ -16,20 +16,23 @@ def best(
     subject: Annotated[str | None, typer.Argument(help="A workload key, or an operator.")] = None,
     parameters: Annotated[list[str] | None, typer.Argument(help="The operator's parameters, NAME=VALUE.")] = None,
     workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
-    device: Annotated[str | None, typer.Option(help="Only on the device with this key.")] = None,
+    device: Annotated[str | None, typer.Option(help="The key of another device than this machine's.")] = None,
     target: Annotated[
         str | None, typer.Option(help="Which device stands for this machine: llvm, cuda, cuda:1.")
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="Only under this measuring profile, like warm-v1.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Another measuring profile, like cold-v1.")] = None,
+    relax: Annotated[
+        list[str] | None, typer.Option(help="What may give way where nothing fits: profile, toolchain, device.")
+    ] = None,
 ) -> None:
     """Show the best schedule known for an expression, and which identity parts were relaxed to find it."""
     given: CommandContext = context.obj
     with given.client() as client:
         if subject is not None and re.fullmatch(r"[0-9a-f]{64}", subject):
-            found = client.best(subject, device_key=device, profile=profile, target=target)
+            found = client.best(subject, device_key=device, profile=profile, target=target, relax=relax or ())
         else:
             task = read_task(subject, parameters or [], workload)
-            found = client.lookup(task, device_key=device, profile=profile, target=target)
+            found = client.lookup(task, device_key=device, profile=profile, target=target, relax=relax or ())
     if given.as_json:
         given.print_json(found)
     else:

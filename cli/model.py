@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from ..api.client import Client
-from ..api.client_errors import Missing
 from ..api.model_requests import ModelTimingIn
 from ..api.model_responses import ModelOut
 from ..core.budget import Budget
@@ -138,14 +137,11 @@ def bench(
 
 def known_schedules(client: Client, keys: list[str]) -> dict[str, Schedule]:
     """The schedules that a service knows, by key of the workload."""
-    found = {}
-    for key in keys:
-        try:
-            best = client.best(key).schedule
-        except Missing:
-            continue
-        found[key] = Schedule.of(best.sketch, best.version, best.knobs)
-    return found
+    found = [best for best in client.best_of_many(keys, relax=("profile", "toolchain", "device")) if best is not None]
+    return {
+        best.workload_key: Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
+        for best in found
+    }
 
 
 def _add(client: Client, model: ModelProgram, name: str) -> ModelOut:

@@ -7,7 +7,17 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..api.responses import BestOut, DeviceOut, FailedOut, JobOut, ScheduleOut, TaskOut, TimedOut, TrialOut
+from ..api.responses import (
+    BestOut,
+    DeviceOut,
+    ExpectedLossOut,
+    FailedOut,
+    JobOut,
+    ScheduleOut,
+    TaskOut,
+    TimedOut,
+    TrialOut,
+)
 
 
 def duration(seconds: float | None) -> str:
@@ -98,6 +108,13 @@ def best_panel(task: TaskOut) -> RenderableType:
     return Panel(_pairs(rows), title=task_name(task), border_style="green")
 
 
+def expected_loss(loss: ExpectedLossOut) -> str:
+    """Show what a relaxed answer may cost."""
+    if loss.median is None or loss.low is None or loss.high is None:
+        return loss.ground
+    return f"{loss.median:.1%} (90 %: {loss.low:.1%} to {loss.high:.1%}), from {loss.ground}"
+
+
 def best_answer(best: BestOut) -> RenderableType:
     """Show the answer of a look-up."""
     gflops = "-" if best.gflops is None else f"{best.gflops:.4g} GFLOP/s"
@@ -105,6 +122,7 @@ def best_answer(best: BestOut) -> RenderableType:
         ("time", Text(f"{duration(best.seconds)} ± {100 * best.spread:.1f} %", style="bold green")),
         ("speed", gflops),
         ("match", ", ".join(best.match)),
+        *([] if best.expected_loss is None else [("expected loss", expected_loss(best.expected_loss))]),
         ("schedule", f"{best.schedule.sketch} version {best.schedule.version}"),
         ("knobs", knobs(best.schedule)),
         ("device", best.device_name),

@@ -1,59 +1,205 @@
-"""Finds the fastest record of a workload with indexes alone.
+"""Keeps the fastest record of each identity ready to be answered, and finds it by one entry of one index.
 
-One statement looks the first entry of four indexes up. Level 0 matches all identity parts. Level 1 accepts any
-measuring profile, level 2 any toolchain as well, and level 3 any device as well. The lowest level that has a record
-wins. The statement is built once, when this module is imported.
+Whoever adds a timed trial calls ``keep_best``, and whoever changes what trials are ranked by calls ``rank_again``, in
+the transaction that does it. An identity here is (workload, device, toolchain, profile, sketch, its version). Among
+equal times the schedule's key decides, and then the record's id.
 """
 
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, bindparam, literal, select, union_all
+from sqlalchemy import Connection, Result, Select, Table, bindparam, delete, func, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from .rows import BestRow
-from .tables import devices, toolchains, trials, workloads
-from .trials import FULL, best_of
+from ..core.trial import Evidence, Timed
+from .rows import AnswerRow
+from .tables import best_records, devices, measured_on, toolchains, trials, workloads
+from .trials import FULL, trial_of
 
-_WORKLOAD = trials.c.workload == (
-    select(workloads.c.id).where(workloads.c.key == bindparam("workload_key")).scalar_subquery()
-)
-_DEVICE = trials.c.device == select(devices.c.id).where(devices.c.key == bindparam("device_key")).scalar_subquery()
-_TOOLCHAIN = trials.c.toolchain == (
-    select(toolchains.c.id).where(toolchains.c.key == bindparam("toolchain_key")).scalar_subquery()
-)
-_PROFILE = trials.c.profile == bindparam("profile")
+ORACLE = "float64 reference of the workload"
+"""What the outputs of every trial are compared with."""
+FILLED_AT_ONCE = 1_000
+"""How many records are entered at once when the table is filled."""
+_IDENTITY = ("workload", "device", "toolchain", "profile", "sketch", "sketch_version")
+_RANK = (trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
+_KEY = ("workload_key", "measured_on", "sketch", "sketch_version")
 
 
-def _fastest(level: int, *conditions: ColumnElement[bool]) -> Select[Any]:
-    found = (
-        select(trials.c.id, literal(level, Integer).label("level"))
-        .where(trials.c.seconds.is_not(None), *conditions)
-        .order_by(trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
-        .limit(1)
-        .subquery()
+def _is_on() -> ColumnElement[bool]:
+    columns = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
+    return best_records.c.measured_on == (
+        select(measured_on.c.id).where(*(column == bindparam(column.name) for column in columns)).scalar_subquery()
     )
-    return select(found.c.id, found.c.level)
 
 
-_LEVELS = union_all(
-    _fastest(0, _WORKLOAD, _DEVICE, _TOOLCHAIN, _PROFILE),
-    _fastest(1, _WORKLOAD, _DEVICE, _TOOLCHAIN),
-    _fastest(2, _WORKLOAD, _DEVICE),
-    _fastest(3, _WORKLOAD),
-).subquery()
-_BEST = FULL.join(_LEVELS, _LEVELS.c.id == trials.c.id).order_by(_LEVELS.c.level).limit(1)
+_ANSWER = (
+    best_records.c.workload_key,
+    best_records.c.sketch,
+    best_records.c.sketch_version,
+    best_records.c.record_id,
+    best_records.c.rank_seconds,
+    best_records.c.schedule_key,
+    best_records.c.answer,
+)
+_ONE = best_records.c.workload_key == bindparam("workload_key")
+_MANY = best_records.c.workload_key.in_(bindparam("workload_keys", expanding=True))
+_PARTS = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
+_EXACT_ONE: Select[Any] = select(*_ANSWER).where(_ONE, _is_on())
+_EXACT_MANY: Select[Any] = select(*_ANSWER).where(_MANY, _is_on())
+_ANY: Select[Any] = (
+    select(*_ANSWER, *_PARTS).join(measured_on, measured_on.c.id == best_records.c.measured_on).where(_MANY)
+)
 
 
-def find_best(
-    connection: Connection, workload_key: str, device_key: str | None, toolchain_key: str | None, profile: str | None
-) -> BestRow | None:
-    """Return the fastest record of the lowest level that has one; among equals the schedule key and then the record id
-    decide. A part that is None matches no record: the levels that ask for it are empty then."""
-    identity = {
-        "workload_key": workload_key,
-        "device_key": device_key,
-        "toolchain_key": toolchain_key,
-        "profile": profile,
+def find_exact(
+    connection: Connection, workload_keys: Sequence[str], device_key: str, toolchain_key: str, profile: str
+) -> list[AnswerRow]:
+    """Return what is kept of these workloads under these conditions: one row for each sketch and version."""
+    parts = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+    found: Result[Any]
+    if len(workload_keys) == 1:
+        found = connection.execute(_EXACT_ONE, {"workload_key": workload_keys[0], **parts})
+    else:
+        found = connection.execute(_EXACT_MANY, {"workload_keys": list(workload_keys), **parts})
+    return [AnswerRow(*row, device_key, toolchain_key, profile) for row in found]
+
+
+def find_any(connection: Connection, workload_keys: Sequence[str]) -> list[AnswerRow]:
+    """Return what is kept of these workloads under any conditions."""
+    return [AnswerRow(*row) for row in connection.execute(_ANY, {"workload_keys": list(workload_keys)})]
+
+
+def answer_of(row: RowMapping) -> str:
+    """Return a row of ``trials.FULL`` with a time as the JSON object that look-ups answer with."""
+    trial = trial_of(row)
+    outcome = trial.outcome
+    assert isinstance(outcome, Timed)
+    seconds = outcome.seconds
+    data = {
+        "record_id": row["id"],
+        "job_id": row["job_id"],
+        "workload_key": row["workload_key"],
+        "device_key": row["device_key"],
+        "device_name": row["device_name"],
+        "toolchain_key": row["toolchain_key"],
+        "profile": row["profile"],
+        "schedule": trial.schedule.to_json(),
+        "seconds": seconds,
+        "spread": outcome.spread,
+        "samples": outcome.final_samples or outcome.samples,
+        "gflops": row["flops"] / seconds / 1e9 if row["flops"] else None,
+        "evidence": {"oracle": ORACLE, **_evidence(trial.evidence)},
+        "created_at": row["created_at"],
     }
-    row = connection.execute(_BEST, identity).mappings().first()
-    return None if row is None else best_of(row)
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _evidence(evidence: Evidence) -> dict[str, object]:
+    """Return evidence as an object: what is unknown or no finite number is null."""
+    data: dict[str, object] = {}
+    for name in Evidence.__slots__:
+        value = getattr(evidence, name)
+        data[name] = None if isinstance(value, float) and not math.isfinite(value) else value
+    data["environment"] = {name: number for name, number in evidence.environment.items() if math.isfinite(number)}
+    return data
+
+
+_PLACE = (
+    (measured_on.c.device_key == devices.c.key)
+    & (measured_on.c.toolchain_key == toolchains.c.key)
+    & (measured_on.c.profile == trials.c.profile)
+)
+_KEPT = (
+    (best_records.c.workload_key == workloads.c.key)
+    & (best_records.c.measured_on == measured_on.c.id)
+    & (best_records.c.sketch == trials.c.sketch)
+    & (best_records.c.sketch_version == trials.c.sketch_version)
+)
+_KEPT_RANK = (best_records.c.rank_seconds, best_records.c.schedule_key, best_records.c.record_id)
+_FASTER = (
+    FULL.outerjoin(measured_on, _PLACE)
+    .outerjoin(best_records, _KEPT)
+    .where(trials.c.id.in_(bindparam("record_ids", expanding=True)), trials.c.seconds.is_not(None))
+    .where(best_records.c.record_id.is_(None) | (tuple_(*_RANK) < tuple_(*_KEPT_RANK)))
+)
+"""Selects the timed records among the given ones that are faster than what is kept of their identity."""
+
+
+def keep_best(connection: Connection, record_ids: Sequence[int]) -> None:
+    """Enter these records where they are timed and faster than what is kept of their identity."""
+    rows = connection.execute(_FASTER, {"record_ids": list(record_ids)}).mappings().all()
+    _enter(connection, [_entry(connection, row) for row in rows])
+
+
+def rank_again(connection: Connection, job: int, task: int) -> None:
+    """Find the fastest record anew for every identity that the timed trials of a task have."""
+    identity = [trials.c[name] for name in _IDENTITY]
+    of_task = (trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
+    entries = []
+    for values in connection.execute(select(*identity).where(*of_task).distinct().order_by(*identity)).all():
+        of_identity = [column == value for column, value in zip(identity, values, strict=True)]
+        fastest = FULL.where(*of_identity, trials.c.seconds.is_not(None)).order_by(*_RANK).limit(1)
+        entry = _entry(connection, connection.execute(fastest).mappings().one())
+        # whoever enters a faster one meanwhile waits for this lock or is seen below
+        kept = [best_records.c[name] == entry[name] for name in _KEY]
+        connection.execute(select(best_records.c.record_id).where(*kept).with_for_update())
+        entries.append(_entry(connection, connection.execute(fastest).mappings().one()))
+    _enter(connection, entries, always=True)
+
+
+def fill_best(connection: Connection) -> None:
+    """Empty the table and fill it from all trials."""
+    connection.execute(delete(best_records))
+    connection.execute(delete(measured_on))
+    place = func.row_number().over(partition_by=[trials.c[name] for name in _IDENTITY], order_by=_RANK)
+    ranked = select(trials.c.id, place.label("place")).where(trials.c.seconds.is_not(None)).subquery()
+    numbers = list(connection.execute(select(ranked.c.id).where(ranked.c.place == 1).order_by(ranked.c.id)).scalars())
+    for first in range(0, len(numbers), FILLED_AT_ONCE):
+        keep_best(connection, numbers[first : first + FILLED_AT_ONCE])
+
+
+def _entry(connection: Connection, row: RowMapping) -> dict[str, object]:
+    return {
+        "workload_key": row["workload_key"],
+        "measured_on": _number_of(connection, (row["device_key"], row["toolchain_key"], row["profile"])),
+        "sketch": row["sketch"],
+        "sketch_version": row["sketch_version"],
+        "record_id": row["id"],
+        "rank_seconds": row["rank_seconds"],
+        "schedule_key": row["schedule_key"],
+        "answer": answer_of(row),
+    }
+
+
+def _number_of(connection: Connection, parts: tuple[str, str, str]) -> int:
+    names = [column.name for column in _PARTS]
+    find = select(measured_on.c.id).where(*(column == value for column, value in zip(_PARTS, parts, strict=True)))
+    found = connection.execute(find).scalar()
+    if found is None:  # another process may add the same row at the same moment
+        new = _insert(connection, measured_on).values(dict(zip(names, parts, strict=True)))
+        connection.execute(new.on_conflict_do_nothing())
+        found = connection.execute(find).scalar_one()
+    return int(found)
+
+
+def _enter(connection: Connection, entries: Iterable[Mapping[str, object]], *, always: bool = False) -> None:
+    """Write entries in one order, so that no two transactions wait for each other."""
+    ordered = sorted(entries, key=lambda entry: tuple(entry[name] for name in _KEY))
+    if not ordered:
+        return
+    statement = _insert(connection, best_records)
+    new = {column.name: statement.excluded[column.name] for column in best_records.columns}
+    rank = tuple_(new["rank_seconds"], new["schedule_key"], new["record_id"])
+    changed = {name: value for name, value in new.items() if name not in _KEY}
+    upsert = statement.on_conflict_do_update(
+        index_elements=_KEY, set_=changed, where=None if always else rank < tuple_(*_KEPT_RANK)
+    )
+    connection.execute(upsert, ordered)
+
+
+def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)

@@ -10,6 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from ..core.errors import StoreError
+from .best import fill_best
 from .driver_errors import display_name
 from .engine import Database
 from .tables import metadata
@@ -42,8 +43,8 @@ def check(database: Database) -> None:
 
 
 def upgrade(database: Database, to: str = "head") -> tuple[str | None, str]:
-    """Run the missing migrations in one transaction; return the migrations (before, after). Raises StoreError for a
-    newer database."""
+    """Run the missing migrations in one transaction, and fill what follows from other tables; return the migrations
+    (before, after). Raises StoreError for a newer database."""
     with database.writing() as connection:
         before = current(connection)
         _refuse_newer(database, before)
@@ -52,6 +53,8 @@ def upgrade(database: Database, to: str = "head") -> tuple[str | None, str]:
             config.attributes["connection"] = connection
             config.attributes["metadata"] = metadata
             command.upgrade(config, to)
+            if to == "head":
+                fill_best(connection)
     return before, head() if to == "head" else to
 
 

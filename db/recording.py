@@ -9,6 +9,7 @@ from sqlalchemy.engine import RowMapping
 from ..core.errors import Conflict
 from ..core.fleet import Lease, Wanted
 from ..core.trial import Outcome, Timed
+from .best import keep_best, rank_again
 from .jobs import add_event, add_events, load_task, number_of_job, touch_job, update_task
 from .leases import guard_task
 from .rows import NewTrial, StoredTrial
@@ -52,6 +53,7 @@ def record_trial(
     counters: dict[str, object] = {"trials": new.sequence + 1, "losses": 0}
     best = isinstance(outcome, Timed) and _is_better(connection, new, outcome, task)
     if isinstance(outcome, Timed):
+        keep_best(connection, [record_id])
         if best:
             counters.update(best_trial=record_id, best_seconds=outcome.rank_seconds)
     else:
@@ -114,6 +116,7 @@ def record_remeasurement(
     number = number_of_job(connection, job_id)
     load_task(connection, number, position, lock=True)
     best = update_remeasured(connection, number, position, outcomes)
+    rank_again(connection, number, position)
     update_task(connection, number, position, best_trial=best["id"], best_seconds=best["rank_seconds"])
     touch_job(connection, job_id)
     finalists = sum(bool(timed.final_samples) for timed in outcomes.values())

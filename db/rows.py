@@ -93,6 +93,36 @@ class BestRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """Holds the fastest record of one identity. ``answer`` is the record as a JSON object in text."""
+
+    workload_key: str
+    sketch: str
+    sketch_version: int
+    record_id: int
+    rank_seconds: float
+    schedule_key: str
+    answer: str
+    device_key: str
+    toolchain_key: str
+    profile: str
+
+    @property
+    def rank(self) -> tuple[float, str, int]:
+        """What decides between two rows: the lower is the better."""
+        return self.rank_seconds, self.schedule_key, self.record_id
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRow:
+    """Says what the fastest schedule of ``served`` loses where ``asked`` is the fastest: 0.1 is a tenth."""
+
+    asked: AnswerRow
+    served: AnswerRow
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRow:
     """Holds a task as it is stored. ``failures`` maps ``stage:reason`` to how many trials failed so."""
 

@@ -15,7 +15,7 @@ from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
 from .admission import admit_job
-from .best import find_best
+from .best import find_any, find_exact
 from .catalog import keep_device, load_devices, load_measured, load_workload
 from .driver_errors import DuplicateKey
 from .encode import now
@@ -28,7 +28,7 @@ from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
 from .recording import record_remeasurement, record_trial
 from .rows import (
-    BestRow,
+    AnswerRow,
     EventRow,
     FailureRow,
     JobRow,
@@ -40,10 +40,12 @@ from .rows import (
     NewTunedModel,
     PointRow,
     StoredTrial,
+    TransferRow,
     TrialRow,
     TunedModelRow,
 )
 from .tables import idempotency_keys, jobs
+from .transfers import load_transfers
 from .tuned_models import add_timing, admit_model_job, keep_tuned_model, load_tuned_model, page_of_tuned_models
 
 
@@ -308,16 +310,26 @@ class RecordStore:
             job_rows.load_task(connection, number, task)
             return trial_rows.load_failures(connection, number, task)
 
-    def best(
-        self, workload_key: str, *, device_key: str | None, toolchain_key: str | None, profile: str | None
-    ) -> BestRow | None:
-        """Return the fastest record of a workload with all parts as given. Where there is none, accept any profile,
-        then any toolchain as well, then any device as well."""
+    def answers(
+        self, workload_keys: Sequence[str], *, device_key: str, toolchain_key: str, profile: str
+    ) -> list[AnswerRow]:
+        """Return the fastest records of workloads under exactly these conditions, one for each sketch and version, in
+        no order. This is one statement, whatever the number of keys."""
         with self.database.autocommit() as connection:
-            return find_best(connection, workload_key, device_key, toolchain_key, profile)
+            return find_exact(connection, workload_keys, device_key, toolchain_key, profile)
+
+    def answers_anywhere(self, workload_keys: Sequence[str]) -> list[AnswerRow]:
+        """Return the fastest records of workloads, one for each identity, in no order."""
+        with self.database.autocommit() as connection:
+            return find_any(connection, workload_keys)
+
+    def transfers(self, sketches: Mapping[str, int], *, limit: int) -> list[TransferRow]:
+        """Return what schedules lose under other conditions than those where they are the fastest (``transfers``)."""
+        with self.database.reading() as connection:
+            return load_transfers(connection, sketches, limit)
 
     def near(self, operator: str, *, limit: int) -> tuple[NearRow, ...]:
-        """Return workloads of an operator that have a timed record, newest first."""
+        """Return workloads of the newest ``limit`` tasks of an operator that have a timed record, newest first."""
         with self.database.reading() as connection:
             return trial_rows.find_near(connection, operator, limit)
 

@@ -158,7 +158,15 @@ tasks = Table(
     Column("weight", Float, nullable=False, server_default="1"),
     Column("trial_limit", Integer),
     Index(None, "workload"),
-    Index(None, "operator"),
+)
+TUNED = text("best_trial IS NOT NULL")
+Index(
+    "ix_tasks_tuned",
+    tasks.c.operator,
+    tasks.c.job.desc(),
+    tasks.c.position,
+    sqlite_where=TUNED,
+    postgresql_where=TUNED,
 )
 READY, LEASED, BLOCKED = text("state = 'ready'"), text("state = 'leased'"), text("state = 'blocked'")
 Index(
@@ -285,22 +293,40 @@ trials = Table(
 )
 
 TIMED = text("seconds IS NOT NULL")
-# One partial index serves the exact look-up, and one serves each step by which a look-up may be relaxed. The winner is
-# the first entry of its index, however many records there are.
-for _columns in (
-    ("workload", "device", "toolchain", "profile"),
-    ("workload", "device", "toolchain"),
-    ("workload", "device"),
-    ("workload",),
-):
-    Index(
-        "ix_trials_best_by_" + "_".join(_columns),
-        *(trials.c[name] for name in (*_columns, "rank_seconds", "schedule_key", "id")),
-        sqlite_where=TIMED,
-        postgresql_where=TIMED,
-    )
+Index(
+    "ix_trials_best_by_workload_device_toolchain_profile",
+    *(trials.c[name] for name in ("workload", "device", "toolchain", "profile", "rank_seconds", "schedule_key", "id")),
+    sqlite_where=TIMED,
+    postgresql_where=TIMED,
+)
 BY_UNIT = text("unit IS NOT NULL")
 Index("ix_trials_unit", trials.c.unit, trials.c.id, sqlite_where=BY_UNIT, postgresql_where=BY_UNIT)
+
+measured_on = Table(
+    "measured_on",
+    metadata,
+    Column("id", NUMBER, primary_key=True),
+    Column("device_key", KEY, nullable=False),
+    Column("toolchain_key", KEY, nullable=False),
+    Column("profile", String(32), nullable=False),
+    UniqueConstraint("device_key", "toolchain_key", "profile"),
+)
+
+# What look-ups read (``best``): the fastest record of each identity, ready to be answered. It follows from ``trials``,
+# and every upgrade fills it again.
+best_records = Table(
+    "best_records",
+    metadata,
+    Column("workload_key", KEY, primary_key=True),
+    Column("measured_on", ForeignKey("measured_on.id"), primary_key=True),
+    Column("sketch", String(64), primary_key=True),
+    Column("sketch_version", Integer, primary_key=True, autoincrement=False),
+    Column("record_id", BigInteger, nullable=False),
+    Column("rank_seconds", Float, nullable=False),
+    Column("schedule_key", KEY, nullable=False),
+    Column("answer", Text, nullable=False),
+    Index(None, "record_id"),
+)
 
 events = Table(
     "events",

@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Select, func, insert, or_, select, tuple_, update
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import NotFound
@@ -238,23 +238,17 @@ def load_failures(connection: Connection, job: int, task: int) -> tuple[FailureR
 
 
 def find_near(connection: Connection, operator: str, limit: int) -> tuple[NearRow, ...]:
-    """Return workloads of an operator that have a timed record, newest first."""
-    latest = (
-        select(tasks.c.workload, func.max(tasks.c.job).label("job"))
-        .where(tasks.c.operator == operator, tasks.c.best_trial.is_not(None))
-        .group_by(tasks.c.workload)
-        .order_by(func.max(tasks.c.job).desc())
-        .limit(limit)
-        .subquery()
-    )
-    query = (
+    """Return workloads of the newest ``limit`` tasks of an operator that have a timed record, newest first."""
+    newest = (
         select(workloads.c.key, tasks.c.parameters)
-        .join(latest, and_(latest.c.job == tasks.c.job, latest.c.workload == tasks.c.workload))
         .join(workloads, workloads.c.id == tasks.c.workload)
-        .where(tasks.c.operator == operator)
+        .where(tasks.c.operator == operator, tasks.c.best_trial.is_not(None))
         .order_by(tasks.c.job.desc(), tasks.c.position)
+        .limit(limit)
     )
-    found = {key: NearRow(key, parameters or {}) for key, parameters in connection.execute(query)}
+    found: dict[str, NearRow] = {}
+    for key, parameters in connection.execute(newest):
+        found.setdefault(key, NearRow(key, parameters or {}))
     return tuple(found.values())
 
 

@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from ..core.budget import StopReason
 from ..core.keys import content_key
 from ..core.policy import DEFAULT_POLICY
-from ..core.trial import Reason, Timed, TrialStage
+from ..core.schedule import Schedule
+from ..core.trial import Evidence, Reason, Timed, TrialStage
 from ..db.recording import gflops
 from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, NewTask, PointRow, TaskRow, TrialRow
 from ..db.task import task_of
 from ..te.json import workload_to_json
+from .lookup import Answer
 from .views import (
     BestView,
     EventView,
@@ -174,8 +176,8 @@ def task_view(row: TaskRow) -> TaskView:
     )
 
 
-def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
-    """Return the best record of a look-up or a task as it is answered."""
+def best_view(row: BestRow) -> BestView:
+    """Return the best record of a task as it is answered."""
     record = row.record
     outcome = record.trial.outcome
     assert isinstance(outcome, Timed)
@@ -195,8 +197,16 @@ def best_view(row: BestRow, match: tuple[str, ...] = ("exact",)) -> BestView:
         gflops=gflops(row.flops, seconds),
         evidence=record.trial.evidence,
         created_at=record.created_at,
-        match=match,
     )
+
+
+def answer_view(answer: Answer) -> BestView:
+    """Return what a look-up found as it is answered."""
+    data = answer.parsed()
+    data["schedule"] = Schedule.from_json(data["schedule"])
+    data["samples"] = tuple(data["samples"])
+    data["evidence"] = Evidence(**{name: value for name, value in data["evidence"].items() if name != "oracle"})
+    return BestView(**data, match=answer.match, expected_loss=answer.expected_loss)
 
 
 def trial_view(row: TrialRow) -> TrialView:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from ..core.errors import NotFound, UnsupportedTarget
+from ..core.errors import UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.trial import Outcome, Timed
@@ -14,9 +14,8 @@ from ..te.key import workload_key
 from ..te.text import workload_text
 from ..te.workload import Workload
 from . import wiring
-from .lookup import LocalIdentity, RecordQuery, find_best
 from .roofline import roofline
-from .views import Explanation, ExportView, Section
+from .views import BestView, Explanation, ExportView, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,14 @@ class CompilationInput:
 
 
 def compilation_input(
-    store: RecordStore,
     workload: Workload,
     compiled_for: MeasuredOn | None,
     *,
     schedule: Schedule | None = None,
     record: TrialRow | None = None,
+    best: BestView | None = None,
 ) -> CompilationInput:
-    """Choose the schedule: that of ``record``, or ``schedule``, or the best known, or the first of the space.
+    """Choose the schedule: that of ``record``, or ``schedule``, or ``best``, or the first of the space.
 
     Code is made for ``compiled_for``, also when the record was measured on another device. Raises UnsupportedTarget.
     """
@@ -48,12 +47,8 @@ def compilation_input(
         return CompilationInput(workload, record.record.trial.schedule, compiled_for, record.record.trial.outcome)
     if schedule is not None:
         return CompilationInput(workload, schedule, compiled_for)
-    try:
-        found = find_best(store, RecordQuery(workload_key(workload)), LocalIdentity.of(compiled_for))
-        if wiring.fits(workload, compiled_for.device.target, found.schedule):
-            return CompilationInput(workload, found.schedule, compiled_for, Timed((found.seconds,)))
-    except NotFound:
-        pass
+    if best is not None and wiring.fits(workload, compiled_for.device.target, best.schedule):
+        return CompilationInput(workload, best.schedule, compiled_for, Timed((best.seconds,)))
     return CompilationInput(workload, wiring.first_schedule(workload, compiled_for.device.target), compiled_for)
 
 

@@ -1,86 +1,174 @@
 """Looks the best schedule up.
 
-Identity parts that a query leaves out are those of this machine: its device, its toolchain, and a warm cache. When no
-record matches all of them, they are relaxed one after the other, the least important first: the measuring profile (the
-same kernel, timed in another way), then the toolchain (the same device, built in another way), then the device.
-``match`` names the parts in which the record that was found differs from the query.
+A look-up is strict: it serves records of this workload, device, toolchain and measuring profile, of sketches in the
+version that this program has. ``relax`` names what may give way. Of the records that are left, those that differ in the
+fewest parts win; a device weighs more than a toolchain, which weighs more than a profile. Times of different devices
+or profiles are never compared: where several are left, the one with the newest record is taken. Another device must
+have the architecture of the one that was asked for.
+
+    rows = records of the workload of current sketches that differ in relaxed parts alone
+    group = the rows of least weight, of one device and one profile
+    answer = the fastest of the group
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ..core.errors import NotFound
-from ..core.record import MeasuredOn
-from ..core.target import Profile
+from ..core.errors import InvalidParameter
+from ..core.target import DeviceInfo
+from ..db.rows import AnswerRow
 from ..db.store import RecordStore
-from .convert import best_view, distance
-from .views import BestView
+from .identity import LocalIdentity
+from .views import ExpectedLoss
 
-MAX_NEAREST = 3
-"""How many near workloads the error of a miss names."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordQuery:
-    """Says what is looked up. A part that is None is that of this machine."""
-
-    workload_key: str
-    device_key: str | None = None
-    toolchain_key: str | None = None
-    profile: str | None = None
+RELAXABLE: tuple[str, ...] = ("profile", "toolchain", "device")
+"""What may give way, the least important first."""
+_WEIGHTS = {name: 1 << place for place, name in enumerate(RELAXABLE)}
 
 
 @dataclass(frozen=True, slots=True)
-class LocalIdentity:
-    """Holds the identity parts of this machine. The keys are None where it has no device."""
+class Conditions:
+    """Says under which conditions records are looked up, and which of these may give way. ``code`` is the (kind,
+    architecture) that the device runs, where that is known without the database."""
 
-    device_key: str | None = None
-    toolchain_key: str | None = None
-    profile: str = str(Profile())
+    device_key: str
+    toolchain_key: str
+    profile: str
+    relax: frozenset[str] = frozenset()
+    code: tuple[str, str] | None = None
 
     @classmethod
-    def of(cls, measured_on: MeasuredOn | None) -> "LocalIdentity":
-        """Return the identity of what jobs are measured on."""
-        if measured_on is None:
-            return cls()
-        return cls(measured_on.device.key, measured_on.toolchain.key, str(measured_on.profile))
+    def of(
+        cls,
+        local: LocalIdentity,
+        device_key: str | None = None,
+        toolchain_key: str | None = None,
+        profile: str | None = None,
+        relax: Iterable[str] = (),
+    ) -> "Conditions":
+        """Fill parts that are not given from ``local``. Raises InvalidParameter for a part that cannot give way."""
+        chosen = frozenset(relax)
+        for name in sorted(chosen - set(RELAXABLE)):
+            raise InvalidParameter(f"{name[:80]!r} cannot give way; allowed: {', '.join(RELAXABLE)}", field="relax")
+        # no record has an empty key: there is no device here, and none was given
+        device, toolchain = device_key or local.device_key or "", toolchain_key or local.toolchain_key or ""
+        return cls(device, toolchain, profile or local.profile, chosen, local.code)
 
 
-def find_best(store: RecordStore, query: RecordQuery, local: LocalIdentity) -> BestView:
-    """Return the fastest of the records that match best. Raises NotFound."""
-    device = query.device_key or local.device_key
-    toolchain = query.toolchain_key or local.toolchain_key
-    profile = query.profile or local.profile
-    row = store.best(query.workload_key, device_key=device, toolchain_key=toolchain, profile=profile)
-    if row is None:
-        raise NotFound(f"no timed record of workload {query.workload_key}", field="workload_key")
-    identity = row.record.identity
-    parts = (
-        ("profile", profile, identity.profile),
-        ("toolchain", toolchain, identity.toolchain_key),
-        ("device", device, identity.device_key),
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Holds what a look-up found. ``record`` is the record as a JSON object in text, and ``relaxed`` the identity parts
+    in which it differs from what was asked for; none: it matches exactly."""
+
+    record: str
+    relaxed: tuple[str, ...] = ()
+    expected_loss: ExpectedLoss | None = None
+
+    @property
+    def match(self) -> tuple[str, ...]:
+        """Return ``exact``, or the parts that were relaxed."""
+        return self.relaxed or ("exact",)
+
+    def parsed(self) -> dict[str, Any]:
+        """Return the record as a mapping."""
+        found: dict[str, Any] = json.loads(self.record)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Says why a look-up found nothing: ``reason`` is a part of a sentence."""
+
+    reason: str = "no timed record has this device, toolchain and profile"
+
+
+LossOf = Callable[[str, frozenset[str]], ExpectedLoss]
+"""Returns the expected loss of an answer: of the kind of its device, and of what was relaxed."""
+
+
+class Lookups:
+    """Answers look-ups from a database. ``sketches`` maps each sketch to its version: others are never served."""
+
+    def __init__(self, store: RecordStore, sketches: Mapping[str, int], expected_loss: LossOf) -> None:
+        self._store = store
+        self._sketches = sketches
+        self._expected_loss = expected_loss
+        self._devices: dict[str, DeviceInfo] = {}
+
+    def find(self, workload_keys: Sequence[str], wanted: Conditions) -> list[Answer | Miss]:
+        """Return the answer for every key, in order. This takes one statement; where keys without an exact record may
+        relax a part, it takes another."""
+        rows = self._store.answers(
+            workload_keys,
+            device_key=wanted.device_key,
+            toolchain_key=wanted.toolchain_key,
+            profile=wanted.profile,
+        )
+        by_key = _by_workload(rows)
+        found: dict[str, Answer | Miss] = {key: self._exact(by_key.get(key, ())) for key in workload_keys}
+        missing = [key for key, answer in found.items() if isinstance(answer, Miss)]
+        if missing and wanted.relax:
+            by_key = _by_workload(self._store.answers_anywhere(missing))
+            alike = self._alike(wanted) if "device" in wanted.relax else frozenset()
+            for key in missing:
+                found[key] = self._relaxed(by_key.get(key, ()), wanted, alike)
+        return [found[key] for key in workload_keys]
+
+    def _exact(self, rows: Sequence[AnswerRow]) -> Answer | Miss:
+        current = [row for row in rows if self._sketches.get(row.sketch) == row.sketch_version]
+        if current:
+            return Answer(min(current, key=lambda row: row.rank).answer)
+        return Miss("its records are of earlier versions of their sketches") if rows else Miss()
+
+    def _relaxed(self, rows: Sequence[AnswerRow], wanted: Conditions, alike: Collection[str]) -> Answer | Miss:
+        groups: dict[tuple[tuple[str, ...], str, str], list[AnswerRow]] = {}
+        for row in rows:
+            parts = differing(row, wanted)
+            if self._sketches.get(row.sketch) != row.sketch_version or not wanted.relax.issuperset(parts):
+                continue
+            if "device" in parts and row.device_key not in alike:
+                continue
+            groups.setdefault((parts, row.device_key, row.profile), []).append(row)
+        if not groups:
+            return Miss("no timed record matches, though parts may give way")
+        parts, device_key, _ = chosen = min(
+            groups, key=lambda group: (_weight(group[0]), -max(row.record_id for row in groups[group]))
+        )
+        best = min(groups[chosen], key=lambda row: row.rank)
+        kind = self._known(device_key)
+        loss = self._expected_loss("" if kind is None else kind.target.kind, frozenset(parts))
+        return Answer(best.answer, parts, loss)
+
+    def _alike(self, wanted: Conditions) -> frozenset[str]:
+        """Return the keys of known devices that run the same code as the one that is asked for."""
+        asked = self._known(wanted.device_key)
+        code = wanted.code if asked is None else (asked.target.kind, asked.target.arch)
+        return frozenset(k for k, info in self._devices.items() if (info.target.kind, info.target.arch) == code)
+
+    def _known(self, device_key: str) -> DeviceInfo | None:
+        if device_key not in self._devices:
+            self._devices.update({info.key: info for info in self._store.devices()})
+        return self._devices.get(device_key)
+
+
+def differing(row: AnswerRow, wanted: Conditions) -> tuple[str, ...]:
+    """Return the identity parts in which a record differs from what is wanted, the least important first."""
+    pairs = (
+        (row.profile, wanted.profile),
+        (row.toolchain_key, wanted.toolchain_key),
+        (row.device_key, wanted.device_key),
     )
-    differing = tuple(name for name, asked, found in parts if asked is not None and asked != found)
-    return best_view(row, differing or ("exact",))
+    return tuple(name for name, (has, asked) in zip(RELAXABLE, pairs, strict=True) if has != asked)
 
 
-def miss_error(
-    store: RecordStore, query: RecordQuery, operator: str | None, parameters: Mapping[str, object] | None
-) -> NotFound:
-    """Return the error for a workload without a timed record. It names the nearest workloads of the same operator."""
-    if operator is None:
-        origin = store.origin(query.workload_key)
-        if origin is not None:
-            operator, parameters = origin
-    message = f"no timed record of workload {query.workload_key}"
-    if operator is None:
-        return NotFound(message, field="workload_key")
-    near = sorted(store.near(operator, limit=200), key=lambda row: distance(parameters or {}, row.parameters))
-    if not near:
-        return NotFound(f"{message}, nor of any other {operator}", field="workload_key")
-    listed = "; ".join(f"{row.workload_key} ({_text(row.parameters)})" for row in near[:MAX_NEAREST])
-    return NotFound(f"{message}; nearest known {operator}: {listed}", field="workload_key")
+def _weight(parts: Iterable[str]) -> int:
+    return sum(_WEIGHTS[name] for name in parts)
 
 
-def _text(parameters: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in parameters.items())
+def _by_workload(rows: Iterable[AnswerRow]) -> dict[str, list[AnswerRow]]:
+    found: dict[str, list[AnswerRow]] = {}
+    for row in rows:
+        found.setdefault(row.workload_key, []).append(row)
+    return found

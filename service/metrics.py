@@ -4,7 +4,7 @@ What this process does is counted since its start. Figures of the database are g
 the same ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -12,6 +12,7 @@ from ..core.fleet import AttemptEnd, TaskState, UnitState
 from ..core.trial import Failed, Trial
 from ..db.rows import FleetFigures
 from .fleet_views import UnitView
+from .lookup import Answer, Miss
 from .views import JobState
 
 BUCKETS_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -33,9 +34,10 @@ class Metrics:
             buckets=BUCKETS_SECONDS,
             registry=self.registry,
         )
-        self._lookups = Counter(
+        lookups = Counter(
             "tilewright_lookups", "Best-schedule look-ups since the start.", ["match"], registry=self.registry
         )
+        self._exact, self._relaxed, self._misses = (lookups.labels(match) for match in ("exact", "relaxed", "miss"))
         self._thread = Gauge(
             "tilewright_job_thread_alive", "1 unless jobs should run here and do not.", registry=self.registry
         )
@@ -61,9 +63,10 @@ class Metrics:
         for clock in ("search", "compile", "check", "time", "overhead"):
             self._stages.labels(clock).observe(getattr(trial.clocks, clock))
 
-    def lookup(self, match: str) -> None:
-        """Count a look-up. ``match`` is ``exact``, ``relaxed`` or ``miss``."""
-        self._lookups.labels(match).inc()
+    def looked_up(self, found: Iterable[Answer | Miss]) -> None:
+        """Count look-ups."""
+        for answer in found:
+            (self._misses if isinstance(answer, Miss) else self._relaxed if answer.relaxed else self._exact).inc()
 
     def text(
         self, jobs: Mapping[str, int], figures: FleetFigures, units: Sequence[UnitView], *, thread_alive: bool

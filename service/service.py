@@ -3,8 +3,9 @@
 import functools
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Self
 
 import structlog
@@ -16,13 +17,17 @@ from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore, holder_of
 from ..te.json import workload_from_json
+from ..te.key import workload_key
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
+from .expected_loss import LossEstimates
 from .explain import CompilationInput, compilation_input, explain, export
 from .fleet import Fleet
 from .health import check_health
-from .lookup import LocalIdentity, RecordQuery, find_best, miss_error
+from .identity import LocalIdentity
+from .lookup import RELAXABLE, Answer, Conditions, Lookups, Miss
 from .metrics import Metrics
+from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
 from .settings import Settings
@@ -77,11 +82,13 @@ class Service:
         """A random name of this run of the service."""
         self.metrics_registry = Metrics()
         self._store = store
+        sketches = wiring.sketch_versions()
+        self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
         self.fleet = Fleet(store.fleet, self._changed)
         """The use cases of units, the queue and tenants."""
-        self.models = TunedModels(store, self._identity_of, self.submit)
+        self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
         """The use cases of models that users run."""
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
@@ -230,6 +237,41 @@ class Service:
 
     # results
 
+    def conditions(
+        self,
+        *,
+        device_key: str | None = None,
+        toolchain_key: str | None = None,
+        profile: str | None = None,
+        target: str | None = None,
+        relax: Iterable[str] = (),
+    ) -> Conditions:
+        """Return the conditions of a look-up. ``target`` says which device of this machine supplies the parts that are
+        left out; the default is its processor. ``relax`` names what may give way (``service.lookup``).
+
+        Raises InvalidParameter and UnsupportedTarget.
+        """
+        if None not in (device_key, toolchain_key, profile):
+            local = LocalIdentity(code=targets.named_code(target))
+        elif target is not None:
+            local = LocalIdentity.of(self._compiled_for(target))
+        else:
+            local = self._local_identity
+            if device_key not in (None, local.device_key):
+                local = replace(local, code=None)
+        return Conditions.of(local, device_key, toolchain_key, profile, relax)
+
+    def look_up(self, workload_keys: Sequence[str], wanted: Conditions) -> list[Answer | Miss]:
+        """Return the best record of each workload, or why there is none, in order."""
+        found = self._lookups.find(workload_keys, wanted)
+        self.metrics_registry.looked_up(found)
+        return found
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this process alone has the database open, so that a look-up waits for nobody."""
+        return self._store.embedded
+
     def best(
         self,
         workload_key: str,
@@ -237,26 +279,20 @@ class Service:
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
+        target: str | None = None,
+        relax: Iterable[str] = (),
         operator: str | None = None,
         parameters: Mapping[str, object] | None = None,
-        target: str | None = None,
     ) -> BestView:
-        """Return the fastest record of a workload; ``service.lookup`` says what matches. ``target`` says which device
-        of this machine supplies the parts that are left out; the default is its processor. Raises NotFound that names
-        the nearest workloads known. ``operator`` and ``parameters`` help where the workload was never seen."""
-        query = RecordQuery(
-            valid_key(workload_key, "workload_key"),
-            None if device_key is None else valid_key(device_key, "device_key"),
-            None if toolchain_key is None else valid_key(toolchain_key, "toolchain_key"),
-            None if profile is None else valid_key(profile, "profile"),
-        )
-        try:
-            found = find_best(self._store, query, self._identity_of(target))
-        except NotFound:
-            self.metrics_registry.lookup("miss")
-            raise miss_error(self._store, query, operator, parameters) from None
-        self.metrics_registry.lookup("exact" if found.match == ("exact",) else "relaxed")
-        return found
+        """Return the fastest record of a workload under ``conditions``. Raises NotFound that names the nearest
+        workloads known. ``operator`` and ``parameters`` help where the workload was never seen."""
+        given = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+        parts = {name: None if value is None else valid_key(value, name) for name, value in given.items()}
+        wanted = self.conditions(**parts, target=target, relax=relax)
+        (found,) = self.look_up([valid_key(workload_key, "workload_key")], wanted)
+        if isinstance(found, Miss):
+            raise miss_error(self._store, workload_key, found, operator, parameters)
+        return convert.answer_view(found)
 
     def explain(
         self,
@@ -295,10 +331,15 @@ class Service:
             row = self._store.trial(valid_number(record_id, "record_id"))
             identity = row.record.identity
             chosen = self._like(identity.device_key) if target is None else self._compiled_for(target)
-            return compilation_input(self._store, self.workload_of(identity.workload_key), chosen, record=row)
+            return compilation_input(self.workload_of(identity.workload_key), chosen, record=row)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
-        return compilation_input(self._store, workload, self._compiled_for(target), schedule=schedule)
+        chosen, best = self._compiled_for(target), None
+        if schedule is None and chosen is not None:
+            wanted = Conditions.of(LocalIdentity.of(chosen), relax=RELAXABLE)
+            (found,) = self._lookups.find([workload_key(workload)], wanted)
+            best = convert.answer_view(found) if isinstance(found, Answer) else None
+        return compilation_input(workload, chosen, schedule=schedule, best=best)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Return a workload that the database knows. Raises NotFound."""
@@ -376,11 +417,6 @@ class Service:
 
     def _known_device(self, device_key: str) -> DeviceInfo | None:
         return next((info for info in self._store.devices() if info.key == device_key), None)
-
-    def _identity_of(self, target: str | None) -> LocalIdentity:
-        """Return the identity parts of the device of this machine that ``target`` names; None: its processor. Raises
-        UnsupportedTarget."""
-        return self._local_identity if target is None else LocalIdentity.of(self._compiled_for(target))
 
     @functools.cached_property
     def _local_identity(self) -> LocalIdentity:

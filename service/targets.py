@@ -121,6 +121,12 @@ def compiled_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
     return _usual(DeviceInfo(str(target), target), None)
 
 
+def named_code(text: str | None) -> tuple[str, str] | None:
+    """Return the (kind, architecture) that a target of the form ``KIND:ARCH`` names; None for any other."""
+    kind, colon, arch = (text or "").partition(":")
+    return (kind, arch.partition("+")[0]) if colon and kind in BACKENDS and not arch.isdecimal() else None
+
+
 def _usual(info: DeviceInfo, cache: str | None) -> MeasuredOn:
     profile = profile_of(info.target.kind, cache or default_cache(info.target.kind))
     return MeasuredOn(info, backend_for(info.target).toolchain(info.target), profile)

@@ -1,9 +1,9 @@
 """The use cases of models that users run: add, list, show, tune as a whole, keep the times of whole runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ..core.errors import InvalidParameter, NotFound
+from ..core.errors import InvalidParameter
 from ..core.keys import content_key
 from ..db.encode import now
 from ..db.rows import ModelTimingRow, ModelWorkloadRow, NewTunedModel, TunedModelRow
@@ -11,13 +11,14 @@ from ..db.store import RecordStore
 from ..db.task import task_of
 from ..te.check import check
 from ..te.json import workload_from_json
-from .lookup import LocalIdentity, RecordQuery, find_best
+from .convert import answer_view
+from .lookup import RELAXABLE, Answer, Conditions, Miss
 from .model_views import ModelKernelView, ModelSpec, ModelTimingView, ModelView
 from .page_token import page_size as checked_size
 from .page_token import read_token, write_token
 from .pagination import valid_key
 from .submit import MAX_TASKS
-from .views import BestView, JobSpec, JobView, Page, TaskSpec
+from .views import JobSpec, JobView, Page, TaskSpec
 
 MAX_COUNT = 1_000_000
 """How often a workload, or a foreign operator, may occur in a model."""
@@ -27,17 +28,19 @@ LISTING = ("models",)
 
 
 class TunedModels:
-    """Every method raises StoreError when the database cannot serve. ``identity`` gives the identity parts of the
-    device that a target names, and ``submit`` stores a job that was put together here."""
+    """Every method raises StoreError when the database cannot serve. ``conditions`` and ``find`` are those of look-ups,
+    and ``submit`` stores a job that was put together here."""
 
     def __init__(
         self,
         store: RecordStore,
-        identity: Callable[[str | None], LocalIdentity],
+        conditions: Callable[..., Conditions],
+        find: Callable[[Sequence[str], Conditions], Sequence[Answer | Miss]],
         submit: Callable[[JobSpec], tuple[JobView, bool]],
     ) -> None:
         self._store = store
-        self._identity = identity
+        self._conditions = conditions
+        self._find = find
         self._submit = submit
 
     def add(self, spec: ModelSpec) -> tuple[ModelView, bool]:
@@ -87,18 +90,16 @@ class TunedModels:
         return TaskSpec(workload_from_json(data), weight=float(row.count))
 
     def _view(self, row: TunedModelRow, target: str | None) -> ModelView:
-        local = self._identity(target)
-        if target is None and row.jobs:
-            device = self._store.job(row.jobs[0]).device_key
-            local = local if device is None else replace(local, device_key=device)
-        found = [self._best(workload.workload_key, local) for workload in row.workloads]
-        kernels = [_kernel(part, best, local) for part, best in zip(row.workloads, found, strict=True)]
+        device = None if target is not None or not row.jobs else self._store.job(row.jobs[0]).device_key
+        wanted = self._conditions(device_key=device, target=target, relax=RELAXABLE)
+        found = self._find([workload.workload_key for workload in row.workloads], wanted)
+        kernels = [_kernel(part, answer) for part, answer in zip(row.workloads, found, strict=True)]
         total = sum(kernel.seconds or 0.0 for kernel in kernels)
         return ModelView(
             key=row.key,
             name=row.name,
             created_at=row.created_at,
-            device_key=local.device_key,
+            device_key=wanted.device_key or None,
             kernels=tuple(k if k.seconds is None else replace(k, share=k.seconds / total) for k in kernels),
             foreign_calls=row.foreign_calls,
             kernel_seconds=total,
@@ -109,15 +110,9 @@ class TunedModels:
             ),
         )
 
-    def _best(self, workload_key: str, local: LocalIdentity) -> BestView | None:
-        try:
-            return find_best(self._store, RecordQuery(workload_key), local)
-        except NotFound:
-            return None
 
-
-def _kernel(row: ModelWorkloadRow, best: BestView | None, local: LocalIdentity) -> ModelKernelView:
-    here = best is not None and best.device_key == local.device_key
+def _kernel(row: ModelWorkloadRow, answer: Answer | Miss) -> ModelKernelView:
+    best = None if isinstance(answer, Miss) else answer_view(answer)
     return ModelKernelView(
         workload_key=row.workload_key,
         label=row.label,
@@ -126,7 +121,7 @@ def _kernel(row: ModelWorkloadRow, best: BestView | None, local: LocalIdentity) 
         minimum_bytes=row.minimum_bytes,
         count=row.count,
         best=best,
-        seconds=best.seconds * row.count if best is not None and here else None,
+        seconds=None if best is None or "device" in best.match else best.seconds * row.count,
         share=None,
     )
 

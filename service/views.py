@@ -74,9 +74,24 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedLoss:
+    """Says how much slower a relaxed answer may be than the best schedule of what was asked for: 0.1 is a tenth.
+
+    ``low`` to ``high`` is the 90 % interval. The three figures are None where nothing is known of such a loss.
+    ``pairs`` is how many pairs of held-out records they come from, and ``ground`` says what those are.
+    """
+
+    median: float | None
+    low: float | None
+    high: float | None
+    pairs: int
+    ground: str
+
+
+@dataclass(frozen=True, slots=True)
 class BestView:
     """This is the best record that a look-up found. ``match`` is ``exact``, or names the identity parts that were
-    relaxed to find it."""
+    relaxed to find it. ``expected_loss`` says how much that may cost; it is None for an exact match."""
 
     record_id: int
     job_id: str
@@ -93,6 +108,7 @@ class BestView:
     evidence: Evidence
     created_at: str
     match: tuple[str, ...] = ("exact",)
+    expected_loss: ExpectedLoss | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from .compiled import CompiledShape, Status, host_device, toolchain_of
+from .compiled import CompiledShape, Status
 from .options import Options
 from .schedules import NoSchedules, Schedules
 
@@ -83,9 +83,7 @@ def _schedules(options: Options) -> Schedules:
         return NoSchedules()
     from .service_schedules import ServiceSchedules  # it needs the client's packages
 
-    device = host_device()
-    identity = {"device_key": device.info.key, "toolchain_key": toolchain_of(device).key}
-    return ServiceSchedules.at(options.service, identity)
+    return ServiceSchedules.at(options.service)
 
 
 class CompiledGraph:

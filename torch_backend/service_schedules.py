@@ -1,12 +1,10 @@
 """Tuned schedules from a service (``torch_backend.schedules.Schedules``)."""
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..api.client import Client
-from ..api.client_errors import Missing
 from ..core.budget import Budget
 from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
@@ -14,40 +12,36 @@ from ..graph.partition import ForeignCall
 from ..graph.program import Program
 
 TIMEOUT_SECONDS = 2.0
-"""How long a process waits for all answers together before it takes defaults."""
+"""How long a process waits for an answer before it takes defaults."""
 JOB_RETRIES = 8
 """How often a call about a job is repeated: the job goes on while the connection is away."""
+RELAX = ("profile", "toolchain", "device")
 
 log = logging.getLogger("tilewright")
 
 
 class ServiceSchedules:
-    """When the service does not answer, what is missing counts as unknown. ``identity`` holds the keys of this
-    machine's device and toolchain (``device_key``, ``toolchain_key``); what is left out is that of the service's."""
+    """It asks for all workloads at once. When the service does not answer, none is known. Schedules of other
+    toolchains, devices and profiles are welcome: the kernels are built and checked here."""
 
-    def __init__(self, client: Client, identity: Mapping[str, str] | None = None) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._identity = dict(identity or {})
 
     @classmethod
-    def at(cls, address: str, identity: Mapping[str, str] | None = None) -> "ServiceSchedules":
-        return cls(Client(address, timeout_seconds=TIMEOUT_SECONDS, retries=0), identity)
+    def at(cls, address: str) -> "ServiceSchedules":
+        return cls(Client(address, timeout_seconds=TIMEOUT_SECONDS, retries=0))
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
-        found: dict[str, Schedule] = {}
-        until = time.monotonic() + TIMEOUT_SECONDS
-        for key in workload_keys:
-            if time.monotonic() > until:
-                break
-            try:
-                best = self._client.best(key, **self._identity)
-            except Missing:
-                continue
-            except TilewrightError as error:
-                log.warning("no schedules from %s: %s", self._client.address, error.message)
-                break
-            found[key] = Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
-        return found
+        try:
+            answers = self._client.best_of_many(workload_keys, relax=RELAX)
+        except TilewrightError as error:
+            log.warning("no schedules from %s: %s", self._client.address, error.message)
+            return {}
+        return {
+            best.workload_key: Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
+            for best in answers
+            if best is not None
+        }
 
     def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
         keys = list(program.tasks)

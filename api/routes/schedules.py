@@ -1,45 +1,82 @@
 """Looks the best schedule up by key or by expression, and explains and exports schedules."""
 
-from fastapi import APIRouter, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from typing import Any
 
+from fastapi import APIRouter, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from ...core.errors import NotFound
+from ...service.lookup import Answer, Miss
+from ...service.nearest import miss_message
+from ...service.service import Service
 from ...te.key import workload_key
 from ..compilations import explain_workload, export_workload
 from ..dependencies import ServiceDependency
 from ..expressions import schedule_of, task_of
+from ..lookup_answers import batch_text, best_text, tagged
+from ..problem_handlers import problem_answer
 from ..problem_responses import COMPUTES, FINDS
-from ..requests import BestQuery, ExplainIn, ExportIn, LookupIn
-from ..responses import BestOut, ExplanationOut, ExportOut
+from ..requests import BatchLookupIn, BestQuery, ExplainIn, ExportIn, LookupIn
+from ..responses import BatchOut, BestOut, ExplanationOut, ExportOut
 from ..strict_route import DirectRoute, StrictRoute, refuse_others
 
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=StrictRoute)
 
 
-_PARAMETERS = [
-    {"name": name, "in": "query", "required": name in BestQuery.model_json_schema()["required"], "schema": schema}
-    for name, schema in BestQuery.model_json_schema()["properties"].items()
-]
+_TAG = {"ETag": {"schema": {"type": "string"}, "description": "Strong: a hash of the answer."}}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "What is known.", "headers": _TAG},
+    304: {"description": "The answer is the one that the ETag in If-None-Match names."},
+}
+_IF_NONE_MATCH: dict[str, Any] = {
+    "name": "If-None-Match",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "The ETag of an answer that the client has.",
+}
+
+
+def _query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return the fields of a query as OpenAPI describes parameters. Lists have commas between their items."""
+    described = model.model_json_schema()
+    return [
+        {"name": name, "in": "query", "required": name in described.get("required", []), "schema": schema}
+        | ({"style": "form", "explode": False} if schema.get("type") == "array" else {})
+        for name, schema in described["properties"].items()
+    ]
 
 
 async def best(request: Request) -> Response:
-    """Look up the best schedule known for a workload. Parts of the identity that are not given, or that no record has,
-    are relaxed; `match` says which."""
-    # This is the hot route, so that it does without what costs time in FastAPI: no thread, no dependencies, one
-    # validation of the query, and none of our own answer.
+    """Look up the best schedule known for a workload. The match is exact: this workload, device, toolchain and
+    measuring profile, and a sketch of the present version. Parts that `relax` names may give way where no such record
+    is known; `match` says which did, and `expected_loss` what that may cost. Parts that are left out are those of the
+    service's own machine."""
+    # This is the hot route, so that it does without what costs time in FastAPI: no dependencies, one validation of the
+    # query, and none of our own answer.
     refuse_others(request, BestQuery.model_fields)
     try:
-        wanted = BestQuery.model_validate(dict(request.query_params))
+        asked = BestQuery.model_validate(dict(request.query_params))
     except ValidationError as error:
         raise RequestValidationError([{**e, "loc": ("query", *e["loc"])} for e in error.errors()]) from error
-    view = request.app.state.service.best(
-        wanted.workload_key,
-        device_key=wanted.device_key,
-        toolchain_key=wanted.toolchain_key,
-        profile=wanted.profile,
-        target=wanted.target,
-    )
-    return Response(BestOut.model_validate(view).model_dump_json(), 200, media_type="application/json")
+    service: Service = request.app.state.service
+    key = asked.workload_key
+    if asked.relax or asked.target is not None:
+        found = await run_in_threadpool(_find, service, asked)
+    elif service.embedded:  # one look into an index of a file waits for nobody
+        (found,) = service.look_up([key], service.conditions(**asked.parts()))
+    else:
+        found = await request.app.state.lookups.find(key, service.conditions(**asked.parts()))
+    if isinstance(found, Miss):  # raising it would cost more than the answer of a hit
+        return problem_answer(request, 404, NotFound.code, miss_message(key, found), "workload_key")
+    return tagged(request, best_text(found))
+
+
+def _find(service: Service, asked: BestQuery) -> Answer | Miss:
+    (found,) = service.look_up([asked.workload_key], service.conditions(**asked.parts()))
+    return found
 
 
 router.routes.append(
@@ -50,23 +87,31 @@ router.routes.append(
         operation_id="getBestSchedule",
         tags=["schedules"],
         response_model=BestOut,
-        responses=FINDS,
-        openapi_extra={"parameters": _PARAMETERS},
+        responses={**_ANSWERS, **FINDS},
+        openapi_extra={"parameters": [*_query_parameters(BestQuery), _IF_NONE_MATCH]},
     )
 )
 
 
+@router.post(
+    "/batch_lookup",
+    operation_id="lookUpSchedules",
+    response_model=BatchOut,
+    responses={**_ANSWERS, **COMPUTES},
+    openapi_extra={"parameters": [_IF_NONE_MATCH]},
+)
+def batch_lookup(body: BatchLookupIn, request: Request, service: ServiceDependency) -> Response:
+    """Look up the best schedules of up to 1,000 workloads under the same conditions, as for one."""
+    wanted = service.conditions(**body.parts())
+    return tagged(request, batch_text(service.look_up(body.workload_keys, wanted)))
+
+
 @router.post("/lookup", operation_id="lookUpSchedule", responses=COMPUTES)
 def lookup(body: LookupIn, service: ServiceDependency) -> BestOut:
-    """Look up the best schedule known for an expression: a workload in JSON, or an operator with parameters."""
+    """Look up the best schedule known for an expression: a workload in JSON, or an operator with parameters. Where none
+    is known, the problem names the nearest workloads that have one."""
     task = task_of(service, body)
-    view = service.best(
-        workload_key(task.workload),
-        device_key=body.device_key,
-        toolchain_key=body.toolchain_key,
-        profile=body.profile,
-        target=body.target,
-    )
+    view = service.best(workload_key(task.workload), **body.parts(), operator=task.operator, parameters=task.parameters)
     return BestOut.model_validate(view)
 
 

@@ -15,6 +15,7 @@ from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob, NewTask, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import tasks, trials
+from tilewright.service.wiring import sketch_versions
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.json import workload_to_json
 from tilewright.te.key import workload_key
@@ -26,6 +27,7 @@ HERE = MeasuredOn(
     Toolchain({"llvm": "20", "tilewright": "0.1.0"}),
     Profile(),
 )
+VERSION = sketch_versions()["cpu_loops"]
 FAILURES = (
     Failed(TrialStage.TIME, Reason.TIMEOUT, "no answer for 10 s; the process group was killed"),
     Failed(
@@ -108,7 +110,7 @@ def _trial(job: str, task: int, sequence: int, workload: str, outcome: Timed | F
         "number": sequence,
     }
     evidence = Evidence(3, 0.021, 1e-5, 1e-5, True, True, 0.0011, "ab" * 32, 18_432, {"load": 0.25})
-    trial = Trial(Schedule.of("cpu_loops", 1, knobs), outcome, Clocks(0.002, 0.09, 0.03, 0.2, 0.01), evidence)
+    trial = Trial(Schedule.of("cpu_loops", VERSION, knobs), outcome, Clocks(0.002, 0.09, 0.03, 0.2, 0.01), evidence)
     return NewTrial(job, task, sequence, workload, HERE, trial, 0.35 * (sequence + 1))
 
 

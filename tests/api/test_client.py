@@ -17,7 +17,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.db.store import RecordStore
 from tilewright.te.json import workload_from_json
 from tilewright.te.key import workload_key
-from tilewright.tests.api.filled import keep_job
+from tilewright.tests.api.filled import HERE, keep_job
 from tilewright.tests.api.filled import operator_task as kept_task
 
 MATMUL = operator_task("matmul", {"m": 4, "n": 4, "k": 4})
@@ -74,9 +74,10 @@ def test_what_was_measured_comes_back(client: Client, store: RecordStore) -> Non
     assert timed == sorted(timed)
     columns = client.series("measured")
     assert list(columns.sequence) == list(range(30)) and client.series("measured", after=20).sequence[0] == 21
-    best = client.best(task.workload_key)
-    assert best.seconds == timed[0] and best.schedule.sketch == "cpu_loops"
-    assert client.lookup(operator_task("matmul", {"m": 32, "n": 32, "k": 32})) == best
+    place = {"device_key": HERE.device.key, "toolchain_key": HERE.toolchain.key}
+    best = client.best(task.workload_key, **place)
+    assert best.seconds == timed[0] and best.schedule.sketch == "cpu_loops" and best.match == ("exact",)
+    assert client.lookup(operator_task("matmul", {"m": 32, "n": 32, "k": 32}), **place) == best
     assert client.trial(best.record_id).outcome == next(t.outcome for t in trials if t.record_id == best.record_id)
 
 

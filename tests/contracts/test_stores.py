@@ -1,5 +1,6 @@
 """What every store must do: the same suite on SQLite and on PostgreSQL."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,8 +18,9 @@ from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db import migrate
+from tilewright.db.best import _EXACT_MANY, _EXACT_ONE, fill_best
 from tilewright.db.engine import Database, parse_url
-from tilewright.db.rows import NewJob, NewTask, NewTrial
+from tilewright.db.rows import AnswerRow, NewJob, NewTask, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.tests.db.postgres import PostgresServer, server
 
@@ -222,9 +224,10 @@ def test_a_remeasurement_ranks_anew_and_its_ties_go_by_the_schedules_key(store: 
     order = [row.record.sequence for row in store.trials_by_seconds("j", 0, limit=9)]
     assert order == [*sorted(range(3), key=lambda n: trial(n, 1.0).trial.schedule.key), 4]
     (task,) = store.job("j").tasks
-    found = store.best(TASK.workload_key, device_key=None, toolchain_key=None, profile=None)
-    assert task.best is not None and found is not None and task.best == found
-    assert found.record.sequence == order[0]
+    (found,) = kept(store)
+    assert task.best is not None and task.best.record.id == found.record_id
+    assert task.best.record.sequence == order[0]
+    assert tuple(json.loads(found.answer)["samples"]) == met[order[0]].final_samples
     told = [event for event in store.events("j", after=0, limit=99) if "finalists" in event.data]
     assert [event.data["finalists"] for event in told] == [3]
     lines = list(store.export_lines())
@@ -236,26 +239,62 @@ def timed_seconds(kept: Trial) -> float:
     return kept.outcome.seconds
 
 
-def test_best_is_relaxed_part_by_part(store: RecordStore) -> None:
+def kept(store: RecordStore, on: MeasuredOn = HERE, *keys: str) -> list[AnswerRow]:
+    """Return what look-ups find under the conditions of a measurement, the fastest first."""
+    parts = {"device_key": on.device.key, "toolchain_key": on.toolchain.key, "profile": str(on.profile)}
+    return sorted(store.answers(keys or (TASK.workload_key,), **parts), key=lambda row: row.rank)
+
+
+def test_the_fastest_record_of_each_identity_is_ready_to_be_answered(store: RecordStore) -> None:
     store.create_job(new_job("j"))
-    cold = replace(HERE, profile=Profile("cold"))
-    for sequence, (on, seconds) in enumerate([(HERE, 4e-6), (cold, 3e-6), (NEWER, 2e-6), (THERE, 1e-6), (HERE, 5e-6)]):
+    cold, nowhere = replace(HERE, profile=Profile("cold")), replace(HERE, profile=Profile("hot", 9))
+    places = [(HERE, 4e-6), (cold, 3e-6), (NEWER, 2e-6), (THERE, 1e-6), (HERE, 5e-6), (HERE, None), (HERE, 3.5e-6)]
+    for sequence, (on, seconds) in enumerate(places):
         store.add_trial(trial(sequence, seconds, on=on))
-    key, device, toolchain = TASK.workload_key, HERE.device.key, HERE.toolchain.key
-
-    def sequence_of(device: str | None, toolchain: str | None, profile: str | None, key: str = key) -> int | None:
-        found = store.best(key, device_key=device, toolchain_key=toolchain, profile=profile)
-        return None if found is None else found.record.sequence
-
-    assert sequence_of(device, toolchain, "warm-v1") == 0
-    assert sequence_of(device, toolchain, "cold-v1") == 1
-    assert sequence_of(device, toolchain, "hot-v9") == sequence_of(device, toolchain, None) == 1
-    assert sequence_of(device, "0" * 64, "warm-v1") == sequence_of(device, None, None) == 2
-    assert sequence_of("0" * 64, toolchain, "warm-v1") == sequence_of(None, None, None) == 3
-    assert sequence_of(device, toolchain, "warm-v1", "0" * 64) is None
-    assert [near.workload_key for near in store.near("matmul", limit=5)] == [key]
+    newer = trial(len(places), 9e-6)
+    schedule = replace(newer.trial.schedule, version=2)
+    store.add_trial(replace(newer, trial=replace(newer.trial, schedule=schedule)))
+    numbers = [row.record.id for row in store.trials("j", 0, limit=99)]
+    for on, places_of in ((HERE, [6, 7]), (cold, [1]), (NEWER, [2]), (THERE, [3]), (nowhere, [])):
+        assert [row.record_id for row in kept(store, on)] == [numbers[place] for place in places_of]
+    assert [row.sketch_version for row in kept(store)] == [1, 2]
+    assert kept(store, HERE, "0" * 64) == [] and kept(store, HERE, "0" * 64, TASK.workload_key) == kept(store)
+    everywhere = store.answers_anywhere(["0" * 64, TASK.workload_key])
+    assert {row.record_id for row in everywhere} == {numbers[place] for place in (1, 2, 3, 6, 7)}
+    data = json.loads(kept(store)[0].answer)
+    assert (data["record_id"], data["job_id"], data["seconds"], data["device_name"]) == (
+        numbers[6],
+        "j",
+        3.5e-6,
+        HERE.device.name,
+    )
+    assert data["schedule"] == {"sketch": "loops", "version": 1, "knobs": {"tile": 6, "order": "ij"}}
+    assert data["evidence"]["max_error"] == 0.5 and data["evidence"]["environment"] == {"load": 0.25}
+    before = everywhere
+    with store.database.writing() as connection:
+        fill_best(connection)
+    assert sorted(store.answers_anywhere([TASK.workload_key]), key=lambda row: row.record_id) == sorted(
+        before, key=lambda row: row.record_id
+    )
+    assert [near.workload_key for near in store.near("matmul", limit=5)] == [TASK.workload_key]
     assert store.near("softmax", limit=5) == ()
-    assert store.origin(key) == ("matmul", {"m": 8, "n": 8, "k": 8})
+    assert store.origin(TASK.workload_key) == ("matmul", {"m": 8, "n": 8, "k": 8})
+
+
+def test_look_ups_use_one_index_whatever_the_size_of_the_tables(store: RecordStore) -> None:
+    """The plan of the statement names no scan but the one of the keys that were given."""
+    store.create_job(new_job("j"))
+    store.add_trial(trial(0, 1e-6))
+    parts = {"device_key": "d", "toolchain_key": "t", "profile": "p"}
+    with store.database.reading() as connection:
+        if not store.embedded:
+            connection.exec_driver_sql("SET enable_seqscan = off")
+        for statement, keys in ((_EXACT_ONE, {"workload_key": "k"}), (_EXACT_MANY, {"workload_keys": ["k", "l"]})):
+            options = {"literal_binds": True, "render_postcompile": True}
+            text = statement.params({**keys, **parts}).compile(connection, compile_kwargs=options)
+            plan = connection.exec_driver_sql(f"EXPLAIN {'QUERY PLAN ' if store.embedded else ''}{text}").all()
+            told = " ".join(str(row) for row in plan)
+            assert "SCAN" not in told.upper().replace("INDEX SCAN", "") and "best_records" in told, told
 
 
 def test_equal_times_are_told_apart_the_same_way_every_time(store: RecordStore) -> None:
@@ -265,8 +304,23 @@ def test_equal_times_are_told_apart_the_same_way_every_time(store: RecordStore) 
         new = trial(sequence, 1e-6)
         keys.append(new.trial.schedule.key)
         store.add_trial(new)
-    best = store.best(TASK.workload_key, device_key=None, toolchain_key=None, profile=None)
-    assert best is not None and best.record.trial.schedule.key == min(keys)
+    (best,) = kept(store)
+    assert best.schedule_key == min(keys)
+
+
+def test_losses_under_other_conditions_come_from_schedules_that_both_have_timed(store: RecordStore) -> None:
+    store.create_job(new_job("j"))
+    timed = [(HERE, 0, 1e-6), (HERE, 1, 1.5e-6), (NEWER, 1, 1e-6), (THERE, 2, 1e-6)]
+    for sequence, (on, tile, seconds) in enumerate(timed):
+        new = trial(sequence, seconds, on=on)
+        schedule = Schedule.of("loops", 1, {"tile": tile, "order": "ij"})
+        store.add_trial(replace(new, trial=replace(new.trial, schedule=schedule)))
+    found = store.transfers({"loops": 1}, limit=99)
+    assert [(row.asked.toolchain_key, row.served.toolchain_key) for row in found] == [
+        (HERE.toolchain.key, NEWER.toolchain.key)
+    ]
+    assert found[0].loss == pytest.approx(0.5)
+    assert store.transfers({"loops": 2}, limit=99) == []
 
 
 def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: RecordStore) -> None:
@@ -368,7 +422,7 @@ def test_writers_and_readers_go_on_side_by_side(store: RecordStore) -> None:
         draws = stream(1, "reader")
         for _ in range(40):
             assert len(store.trials("j", 0, limit=int(draws.integers(1, 9)))) <= 20
-            store.best(TASK.workload_key, device_key=None, toolchain_key=None, profile=None)
+            assert len(kept(store)) <= 1
 
     work: list[Callable[[], None]] = [lambda: write("j"), lambda: write("k"), read, read]
     threads = [threading.Thread(target=guarded, args=(job,)) for job in work]
@@ -385,9 +439,7 @@ def test_writers_and_readers_go_on_side_by_side(store: RecordStore) -> None:
 def test_look_ups_from_ever_new_threads_do_not_use_up_the_connections(store: RecordStore) -> None:
     answers = []
     for _ in range(150):  # more than the pool has connections
-        thread = threading.Thread(
-            target=lambda: answers.append(store.best("0" * 64, device_key=None, toolchain_key=None, profile=None))
-        )
+        thread = threading.Thread(target=lambda: answers.append(kept(store)))
         thread.start()
         thread.join()
-    assert answers == [None] * 150
+    assert answers == [[]] * 150

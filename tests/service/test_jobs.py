@@ -13,6 +13,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.core.trial import Timed
 from tilewright.cost_model.features import FEATURE_VERSION
 from tilewright.db.store import RecordStore
+from tilewright.service.lookup import RELAXABLE
 from tilewright.service.model_views import ModelSpec, ModelWorkload
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
@@ -233,16 +234,28 @@ def test_a_miss_names_the_nearest_that_is_known(service: Service) -> None:
         service.best(job.tasks[0].workload_key)
     with pytest.raises(NotFound, match=r"nearest known matmul: [0-9a-f]{64} \(m=8, n=64, k=8\)"):
         service.best("0" * 64, operator="matmul", parameters={"m": 8, "n": 50, "k": 8})
-    with pytest.raises(NotFound, match=f"no timed record of workload {'0' * 64}$"):
+    with pytest.raises(NotFound, match=f"no schedule of workload {'0' * 64}: no timed record has"):
         service.best("0" * 64)
 
 
-def test_best_says_what_it_had_to_relax(service: Service) -> None:
+def test_a_look_up_is_strict_and_says_what_it_relaxed(service: Service) -> None:
     job = finished(service, service.submit(spec_of(service, 3, seed=11))[0])
     key = job.tasks[0].workload_key
-    assert service.best(key, profile="cold-v1").match == ("profile",)
-    assert service.best(key, toolchain_key="0" * 64).match == ("toolchain",)
-    assert service.best(key, device_key="0" * 64, profile="cold-v1").match == ("profile", "device")
+    with pytest.raises(NotFound, match="no timed record has this device, toolchain and profile"):
+        service.best(key, profile="cold-v1", relax=("toolchain", "device"))
+    with pytest.raises(InvalidParameter, match="'workload' cannot give way; allowed: profile, toolchain, device"):
+        service.best(key, relax=("workload",))
+    with pytest.raises(NotFound, match="parts may give way"):
+        service.best(key, device_key="0" * 64, relax=RELAXABLE)  # nobody knows what code such a device runs
+    everything = {"relax": RELAXABLE}
+    assert service.best(key, **everything) == service.best(key) and service.best(key).expected_loss is None
+    assert service.best(key, profile="cold-v1", **everything).match == ("profile",)
+    relaxed = service.best(key, toolchain_key="0" * 64, relax=("toolchain",))
+    assert relaxed.match == ("toolchain",) and relaxed.record_id == service.best(key).record_id
+    loss = relaxed.expected_loss
+    assert loss is not None and loss.median is loss.low is loss.high is None and "no ground: 0 pairs" in loss.ground
+    other = {"device_key": "0" * 64, "target": "llvm:x86-64", "profile": "cold-v1"}
+    assert service.best(key, **everything, **other).match == ("profile", "device")  # type: ignore[arg-type]
 
 
 def test_a_model_is_kept_and_led_by_earlier_tasks(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 revision = "0005_models"
-down_revision = "0004"
+down_revision = "0005_answers"
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
