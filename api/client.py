@@ -37,6 +37,8 @@ from .fleet_responses import (
     UnitOut,
 )
 from .lookup_cache import LookupCache
+from .model_requests import ModelTimingIn
+from .model_responses import ModelOut, ModelPage
 from .problem import ProblemDetails
 from .requests import ExpressionIn
 from .responses import (
@@ -292,6 +294,41 @@ class Client(LookupMethods, ReleaseMethods):
         timeout = httpx2.Timeout(None, connect=5.0)  # the answer comes when all lines are stored
         answer = self._once("POST", "/v1/records", content=body, headers=headers, timeout=timeout)
         return _parsed(ImportedOut, _checked(answer))
+
+    # models that users run
+
+    def add_model(
+        self,
+        name: str,
+        workloads: Iterable[tuple[Task, int, str]],
+        foreign_calls: Mapping[str, int] | None = None,
+    ) -> ModelOut:
+        """Store a model: its workloads as (task, how often it occurs, label), and the operators that its own library
+        computes with how often each occurs. The same model is stored once."""
+        parts = [expression_body(task) | {"count": count, "label": label} for task, count, label in workloads]
+        body = {"name": name, "workloads": parts, "foreign_calls": dict(foreign_calls or {})}
+        return _parsed(ModelOut, self._send("POST", "/v1/models", json=body))
+
+    def models(self, *, page_size: int = 20) -> Iterator[ModelOut]:
+        """Yield all models, newest first, fetched page by page."""
+        for page in self._pages("/v1/models", ModelPage, {"page_size": page_size}):
+            yield from page.models
+
+    def model(self, model_key: str, *, target: str | None = None) -> ModelOut:
+        """Return a model with what is known of its workloads on a device."""
+        return _parsed(ModelOut, self._send("GET", f"/v1/models/{_part(model_key)}", params={"target": target}))
+
+    def tune_model(self, model_key: str, *, budget: Budget, target: str = "llvm", **options: Any) -> JobOut:
+        """Tune a model by one job, whose budget its workloads share. A job that is under way for the same target is the
+        answer instead. ``options``: strategy, seed, executor, tenant, priority."""
+        shared = _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
+        body = {"budget": shared, "target": target, **options}
+        return _parsed(JobOut, self._send("POST", f"/v1/models/{_part(model_key)}/jobs", json=body))
+
+    def keep_model_timing(self, model_key: str, timing: ModelTimingIn) -> ModelOut:
+        """Keep the time of whole runs of a model."""
+        path = f"/v1/models/{_part(model_key)}/timings"
+        return _parsed(ModelOut, self._send("POST", path, json=timing.model_dump()))
 
     # the fleet
 

@@ -7,6 +7,7 @@ MAX_JSON_DEPTH = 300
 """How deeply arrays and objects may be nested. An expression of 128 levels needs two each, and there is a body around
 it."""
 MAX_TASKS = 64
+MAX_MODEL_WORKLOADS = 256
 MAX_LOOKUP_KEYS = 1_000
 """How many workloads one request may look up."""
 MAX_PAGE_SIZE = 500

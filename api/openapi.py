@@ -35,7 +35,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     schemas["Workload"] = workload_schema(_SCHEMAS)
     schemas.update(workload_definitions(_SCHEMAS))
-    for name in ("ExpressionIn", "LookupIn", "ExplainIn", "ExportIn"):
+    for name in ("ExpressionIn", "LookupIn", "ExplainIn", "ExportIn", "ModelWorkloadIn"):
         schemas[name]["properties"]["workload"] = {
             "anyOf": [{"$ref": f"{_SCHEMAS}/Workload"}, {"type": "null"}],
             "description": "A workload in its JSON form.",

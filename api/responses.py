@@ -185,6 +185,10 @@ class TaskOut(ResponseModel):
     adopted: int = Field(default=0, description="How many of its trials are copies of records that were there.")
     source_job: str | None = Field(default=None, description="The job whose task they are copies of, or are to be.")
     source_task: int | None = None
+    weight: float = Field(default=1.0, description="How often the workload occurs in the model of the job.")
+    trial_limit: int | None = Field(
+        default=None, description="How many trials it may have so far, of a budget that the tasks of a model share."
+    )
 
 
 class JobOut(ResponseModel):
@@ -213,6 +217,9 @@ class JobOut(ResponseModel):
     tasks: tuple[TaskOut, ...]
     version: int
     deadline: str | None = Field(default=None, description="When the job fails unless it is done.")
+    model_key: str | None = Field(
+        default=None, description="The model whose workloads its tasks are; they share the budget."
+    )
 
 
 class TrialOut(ResponseModel):

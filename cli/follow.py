@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from ..api.client import Client
-from ..api.responses import JobOut
+from ..api.responses import JobOut, TaskOut
 from .tables import duration, rate, ratio, task_name
 
 
@@ -23,7 +23,7 @@ def follow(client: Client, job: JobOut, console: Console) -> JobOut:
         TextColumn("{task.fields[best]}"),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bars = [progress.add_task(task_name(t), total=job.budget.trials, best="") for t in job.tasks]
+        bars = [progress.add_task(task_name(t), total=_limit(job, t), best="") for t in job.tasks]
         _update(progress, bars, job)
         for event in client.events(job.id):
             if event.kind == "trial":
@@ -40,7 +40,11 @@ def follow(client: Client, job: JobOut, console: Console) -> JobOut:
 
 def _update(progress: Progress, bars: list[TaskID], job: JobOut) -> None:
     for index, (bar, task) in enumerate(zip(bars, job.tasks, strict=True)):
-        progress.update(bar, completed=task.trials, best=_best(job, index))
+        progress.update(bar, completed=task.trials, total=_limit(job, task), best=_best(job, index))
+
+
+def _limit(job: JobOut, task: TaskOut) -> int:
+    return task.trial_limit or job.budget.trials
 
 
 def _best(job: JobOut, index: int) -> str:

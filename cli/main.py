@@ -18,6 +18,7 @@ from . import (
     explain,
     export,
     job,
+    model,
     operators,
     queue,
     records,
@@ -49,6 +50,7 @@ app.command("queue")(queue.queue)
 app.command("devices")(devices.devices)
 app.command("operators")(operators.operators)
 app.add_typer(job.app, name="job")
+app.add_typer(model.app, name="model")
 app.add_typer(workers.app, name="workers")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(records.app, name="records")

@@ -204,7 +204,7 @@ class FleetStore:
             job = job_rows.load_row(connection, number)
             if job["fresh"] or task["trials"] or not sketches:
                 return 0
-            limit = job["budget_trials"]
+            limit = job["budget_trials"]  # also of a budget that tasks share: records that are there cost nothing
             told = adopt(connection, task, exact_records(task, device_key, toolchain_key, profile, sketches, limit))
             if told["adopted"]:
                 job_rows.lock_job(connection, job_id)

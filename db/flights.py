@@ -6,6 +6,7 @@ the first is cancelled, dead, failed or held back instead, another one takes its
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, ScalarSelect, Select, and_, func, select
@@ -83,10 +84,13 @@ def go_on(connection: Connection, number: int, position: int) -> None:
 
 def _adopt_source(connection: Connection, task: RowMapping, source: RowMapping) -> dict[str, object]:
     """Adopt the trials of a task that is done. Where that is all that this one asked for, it is done, too."""
-    own, other = (_budget(connection, row["job"]) for row in (task, source))
-    about = adopt(connection, task, trials_of(source, own.trials))
+    own, other = (_budget(connection, row) for row in (task, source))
+    most = (
+        own.trials if task["trial_limit"] is None else source["trials"]
+    )  # what is granted beyond it need not be measured
+    about = adopt(connection, task, trials_of(source, most))
     facts = {name: source[name] for name in FACTS}
-    if about["adopted"] == own.trials:
+    if int(str(about["adopted"])) >= own.trials:
         facts["stop_reason"] = StopReason.TRIALS.value
     elif source["stop_reason"] == StopReason.EXHAUSTED.value or own == other:
         facts["stop_reason"] = source["stop_reason"]
@@ -95,9 +99,10 @@ def _adopt_source(connection: Connection, task: RowMapping, source: RowMapping) 
     return {**told, "stop_reason": facts["stop_reason"]} if "stop_reason" in facts else told
 
 
-def _budget(connection: Connection, number: int) -> Budget:
+def _budget(connection: Connection, task: RowMapping) -> Budget:
     columns = (jobs.c.budget_trials, jobs.c.budget_seconds, jobs.c.budget_stall)
-    return Budget(*connection.execute(select(*columns).where(jobs.c.number == number)).one())
+    budget = Budget(*connection.execute(select(*columns).where(jobs.c.number == task["job"])).one())
+    return budget if task["trial_limit"] is None else replace(budget, trials=task["trial_limit"])
 
 
 def _device_of(task: RowMapping) -> ScalarSelect[int]:

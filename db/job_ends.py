@@ -6,6 +6,7 @@ from sqlalchemy.engine import RowMapping
 from ..core.budget import StopReason
 from ..core.fleet import AttemptEnd, Lease, TaskState
 from .attempts import end_attempt, last_end
+from .grants import grant_slice
 from .jobs import FINAL, change_job_state, close_waiting, load_row, load_task, lock_job, number_of_job, update_task
 from .leases import drop, of_job, task_in
 from .tables import IS_LEASED, jobs, tasks
@@ -15,8 +16,10 @@ WAITING = (TaskState.READY.value, TaskState.BLOCKED.value)
 
 def settle(connection: Connection, number: int) -> None:
     """End a job, whose row the caller has locked, if nothing of it is left to do: SUCCEEDED where every task has a
-    time, CANCELLED where it was being cancelled, FAILED otherwise."""
+    time, CANCELLED where it was being cancelled, FAILED otherwise. Of a model's job a task goes on while there are
+    trials left."""
     job = load_row(connection, number)
+    grant_slice(connection, job)
     counted = select(tasks.c.state, func.count()).where(tasks.c.job == number).group_by(tasks.c.state)
     counts = {state: count for state, count in connection.execute(counted)}
     if job["state"] in FINAL or counts.get(TaskState.LEASED.value):

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, Select, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
+from ..core.allocation import first_trials
 from ..core.budget import Budget
 from ..core.errors import NotFound
 from ..core.fleet import TaskState
@@ -17,7 +18,7 @@ from .catalog import keep_workload
 from .clock import clock
 from .encode import now
 from .rows import EventRow, JobRow, NewJob, TaskRow
-from .tables import devices, events, jobs, tasks, workloads
+from .tables import devices, events, jobs, tasks, tuned_models, workloads
 from .trials import load_best_rows
 
 FINAL = ("succeeded", "failed", "cancelled")
@@ -25,13 +26,24 @@ FINAL = ("succeeded", "failed", "cancelled")
 CLOSED = ("cancelling", *FINAL)
 """No task of a job in these states begins."""
 
-JOB: Select[tuple[object, ...]] = select(
-    jobs, devices.c.key.label("device_key"), devices.c.name.label("device_name")
-).outerjoin(devices, devices.c.id == jobs.c.device)
+JOB: Select[tuple[object, ...]] = (
+    select(
+        jobs,
+        devices.c.key.label("device_key"),
+        devices.c.name.label("device_name"),
+        tuned_models.c.key.label("model_key"),
+    )
+    .outerjoin(devices, devices.c.id == jobs.c.device)
+    .outerjoin(tuned_models, tuned_models.c.id == jobs.c.model)
+)
 
 
 def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, created_at: str | None = None) -> int:
-    """Add a job and its tasks; return the job's number. Tasks of a job that has not ended are ready."""
+    """Add a job and its tasks; return the job's number. Tasks of a job that has not ended are ready; those of a model's
+    job with the first slice of its budget."""
+    model = None
+    if new.model_key is not None:
+        model = select(tuned_models.c.id).where(tuned_models.c.key == new.model_key).scalar_subquery()
     inserted = connection.execute(
         insert(jobs).values(
             id=new.id,
@@ -51,6 +63,7 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
             priority=new.priority,
             deadline=new.deadline,
             fresh=new.fresh,
+            model=model,
             imported=imported,
             version=1,
         )
@@ -79,6 +92,8 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
                 "priority": new.priority,
                 "ready_since": since,
                 "flight_key": None if new.fresh else task.flight_key,
+                "weight": task.weight,
+                "trial_limit": None if model is None else first_trials(new.budget.trials, len(new.tasks)),
             }
             for position, task in enumerate(new.tasks)
         ],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, select
+from sqlalchemy import Connection, Select, and_, func, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.fleet import TaskState
@@ -18,7 +18,7 @@ QUEUED: Select[Any] = (
     select(
         tasks,
         jobs.c.id.label("job_id"),
-        jobs.c.budget_trials,
+        func.coalesce(tasks.c.trial_limit, jobs.c.budget_trials).label("budget_trials"),
         attempts.c.owner,
         attempts.c.units,
     )

@@ -28,12 +28,15 @@ class NewTask:
     operator: str | None = None
     parameters: Mapping[str, object] | None = None
     flight_key: str | None = None
+    weight: float = 1.0
+    """How often the workload occurs in the model of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """This job is to be stored, in the state that it starts in. ``deadline`` is in seconds of the database's clock.
-    ``fresh``: its tasks share no search with others and adopt no record."""
+    ``fresh``: its tasks share no search with others and adopt no record. ``model_key``: its tasks are the workloads of
+    this model and share the budget, which is dealt out by weight and expected gain (``core.allocation``)."""
 
     id: str
     state: str
@@ -49,6 +52,7 @@ class NewJob:
     priority: int = 0
     deadline: float | None = None
     fresh: bool = False
+    model_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +189,10 @@ class TaskRow:
     ``source_job``, or of any where these are None. A blocked task waits for that source."""
     source_job: str | None = None
     source_task: int | None = None
+    weight: float = 1.0
+    """How often the workload occurs in the model of the job."""
+    trial_limit: int | None = None
+    """How many trials it may have so far, of a budget that the tasks of a job share; None: the job's budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +222,8 @@ class JobRow:
     paused: bool = False
     deadline: float | None = None
     fresh: bool = False
+    model_key: str | None = None
+    """The model whose workloads its tasks are; they share the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,3 +374,53 @@ class ModelRow:
     data: bytes
     metrics: Mapping[str, float]
     created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewTunedModel:
+    """This model is to be stored: its distinct workloads, each with a label for people and how often it occurs, and the
+    operators that its own library computes, with how often."""
+
+    key: str
+    name: str
+    workloads: tuple[tuple[NewTask, str, int], ...]
+    foreign_calls: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWorkloadRow:
+    """Holds a workload of a model."""
+
+    workload_key: str
+    expression: str
+    flops: int
+    minimum_bytes: int
+    label: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTimingRow:
+    """Holds the time of whole runs of a model on a device: with the schedules that were known then, of which
+    ``tuned_kernels`` had been tuned, and of the ``baseline`` beside it."""
+
+    device_key: str
+    seconds: float
+    baseline: str
+    baseline_seconds: float
+    tuned_kernels: int
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class TunedModelRow:
+    """Holds a model that users run. ``jobs`` are the ids of its jobs, newest first, at most 20 of them."""
+
+    number: int
+    key: str
+    name: str
+    foreign_calls: Mapping[str, int]
+    created_at: str
+    workloads: tuple[ModelWorkloadRow, ...]
+    jobs: tuple[str, ...]
+    timings: tuple[ModelTimingRow, ...]

@@ -34,16 +34,20 @@ from .rows import (
     FailureRow,
     JobRow,
     ModelRow,
+    ModelTimingRow,
     NearRow,
     NewJob,
     NewTrial,
+    NewTunedModel,
     PointRow,
     StoredTrial,
     TransferRow,
     TrialRow,
+    TunedModelRow,
 )
 from .tables import idempotency_keys, jobs
 from .transfers import load_transfers
+from .tuned_models import add_timing, admit_model_job, keep_tuned_model, load_tuned_model, page_of_tuned_models
 
 
 def is_embedded(url: str) -> bool:
@@ -210,6 +214,37 @@ class RecordStore:
         """Return how many jobs there are in each state that has any."""
         with self.database.reading() as connection:
             return job_rows.count_by_state(connection)
+
+    # models that users run
+
+    def add_tuned_model(self, new: NewTunedModel) -> tuple[TunedModelRow, bool]:
+        """Store a model unless it is there; return (model, whether it is new)."""
+        with self.database.writing() as connection:
+            created = keep_tuned_model(connection, new)
+            return load_tuned_model(connection, new.key), created
+
+    def tuned_model(self, key: str) -> TunedModelRow:
+        """Return a model. Raises NotFound."""
+        with self.database.reading() as connection:
+            return load_tuned_model(connection, key)
+
+    def tuned_models(self, *, before: int | None = None, limit: int) -> tuple[TunedModelRow, ...]:
+        """Return models with numbers below ``before``, newest first."""
+        with self.database.reading() as connection:
+            return page_of_tuned_models(connection, before=before, limit=limit)
+
+    def create_model_job(self, new: NewJob) -> tuple[JobRow, bool]:
+        """Add the job of the model ``new.model_key``; return (job, whether it is new). A job of that model for the same
+        target that is under way is the answer instead. Raises NotFound, QuotaExceeded."""
+        with self.database.writing() as connection:
+            job_id, created = admit_model_job(connection, new)
+            return job_rows.load_job(connection, job_id), created
+
+    def add_model_timing(self, key: str, timing: ModelTimingRow) -> TunedModelRow:
+        """Store the time of whole runs of a model; return the model. Raises NotFound."""
+        with self.database.writing() as connection:
+            add_timing(connection, key, timing)
+            return load_tuned_model(connection, key)
 
     # trials
 

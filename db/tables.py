@@ -100,7 +100,16 @@ jobs = Table(
     Column("deadline", Float),
     # its tasks share no measurement with others and adopt no record
     Column("fresh", Boolean, nullable=False, server_default=false()),
+    # the id of the model that its tasks are of: they share the budget then
+    Column("model", NUMBER),
     Index(None, "state", "number"),
+    Index(
+        "ix_jobs_model",
+        "model",
+        "number",
+        sqlite_where=text("model IS NOT NULL"),
+        postgresql_where=text("model IS NOT NULL"),
+    ),
     Index(
         "ix_jobs_deadline",
         "deadline",
@@ -145,6 +154,9 @@ tasks = Table(
     Column("source_job", String(64)),
     Column("source_task", Integer),
     Column("adopted", Integer, nullable=False, server_default="0"),
+    # of a model's job: how often the workload occurs, and how many trials have been granted to the task so far
+    Column("weight", Float, nullable=False, server_default="1"),
+    Column("trial_limit", Integer),
     Index(None, "workload"),
 )
 TUNED = text("best_trial IS NOT NULL")
@@ -369,6 +381,43 @@ models = Table(
     Column("metrics", JSON, nullable=False),
     Column("created_at", TIME, nullable=False),
     Index(None, "kind", "feature_version", "device", "id"),
+)
+
+# a model that users run: its workloads and how often each occurs (``models`` are cost models)
+tuned_models = Table(
+    "tuned_models",
+    metadata,
+    Column("id", NUMBER, primary_key=True),
+    Column("key", KEY, nullable=False, unique=True),
+    Column("name", String(128), nullable=False),
+    # operators that the model's own library computes -> how often each occurs
+    Column("foreign_calls", JSON, nullable=False),
+    Column("created_at", TIME, nullable=False),
+)
+
+tuned_model_workloads = Table(
+    "tuned_model_workloads",
+    metadata,
+    Column("model", ForeignKey("tuned_models.id"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("workload", ForeignKey("workloads.id"), nullable=False),
+    Column("label", String(256), nullable=False),
+    Column("count", Integer, nullable=False),
+)
+
+# whole runs of a model on a device, with the tuned schedules and with what they are compared with
+model_timings = Table(
+    "model_timings",
+    metadata,
+    Column("id", NUMBER, primary_key=True),
+    Column("model", ForeignKey("tuned_models.id"), nullable=False),
+    Column("device_key", KEY, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("baseline", String(64), nullable=False),
+    Column("baseline_seconds", Float, nullable=False),
+    Column("tuned_kernels", Integer, nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Index(None, "model", "id"),
 )
 
 idempotency_keys = Table(

@@ -49,11 +49,15 @@ class Program:
         return tuple(c for c in self.calls if isinstance(c, KernelCall))
 
     @cached_property
+    def kernel_keys(self) -> tuple[str, ...]:
+        """The key of the workload of each kernel, in order."""
+        return tuple(workload_key(call.workload) for call in self.kernels)
+
+    @cached_property
     def tasks(self) -> Mapping[str, Task]:
         """The distinct workloads of the kernels by key: what is worth tuning."""
         found: dict[str, Task] = {}
-        for call in self.kernels:
-            key = workload_key(call.workload)
+        for key, call in zip(self.kernel_keys, self.kernels, strict=True):
             found[key] = Task(call.workload, found[key].count + 1 if key in found else 1)
         return found
 

@@ -171,6 +171,16 @@ class BoundProgram:
         """The program with further calls of kernels replaced."""
         return BoundProgram(self.program, self._kernels, self._library, {**self._replaced, **replaced})
 
+    def with_kernels(self, kernels: Mapping[str, RawKernel]) -> "BoundProgram":
+        """The program with other kernels for these workloads, by key. Calls of theirs that were replaced run kernels
+        again."""
+        kept = {
+            call.writes[0]: self._replaced[call.writes[0]]
+            for key, call in zip(self.program.kernel_keys, self.program.kernels, strict=True)
+            if call.writes[0] in self._replaced and key not in kernels
+        }
+        return BoundProgram(self.program, {**self._kernels, **kernels}, self._library, kept)
+
     def _bind(self, call: KernelCall, kernel: RawKernel) -> _BoundKernel:
         values = {b.name: v for b, v in zip(call.workload.inputs, call.reads, strict=True)}
         values |= dict(zip(call.workload.outputs, call.writes, strict=True))

@@ -100,12 +100,13 @@ def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float)
         priority=spec.priority,
         deadline=None if spec.deadline_seconds is None else now + spec.deadline_seconds,
         fresh=spec.fresh,
+        model_key=spec.model_key,
     )
 
 
 def _new_task(task: TaskSpec, search: Mapping[str, object], field: str) -> NewTask:
     new = task_of(task.workload, task.operator, task.parameters, field=field)
-    return replace(new, flight_key=content_key({**search, "workload": new.workload_key}))
+    return replace(new, flight_key=content_key({**search, "workload": new.workload_key}), weight=task.weight)
 
 
 def moment(seconds: float) -> str:
@@ -139,6 +140,7 @@ def job_view(row: JobRow) -> JobView:
         tasks=tuple(task_view(task) for task in row.tasks),
         version=row.version,
         deadline=None if row.deadline is None else moment(row.deadline),
+        model_key=row.model_key,
     )
 
 
@@ -169,6 +171,8 @@ def task_view(row: TaskRow) -> TaskView:
         adopted=row.adopted,
         source_job=row.source_job,
         source_task=row.source_task,
+        weight=row.weight,
+        trial_limit=row.trial_limit,
     )
 
 

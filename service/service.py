@@ -34,6 +34,7 @@ from .releases import Releases
 from .settings import Settings
 from .submit import checked, checked_key, new_id
 from .task_worker_pool import TaskWorkerPool
+from .tuned_models import TunedModels
 from .views import (
     BestView,
     DeviceView,
@@ -90,6 +91,8 @@ class Service:
         self._notifier = CommitNotifier(poll_seconds)
         self.fleet = Fleet(store.fleet, self._changed)
         """The use cases of units, the queue and tenants."""
+        self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
+        """The use cases of models that users run."""
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
@@ -140,7 +143,7 @@ class Service:
 
     def submit(self, spec: JobSpec, *, idempotency_key: str | None = None) -> tuple[JobView, bool]:
         """Store a job to be run; return (job, whether it is new). A key that was used before for the same body gives
-        the earlier job.
+        the earlier job; so does the job of a model for a target for which one is under way.
 
         Raises InvalidParameter, InvalidWorkload, UnsupportedTarget for what cannot be run, and Conflict for a key that
         was used before with another body.
@@ -149,8 +152,11 @@ class Service:
         if self.settings.run_jobs and self._store.embedded:  # otherwise hosts of the fleet may have such a device
             targets.check_present(spec.target)
         new = convert.new_job(new_id(), spec, wiring.sketch_versions(), self._store.fleet.now())
-        key = None if idempotency_key is None else checked_key(idempotency_key)
-        row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
+        if spec.model_key is not None:
+            row, created = self._store.create_model_job(new)
+        else:
+            key = None if idempotency_key is None else checked_key(idempotency_key)
+            row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
         self._changed()
         return self.fleet.shown([row])[0], created
 

@@ -26,6 +26,11 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_hos
     InvalidParameter, InvalidWorkload or UnsupportedTarget, with the field, when it cannot be run here."""
     if not 1 <= len(spec.tasks) <= MAX_TASKS:
         raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {MAX_TASKS}", field="tasks")
+    if spec.model_key is not None and spec.budget.trials < len(spec.tasks):
+        raise InvalidParameter(
+            f"{spec.budget.trials} trials for {len(spec.tasks)} workloads of a model; needed: at least one for each",
+            field="trials",
+        )
     _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
     _one_of("executor", spec.executor, wiring.EXECUTOR_NAMES)
     kind = kind_of(spec.target, known, one_host=one_host)

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 import structlog
 
-from ..core.budget import StopReason
+from ..core.budget import Budget, StopReason
 from ..core.errors import Conflict, StoreError, TilewrightError
 from ..core.fleet import AttemptEnd, TaskClaim, Unit, Wanted
 from ..core.record import MeasuredOn
@@ -37,6 +37,8 @@ log = structlog.get_logger()
 PAGE = 1000
 RETRY_SECONDS = 0.2
 """How long to wait before a write is tried again that the database did not take."""
+LEAST_SECONDS = 1e-3
+"""What a task may take at least, of a budget in seconds that others have used up."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class TaskRunner:
             self._adopt(claim, on, pool)
         done = self._trials(job.id, task.position)
         if not done:
-            executor.prefetch(workload, wiring.first_schedules(pool, strategy, job.budget))
+            executor.prefetch(workload, wiring.first_schedules(pool, strategy, task_budget(job, task.position)))
         return PreparedTask(claim, job, task, workload, executor, on, device, pool, strategy, done)
 
     def run(self, prepared: PreparedTask, before_remeasurement: Callable[[], None]) -> bool:
@@ -138,7 +140,7 @@ class TaskRunner:
             prepared.pool,
             prepared.strategy,
             executor,
-            job.budget,
+            task_budget(job, claim.task),
             resumed=[row.record.trial for row in prepared.done],
             elapsed_seconds=elapsed,
             cancelled=lambda: self._keeper.wanted is not Wanted.GO,
@@ -348,6 +350,19 @@ class TaskPreparer:
                 if self._started.done():
                     raise
                 beat()
+
+
+def task_budget(job: JobRow, position: int) -> Budget:
+    """Return the budget of a task. Of a budget that the tasks of a model share it is what has been granted to the task,
+    and the seconds that the others have left."""
+    task, whole = job.tasks[position], job.budget
+    if task.trial_limit is None:
+        return whole
+    seconds = whole.seconds
+    if seconds is not None:
+        used = sum(other.wall_seconds or 0.0 for other in job.tasks if other is not task)
+        seconds = max(LEAST_SECONDS, seconds - used)
+    return replace(whole, trials=task.trial_limit, seconds=seconds)
 
 
 def task_seed(seed: int, position: int) -> int:

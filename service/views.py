@@ -41,6 +41,8 @@ class TaskSpec:
     workload: Workload
     operator: str | None = None
     parameters: Mapping[str, object] | None = None
+    weight: float = 1.0
+    """How often the workload occurs in the model of the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,10 @@ class JobSpec:
 
     ``tenant`` is who the job's device time is charged to. Of a tenant's jobs, those with a higher ``priority`` go
     first. A job that is not done ``deadline_seconds`` after its submission fails. A ``fresh`` job measures everything
-    anew; others share the search of an equal task that is under way, and adopt records that fit exactly."""
+    anew; others share the search of an equal task that is under way, and adopt records that fit exactly.
+
+    With a ``model_key`` the tasks are the workloads of that model and share the budget: trials go to the task with the
+    largest expected saving."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -65,6 +70,7 @@ class JobSpec:
     priority: int = 0
     deadline_seconds: float | None = None
     fresh: bool = False
+    model_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,10 @@ class TaskView:
     ``source_job``, or of any where these are None."""
     source_job: str | None = None
     source_task: int | None = None
+    weight: float = 1.0
+    """How often the workload occurs in the model of the job."""
+    trial_limit: int | None = None
+    """How many trials it may have so far, of a budget that the tasks share; None: the budget is its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +186,8 @@ class JobView:
     version: int
     deadline: str | None = None
     """When the job fails unless it is done."""
+    model_key: str | None = None
+    """The model whose workloads its tasks are; they share the budget."""
 
 
 @dataclass(frozen=True, slots=True)

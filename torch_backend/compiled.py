@@ -3,35 +3,32 @@
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from ..codegen.lowering import build
-from ..core.errors import TilewrightError
+from ..codegen.backends import backend_for
 from ..core.schedule import Schedule
-from ..core.target import Target
+from ..core.target import Toolchain
 from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
 from ..importers.fx import ImportedModel, import_fx
 from ..runtime.cpu import CpuDevice, CpuKernel
+from ..runtime.kernels import load_kernels
 from ..runtime.program import BoundProgram, Replacement
-from ..schedule.defaults import default_schedule, has_class
+from ..schedule.defaults import has_class
 from ..te.key import workload_key
-from ..te.workload import Workload
 from .aten import call_by_torch
 from .options import Options
+from .schedule_cache import ScheduleCache
 from .schedules import Schedules
 from .tensors import TorchTensors
 from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
 
 log = logging.getLogger("tilewright")
-
-COMPILERS = 4
-"""How many kernels are compiled at once."""
 
 _numbers = itertools.count()
 _building = threading.Semaphore(1)
@@ -42,13 +39,14 @@ _building = threading.Semaphore(1)
 class Status:
     """What a person may want to know about one compiled graph. ``state``: ``building``, ``unverified``, ``ready``, or
     ``aten`` with the ``reason``. ``class_kernels``: how many kernels a class sketch wrote; ``tuned``: how many have a
-    schedule that somebody tuned."""
+    schedule that somebody tuned; ``swaps``: how often kernels were exchanged since the first call."""
 
     state: str = "building"
     reason: str = ""
     kernels: int = 0
     class_kernels: int = 0
     tuned: int = 0
+    swaps: int = 0
     foreign: tuple[str, ...] = ()
     reports: list[KernelReport] = field(default_factory=list)
 
@@ -78,6 +76,8 @@ class CompiledShape:
         self._bound: BoundProgram | None = None
         self._kernels: dict[str, CpuKernel] = {}
         self._chosen: dict[str, Schedule] = {}
+        self._found: dict[str, Schedule] = {}
+        self._unchecked: frozenset[str] = frozenset()  # workloads whose kernels came since the last comparison
         self._lock = threading.Lock()
         if not options.wait:
             threading.Thread(target=self._build_when_free, name="tilewright-build", daemon=True).start()
@@ -87,8 +87,15 @@ class CompiledShape:
             self._build_when_free()
         if self._bound is None:
             return self._aten(arguments)
-        if self.status.state == "unverified" or self._options.verify == "always":
-            return self._verified(arguments)
+        if self.status.state == "unverified" or self._options.verify == "always" or self._unchecked:
+            with self._lock:
+                if self._bound is None:
+                    return self._aten(arguments)
+                if self.status.state == "unverified" or self._options.verify == "always":
+                    return self._verified(arguments)
+                outputs, updates = self._replace_failing(arguments, self._unchecked)
+                self._overwrite(arguments, updates)
+                return outputs
         return self._run(arguments)
 
     def _aten(self, arguments: Sequence[Any]) -> list[Any]:
@@ -111,12 +118,17 @@ class CompiledShape:
         log.warning("a graph stays with ATen: %s", reason)
 
     def _build(self) -> None:
-        target = host_target()
+        device = host_device()
+        target = device.target
         model = import_fx(self._module, sorted(self._static), None if self._values is None else self._values())
         program = compile_program(model.graph, lambda w: has_class(w, target))
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
-        self._compile(program, target)
+        cache = ScheduleCache(program.key, device.info.key, toolchain_of(device).key)
+        self._found = {**cache.load(), **self._schedules.find(list(program.tasks))}
+        if self._found:
+            cache.store(self._found)
+        self._load(program, list(program.tasks), device)
         replaced = {
             c.writes[0]: call_by_torch(program.graph, c)
             for c in program.kernels
@@ -129,30 +141,35 @@ class CompiledShape:
         unverified = self._options.verify != "never" and not is_random(self._module)
         self.status.state = "unverified" if unverified else "ready"
         self._bound = bound
+        if self._options.tune and not set(program.tasks) <= set(self._found):
+            arguments = (weakref.ref(self), self._schedules, program, cache)
+            threading.Thread(target=_follow_job, args=arguments, name="tilewright-tune", daemon=True).start()
 
-    def _compile(self, program: Program, target: Target) -> None:
-        found = self._schedules.find(list(program.tasks))
-        device = CpuDevice(target)
+    def _load(self, program: Program, keys: Sequence[str], device: CpuDevice) -> None:
+        """Load the kernels of these workloads, with the schedules that are known."""
+        loaded = load_kernels({key: program.tasks[key].workload for key in keys}, self._found, device)
+        self._kernels = {**self._kernels, **{key: one.kernel for key, one in loaded.items()}}
+        self._chosen = {**self._chosen, **{key: one.schedule for key, one in loaded.items()}}
+        self.status.tuned = sum(chosen == self._found.get(key) for key, chosen in self._chosen.items())
 
-        def kernel(key: str, workload: Workload) -> tuple[str, Schedule, CpuKernel] | None:
-            known = found.get(key)
-            if known is not None:
-                try:
-                    return key, known, device.load(build(workload, target, known))
-                except TilewrightError as error:  # a schedule of another machine
-                    log.info("the schedule of %s is not legal here: %s", key, error.message)
-            try:
-                schedule = default_schedule(workload, target)
-                return key, schedule, device.load(build(workload, target, schedule))
-            except TilewrightError as error:
-                log.warning("no kernel for %s, ATen runs in its place: %s", key, error.message)
-                return None
-
-        with ThreadPoolExecutor(COMPILERS) as pool:
-            for result in pool.map(lambda item: kernel(item[0], item[1].workload), program.tasks.items()):
-                if result is not None:
-                    key, self._chosen[key], self._kernels[key] = result[0], result[1], result[2]
-        self.status.tuned = sum(chosen == found.get(key) for key, chosen in self._chosen.items())
+    def swap(self, found: Mapping[str, Schedule]) -> bool:
+        """Exchange the kernels for which ``found`` has other schedules. Calls that run go on with the kernels that they
+        began with. Return whether the program still runs kernels: otherwise there is nothing to exchange."""
+        with self._lock:
+            if self._bound is None:
+                return False
+            changed = [key for key in self._kernels if key in found and found[key] != self._chosen[key]]
+            if changed:
+                self._found = {**self._found, **found}
+                before = self._kernels
+                self._load(self._bound.program, changed, host_device())
+                self._bound = self._bound.with_kernels(
+                    {key: self._kernels[key] for key in changed if self._kernels[key] is not before[key]}
+                )
+                self.status.swaps += 1
+                if self._options.verify != "never" and not is_random(self._module):
+                    self._unchecked |= frozenset(changed)
+        return True
 
     # Running
 
@@ -198,24 +215,26 @@ class CompiledShape:
         eager = self._aten(arguments)
         found = compare(ours, eager, truth)
         if found is not None:
-            self._replace_failing(copies)
+            self._replace_failing(copies, self._kernels)
             again, _ = self._results(copies)
             found = compare(again, eager, truth)
         if found is not None:
             self._give_up(f"output {found.output} is off by {found.error:.3g}, allowed: {found.allowed:.3g}")
         elif self.status.state == "unverified":
             self.status.state = "ready"
+        self._unchecked = frozenset()
         return eager
 
-    def _replace_failing(self, arguments: Sequence[Any]) -> None:
-        """Compare every kernel with what torch makes of the same inputs. Run by torch those that are off."""
+    def _replace_failing(self, arguments: Sequence[Any], keys: Collection[str]) -> tuple[list[Any], list[Any]]:
+        """Compare the kernels of these workloads with what torch makes of the same inputs. Those that are off are run
+        by torch, now and from now on. Return what ``_results`` does."""
         bound = self._bound
         assert bound is not None
         program = bound.program
         failed: dict[str, Replacement] = {}
 
         def watch(call: Call, tensors: Mapping[str, Any]) -> None:
-            if not isinstance(call, KernelCall) or workload_key(call.workload) not in self._kernels:
+            if not isinstance(call, KernelCall) or workload_key(call.workload) not in keys:
                 return
             reads = [tensors[name] for name in call.reads]
             eager, truth = (call_by_torch(program.graph, call, wide=wide)(reads) for wide in (False, True))
@@ -226,8 +245,11 @@ class CompiledShape:
                     self._report(program, call, *wrong)
                     tensors[name].copy_(b)  # what comes after it is compared on right inputs
 
-        self._results(arguments, watch)
-        self._bound = bound.with_replaced(failed)
+        results = self._results(arguments, watch)
+        self._unchecked -= frozenset(keys)
+        if failed:
+            self._bound = bound.with_replaced(failed)
+        return results
 
     def _report(self, program: Program, call: KernelCall, error: float, allowed: float) -> None:
         key = workload_key(call.workload)
@@ -246,7 +268,30 @@ def _as_traced(tensor: Any, output: Any) -> Any:
     return strided.copy_(tensor)
 
 
-def host_target() -> Target:
-    """This machine, with as many threads as torch uses."""
+def _follow_job(
+    shape: "weakref.ref[CompiledShape]", schedules: Schedules, program: Program, cache: ScheduleCache
+) -> None:
+    """Have a program tuned, and exchange its kernels as tasks come further, for as long as it is used."""
+    owner = shape()
+    if owner is None:
+        return
+    options, name = owner._options, owner._options.name or f"torch program {program.key[:12]}"
+    del owner
+    for found in schedules.tune(program, name, options.tune):
+        if found:
+            cache.store(found)
+        owner = shape()
+        if owner is None or not owner.swap(found):
+            return
+        del owner
+
+
+def host_device() -> CpuDevice:
+    """This machine's processor, with as many threads as torch uses."""
     target = CpuDevice().target
-    return replace(target, threads=min(target.threads, torch.get_num_threads()))
+    return CpuDevice(replace(target, threads=min(target.threads, torch.get_num_threads())))
+
+
+def toolchain_of(device: CpuDevice) -> Toolchain:
+    """What kernels for a device are built with."""
+    return backend_for(device.target).toolchain(device.target)

@@ -13,12 +13,16 @@ VERIFY = ("first", "always", "never")
 class Options:
     """``verify``: whether the first call of each program, every call, or none is compared with eager in float64.
     ``wait``: compile in the first call instead of in the background. ``service``: the address of a service that is
-    asked for schedules. ``programs``: how many programs of one graph are kept, one for each set of shapes.
+    asked for schedules, all of a program at once. ``tune``: the trials of the one job that the service is given where
+    it does not know all schedules of a program; 0: no job. ``name``: what the model is called there. ``programs``: how
+    many programs of one graph are kept, one for each set of shapes.
     """
 
     verify: str = "first"
     wait: bool = False
     service: str = ""
+    tune: int = 0
+    name: str = ""
     programs: int = 16
 
     @classmethod
@@ -37,8 +41,12 @@ class Options:
             ("verify", found.verify in VERIFY, ", ".join(VERIFY)),
             ("wait", isinstance(found.wait, bool), "True, False"),
             ("service", isinstance(found.service, str), "an address"),
+            ("tune", type(found.tune) is int and 0 <= found.tune <= 1_000_000, "whole numbers from 0 to 1000000"),
+            ("name", isinstance(found.name, str) and len(found.name) <= 64, "a text of at most 64 characters"),
             ("programs", type(found.programs) is int and found.programs >= 1, "whole numbers from 1"),
         ):
             if not right:
                 raise InvalidParameter(f"{name} is {given[name]!r}; allowed: {allowed}", field=name)
+        if found.tune and not found.service:
+            raise InvalidParameter("tune needs the address of a service", field="service")
         return found

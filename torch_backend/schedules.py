@@ -1,9 +1,10 @@
 """Where the schedule of a kernel comes from: somebody who has tuned it, else the default one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ..core.schedule import Schedule
+from ..graph.program import Program
 
 
 class Schedules(Protocol):
@@ -13,9 +14,17 @@ class Schedules(Protocol):
         """The schedules that are known, by key of the workload. It never raises, and answers within seconds."""
         ...
 
+    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+        """Have a program tuned by one job of so many trials. Yield what is known each time a task has come further, and
+        at the end. It never raises, and ends where nobody tunes."""
+        ...
+
 
 class NoSchedules:
-    """Nobody has tuned anything."""
+    """Nobody has tuned anything, and nobody will."""
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         return {}
+
+    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+        return iter(())

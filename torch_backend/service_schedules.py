@@ -1,14 +1,21 @@
 """Tuned schedules from a service (``torch_backend.schedules.Schedules``)."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..api.client import Client
+from ..core.budget import Budget
 from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
+from ..graph.partition import ForeignCall
+from ..graph.program import Program
 
 TIMEOUT_SECONDS = 2.0
 """How long a process waits for an answer before it takes defaults."""
+JOB_RETRIES = 8
+"""How often a call about a job is repeated: the job goes on while the connection is away."""
+RELAX = ("profile", "toolchain", "device")
 
 log = logging.getLogger("tilewright")
 
@@ -26,7 +33,7 @@ class ServiceSchedules:
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         try:
-            answers = self._client.best_of_many(workload_keys, relax=("profile", "toolchain", "device"))
+            answers = self._client.best_of_many(workload_keys, relax=RELAX)
         except TilewrightError as error:
             log.warning("no schedules from %s: %s", self._client.address, error.message)
             return {}
@@ -35,3 +42,26 @@ class ServiceSchedules:
             for best in answers
             if best is not None
         }
+
+    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+        keys = list(program.tasks)
+        foreign = Counter(str(c.node.attributes["target"]) for c in program.calls if isinstance(c, ForeignCall))
+        try:
+            with Client(self._client.address, retries=JOB_RETRIES) as client:
+                workloads = [(task.workload, task.count, _label(program, key)) for key, task in program.tasks.items()]
+                model = client.add_model(name, workloads, foreign)
+                job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))))
+                log.info("job %s of %s tunes the %d workloads of %s", job.id, client.address, len(keys), name)
+                for event in client.events(job.id):
+                    if event.kind == "task" and "stop_reason" in event.data:
+                        yield self.find(keys)
+        except TilewrightError as error:
+            log.warning("%s is not tuned any further: %s", name, error.message)
+            return
+        yield self.find(keys)
+
+
+def _label(program: Program, key: str) -> str:
+    """The operators of the first kernel of a workload."""
+    call = program.kernels[program.kernel_keys.index(key)]
+    return " ".join(program.graph.producers[n].op for n in call.nodes)

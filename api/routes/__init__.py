@@ -13,6 +13,8 @@ from . import (
     fleet_pages,
     health,
     jobs,
+    model_pages,
+    models,
     operators,
     pages,
     records,
@@ -25,6 +27,7 @@ from . import (
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
     "jobs": jobs.router,
+    "models": models.router,
     "events": events.router,
     "trials": trials.router,
     "records": records.router,
@@ -35,5 +38,6 @@ ROUTES: dict[str, APIRouter] = {
     "health": health.router,
     "pages": pages.router,
     "fleet_pages": fleet_pages.router,
+    "model_pages": model_pages.router,
     "sign_in": sign_in.router,
 }

@@ -5,6 +5,7 @@ What can be known while a model is read is folded by onnx's own reference: shape
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,16 @@ class OnnxGraph:
     weights: Mapping[str, Array]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+
+
+def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> OnnxGraph:
+    """The graph of the model in a file. Raises InvalidParameter for a file that is none, and what ``import_onnx``
+    raises."""
+    try:
+        model = onnx.load(path)
+    except Exception as error:  # protobuf has errors of its own
+        raise InvalidParameter(f"{path.name} is no ONNX model: {error}", field="file") from error
+    return import_onnx(model, dims)
 
 
 def import_onnx(

@@ -14,6 +14,7 @@ from tilewright.core.trial import Timed
 from tilewright.cost_model.features import FEATURE_VERSION
 from tilewright.db.store import RecordStore
 from tilewright.service.lookup import RELAXABLE
+from tilewright.service.model_views import ModelSpec, ModelWorkload
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
@@ -37,6 +38,19 @@ def service(settings: Settings) -> Iterator[Service]:
 def spec_of(service: Service, trials: int, **changes: object) -> JobSpec:
     task = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
     return replace(JobSpec((task,), Budget(trials), strategy="random", fresh=True), **changes)  # type: ignore[arg-type]
+
+
+def test_the_workloads_of_a_model_share_its_budget(service: Service) -> None:
+    tasks = [service.operator_workload("matmul", {"m": m, "n": 32, "k": 16}) for m in (8, 64)]
+    model, created = service.models.add(ModelSpec("two layers", tuple(ModelWorkload(task, 2) for task in tasks)))
+    assert created and model.tuned == 0
+    submitted, _ = service.models.tune(model.key, JobSpec((), Budget(5), strategy="random"))
+    job = finished(service, submitted)
+    assert job.state is JobState.SUCCEEDED and job.model_key == model.key
+    assert sorted(task.trials for task in job.tasks) == [2, 3]  # two each, and one where it was expected to save most
+    model = service.models.get(model.key)
+    assert (model.tuned, model.jobs, model.device_key) == (2, (job.id,), job.device_key)
+    assert sum(kernel.share or 0.0 for kernel in model.kernels) == pytest.approx(1.0)
 
 
 def test_a_job_ends_with_the_best_of_its_trials(service: Service) -> None:

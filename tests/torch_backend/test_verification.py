@@ -18,6 +18,7 @@ from tilewright.te.operators import OPERATORS as WORKLOADS  # noqa: E402
 from tilewright.torch_backend.aten import FUNCTIONS, evaluate  # noqa: E402
 from tilewright.torch_backend.backend import tilewright  # noqa: E402
 from tilewright.torch_backend.options import Options  # noqa: E402
+from tilewright.torch_backend.schedules import NoSchedules  # noqa: E402
 from tilewright.torch_backend.tensors import TorchTensors  # noqa: E402
 from tilewright.torch_backend.verification import compare_tensors  # noqa: E402
 
@@ -87,7 +88,7 @@ def test_options_that_are_not_known_are_refused() -> None:
         torch.compile(two_kernels, backend=tilewright, options={"colour": 1})(torch.randn(4, 4))
 
 
-class Known:
+class Known(NoSchedules):
     """Schedules of a service that has tuned everything, with one setting that is not legal here."""
 
     def find(self, keys: Any) -> dict[str, Schedule]:

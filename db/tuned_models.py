@@ -1,0 +1,146 @@
+"""Stores models that users run: their workloads, how often each occurs, and whole runs that were timed. ``models`` has
+cost models, which are something else."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy.engine import RowMapping
+
+from ..core.errors import NotFound
+from .admission import admit_job
+from .catalog import keep_workload, number_of
+from .encode import now
+from .jobs import CLOSED
+from .rows import ModelTimingRow, ModelWorkloadRow, NewJob, NewTunedModel, TunedModelRow
+from .tables import jobs, model_timings, tuned_model_workloads, tuned_models, workloads
+
+MOST_JOBS = 20
+MOST_TIMINGS = 20
+"""How many jobs and timings of a model are shown: the newest."""
+
+
+def keep_tuned_model(connection: Connection, new: NewTunedModel) -> bool:
+    """Store a model unless it is there; return whether it is new. The name is the one that was given last."""
+    find = select(tuned_models.c.id).where(tuned_models.c.key == new.key)
+    found = connection.execute(find).scalar()
+    if found is not None:
+        renamed = update(tuned_models).where(tuned_models.c.id == found, tuned_models.c.name != new.name)
+        connection.execute(renamed.values(name=new.name))
+        return False
+    by_key = {task.workload_key: task for task, _, _ in new.workloads}
+    ids = {key: keep_workload(connection, by_key[key]) for key in sorted(by_key)}
+    values = {"name": new.name, "foreign_calls": dict(new.foreign_calls), "created_at": now()}
+    number = number_of(connection, tuned_models, new.key, values)
+    if lock_tuned_model(connection, new.key)["id"] != number or _has_workloads(connection, number):
+        return False  # another process stored it at the same moment
+    rows = [
+        {"model": number, "position": n, "workload": ids[task.workload_key], "label": label, "count": count}
+        for n, (task, label, count) in enumerate(new.workloads)
+    ]
+    if rows:
+        connection.execute(insert(tuned_model_workloads), rows)
+    return True
+
+
+def _has_workloads(connection: Connection, number: int) -> bool:
+    query = select(tuned_model_workloads.c.model).where(tuned_model_workloads.c.model == number).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def lock_tuned_model(connection: Connection, key: str) -> RowMapping:
+    """Return the row of a model and lock it until the transaction ends. Raises NotFound."""
+    query = select(tuned_models).where(tuned_models.c.key == key).with_for_update(key_share=True)
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no model {key[:80]!r}", field="model_key")
+    return row
+
+
+def admit_model_job(connection: Connection, new: NewJob) -> tuple[str, bool]:
+    """Add the job of a model, unless one for the same target is under way; return (the job's id, whether it is new).
+    Raises NotFound where there is no such model, and what ``admit_job`` raises."""
+    assert new.model_key is not None
+    number = lock_tuned_model(connection, new.model_key)["id"]
+    query = select(jobs.c.id).where(
+        jobs.c.model == number, jobs.c.target == new.target, jobs.c.state.not_in(CLOSED)
+    )  # fmt: skip
+    found = connection.execute(query.order_by(jobs.c.number).limit(1)).scalar()
+    if found is not None:
+        return str(found), False
+    admit_job(connection, new)
+    return new.id, True
+
+
+def add_timing(connection: Connection, key: str, timing: ModelTimingRow) -> None:
+    """Store the time of whole runs of a model. Raises NotFound."""
+    connection.execute(
+        insert(model_timings).values(
+            model=lock_tuned_model(connection, key)["id"],
+            device_key=timing.device_key,
+            seconds=timing.seconds,
+            baseline=timing.baseline,
+            baseline_seconds=timing.baseline_seconds,
+            tuned_kernels=timing.tuned_kernels,
+            created_at=timing.created_at,
+        )
+    )
+
+
+def load_tuned_model(connection: Connection, key: str) -> TunedModelRow:
+    """Return a model. Raises NotFound."""
+    row = connection.execute(select(tuned_models).where(tuned_models.c.key == key)).mappings().first()
+    if row is None:
+        raise NotFound(f"there is no model {key[:80]!r}", field="model_key")
+    return _rows_of(connection, [row])[0]
+
+
+def page_of_tuned_models(connection: Connection, *, before: int | None, limit: int) -> tuple[TunedModelRow, ...]:
+    """Return models with numbers below ``before``, newest first."""
+    query = select(tuned_models).order_by(tuned_models.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(tuned_models.c.id < before)
+    return _rows_of(connection, connection.execute(query).mappings().all())
+
+
+def _rows_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[TunedModelRow, ...]:
+    numbers = [row["id"] for row in rows]
+    parts: dict[int, list[ModelWorkloadRow]] = defaultdict(list)
+    for part in connection.execute(_parts(numbers)).mappings():
+        names = ModelWorkloadRow.__dataclass_fields__
+        parts[part["model"]].append(ModelWorkloadRow(**{name: part[name] for name in names}))
+    return tuple(
+        TunedModelRow(
+            number=row["id"],
+            key=row["key"],
+            name=row["name"],
+            foreign_calls=row["foreign_calls"],
+            created_at=row["created_at"],
+            workloads=tuple(parts[row["id"]]),
+            jobs=_jobs_of(connection, row["id"]),
+            timings=_timings_of(connection, row["id"]),
+        )
+        for row in rows
+    )
+
+
+def _parts(numbers: Sequence[int]) -> Select[Any]:
+    columns = (workloads.c.expression, workloads.c.flops, workloads.c.minimum_bytes)
+    return (
+        select(tuned_model_workloads, workloads.c.key.label("workload_key"), *columns)
+        .join(workloads, workloads.c.id == tuned_model_workloads.c.workload)
+        .where(tuned_model_workloads.c.model.in_(numbers))
+        .order_by(tuned_model_workloads.c.model, tuned_model_workloads.c.position)
+    )
+
+
+def _jobs_of(connection: Connection, number: int) -> tuple[str, ...]:
+    query = select(jobs.c.id).where(jobs.c.model == number).order_by(jobs.c.number.desc()).limit(MOST_JOBS)
+    return tuple(connection.execute(query).scalars())
+
+
+def _timings_of(connection: Connection, number: int) -> tuple[ModelTimingRow, ...]:
+    query = select(model_timings).where(model_timings.c.model == number)
+    rows = connection.execute(query.order_by(model_timings.c.id.desc()).limit(MOST_TIMINGS)).mappings()
+    return tuple(ModelTimingRow(**{name: row[name] for name in ModelTimingRow.__dataclass_fields__}) for row in rows)

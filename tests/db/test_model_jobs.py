@@ -1,0 +1,156 @@
+"""Models that users run: stored once, and tuned by one job whose trials go where they save most."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tilewright.core.allocation import (
+    SLICE_TRIALS,
+    UNTIMED_TRIALS,
+    TaskProgress,
+    expected_saving,
+    first_trials,
+    most_worthwhile,
+)
+from tilewright.core.budget import Budget
+from tilewright.core.errors import NotFound
+from tilewright.core.fleet import TaskClaim
+from tilewright.db.recording import record_trial
+from tilewright.db.rows import ModelTimingRow, NewJob, NewTunedModel
+from tilewright.db.store import RecordStore
+from tilewright.tests.db.fleets import claim, claimed, finish, measure, new_tasks, submit, trial
+
+KEY = "ab" * 32
+
+
+def keep(store: RecordStore, *counts: int, key: str = KEY, name: str = "net") -> bool:
+    tasks = new_tasks(len(counts))
+    parts = tuple((task, f"conv {n}", counts[n]) for n, task in enumerate(tasks))
+    return store.add_tuned_model(NewTunedModel(key, name, parts, {"aten.topk.default": 2}))[1]
+
+
+def submit_model(store: RecordStore, name: str, *counts: int, budget: Budget, flight: str | None = None) -> bool:
+    tasks = new_tasks(len(counts), flight=flight)
+    weighed = tuple(replace(task, weight=float(count)) for task, count in zip(tasks, counts, strict=True))
+    new = NewJob(name, "queued", weighed, budget, "random", 7, "cuda", "local", "cold", model_key=KEY)
+    return store.create_model_job(new)[1]
+
+
+def limits(store: RecordStore, name: str) -> list[int | None]:
+    return [task.trial_limit for task in store.job(name).tasks]
+
+
+def run_slice(store: RecordStore, held: TaskClaim, seconds: float) -> str:
+    """Measure what a task was granted; every trial takes ``seconds``."""
+    task = store.job(held.job_id).tasks[held.task]
+    assert task.trial_limit is not None
+    record(store, held, task.trials, task.trial_limit, seconds)
+    return finish(store, held)
+
+
+def record(store: RecordStore, held: TaskClaim, first: int, end: int, seconds: float) -> None:
+    """Record the trials from ``first`` to before ``end`` in one transaction: commits are what takes time."""
+    with store.database.writing() as connection:
+        for sequence in range(first, end):
+            record_trial(connection, trial(held.job_id, held.task, sequence, seconds), lease=held.lease)
+
+
+def test_the_saving_counts_occurrences_recent_gains_and_what_the_roofline_leaves() -> None:
+    usual = TaskProgress(3.0, 32, 5e-3, 6e-3, 2e-3)
+    assert expected_saving(usual) == pytest.approx(3.0 * (0.2 * 1e-3 + 0.8 * 3e-3 * 0.5))
+    assert expected_saving(replace(usual, weight=6.0)) == pytest.approx(2 * expected_saving(usual))
+    assert expected_saving(replace(usual, trials=64)) < expected_saving(usual)  # less is expected of the same
+    at_limit = replace(usual, seconds=2e-3, before=2e-3)
+    assert expected_saving(at_limit) == 0.0
+    unknown = TaskProgress(1.0, 16, None, None, 0.0)
+    assert most_worthwhile([usual, unknown, usual]) == 1
+    assert most_worthwhile([at_limit, replace(unknown, trials=UNTIMED_TRIALS), usual, usual]) == 2
+    assert most_worthwhile([]) is None
+    assert (first_trials(1000, 10), first_trials(50, 10), first_trials(10, 10)) == (SLICE_TRIALS, 5, 1)
+
+
+def test_a_model_is_stored_once_under_its_newest_name(fleet_store: RecordStore) -> None:
+    assert keep(fleet_store, 3, 1) and not keep(fleet_store, 3, 1, name="resnet")
+    assert keep(fleet_store, 4, key="cd" * 32)
+    model = fleet_store.tuned_model(KEY)
+    assert (model.name, model.foreign_calls, model.jobs) == ("resnet", {"aten.topk.default": 2}, ())
+    assert [(w.label, w.count, w.flops) for w in model.workloads] == [("conv 0", 3, 1000), ("conv 1", 1, 1000)]
+    newest, older = fleet_store.tuned_models(limit=5)
+    assert (newest.key, older.key) == ("cd" * 32, KEY) and newest.workloads[0] == replace(
+        model.workloads[0], count=4
+    )  # fmt: skip
+    assert fleet_store.tuned_models(before=newest.number, limit=5) == (model,)
+    timing = ModelTimingRow("ef" * 32, 1e-3, "default schedules", 2e-3, 2, "2026-01-01T00:00:00.000Z")
+    assert fleet_store.add_model_timing(KEY, timing).timings == (timing,)
+    for call in (fleet_store.tuned_model, lambda key: fleet_store.add_model_timing(key, timing)):
+        with pytest.raises(NotFound, match="no model"):
+            call("00" * 32)
+
+
+def test_slices_go_where_they_save_most_until_the_budget_is_spent(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 10, 1, 1)
+    budget = Budget(8 * SLICE_TRIALS + 5)
+    assert submit_model(fleet_store, "job", 10, 1, 1, budget=budget)
+    assert not submit_model(fleet_store, "again", 10, 1, 1, budget=budget)  # one is under way
+    assert fleet_store.tuned_model(KEY).jobs == ("job",) and fleet_store.job("job").model_key == KEY
+    assert limits(fleet_store, "job") == [SLICE_TRIALS] * 3
+    seconds = {0: 1e-3, 1: 1e-4, 2: 5e-3}  # ten times a millisecond weighs more than once five of them
+    states, order = [], []
+    while (held := claim(fleet_store)) is not None:
+        order.append(held.task)
+        states.append(run_slice(fleet_store, held, seconds[held.task]))
+    assert order[:3] == [0, 1, 2] and states == ["running"] * (len(states) - 1) + ["succeeded"]
+    assert order[3:] == [0, 0, 2, 0, 0, 2]  # what is expected of a task shrinks with what was spent on it
+    job = fleet_store.job("job")
+    assert sum(task.trials for task in job.tasks) == budget.trials
+    assert [task.stop_reason for task in job.tasks] == ["trials"] * 3
+    assert submit_model(fleet_store, "later", 10, 1, 1, budget=budget)  # none is under way any more
+
+
+def test_what_a_task_cannot_use_others_get(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 1, 1)
+    submit_model(fleet_store, "job", 1, 1, budget=Budget(3 * SLICE_TRIALS))
+    first, second = claimed(fleet_store), claimed(fleet_store)
+    measure(fleet_store, first, 4, seconds=1e-3)
+    assert (
+        finish(fleet_store, first, "exhausted") == "running"
+    )  # one still runs, and nothing can be granted to this one
+    assert claim(fleet_store) is None
+    run_slice(fleet_store, second, 1e-6)
+    spent = Counter[int]()
+    while (held := claim(fleet_store)) is not None:
+        spent[held.task] += 1
+        run_slice(fleet_store, held, 1e-6)
+    job = fleet_store.job("job")
+    assert set(spent) == {1} and sum(task.trials for task in job.tasks) == 3 * SLICE_TRIALS
+    assert job.state == "succeeded"
+
+
+def test_seconds_are_shared_and_a_paused_job_is_granted_nothing_to_run(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 1)
+    submit_model(fleet_store, "job", 1, budget=Budget(10 * SLICE_TRIALS, seconds=30.0))
+    held = claimed(fleet_store)
+    fleet_store.fleet.pause_job("job")
+    run_slice(fleet_store, held, 1e-3)
+    assert fleet_store.job("job").tasks[0].state == "blocked" and claim(fleet_store) is None
+    fleet_store.fleet.resume_job("job")
+    held = claimed(fleet_store)
+    record(fleet_store, held, SLICE_TRIALS, 2 * SLICE_TRIALS, 1e-3)
+    ended = fleet_store.fleet.finish_task(held.lease, "trials", {"wall_seconds": 31.0})
+    assert ended.state == "succeeded" and ended.tasks[0].trials == 2 * SLICE_TRIALS
+
+
+def test_equal_tasks_of_two_models_are_measured_once(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 1)
+    submit(fleet_store, "plain", 1, trials=40, flight="f")
+    submit_model(fleet_store, "job", 1, budget=Budget(3 * SLICE_TRIALS), flight="f")
+    assert fleet_store.job("job").tasks[0].state == "blocked"
+    held = claimed(fleet_store)
+    record(fleet_store, held, 0, 40, 1e-3)
+    finish(fleet_store, held)
+    task = fleet_store.job("job").tasks[0]
+    assert (task.adopted, task.trials, task.state) == (40, 40, "ready")  # they cost nothing of the budget
+    while (granted := claim(fleet_store)) is not None:
+        run_slice(fleet_store, granted, 1e-3)
+    assert fleet_store.job("job").tasks[0].trials == 40 + 3 * SLICE_TRIALS

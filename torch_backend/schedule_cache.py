@@ -1,0 +1,49 @@
+"""Schedules that a service has answered, kept on disk by program, device and toolchain, so that a process that starts
+while the service is away runs as fast as the one before."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ..core.errors import TilewrightError
+from ..core.keys import content_key
+from ..core.schedule import Schedule
+
+
+def schedule_folder() -> Path:
+    """The folder of this user, by the rules of the XDG base directories."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")) / "tilewright" / "programs"
+
+
+class ScheduleCache:
+    """The schedules of one program on one device with one toolchain. A folder that cannot be used, and a file that
+    cannot be read, cost only time."""
+
+    def __init__(self, program_key: str, device_key: str, toolchain_key: str) -> None:
+        key = content_key({"program": program_key, "device": device_key, "toolchain": toolchain_key})
+        self._path = schedule_folder() / f"{key}.json"
+
+    def load(self) -> dict[str, Schedule]:
+        """What was stored last, by key of the workload."""
+        try:
+            data = json.loads(self._path.read_text())
+            return {str(key): Schedule.from_json(value) for key, value in data.items()}
+        except (OSError, ValueError, AttributeError, TilewrightError):
+            return {}
+
+    def store(self, schedules: Mapping[str, Schedule]) -> None:
+        """Replace what is stored. The file is written aside and moved into place: processes may share the folder."""
+        text = json.dumps({key: schedule.to_json() for key, schedule in sorted(schedules.items())})
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=".new-")
+            try:
+                with os.fdopen(handle, "w") as file:
+                    file.write(text)
+                os.replace(name, self._path)
+            except BaseException:
+                os.unlink(name)
+                raise
