@@ -6,19 +6,39 @@ add a noun, write its file and add its line to the table.
 
 from fastapi import APIRouter
 
-from . import devices, events, fleet, fleet_pages, health, jobs, operators, pages, records, schedules, sign_in, trials
+from . import (
+    dashboard,
+    data_pages,
+    devices,
+    events,
+    fleet,
+    fleet_pages,
+    health,
+    job_pages,
+    jobs,
+    operators,
+    pages,
+    records,
+    schedules,
+    sign_in,
+    trials,
+)
 
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
     "jobs": jobs.router,
     "events": events.router,
     "trials": trials.router,
+    "dashboard": dashboard.router,
+    "searches": data_pages.router,
     "records": records.router,
     "operators": operators.router,
     "devices": devices.router,
     "fleet": fleet.router,
     "health": health.router,
     "pages": pages.router,
+    "job_pages": job_pages.router,
+    "data_pages": data_pages.pages,
     "fleet_pages": fleet_pages.router,
     "sign_in": sign_in.router,
 }
