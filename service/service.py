@@ -21,6 +21,7 @@ from ..te.key import workload_key
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .expected_loss import LossEstimates
+from .dashboard import Dashboard
 from .explain import CompilationInput, compilation_input, explain, export
 from .fleet import Fleet
 from .health import check_health
@@ -32,7 +33,7 @@ from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
 from .releases import Releases
 from .settings import Settings
-from .submit import checked, checked_key, new_id
+from .submit import checked, checked_key, continued, new_id
 from .task_worker_pool import TaskWorkerPool
 from .tuned_models import TunedModels
 from .views import (
@@ -93,6 +94,8 @@ class Service:
         """The use cases of units, the queue and tenants."""
         self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
         """The use cases of models that users run."""
+        self.dashboard = Dashboard(store, self.fleet, self.jobs)
+        """The figures of the dashboard."""
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
@@ -190,6 +193,11 @@ class Service:
             timer.start()
         self._changed()
         return self.fleet.shown([row])[0]
+
+    def tune_further(self, job_id: str) -> JobView:
+        """Submit a job again with twice the trials; the new one adopts what was measured for it. Raises NotFound, and
+        what ``submit`` raises."""
+        return self.submit(continued(self.job(job_id), self.workload_of))[0]
 
     def _fence(self, job_id: str) -> None:
         """Commit the cancellation of a job whose workers have not answered."""

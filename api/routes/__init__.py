@@ -7,11 +7,14 @@ add a noun, write its file and add its line to the table.
 from fastapi import APIRouter
 
 from . import (
+    dashboard,
+    data_pages,
     devices,
     events,
     fleet,
     fleet_pages,
     health,
+    job_pages,
     jobs,
     model_pages,
     models,
@@ -30,6 +33,8 @@ ROUTES: dict[str, APIRouter] = {
     "models": models.router,
     "events": events.router,
     "trials": trials.router,
+    "dashboard": dashboard.router,
+    "searches": data_pages.router,
     "records": records.router,
     "releases": releases.router,
     "operators": operators.router,
@@ -37,6 +42,8 @@ ROUTES: dict[str, APIRouter] = {
     "fleet": fleet.router,
     "health": health.router,
     "pages": pages.router,
+    "job_pages": job_pages.router,
+    "data_pages": data_pages.pages,
     "fleet_pages": fleet_pages.router,
     "model_pages": model_pages.router,
     "sign_in": sign_in.router,
