@@ -7,6 +7,8 @@ MAX_JSON_DEPTH = 300
 """How deeply arrays and objects may be nested. An expression of 128 levels needs two each, and there is a body around
 it."""
 MAX_TASKS = 64
+MAX_TEXT = 1 << 18
+"""How many characters the text form of a workload may have."""
 MAX_PAGE_SIZE = 500
 MAX_EVENT_STREAMS = 48
 """How many event streams may be open: each holds one thread of the server."""

@@ -15,6 +15,7 @@ from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
 from .admission import admit_job
+from .analysis_store import AnalysisStore
 from .best import find_best
 from .catalog import keep_device, load_devices, load_measured, load_workload
 from .driver_errors import DuplicateKey
@@ -65,6 +66,7 @@ class RecordStore:
         """
         self.database = Database(parse_url(url))
         self.fleet = FleetStore(self.database)
+        self.analysis = AnalysisStore(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)

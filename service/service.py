@@ -18,6 +18,7 @@ from ..db.store import RecordStore, holder_of
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
+from .analysis import Analysis
 from .explain import CompilationInput, compilation_input, explain, export
 from .fleet import Fleet
 from .health import check_health
@@ -80,6 +81,8 @@ class Service:
         self._notifier = CommitNotifier(poll_seconds)
         self.fleet = Fleet(store.fleet, self._changed)
         """The use cases of units, the queue and tenants."""
+        self.analysis = Analysis(store, self.checked, self._known_devices)
+        """The use cases that look at many jobs at once."""
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(

@@ -37,6 +37,7 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
+from ..workers.reference_data import available_bytes, needed_bytes
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import profile_of
@@ -287,6 +288,14 @@ def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, 
     """Return a schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
     InvalidParameter."""
     return exported(workload, target, schedule, Packaging(name, library))
+
+
+def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
+    """Return how many bytes the inputs and the reference of a workload take on the host while they are made, how many
+    its data take on the device of a candidate, and how many the host has; None where that is not known."""
+    inputs = sum(tensor.bytes for tensor in workload.inputs)
+    outputs = sum(b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers)
+    return needed_bytes(workload), 2 * inputs + outputs, available_bytes()
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

@@ -136,8 +136,8 @@ class _Reader:
         extents = _shape(declared[2]) if declared else ()
         if declared and len(extents) != len(along):
             _fail(line, f"{len(along)} axes for the shape {list(extents)}")
-        known = {**along, **(dict(zip(along, extents, strict=True)) if declared else {})}
-        known = {axis: extent or _read_extent(line, axis, names[axis], expr) for axis, extent in known.items()}
+        given = {**along, **(dict(zip(along, extents, strict=True)) if declared else {})}
+        known = {axis: extent or _read_extent(line, axis, names[axis], expr) for axis, extent in given.items()}
         for axis, extent in over.items():
             if extent is None:
                 _fail(line, f"how far {axis} goes is missing: sum over {axis} < 8 of ...")
