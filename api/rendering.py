@@ -11,6 +11,17 @@ from .. import __version__
 from .assets import assets_present
 from .formatting import FILTERS, FUNCTIONS
 
+NAVIGATION = (
+    ("/", "Overview"),
+    ("/jobs", "Jobs"),
+    ("/queue", "Queue"),
+    ("/workloads", "Workloads"),
+    ("/compare", "Compare"),
+    ("/devices", "Devices"),
+    ("/cost-models", "Cost models"),
+    ("/data", "Data"),
+)
+"""The entries of the navigation: address and name. A page marks its own by ``{% set section = "Jobs" %}``."""
 _environment = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -21,6 +32,7 @@ _environment = Environment(
 _environment.filters.update(FILTERS)
 _environment.globals.update(FUNCTIONS)
 _environment.globals["version"] = __version__
+_environment.globals["NAVIGATION"] = NAVIGATION
 API_PATHS = ("/v1/", "/static/", "/healthz", "/readyz", "/metrics", "/version", "/openapi.json")
 
 

@@ -29,17 +29,11 @@ def _task(job: JobView, index: int) -> TaskView:
 
 
 @router.get("/")
+@router.get("/jobs")
 def jobs_page(service: ServiceDependency, state: State = None, page_token: PageToken = "") -> Response:
     """Show all jobs, newest first."""
     page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
     return render("jobs.html", page=page, state=state, states=list(JobState), page_token=page_token)
-
-
-@router.get("/jobs")
-def jobs_fragment(service: ServiceDependency, state: State = None, page_token: PageToken = "") -> Response:
-    """Show the table of jobs alone."""
-    page = service.jobs(page_size=JOBS_ON_A_PAGE, token=page_token, state=state)
-    return render("jobs_table.html", page=page, state=state, page_token=page_token)
 
 
 @router.get("/jobs/{job_id}")

@@ -46,7 +46,15 @@ def settled(page: Page) -> None:
     expect(page.locator("#chart")).to_have_attribute("data-live", "ended")
 
 
-PAGES = ["/", "/?state=failed", "/?state=running", "/jobs/small", "/jobs/two?task=1", "/jobs/broken", "/jobs/waiting"]
+PAGES = [
+    "/jobs",
+    "/jobs?state=failed",
+    "/jobs?state=running",
+    "/jobs/small",
+    "/jobs/two?task=1",
+    "/jobs/broken",
+    "/jobs/waiting",
+]
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -153,7 +161,7 @@ def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
 def test_all_numbers_are_there_without_scripts(browser: Browser, address: str) -> None:
     with watched(browser, address, scripts=False) as seen:
         page = seen.page
-        page.goto("/")
+        page.goto("/jobs")
         page.get_by_role("link", name="matmul").last.click()
         expect(page.locator(".tile").first).to_contain_text("ms")
         expect(page.locator("#trials tbody tr")).to_have_count(25)
