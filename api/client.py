@@ -24,6 +24,7 @@ from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..te.json import workload_to_json
 from ..te.workload import Workload
+from .analysis_responses import JobEstimateOut
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .fleet_responses import (
     AttemptList,
@@ -152,6 +153,11 @@ class Client:
         """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
         body = _job_body(tasks, budget or Budget(), **options) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
+
+    def estimate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> JobEstimateOut:
+        """Return what a job would cost, and create nothing. ``options`` are those of ``submit``."""
+        body = _job_body(tasks, budget or Budget(), **options)
+        return _parsed(JobEstimateOut, self._send("POST", "/v1/jobs/estimate", json=body))
 
     def job(self, job_id: str) -> JobOut:
         """Return a job with the best so far of each task."""

@@ -62,13 +62,13 @@ class FormField:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
-    is_default: bool = True
+    default: str = ""
 
 
 def known_names(operator: OperatorView | None) -> set[str]:
     """Return the names of all fields that a form for ``operator`` may have; None: for an expression."""
     own = {PREFIX + name for name in _properties(operator)} if operator else {"text"}
-    return {"operator", "job", "task", "key", *JOB_FIELDS, *own}
+    return {"operator", "job", "task", *JOB_FIELDS, *own}
 
 
 def operator_fields(operator: OperatorView, given: Mapping[str, str]) -> tuple[FormField, ...]:
@@ -93,7 +93,7 @@ def operator_fields(operator: OperatorView, given: Mapping[str, str]) -> tuple[F
                 choices=tuple(_FLAG if schema["type"] == "boolean" else schema.get("enum", ())),
                 minimum=schema.get("minimum"),
                 maximum=schema.get("maximum"),
-                is_default=name not in required and value in (_text(default), ""),
+                default="" if name in required else _text(default),
             )
         )
     return tuple(fields)
@@ -117,7 +117,9 @@ def job_of(operator: OperatorView | None, given: Mapping[str, str]) -> JobIn:
             if given.get(PREFIX + name, "").strip()
         }
         body["tasks"] = [{"operator": operator.name, "parameters": parameters}]
-    budget = {name: _number(name, given[name]) for name in ("trials", "seconds", "stall") if given.get(name, "").strip()}
+    budget = {
+        name: _number(name, given[name]) for name in ("trials", "seconds", "stall") if given.get(name, "").strip()
+    }
     body["budget"] = budget
     for name in ("target", "strategy", "executor", "cache", "tenant", "seed", "priority", "deadline_seconds"):
         text = given.get(name, "").strip()

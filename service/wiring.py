@@ -294,7 +294,9 @@ def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
     """Return how many bytes the inputs and the reference of a workload take on the host while they are made, how many
     its data take on the device of a candidate, and how many the host has; None where that is not known."""
     inputs = sum(tensor.bytes for tensor in workload.inputs)
-    outputs = sum(b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers)
+    outputs = sum(
+        b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers
+    )
     return needed_bytes(workload), 2 * inputs + outputs, available_bytes()
 
 

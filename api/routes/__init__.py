@@ -6,11 +6,27 @@ add a noun, write its file and add its line to the table.
 
 from fastapi import APIRouter
 
-from . import devices, events, fleet, fleet_pages, health, jobs, operators, pages, records, schedules, sign_in, trials
+from . import (
+    devices,
+    estimates,
+    events,
+    fleet,
+    fleet_pages,
+    health,
+    jobs,
+    operators,
+    pages,
+    records,
+    schedules,
+    sign_in,
+    submit_pages,
+    trials,
+)
 
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
     "jobs": jobs.router,
+    "estimates": estimates.router,
     "events": events.router,
     "trials": trials.router,
     "records": records.router,
@@ -20,5 +36,7 @@ ROUTES: dict[str, APIRouter] = {
     "health": health.router,
     "pages": pages.router,
     "fleet_pages": fleet_pages.router,
+    "submit_pages": submit_pages.router,
+    "submit_checks": submit_pages.checks,
     "sign_in": sign_in.router,
 }
