@@ -1,7 +1,9 @@
 """The frozen values that the service answers questions about many jobs with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..core.schedule import Schedule
 from .views import BestView
 
 
@@ -58,3 +60,124 @@ class JobEstimate:
     units: int
     waiting: int
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadView:
+    """Shows a workload in a list. ``best_seconds`` is the least time of all its tasks, on whichever device."""
+
+    workload_key: str
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    flops: int
+    minimum_bytes: int
+    tasks: int
+    trials: int
+    devices: int
+    best_seconds: float | None
+    newest_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultView:
+    """Shows the best record of one task. ``ratio`` is its time over that of ``against_record_id``, the fastest result
+    before it on the same device and profile, and ``p_value`` that of a Mann-Whitney U test of their samples; all three
+    are None for the first. ``why`` says in which respects a regression differs from that result."""
+
+    record_id: int
+    job_id: str
+    task: int
+    created_at: str
+    device_key: str
+    device_name: str
+    toolchain_key: str
+    toolchain: str
+    profile: str
+    sketch: str
+    strategy: str
+    trials: int
+    seconds: float
+    spread: float
+    gflops: float | None
+    roofline_seconds: float | None
+    against_record_id: int | None
+    ratio: float | None
+    p_value: float | None
+    is_regression: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadHistory:
+    """Shows what was found for a workload. ``results`` come in the order of time; ``best`` has the fastest of each
+    device and profile, the fastest first."""
+
+    workload_key: str
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    expression: str
+    flops: int
+    minimum_bytes: int
+    results: tuple[ResultView, ...]
+    best: tuple[ResultView, ...]
+    regressions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedView:
+    """Shows one of the schedules that are compared. ``label`` is a letter. ``ratio``, ``p_value`` and ``effect``
+    compare its samples with those of the first: its median over the other, the p value of a two-sided Mann-Whitney U
+    test after Holm's correction, and the rank-biserial correlation; they are None for the first, and for another
+    workload. ``says`` is that in a sentence."""
+
+    label: str
+    title: str
+    job_id: str
+    task: int
+    record_id: int
+    workload_key: str
+    device_name: str
+    toolchain_key: str
+    profile: str
+    strategy: str
+    trials: int
+    schedule: Schedule
+    seconds: float
+    spread: float
+    samples: tuple[float, ...]
+    gflops: float | None
+    ratio: float | None
+    p_value: float | None
+    effect: float | None
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """Says when a compared job found a faster schedule: its best so far after ``trials`` and ``elapsed_seconds``."""
+
+    label: str
+    trials: int
+    elapsed_seconds: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KnobRow:
+    """Holds the values of one knob in all compared schedules; None where a schedule has no such knob."""
+
+    name: str
+    differs: bool
+    values: tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Compares two to eight schedules. ``test`` names the significance test. ``curves`` are those of the schedules that
+    were given as jobs. ``same_workload``: whether times may be compared at all."""
+
+    items: tuple[ComparedView, ...]
+    curves: tuple[CurvePoint, ...]
+    knobs: tuple[KnobRow, ...]
+    test: str
+    same_workload: bool

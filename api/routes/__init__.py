@@ -7,6 +7,7 @@ add a noun, write its file and add its line to the table.
 from fastapi import APIRouter
 
 from . import (
+    compare_pages,
     devices,
     estimates,
     events,
@@ -21,6 +22,8 @@ from . import (
     sign_in,
     submit_pages,
     trials,
+    workload_pages,
+    workloads,
 )
 
 ROUTES: dict[str, APIRouter] = {
@@ -31,11 +34,14 @@ ROUTES: dict[str, APIRouter] = {
     "trials": trials.router,
     "records": records.router,
     "operators": operators.router,
+    "workloads": workloads.router,
     "devices": devices.router,
     "fleet": fleet.router,
     "health": health.router,
     "pages": pages.router,
     "fleet_pages": fleet_pages.router,
+    "workload_pages": workload_pages.router,
+    "compare_pages": compare_pages.router,
     "submit_pages": submit_pages.router,
     "submit_checks": submit_pages.checks,
     "sign_in": sign_in.router,
