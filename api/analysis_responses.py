@@ -169,3 +169,62 @@ class ComparisonOut(ResponseModel):
     knobs: tuple[KnobRowOut, ...]
     test: str
     same_workload: bool
+
+
+class ModelOut(ResponseModel):
+    """Says what a stored cost model was trained on, and how good the model before it was on the newest task."""
+
+    id: int
+    kind: str
+    feature_version: int
+    device_key: str | None
+    device_name: str | None
+    records: int
+    metrics: Annotated[dict[str, float], BeforeValidator(plain)]
+    created_at: str
+
+
+class ImportanceOut(ResponseModel):
+    """Says how much of a cost model's gain a feature column has, from 0 to 1."""
+
+    column: str
+    unit: str
+    meaning: str
+    share: float
+
+
+class HeldOutTaskOut(ResponseModel):
+    """Says how well a cost model predicts a task that it has not seen."""
+
+    job_id: str
+    task: int
+    workload_key: str
+    operator: str | None
+    records: int
+    rank_correlation: float | None
+    mean_absolute_error: float
+    top_score: float | None
+
+
+class HeldOutRecordOut(ResponseModel):
+    """Holds what a cost model predicts for a record that it has not seen, and what was measured: speeds relative to
+    the best of the task, 0 for a failure."""
+
+    record_id: int
+    job_id: str
+    task: int
+    sketch: str
+    predicted: float
+    measured: float
+
+
+class ModelQualityOut(ResponseModel):
+    """Shows the stored cost models, newest first, and how good one of them is on what was measured after it was
+    trained; the worst prediction comes first. ``why`` says why there are no predictions."""
+
+    models: tuple[ModelOut, ...]
+    shown: ModelOut | None
+    importance: tuple[ImportanceOut, ...]
+    tasks: tuple[HeldOutTaskOut, ...]
+    records: tuple[HeldOutRecordOut, ...]
+    why: str

@@ -1,10 +1,11 @@
 """The database's answers about many jobs at once: costs of trials, results of workloads over time, cost models."""
 
+from ..core.record import Record
 from . import models as model_rows
 from .costs import load_trial_cost
 from .engine import Database
 from .rows import ModelSummary, ResultRow, TrialCost, WorkloadSummary
-from .workload_results import load_results, page_of_workloads
+from .workload_results import load_records_after, load_results, page_of_workloads
 
 
 class AnalysisStore:
@@ -30,6 +31,12 @@ class AnalysisStore:
         """Return the best record of each task of a workload, the newest ``limit`` of them, oldest first."""
         with self._database.reading() as connection:
             return load_results(connection, workload_key, limit=limit)
+
+    def records_after(self, target_kind: str, record_id: int, *, limit: int) -> tuple[Record, ...]:
+        """Return the first ``limit`` records with ids above ``record_id`` on targets of a kind, oldest first, but for
+        adopted ones."""
+        with self._database.reading() as connection:
+            return load_records_after(connection, target_kind, record_id, limit)
 
     def models(self, *, limit: int) -> tuple[ModelSummary, ...]:
         """Return what is known of the newest models, newest first."""

@@ -2,9 +2,10 @@
 
 from sqlalchemy import Connection, and_, func, select, tuple_
 
+from ..core.record import Record
 from .rows import ResultRow, WorkloadSummary
-from .tables import jobs, tasks, toolchains, trials, workloads
-from .trials import FULL, best_of
+from .tables import devices, jobs, tasks, toolchains, trials, workloads
+from .trials import FULL, best_of, record_of
 
 
 def page_of_workloads(
@@ -55,6 +56,13 @@ def page_of_workloads(
             row["created_at"],
         )
     return tuple(summaries.values())
+
+
+def load_records_after(connection: Connection, target_kind: str, record_id: int, limit: int) -> tuple[Record, ...]:
+    """Return records on targets of a kind with ids above ``record_id``, oldest first, without adopted copies."""
+    query = FULL.where(trials.c.id > record_id, trials.c.adopted_from.is_(None))
+    query = query.where(devices.c.target["kind"].as_string() == target_kind)
+    return tuple(record_of(row) for row in connection.execute(query.order_by(trials.c.id).limit(limit)).mappings())
 
 
 def load_results(connection: Connection, workload_key: str, *, limit: int) -> tuple[ResultRow, ...]:

@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from .analysis_views import Comparison, JobEstimate, WorkloadHistory, WorkloadView
+from .analysis_views import Comparison, JobEstimate, ModelQuality, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
 from .estimate import estimate
+from .model_quality import model_quality
 from .targets import kind_of
 from .views import JobSpec, Page
 from .workload_history import page_of_workloads, workload_history
@@ -44,3 +45,7 @@ class Analysis:
     def compare(self, asked: Sequence[ComparedJob | ComparedRecord]) -> Comparison:
         """Compare two to eight schedules with the first of them. Raises InvalidParameter, NotFound."""
         return compare(self._store, asked)
+
+    def models(self, model_id: int | None = None) -> ModelQuality:
+        """Return the stored cost models, and how good one of them is. Raises NotFound."""
+        return model_quality(self._store, model_id)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.schedule import Schedule
+from ..db.rows import ModelSummary
 from .views import BestView
 
 
@@ -181,3 +182,54 @@ class Comparison:
     knobs: tuple[KnobRow, ...]
     test: str
     same_workload: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceView:
+    """Says how much of a cost model's gain a feature column has; ``share`` is from 0 to 1."""
+
+    column: str
+    unit: str
+    meaning: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutTask:
+    """Says how well a cost model predicts a task that it has not seen. ``top_score`` is the best measured speed among
+    the eight that it ranks highest; both it and ``rank_correlation`` (Spearman) are None where they have no value."""
+
+    job_id: str
+    task: int
+    workload_key: str
+    operator: str | None
+    records: int
+    rank_correlation: float | None
+    mean_absolute_error: float
+    top_score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutRecord:
+    """Holds what a cost model predicts for a record that it has not seen, and what was measured: speeds relative to
+    the best of the task, 0 for a failure."""
+
+    record_id: int
+    job_id: str
+    task: int
+    sketch: str
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQuality:
+    """Shows the stored cost models, newest first, and one of them. ``records`` come with the worst prediction first.
+    ``why`` says why there are none."""
+
+    models: tuple[ModelSummary, ...]
+    shown: ModelSummary | None
+    importance: tuple[ImportanceView, ...]
+    tasks: tuple[HeldOutTask, ...]
+    records: tuple[HeldOutRecord, ...]
+    why: str

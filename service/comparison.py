@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from string import ascii_uppercase
 
 from ..core.errors import InvalidParameter, NotFound
@@ -133,6 +134,8 @@ def _says(
     ratio = one.timed.seconds / first.timed.seconds
     how = f"p = {p_value:.2g}" + (f", corrected for {comparisons} comparisons" if comparisons > 1 else "")
     samples = f"{len(one.samples)} and {len(first.samples)} samples"
+    if comparisons * 2 / comb(len(one.samples) + len(first.samples), len(one.samples)) > ALPHA:
+        return f"{ratio:.3g} times as long as A, but so few samples cannot show a difference ({samples})"
     if p_value >= ALPHA:
         return f"no difference from A is shown ({how}; effect {test.effect:+.2f}; {samples})"
     text = f"{ratio:.3g} times as long as A" if ratio >= 1 else f"{1 / ratio:.3g} times as fast as A"

@@ -5,6 +5,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import exported
 from ..codegen.lowering import lowering_stages, sketch_of
@@ -20,7 +22,8 @@ from ..core.target import DeviceInfo, Target
 from ..core.trial import Timed, Trial
 from ..cost_model.dataset import Experience, experience_data
 from ..cost_model.features import FEATURE_VERSION
-from ..cost_model.metrics import pairwise_accuracy, top_score
+from ..cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
+from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import device_infos
@@ -216,11 +219,20 @@ def train(history: Sequence[Experience], newest: Experience, seed: int) -> Train
         metrics = {
             "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:MAX_METRIC_ROWS]),
             "top_8_score": top_score(predicted, own_goals[:MAX_METRIC_ROWS], 8),
+            "rank_correlation": rank_correlation(predicted, own_goals[:MAX_METRIC_ROWS]),
+            "mean_absolute_error": float(np.abs(predicted - own_goals[:MAX_METRIC_ROWS]).mean()),
         }
     model = new_model(MODEL)
     model.fit(features, goals, seed=seed)
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return TrainedModel(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), finite)
+
+
+def restored_model(kind: str, data: bytes) -> CostModel:
+    """Return a stored cost model. Raises InvalidParameter for a kind that is no more, ValueError for bad bytes."""
+    model = new_model(kind)
+    model.restore(data)
+    return model
 
 
 MAX_METRIC_ROWS = 1000

@@ -10,8 +10,8 @@ from ..te.cost import flops, minimum_bytes
 from ..te.json import workload_from_json
 from ..te.text import workload_text
 from .analysis_views import ResultView, WorkloadHistory, WorkloadView
-from .page_token import read_token, write_token
-from .pagination import page_size, valid_key
+from .page_token import page_size, read_token, write_token
+from .pagination import valid_key
 from .rank_test import mann_whitney
 from .views import Page
 

@@ -1,6 +1,7 @@
 """Renders the page that compares schedules."""
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -86,14 +87,14 @@ def _samples(api: str, items: Sequence[ComparedOut]) -> ChartTable:
     return ChartTable(api, "/items", SAMPLES, rows)
 
 
-def _sources(service: Service, items: Sequence[ComparedOut], query: dict[str, str]) -> dict[str, object]:
+def _sources(service: Service, items: Sequence[ComparedOut], query: dict[str, str]) -> dict[str, Any]:
     """Return how the sources of two of the schedules differ, where that is asked for: it takes two compilations."""
     by_label = {item.label: item for item in items}
     left, right = query.get("left", items[0].label), query.get("right", items[1].label)
     for name, label in (("left", left), ("right", right)):
         if label not in by_label:
             raise InvalidParameter(f"there is no schedule {label[:20]!r}; allowed: {', '.join(by_label)}", field=name)
-    shown: dict[str, object] = {"left": left, "right": right, "layer": "", "layers": (), "lines": None, "problem": ""}
+    shown: dict[str, Any] = {"left": left, "right": right, "layer": "", "layers": (), "lines": None, "problem": ""}
     if "layer" not in query:
         return shown
     try:

@@ -1,13 +1,13 @@
-"""Shows workloads over devices, toolchains and time, and compares schedules."""
+"""Shows workloads over devices, toolchains and time, compares schedules, and shows cost models."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ..analysis_responses import ComparisonOut, WorkloadHistoryOut, WorkloadPage, WorkloadSummaryOut
+from ..analysis_responses import ComparisonOut, ModelQualityOut, WorkloadHistoryOut, WorkloadPage, WorkloadSummaryOut
 from ..comparing import MOST_ITEMS_TEXT, items_of
 from ..dependencies import PageSize, PageToken, ServiceDependency, WorkloadKey
-from ..limits import NAME_PATTERN
+from ..limits import MAX_ID, NAME_PATTERN
 from ..problem_responses import FINDS, READS
 from ..strict_route import StrictRoute
 
@@ -44,3 +44,13 @@ def workload_history(workload_key: WorkloadKey, service: ServiceDependency) -> W
 def compare(items: Items, service: ServiceDependency) -> ComparisonOut:
     """Compare schedules with the first of them: times with a significance test, curves, knobs."""
     return ComparisonOut.model_validate(service.analysis.compare(items_of(items.split(","))))
+
+
+@router.get("/models", operation_id="listModels", responses=FINDS)
+def models(
+    service: ServiceDependency,
+    model: Annotated[int | None, Query(ge=1, le=MAX_ID, description="Which one is shown; absent: a new one.")] = None,
+) -> ModelQualityOut:
+    """List the stored cost models, and show one: which features it goes by, and how well it predicts what was measured
+    after it was trained."""
+    return ModelQualityOut.model_validate(service.analysis.models(model))

@@ -14,8 +14,8 @@ register("samples", ({ rows }, ink) => {
   const of = labels.map((label) => rows.filter((row) => row[0] === label).map((row) => row[1] / size).sort((a, b) => a - b));
   const color = (n) => ink.series[Math.min(n, ink.series.length - 1)];
   return {
-    ...base(ink), height: 80 + 52 * labels.length, legend: { show: false },
-    grid: { left: 8, right: 20, top: 10, bottom: 34, containLabel: true },
+    ...base(ink), legend: { show: false },
+    grid: { ...base(ink).grid, top: 10 },
     xAxis: axis(ink, "value", `time of one run, ${unit}`, { scale: true }),
     yAxis: axis(ink, "category", "", { inverse: true, data: labels, axisLabel: { color: ink.text, fontSize: 13, fontWeight: 640 } }),
     series: [
@@ -39,7 +39,7 @@ register("curves", ({ columns, rows }, ink) => {
   const [size, unit] = timeUnit(Math.min(...rows.map((row) => row[2])));
   const over = columns[1].form === "duration" ? "search time, s" : "trials";
   return {
-    ...base(ink),
+    ...base(ink), grid: { ...base(ink).grid, top: 56 },
     xAxis: axis(ink, "value", over, { min: 0, splitLine: { show: false } }),
     yAxis: axis(ink, "log", `best so far, ${unit}`, { logBase: 2, nameLocation: "end", nameGap: 12, nameTextStyle: { color: ink.muted, align: "left" }, min: "dataMin", max: "dataMax", axisLabel: { color: ink.muted, formatter: (v) => Number(v.toPrecision(3)).toString() } }),
     series: labels.map((label, n) => ({

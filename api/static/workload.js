@@ -13,7 +13,7 @@ register("results", ({ rows }, ink) => {
   }));
   const worse = rows.filter((row) => row[4] === "True" || row[4] === "true");
   return {
-    ...base(ink),
+    ...base(ink), grid: { ...base(ink).grid, top: 56 },
     xAxis: axis(ink, "time", "submitted (UTC)", { splitLine: { show: false }, axisLabel: { color: ink.muted, fontSize: 12, hideOverlap: true } }),
     yAxis: axis(ink, "value", `best time, ${unit}`, { nameLocation: "end", nameGap: 12, nameTextStyle: { color: ink.muted, align: "left" }, scale: true }),
     series: [...lines, {
