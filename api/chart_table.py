@@ -4,13 +4,13 @@ A template shows one with ``macros.chart(...)``. Without scripts the table is al
 ``static/figures.js`` reads the raw values from the cells, draws them, and offers the table as CSV.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from markupsafe import Markup
 from pydantic import BaseModel
 
-from .formatting import DASH, bytes_figure, count_figure, digits, duration_figure, figure, moment, seconds_figure
+from .formatting import DASH, count_figure, digits, duration_figure, figure, moment, seconds_figure
 
 Cell = str | int | float | bool | None
 
@@ -20,36 +20,40 @@ class ChartColumn:
     """One column of a chart's table.
 
     ``field`` is where a row of the API has the value: a key, or keys with ``/`` between them. ``form`` says how people
-    read it: ``text``, ``count``, ``number``, ``seconds`` (of a kernel), ``duration`` (of a clock on the wall),
-    ``bytes``, ``percent`` (of a fraction), ``ratio``, ``moment``. ``unit`` follows a ``number``.
+    read it: ``text``, ``words`` (text whose underscores are spaces), ``id``, ``moment``; or what is drawn: ``count``,
+    ``number``, ``seconds`` (of a kernel), ``duration`` (of a clock on the wall), ``percent`` (of a fraction). ``unit``
+    follows a ``number``. ``href`` is where a cell leads, with fields of the row in braces. ``none`` stands where there
+    is no value.
     """
 
     field: str
     title: str
     form: str = "number"
     unit: str = ""
+    href: str = ""
+    none: str = ""
 
     @property
     def is_text(self) -> bool:
-        return self.form in ("text", "moment")
+        return self.form in ("text", "words", "id", "moment")
 
     def shown(self, value: Cell) -> Markup | str:
         """Return a value as people read it."""
         if value is None:
-            return DASH
+            return self.none or DASH
+        if self.form == "moment":
+            return moment(str(value))
         if self.is_text or isinstance(value, str):
-            return moment(str(value)) if self.form == "moment" else str(value).replace("_", " ")
+            return str(value).replace("_", " ") if self.form == "words" else str(value)
         return _FORMS[self.form](value, self.unit)
 
 
-_FORMS = {
+_FORMS: dict[str, Callable[[float, str], Markup]] = {
     "count": lambda value, unit: count_figure(int(value), unit),
-    "number": lambda value, unit: figure(digits(value), unit),
+    "number": lambda value, unit: figure(f"{value:,}" if isinstance(value, int) else digits(value), unit),
     "seconds": lambda value, _: seconds_figure(value),
     "duration": lambda value, _: duration_figure(value),
-    "bytes": lambda value, _: bytes_figure(value),
     "percent": lambda value, _: figure(digits(100 * value, 3), "%"),
-    "ratio": lambda value, _: figure(digits(value, 3), "×"),
 }
 
 
@@ -68,9 +72,9 @@ class ChartTable:
         """Return the table of rows that are models of the API."""
         return cls(api, at, tuple(columns), tuple(row.model_dump(mode="json") for row in rows))
 
-    def cells(self, row: Mapping[str, object]) -> list[tuple[ChartColumn, Cell]]:
-        """Return the columns with the values of a row."""
-        return [(column, _at(row, column.field)) for column in self.columns]
+    def cells(self, row: Mapping[str, object]) -> list[tuple[ChartColumn, Cell, str]]:
+        """Return the columns with the value of a row, and where its cell leads."""
+        return [(column, _at(row, column.field), column.href.format_map(row)) for column in self.columns]
 
 
 def _at(row: object, path: str) -> Cell:

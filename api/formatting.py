@@ -73,6 +73,41 @@ def percent_figure(part: float | None, whole: float | None = 1.0) -> Markup:
     return figure(digits(100 * part / whole, 3), "%")
 
 
+def rate_of(rate: float | None, unit: str) -> Markup:
+    """Write a rate that is known as such."""
+    return DASH if rate is None else figure(digits(rate, 3), unit)
+
+
+def reading_name(name: str) -> str:
+    """Write the name of a reading without its unit: ``read_bytes_per_second`` -> read."""
+    for ending in _READINGS:
+        if name.endswith(ending) and name != ending.strip("_"):
+            name = name.removesuffix(ending)
+    return breakable(name.replace("_", " "))
+
+
+def reading_figure(value: float, name: str) -> Markup:
+    """Write a reading of a device in the unit that its name ends with."""
+    for ending, (size, unit) in _READINGS.items():
+        if name.endswith(ending):
+            return bytes_figure(value) if unit == "B" else figure(digits(value / size), unit)
+    if name.startswith("flops") or "_flops" in name:
+        return figure(digits(value / 1e9), "GFLOP/s")
+    return figure(f"{value:,.6g}")
+
+
+_READINGS = {
+    "_bytes_per_second": (1e9, "GB/s"),
+    "_bytes": (1.0, "B"),
+    "_seconds": (1e-6, "µs"),
+    "_mhz": (1.0, "MHz"),
+    "_khz": (1e3, "MHz"),
+    "_watts": (1.0, "W"),
+    "_celsius": (1.0, "°C"),
+}
+"""How the name of a reading ends -> its unit, and what one of that is in the unit of the value."""
+
+
 def bytes_figure(count: float | None) -> Markup:
     """Write a size in binary units."""
     if count is None:
@@ -144,6 +179,9 @@ def breakable(text: str) -> Markup:
 
 
 FILTERS = {
+    "reading": reading_figure,
+    "reading_name": reading_name,
+    "rate_of": rate_of,
     "seconds": seconds_figure,
     "percent": percent_figure,
     "bytes": bytes_figure,
@@ -155,6 +193,7 @@ FILTERS = {
     "breakable": breakable,
 }
 FUNCTIONS = {
+    "pairs": lambda names: [(name, name.replace("_", " ")) for name in names],
     "rate": rate_figure,
     "ratio": ratio_figure,
     "fraction": percent_figure,

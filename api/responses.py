@@ -231,6 +231,21 @@ class JobPage(ResponseModel):
     next_page_token: str
 
 
+class RecordOut(TrialOut):
+    """Shows one record of any job, with what it was measured of and on."""
+
+    workload_key: str
+    device_key: str
+    profile: str
+
+
+class RecordPage(ResponseModel):
+    """This is a part of all records, newest first. ``next_page_token`` is empty at the end, and only there."""
+
+    records: tuple[RecordOut, ...]
+    next_page_token: str
+
+
 class TrialPage(ResponseModel):
     """This is a part of a task's trials. ``next_page_token`` is empty at the end, and only there."""
 

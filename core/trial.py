@@ -106,6 +106,15 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a cost model said of a candidate before it was measured. ``score``: the best seconds it knew of, over the
+    seconds it expects; more is faster. ``learned_from``: how many results of the task it had learned from by then."""
+
+    score: float
+    learned_from: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Why the result can be trusted.
 

@@ -14,7 +14,7 @@ from ..core.trial import Reason
 from .jobs import update_task
 from .tables import devices, toolchains, trials
 
-_OWN = {"id", "job", "task", "sequence", "elapsed_seconds", "adopted_from"}
+_OWN = {"id", "job", "task", "sequence", "elapsed_seconds", "adopted_from", "predicted_score", "learned_from"}
 _COPIED = [column for column in trials.columns if column.name not in _OWN]
 
 

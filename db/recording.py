@@ -49,7 +49,9 @@ def record_trial(
         raise Conflict(f"trial {new.sequence} of task {new.task} given, {task['trials']} is next", field="sequence")
     record_id = insert_trial(connection, number, task["workload"], new, task["device_id"], task["toolchain_id"])
     outcome = new.trial.outcome
-    counters: dict[str, object] = {"trials": new.sequence + 1, "losses": 0}
+    clocks = new.trial.clocks
+    spent = tasks.c.device_seconds + clocks.check + clocks.time
+    counters: dict[str, object] = {"trials": new.sequence + 1, "losses": 0, "device_seconds": spent}
     best = isinstance(outcome, Timed) and _is_better(connection, new, outcome, task)
     if isinstance(outcome, Timed):
         if best:
@@ -88,6 +90,7 @@ def _add_events(connection: Connection, number: int, new: NewTrial, record_id: i
         "sequence": new.sequence,
         "record_id": record_id,
         "elapsed_seconds": new.elapsed_seconds,
+        "device_seconds": new.trial.clocks.check + new.trial.clocks.time,
     }
     told: list[tuple[str, Mapping[str, object]]] = [("trial", {**about, **_outcome_data(outcome, flops)})]
     if best and isinstance(outcome, Timed):

@@ -8,7 +8,7 @@ from ..core.budget import Budget
 from ..core.fleet import AttemptEnd, TaskState, Unit, UnitState, Wanted
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.record import MeasuredOn, Record
-from ..core.trial import Trial
+from ..core.trial import Prediction, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ class NewTrial:
     unit: str | None = None
     """The UUID of the unit that took it, and below the host of that unit; None where they are not known."""
     host: str | None = None
+    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True, slots=True)

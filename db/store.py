@@ -18,6 +18,7 @@ from .admission import admit_job
 from .analysis_store import AnalysisStore
 from .best import find_best
 from .catalog import keep_device, load_devices, load_measured, load_workload
+from .dashboard_store import DashboardStore
 from .driver_errors import DuplicateKey
 from .encode import now
 from .engine import Database, embedded_path, parse_url
@@ -67,6 +68,7 @@ class RecordStore:
         self.database = Database(parse_url(url))
         self.fleet = FleetStore(self.database)
         self.analysis = AnalysisStore(self.database)
+        self.dashboard = DashboardStore(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)
@@ -203,6 +205,12 @@ class RecordStore:
         with self.database.writing() as connection:
             guard_task(connection, lease, job_id, task)
             job_rows.store_facts(connection, job_id, task, facts)
+
+    def task_trials(self, job_id: str, task: int) -> int:
+        """Return how many trials a task has. Raises NotFound."""
+        with self.database.reading() as connection:
+            number = job_rows.number_of_job(connection, job_id)
+            return int(job_rows.load_task(connection, number, task)["trials"])
 
     def count_by_state(self) -> dict[str, int]:
         """Return how many jobs there are in each state that has any."""

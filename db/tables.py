@@ -130,6 +130,8 @@ tasks = Table(
     Column("history_until", BigInteger),
     Column("wall_seconds", Float),
     Column("timing_seconds", Float),
+    # for how long trials of the task occupied a device: they were checked and timed there
+    Column("device_seconds", Float, nullable=False, server_default="0"),
     # the queue: target, executor and tenant are the job's, and the priority is the job's and the steps it aged
     Column("state", String(8), nullable=False, server_default="ready"),
     Column("fence", BigInteger, nullable=False, server_default="0"),
@@ -267,6 +269,9 @@ trials = Table(
     Column("host", String(255)),
     # the record that this one is a copy of: the task took it over instead of measuring it again
     Column("adopted_from", BigInteger),
+    # what the cost model said before the trial (``core.trial.Prediction``)
+    Column("predicted_score", Float),
+    Column("learned_from", Integer),
     UniqueConstraint("job", "task", "sequence"),
     ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"]),
     CheckConstraint("(seconds IS NULL) <> (failed_stage IS NULL)", name="outcome"),
@@ -287,6 +292,16 @@ for _columns in (
         sqlite_where=TIMED,
         postgresql_where=TIMED,
     )
+Index(
+    "ix_trials_rank",
+    *(trials.c[name] for name in ("job", "task", "rank_seconds", "schedule_key", "id")),
+    sqlite_where=TIMED,
+    postgresql_where=TIMED,
+)
+FAILED = text("seconds IS NULL")
+for _name, _place in (("ix_trials_failed", ("job", "task")), ("ix_trials_failed_at", ("created_at",))):
+    _failed = (trials.c[name] for name in (*_place, "failed_stage", "failed_reason", "id"))
+    Index(_name, *_failed, sqlite_where=FAILED, postgresql_where=FAILED)
 BY_UNIT = text("unit IS NOT NULL")
 Index("ix_trials_unit", trials.c.unit, trials.c.id, sqlite_where=BY_UNIT, postgresql_where=BY_UNIT)
 

@@ -85,6 +85,8 @@ def columns_of(new: NewTrial, job: int, workload: int, device: int, toolchain: i
         "final_samples": (list(outcome.final_samples) or None) if isinstance(outcome, Timed) else None,
         "unit": new.unit,
         "host": new.host,
+        "predicted_score": None if new.prediction is None else new.prediction.score,
+        "learned_from": None if new.prediction is None else new.prediction.learned_from,
     }
 
 
@@ -170,7 +172,7 @@ def page_by_sequence(
     if after is not None:
         query = query.where(trials.c.sequence < after if newest_first else trials.c.sequence > after)
     order = trials.c.sequence.desc() if newest_first else trials.c.sequence
-    return _trials(connection, query.order_by(order).limit(limit))
+    return trial_rows_of(connection, query.order_by(order).limit(limit))
 
 
 def page_by_seconds(
@@ -181,7 +183,7 @@ def page_by_seconds(
     order = (trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
     if after is not None:
         query = query.where(tuple_(*order) > tuple_(*after))
-    return _trials(connection, query.order_by(*order).limit(limit))
+    return trial_rows_of(connection, query.order_by(*order).limit(limit))
 
 
 def page_of_failed(
@@ -191,10 +193,11 @@ def page_of_failed(
     query = FULL.where(trials.c.job == job, trials.c.task == task, trials.c.seconds.is_(None))
     if before is not None:
         query = query.where(trials.c.id < before)
-    return _trials(connection, query.order_by(trials.c.id.desc()).limit(limit))
+    return trial_rows_of(connection, query.order_by(trials.c.id.desc()).limit(limit))
 
 
-def _trials(connection: Connection, query: Select[Any]) -> tuple[TrialRow, ...]:
+def trial_rows_of(connection: Connection, query: Select[Any]) -> tuple[TrialRow, ...]:
+    """Return the records of a query over ``FULL``."""
     return tuple(_trial_row(row) for row in connection.execute(query).mappings())
 
 
@@ -287,7 +290,7 @@ def load_history(
 
 def load_after(connection: Connection, record_id: int, limit: int) -> tuple[TrialRow, ...]:
     """Return the next ``limit`` records with ids above ``record_id``, in order."""
-    return _trials(connection, FULL.where(trials.c.id > record_id).order_by(trials.c.id).limit(limit))
+    return trial_rows_of(connection, FULL.where(trials.c.id > record_id).order_by(trials.c.id).limit(limit))
 
 
 def newest_record(connection: Connection) -> int:

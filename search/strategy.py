@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from ..core.trial import Outcome
+from ..core.trial import Outcome, Prediction
 from ..cost_model.dataset import Experience
 from .pool import CandidatePool
 
@@ -44,4 +44,13 @@ class Strategy(Protocol):
 
     def tell(self, observations: Sequence[Observation]) -> None:
         """Take in the outcomes of candidates, whether they were asked for or not."""
+        ...
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """What a strategy with a cost model offers beside, so that predictions can be compared with measurements."""
+
+    def prediction(self, candidate: int) -> Prediction | None:
+        """What the model said of a candidate when it was last asked; None before there is a model."""
         ...

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from ..core.budget import Budget, StopReason
 from ..core.schedule import Schedule
-from ..core.trial import Timed, Trial
+from ..core.trial import Prediction, Timed, Trial
 from .drift import Drift
 from .pool import CandidatePool
-from .strategy import Observation, Strategy
+from .strategy import Observation, Predicts, Strategy
 
 Measure = Callable[[Iterable[Schedule]], Iterator[tuple[int, Trial]]]
 """``Measurer.measure`` with the workload given."""
@@ -28,6 +28,8 @@ class Finished:
     candidate: int
     trial: Trial
     is_best: bool
+    prediction: Prediction | None = None
+    """What the strategy's cost model said of it, if the strategy has one."""
 
 
 def tune(
@@ -70,7 +72,7 @@ def tune(
             better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
             best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
             stalled = 0 if better else stalled + 1
-            yield Finished(sequence, candidate, trial, better)
+            yield Finished(sequence, candidate, trial, better, asking.predictions[position])
             sequence += 1
             reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
             if reason is not None:
@@ -83,7 +85,7 @@ def tune(
 @dataclass
 class _Asking:
     """What is asked of a strategy as the measurer draws: ``candidates`` in the order they were drawn, the ``seconds``
-    of search each cost, and those of them that are ``pending``."""
+    of search each cost, the ``predictions`` for them, and those of them that are ``pending``."""
 
     pool: CandidatePool
     strategy: Strategy
@@ -92,9 +94,11 @@ class _Asking:
     clock: Callable[[], float]
     candidates: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    predictions: list[Prediction | None] = field(default_factory=list)
     pending: set[int] = field(default_factory=set)
 
     def schedules(self) -> Iterator[Schedule]:
+        predictor = self.strategy if isinstance(self.strategy, Predicts) else None
         while len(self.candidates) < self.most:
             began = self.clock()
             chosen = self.strategy.ask(min(self.batch, self.most - len(self.candidates)), self.pending)
@@ -104,6 +108,7 @@ class _Asking:
             for candidate in chosen:
                 self.candidates.append(candidate)
                 self.seconds.append(seconds)
+                self.predictions.append(predictor.prediction(candidate) if predictor else None)
                 self.pending.add(candidate)
                 yield self.pool.schedule(candidate)
 

@@ -7,7 +7,7 @@ from ..db.store import RecordStore
 from .analysis_views import Comparison, JobEstimate, ModelQuality, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
 from .estimate import estimate
-from .model_quality import model_quality
+from .stored_models import model_quality
 from .targets import kind_of
 from .views import JobSpec, Page
 from .workload_history import page_of_workloads, workload_history

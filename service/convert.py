@@ -209,6 +209,9 @@ def trial_view(row: TrialRow) -> TrialView:
         evidence=record.trial.evidence,
         elapsed_seconds=row.elapsed_seconds,
         created_at=record.created_at,
+        workload_key=record.identity.workload_key,
+        device_key=record.identity.device_key,
+        profile=record.identity.profile,
     )
 
 

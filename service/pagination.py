@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from ..core.errors import InvalidParameter, NotFound
+from ..core.keys import content_key
 from ..core.trial import Timed
+from ..db.record_search import RecordFilter
 from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
 from .convert import trial_view
@@ -44,6 +47,18 @@ def page_of_jobs(
     rows = store.jobs(before=before, limit=size + 1, state=None if state is None else state.value)
     more = len(rows) > size
     return Page(shown(rows[:size]), write_token(name, [rows[size - 1].number]) if more else "")
+
+
+def page_of_records(store: RecordStore, wanted: RecordFilter, size: int, token: str) -> Page[TrialView]:
+    """Return records of all jobs that a filter lets through, newest first."""
+    size = page_size(size)
+    name = ("records", content_key(asdict(wanted)))
+    cursor = read_token(token, name, (int,))
+    before = None if cursor is None else int(cursor[0])
+    rows = store.dashboard.search(wanted, before=before, limit=size + 1)
+    more = len(rows) > size
+    next_token = write_token(name, [rows[size - 1].record.id]) if more else ""
+    return Page(tuple(trial_view(row) for row in rows[:size]), next_token)
 
 
 def page_of_trials(

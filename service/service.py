@@ -19,6 +19,7 @@ from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .analysis import Analysis
+from .dashboard import Dashboard
 from .explain import CompilationInput, compilation_input, explain, export
 from .fleet import Fleet
 from .health import check_health
@@ -27,7 +28,7 @@ from .metrics import Metrics
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
 from .settings import Settings
-from .submit import checked, checked_key, new_id
+from .submit import checked, checked_key, continued, new_id
 from .task_worker_pool import TaskWorkerPool
 from .views import (
     BestView,
@@ -83,6 +84,8 @@ class Service:
         """The use cases of units, the queue and tenants."""
         self.analysis = Analysis(store, self.checked, self._known_devices)
         """The use cases that look at many jobs at once."""
+        self.dashboard = Dashboard(store, self.fleet, self.jobs)
+        """The figures of the dashboard."""
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
@@ -175,6 +178,11 @@ class Service:
             timer.start()
         self._changed()
         return self.fleet.shown([row])[0]
+
+    def tune_further(self, job_id: str) -> JobView:
+        """Submit a job again with twice the trials; the new one adopts what was measured for it. Raises NotFound, and
+        what ``submit`` raises."""
+        return self.submit(continued(self.job(job_id), self.workload_of))[0]
 
     def _fence(self, job_id: str) -> None:
         """Commit the cancellation of a job whose workers have not answered."""

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from ..core.errors import InvalidParameter
 from ..core.fleet import MOST_PRIORITY
+from ..core.policy import SpacePolicy
 from ..core.target import DeviceInfo
 from ..te.check import check
+from ..te.workload import Workload
 from . import wiring
 from .targets import default_cache, kind_of
-from .views import JobSpec
+from .views import JobSpec, JobView, TaskSpec
 
+MOST_TRIALS = 1_000_000
 MAX_TASKS = 256
 """How many tasks a job may have."""
 MOST_DEADLINE_SECONDS = 365 * 86_400.0
@@ -69,3 +72,21 @@ def new_id() -> str:
 def _one_of(field: str, given: str, allowed: tuple[str, ...]) -> None:
     if given not in allowed:
         raise InvalidParameter(f"{given[:80]!r} is no {field}; allowed: {', '.join(allowed)}", field=field)
+
+
+def continued(job: JobView, workload_of: Callable[[str], Workload]) -> JobSpec:
+    """Return the submission of a job again with twice the trials: it adopts what was measured for that job.
+    ``workload_of`` finds a workload by its key."""
+    trials = min(2 * job.budget.trials, MOST_TRIALS)
+    return JobSpec(
+        tuple(TaskSpec(workload_of(task.workload_key), task.operator, task.parameters) for task in job.tasks),
+        replace(job.budget, trials=trials),
+        job.strategy,
+        job.seed,
+        job.target,
+        job.executor,
+        job.cache,
+        SpacePolicy(job.prune, job.prior),
+        job.tenant,
+        job.priority,
+    )

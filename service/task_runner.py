@@ -230,6 +230,7 @@ class TaskRunner:
                     time.monotonic() - started,
                     unit=self._unit.uuid,
                     host=self._unit.host,
+                    prediction=step.prediction,
                 )
                 recorded = self._add_trial(claim, new)
                 if recorded is not None:

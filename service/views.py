@@ -176,6 +176,9 @@ class TrialView:
     evidence: Evidence
     elapsed_seconds: float
     created_at: str
+    workload_key: str
+    device_key: str
+    profile: str
 
 
 class TrialOrder(StrEnum):

@@ -3,9 +3,11 @@
 from fastapi import APIRouter
 from fastapi.responses import Response
 
+from ..dashboard_responses import OverviewOut
 from ..dependencies import ServiceDependency
 from ..rendering import render
 from ..strict_route import StrictRoute
+from .devices import list_devices
 
 router = APIRouter(include_in_schema=False, route_class=StrictRoute)
 TASKS_ON_A_PAGE = 200
@@ -13,8 +15,14 @@ TASKS_ON_A_PAGE = 200
 
 @router.get("/devices")
 def devices_page(service: ServiceDependency) -> Response:
-    """Show the units of the fleet with their states and what they do."""
-    return render("devices.html", units=service.fleet.units(), unserved=service.fleet.unserved())
+    """Show the units of the fleet with what they do, and all devices with their measured peaks."""
+    return render(
+        "devices.html",
+        units=service.fleet.units(),
+        unserved=service.fleet.unserved(),
+        devices=list_devices(service).devices,
+        seen=OverviewOut.model_validate(service.dashboard.overview()),
+    )
 
 
 @router.get("/devices/table")

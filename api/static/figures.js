@@ -5,6 +5,7 @@
 //   register("quantiles", (table, ink, narrow) => ({ ...base(ink), series: [...] }));
 
 const UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
+const TEXTS = new Set(["text", "words", "id", "moment"]);
 const drawings = new Map();
 const shown = new Map(); // figure -> ECharts instance
 
@@ -26,7 +27,6 @@ export const valueText = (value, { form, unit }) => {
   if (value === null || value === "") return "–";
   if (form === "seconds") return timeText(value);
   if (form === "percent") return `${numberText(100 * value, 3)} %`;
-  if (form === "ratio") return `${numberText(value, 3)} ×`;
   if (form === "duration") return `${numberText(value)} s`;
   return typeof value === "number" ? `${numberText(value)}${unit ? ` ${unit}` : ""}` : String(value);
 };
@@ -69,7 +69,7 @@ export const axis = (ink, type, name, more = {}) => ({
   ...more,
 });
 
-/** Adds a drawing: (table, ink, narrow, figure) -> ECharts option. Figures of its kind are drawn at once. */
+/** Adds a drawing: (table, ink, narrow, figure, chart) -> ECharts option. Figures of its kind are drawn at once. */
 export const register = (kind, option) => {
   drawings.set(kind, option);
   for (const figure of document.querySelectorAll(`figure[data-kind="${CSS.escape(kind)}"]`)) watch(figure);
@@ -80,10 +80,10 @@ export const readTable = (figure) => {
   const table = figure.querySelector("table.numbers");
   if (!table) return null;
   const columns = [...table.tHead.rows[0].cells].map((cell) => ({ title: cell.textContent.trim(), ...cell.dataset }));
-  const isText = columns.map(({ form }) => form === "text" || form === "moment");
+  const isText = columns.map(({ form }) => TEXTS.has(form));
   const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell, i) => {
     const { value } = cell.dataset;
-    return isText[i] ? value : value === "" ? null : Number(value);
+    return isText[i] ? (columns[i].form === "words" ? value.replaceAll("_", " ") : value) : value === "" ? null : Number(value);
   }));
   return { columns, rows };
 };
@@ -101,23 +101,26 @@ export const draw = (figure) => {
   const plot = figure.querySelector(".plot");
   const option = drawings.get(figure.dataset.kind);
   if (!table || !plot || !option || !window.echarts) return;
-  let chart = shown.get(figure);
-  const made = option(table, inkOf(plot), plot.clientWidth < 520, figure);
-  if (made.height) plot.style.height = `${made.height}px`;
   plot.dataset.drawn = "yes";
+  let chart = shown.get(figure);
   if (!chart) {
     chart = window.echarts.init(plot, null, { renderer: "canvas" });
     shown.set(figure, chart);
     new ResizeObserver(() => chart.resize()).observe(plot);
     chart.on("click", (event) => figure.dispatchEvent(new CustomEvent("pick", { detail: event })));
   }
+  const { height, ...made } = option(table, inkOf(plot), plot.clientWidth < 520, figure, chart);
+  if (height) plot.style.height = `${height}px`;
   chart.resize();
   chart.setOption(made, { notMerge: true });
   plot.dataset.points = table.rows.length;
 };
 
+/** Draws when the page has nothing better to do: what stands at the top is usable before. */
+const drawLater = (figure) => (window.requestIdleCallback ?? setTimeout)(() => draw(figure));
+
 const watch = (figure) => {
-  draw(figure);
+  drawLater(figure);
   if (figure.dataset.watched) return;
   figure.dataset.watched = "yes";
   const details = figure.querySelector("details.behind");
@@ -146,6 +149,24 @@ const watch = (figure) => {
 /** Draws all figures below an element, such as a fragment that has just come. */
 export const drawAll = (root = document) => {
   for (const figure of root.querySelectorAll("figure.figure")) watch(figure);
+};
+
+/** Fetches a page again and takes over the tables of the figures below an element; the charts follow by themselves. */
+export const refreshFigures = async (root) => {
+  const answer = await fetch(root.dataset.refresh, { headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const fresh of page.querySelectorAll("figure.figure")) {
+    const old = document.getElementById(fresh.id);
+    if (!old || !root.contains(old)) continue;
+    const [table, next] = [old.querySelector("table.numbers"), fresh.querySelector("table.numbers")];
+    if (table && next) {
+      table.replaceWith(next);
+    } else if (next) {
+      old.replaceWith(fresh);
+      watch(fresh);
+    }
+  }
 };
 
 const scaled = (table, i) => {
@@ -179,7 +200,7 @@ register("bars", (table, ink, narrow) => {
 register("lines", (table, ink) => {
   const [size, unit] = scaled(table, 1);
   const lines = table.columns.slice(1).map((_, i) => i + 1).filter((i) => table.columns[i].form === table.columns[1].form && table.columns[i].unit === table.columns[1].unit);
-  const category = table.columns[0].form === "text" || table.columns[0].form === "moment";
+  const category = TEXTS.has(table.columns[0].form);
   return {
     ...base(ink), legend: { ...base(ink).legend, show: lines.length > 1 },
     xAxis: axis(ink, category ? "category" : "value", named(table.columns[0].title, table.columns[0].unit), { splitLine: { show: false }, ...(category ? { data: table.rows.map((row) => row[0]) } : { min: "dataMin", max: "dataMax" }) }),
@@ -228,5 +249,14 @@ register("heat", (table, ink) => {
   };
 });
 
+/** Groups of bars: the first column names them; the others of the form of the second stand side by side. */
+register("grouped", (table, ink, narrow) => {
+  const made = drawings.get("bars")(table, ink, narrow);
+  return { ...made, height: 80 + 44 * table.rows.length, series: made.series.map((one) => ({ ...one, stack: undefined })) };
+});
+
+for (const root of document.querySelectorAll("[data-refresh][data-every]")) {
+  setInterval(() => { if (!document.hidden) refreshFigures(root); }, 1000 * Number(root.dataset.every));
+}
 document.addEventListener("themechange", () => { for (const figure of shown.keys()) draw(figure); });
 drawAll();

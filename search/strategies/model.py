@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.streams import stream
+from ...core.trial import Prediction
 from ...cost_model.dataset import experience_data, labels
 from ...cost_model.models import new_model
 from ..crossover import crossover
@@ -55,6 +56,11 @@ class ModelSearch:
         chosen = self._crossed(scores, int(rng.binomial(count - explore, _CROSSOVER_SHARE)), rng, pending)
         chosen += self._pick(scores, count - explore - len(chosen), [*pending, *chosen])
         return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
+
+    def prediction(self, candidate: int) -> Prediction | None:
+        if self._scores is None:
+            return None
+        return Prediction(float(self._scores[candidate]), self._learned_from)
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)

@@ -18,6 +18,9 @@ from tilewright.db.tables import metadata, trials
 from tilewright.tests.db.old_database import MIGRATION, Rows, all_rows, copy_rows, lines, unpacked
 from tilewright.tests.db.postgres import server
 
+ADDED = ("unit", "host", "adopted_from", "predicted_score", "learned_from")
+"""Columns of trials that are newer than the database."""
+
 
 @pytest.fixture
 def old(tmp_path: Path) -> Rows:
@@ -63,7 +66,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
             "knobs": dict(schedule.knobs),
             "schedule_key": schedule.key,
         }
-        assert after == {**before, **renamed, "unit": None, "host": None, "adopted_from": None}
+        assert after == {**before, **renamed, **dict.fromkeys(ADDED)}
         assert list(after["knobs"]) == [name for name, _ in schedule.knobs]  # people read them in this order
     for before, after in zip(old["events"], new["events"], strict=True):
         told = before["data"].get("schedule")
@@ -78,6 +81,9 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         kept = {name: value for name, value in after.items() if name in before}
         assert kept == {**before, "best_trial": after["best_trial"]}
         assert (after["state"], after["fence"], after["tenant"]) == ("done", 0, "default")
+        own = [row for row in new["trials"] if (row["job"], row["task"]) == (after["job"], after["position"])]
+        spent = sum(row["check_seconds"] + row["time_seconds"] for row in own)
+        assert after["device_seconds"] == pytest.approx(spent) and (spent > 0) == bool(own)
 
 
 def test_the_best_trial_of_a_task_is_the_one_that_a_look_up_finds(url: str) -> None:

@@ -1,0 +1,84 @@
+"""Reads figures of all jobs for the dashboard's overview. No query scans the trials."""
+
+from sqlalchemy import Connection, case, func, or_, select, tuple_
+
+from .dashboard_rows import CauseRow, RunningRow, SpentRow
+from .tables import IS_LEASED, devices, jobs, tasks, trials, workloads
+
+LATELY = 50
+"""The rate of a task is that of so many trials before now."""
+
+
+def load_running(connection: Connection) -> tuple[RunningRow, ...]:
+    """Return the tasks that are being searched, the oldest job first."""
+    query = (
+        select(
+            tasks.c.job,
+            jobs.c.id,
+            tasks.c.position,
+            tasks.c.operator,
+            tasks.c.parameters,
+            workloads.c.key,
+            tasks.c.trials,
+            jobs.c.budget_trials,
+            tasks.c.best_seconds,
+            tasks.c.baseline_seconds,
+            tasks.c.roofline_seconds,
+        )
+        .join(jobs, jobs.c.number == tasks.c.job)
+        .join(workloads, workloads.c.id == tasks.c.workload)
+        .where(IS_LEASED)
+        .order_by(tasks.c.job, tasks.c.position)
+    )
+    rows = connection.execute(query).all()
+    ends = [(row[0], row[2], sequence) for row in rows for sequence in (row[6] - 1, max(0, row[6] - 1 - LATELY))]
+    place = (trials.c.job, trials.c.task, trials.c.sequence)
+    elapsed = {}
+    if ends:
+        found = connection.execute(select(*place, trials.c.elapsed_seconds).where(tuple_(*place).in_(ends)))
+        elapsed = {(job, task, sequence): seconds for job, task, sequence, seconds in found}
+    made = []
+    for number, job_id, position, *rest in rows:
+        last = rest[3] - 1
+        first = max(0, last - LATELY)
+        until, since = (elapsed.get((number, position, sequence), 0.0) for sequence in (last, first))
+        made.append(RunningRow(*(job_id, position, *rest, max(0, last - first), until - since)))
+    return tuple(made)
+
+
+def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
+    """Return what was done on each class of devices, by all jobs and by those that ran after ``since``."""
+    lately = or_(jobs.c.finished_at.is_(None), jobs.c.finished_at > since)
+    query = (
+        select(
+            devices.c.key,
+            devices.c.name,
+            func.count(),
+            func.sum(tasks.c.trials),
+            func.sum(tasks.c.device_seconds),
+            func.sum(case((lately, tasks.c.device_seconds), else_=0.0)),
+        )
+        .join(jobs, jobs.c.device == devices.c.id)
+        .join(tasks, tasks.c.job == jobs.c.number)
+        .group_by(devices.c.id, devices.c.key, devices.c.name)
+        .order_by(func.sum(tasks.c.device_seconds).desc(), devices.c.key)
+    )
+    return tuple(SpentRow(*row) for row in connection.execute(query))
+
+
+def load_causes(connection: Connection, since: str) -> tuple[CauseRow, ...]:
+    """Return why trials failed after ``since``, the most frequent cause first."""
+    kinds = (
+        select(trials.c.failed_stage, trials.c.failed_reason, func.count(), func.max(trials.c.id))
+        .where(trials.c.created_at > since, trials.c.seconds.is_(None))
+        .group_by(trials.c.failed_stage, trials.c.failed_reason)
+        .order_by(func.count().desc(), trials.c.failed_stage, trials.c.failed_reason)
+    )
+    rows = connection.execute(kinds).all()
+    newest = (
+        select(trials.c.id, jobs.c.id, trials.c.failed_detail)
+        .join(jobs, jobs.c.number == trials.c.job)
+        .where(trials.c.id.in_([row[3] for row in rows]))
+    )
+    about = {number: (job, detail) for number, job, detail in connection.execute(newest)}
+    return tuple(CauseRow(*(*row, *about[row[3]])) for row in rows)
