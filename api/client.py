@@ -23,6 +23,9 @@ from pydantic import BaseModel, ValidationError
 from ..core.budget import Budget
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
+from ..te.json import workload_to_json
+from ..te.workload import Workload
+from .analysis_responses import JobEstimateOut
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
@@ -157,6 +160,11 @@ class Client(LookupMethods, ReleaseMethods):
         """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
         body = _job_body(tasks, budget or Budget(), **options) | {"validate_only": True}
         return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
+
+    def estimate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> JobEstimateOut:
+        """Return what a job would cost, and create nothing. ``options`` are those of ``submit``."""
+        body = _job_body(tasks, budget or Budget(), **options)
+        return _parsed(JobEstimateOut, self._send("POST", "/v1/jobs/estimate", json=body))
 
     def job(self, job_id: str) -> JobOut:
         """Return a job with the best so far of each task."""

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 
 from ..service.service import Service
-from .limits import FUNCTION_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN, UNIT_PATTERN
+from .limits import FUNCTION_PATTERN, KEY_PATTERN, MAX_ID, MAX_PAGE_SIZE, NAME_PATTERN, UNIT_PATTERN
 
 
 async def service_of(request: Request) -> Service:
@@ -28,6 +28,7 @@ FunctionName = Annotated[
 ]
 WithLibrary = Annotated[bool, Query(description="Whether a shared library is linked as well.")]
 RecordId = Annotated[int, Path(ge=1, le=MAX_ID, description="The record's id.")]
+WorkloadKey = Annotated[str, Path(pattern=KEY_PATTERN, description="The workload's key.")]
 OperatorName = Annotated[str, Path(pattern=NAME_PATTERN, description="The operator's name.")]
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE)]
 PageToken = Annotated[

@@ -5,6 +5,7 @@ from ..core.schedule import Schedule
 from ..service.service import Service
 from ..service.views import JobSpec, TaskSpec
 from ..te.json import workload_from_json
+from ..te.parse import parse_workload
 from .problem_handlers import within
 from .requests import ExpressionIn, JobIn, ScheduleIn
 
@@ -19,6 +20,12 @@ def task_of(service: Service, given: ExpressionIn, pointer: str = "") -> TaskSpe
             return TaskSpec(workload_from_json(given.workload))
         except TilewrightError as error:
             raise within(error, f"{pointer}/workload") from None
+    if given.text is not None:
+        try:
+            return TaskSpec(parse_workload(given.text))
+        except TilewrightError as error:
+            error.field = f"{pointer}/text"
+            raise
     try:
         return service.operator_workload(given.operator or "", given.parameters or {})
     except TilewrightError as error:

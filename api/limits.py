@@ -10,6 +10,8 @@ MAX_TASKS = 64
 MAX_MODEL_WORKLOADS = 256
 MAX_LOOKUP_KEYS = 1_000
 """How many workloads one request may look up."""
+MAX_TEXT = 1 << 18
+"""How many characters the text form of a workload may have."""
 MAX_PAGE_SIZE = 500
 MAX_EVENT_STREAMS = 48
 """How many event streams may be open: each holds one thread of the server."""

@@ -38,10 +38,14 @@ class BudgetIn(RequestModel):
 
 
 class ExpressionIn(RequestModel):
-    """A tensor expression is either a ``workload``, or an ``operator`` of the library with its ``parameters``."""
+    """A tensor expression is a ``workload``, or its ``text``, or an ``operator`` of the library with its
+    ``parameters``."""
 
     workload: dict[str, Any] | None = Field(
         default=None, description="A workload in its JSON form (see the schema Workload)."
+    )
+    text: Annotated[str, StringConstraints(max_length=limits.MAX_TEXT)] | None = Field(
+        default=None, description="A workload in its text form: what `expression` of an answer shows."
     )
     operator: Name | None = Field(default=None, description="The name of a library operator (GET /v1/operators).")
     parameters: dict[str, Any] | None = Field(
@@ -50,9 +54,9 @@ class ExpressionIn(RequestModel):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        if (self.workload is None) == (self.operator is None):
-            raise ValueError("give either workload, or operator with parameters")
-        if self.workload is not None and self.parameters is not None:
+        if (self.workload, self.text, self.operator).count(None) != 2:
+            raise ValueError("give one of workload, text, and operator with parameters")
+        if self.operator is None and self.parameters is not None:
             raise ValueError("parameters belong to an operator; a workload has none")
         return self
 

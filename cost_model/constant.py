@@ -13,6 +13,9 @@ class ConstantModel:
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.full(len(features), 0.5, dtype=np.float32)
 
+    def importance(self) -> NDArray[np.float32]:
+        return np.zeros(0, dtype=np.float32)
+
     def to_bytes(self) -> bytes:
         return b""
 

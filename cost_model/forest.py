@@ -35,6 +35,11 @@ class ForestModel:
             return np.full(len(features), 0.5, dtype=np.float32)
         return np.asarray(self._forest.predict(_dense(features)), dtype=np.float32)
 
+    def importance(self) -> NDArray[np.float32]:
+        if self._forest is None:
+            return np.zeros(0, dtype=np.float32)
+        return np.asarray(self._forest.feature_importances_, dtype=np.float32)
+
     def to_bytes(self) -> bytes:
         if self._learned is None:
             return b""

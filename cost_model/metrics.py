@@ -15,6 +15,20 @@ def pairwise_accuracy(predicted: NDArray[np.float32], labels: NDArray[np.float32
     return float((0.5 * (1 + guess[differ])).mean())
 
 
+def rank_correlation(predicted: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
+    """Spearman's rank correlation, from -1 to 1; equal values share their mean rank. NaN where either is constant."""
+    a, b = _ranks(predicted), _ranks(labels)
+    if len(a) < 2 or a.std() == 0 or b.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[places], dtype=np.float64)
+
+
 def top_score(predicted: NDArray[np.float32], labels: NDArray[np.float32], k: int) -> float:
     """Best label among the k rows ranked highest, over the best label of all (TenSet's top-k); NaN if all fail."""
     best = labels.max(initial=0.0)

@@ -18,6 +18,11 @@ class CostModel(Protocol):
         """float32[n], higher is better; all equal before anything was learned."""
         ...
 
+    def importance(self) -> NDArray[np.float32]:
+        """float32[columns], how much each column counts, adding up to 1; empty before anything was learned. Trees: the
+        gain of all splits on the column."""
+        ...
+
     def to_bytes(self) -> bytes:
         """What ``restore`` needs: data (UBJSON, arrays), never code."""
         ...

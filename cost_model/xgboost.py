@@ -41,6 +41,14 @@ class XGBoostModel:
             return np.full(len(features), 0.5, dtype=np.float32)
         return np.asarray(self._booster.inplace_predict(features, missing=np.nan), dtype=np.float32)
 
+    def importance(self) -> NDArray[np.float32]:
+        if self._booster is None:
+            return np.zeros(0, dtype=np.float32)
+        gains = np.zeros(self._booster.num_features(), dtype=np.float32)
+        for name, gain in self._booster.get_score(importance_type="total_gain").items():
+            gains[int(name.removeprefix("f"))] = gain
+        return gains / max(float(gains.sum()), 1e-30)
+
     def to_bytes(self) -> bytes:
         return b"" if self._booster is None else bytes(self._booster.save_raw("ubj"))
 

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, insert, select
 
 from .encode import now
-from .rows import ModelRow
+from .rows import ModelRow, ModelSummary
 from .tables import devices, models
 
 MODEL: Select[Any] = select(models, devices.c.key.label("device_key")).outerjoin(
@@ -45,3 +45,22 @@ def newest_model(connection: Connection, kind: str, feature_version: int) -> Mod
     query = MODEL.where(models.c.kind == kind, models.c.feature_version == feature_version)
     row = connection.execute(query.order_by(models.c.id.desc()).limit(1)).mappings().first()
     return None if row is None else ModelRow(**{name: row[name] for name in ModelRow.__dataclass_fields__})
+
+
+def newest_models(connection: Connection, limit: int) -> tuple[ModelSummary, ...]:
+    """Return the newest models without their bytes, newest first."""
+    columns = [models.c[name] for name in ("id", "kind", "feature_version", "records", "metrics", "created_at")]
+    query = (
+        select(*columns, devices.c.key.label("device_key"), devices.c.name.label("device_name"))
+        .outerjoin(devices, devices.c.id == models.c.device)
+        .order_by(models.c.id.desc())
+        .limit(limit)
+    )
+    rows = connection.execute(query).mappings()
+    return tuple(ModelSummary(**{name: row[name] for name in ModelSummary.__dataclass_fields__}) for row in rows)
+
+
+def load_model_data(connection: Connection, model_id: int) -> bytes | None:
+    """Return the bytes of a model; None where there is no such model."""
+    found = connection.execute(select(models.c.data).where(models.c.id == model_id)).scalar()
+    return None if found is None else bytes(found)

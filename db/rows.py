@@ -356,6 +356,64 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialCost:
+    """Says how many wall-clock seconds a trial took in ``tasks`` ended tasks: the median, the least and the most of
+    their averages. ``basis`` says which tasks: of the same ``workload``, ``operator`` or ``target``."""
+
+    basis: str
+    tasks: int
+    seconds: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSummary:
+    """Says what is known of a workload as a whole. ``operator`` and ``parameters`` are those that it was submitted with
+    last. ``newest_job`` is the number of the newest job that has it; that and ``number`` order summaries."""
+
+    workload_key: str
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    flops: int
+    minimum_bytes: int
+    tasks: int
+    trials: int
+    devices: int
+    best_seconds: float | None
+    number: int
+    newest_job: int
+    newest_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """Holds the best record of a task, and how it was searched for. ``components`` are those of the toolchain."""
+
+    best: BestRow
+    components: Mapping[str, str]
+    job_created_at: str
+    strategy: str
+    trials: int
+    roofline_seconds: float | None
+    baseline_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """Says what a cost model was trained on and how good it was, without its bytes."""
+
+    id: int
+    kind: str
+    feature_version: int
+    device_key: str | None
+    device_name: str | None
+    records: int
+    metrics: Mapping[str, float]
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class NearRow:
     """Names a workload of an operator that has timed records."""
 

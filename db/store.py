@@ -16,6 +16,8 @@ from . import migrate
 from . import trials as trial_rows
 from .admission import admit_job
 from .best import find_any, find_exact
+from .analysis_store import AnalysisStore
+from .best import find_best
 from .catalog import keep_device, load_devices, load_measured, load_workload
 from .dashboard_store import DashboardStore
 from .driver_errors import DuplicateKey
@@ -74,6 +76,7 @@ class RecordStore:
         self.database = Database(parse_url(url))
         self.fleet = FleetStore(self.database)
         self.releases = ReleaseStore(self.database)
+        self.analysis = AnalysisStore(self.database)
         self.dashboard = DashboardStore(self.database)
         try:
             if self.database.embedded:

@@ -21,6 +21,7 @@ from ..te.key import workload_key
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .expected_loss import LossEstimates
+from .analysis import Analysis
 from .dashboard import Dashboard
 from .explain import CompilationInput, compilation_input, explain, export
 from .fleet import Fleet
@@ -94,6 +95,8 @@ class Service:
         """The use cases of units, the queue and tenants."""
         self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
         """The use cases of models that users run."""
+        self.analysis = Analysis(store, self.checked, self._known_devices)
+        """The use cases that look at many jobs at once."""
         self.dashboard = Dashboard(store, self.fleet, self.jobs)
         """The figures of the dashboard."""
         self._task_workers: TaskWorkerPool | None = None

@@ -194,7 +194,7 @@ class TaskRunner:
                 trained.feature_version,
                 trained.data,
                 records=trained.records,
-                metrics=trained.metrics,
+                metrics={**trained.metrics, "until_record": until},  # what is newer, the model has not seen
                 device=newest.device,
             )
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import exported
 from ..codegen.lowering import lowering_stages, sketch_of
@@ -20,7 +22,8 @@ from ..core.target import DeviceInfo, Target
 from ..core.trial import Timed, Trial
 from ..cost_model.dataset import Experience, experience_data
 from ..cost_model.features import FEATURE_VERSION
-from ..cost_model.metrics import pairwise_accuracy, top_score
+from ..cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
+from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
 from ..ir.text import kernel_text
 from ..runtime.devices import device_infos
@@ -37,6 +40,7 @@ from ..te.operators.operator import Operator
 from ..te.workload import Workload
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
+from ..workers.reference_data import available_bytes, needed_bytes
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import profile_of
@@ -215,11 +219,20 @@ def train(history: Sequence[Experience], newest: Experience, seed: int) -> Train
         metrics = {
             "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:MAX_METRIC_ROWS]),
             "top_8_score": top_score(predicted, own_goals[:MAX_METRIC_ROWS], 8),
+            "rank_correlation": rank_correlation(predicted, own_goals[:MAX_METRIC_ROWS]),
+            "mean_absolute_error": float(np.abs(predicted - own_goals[:MAX_METRIC_ROWS]).mean()),
         }
     model = new_model(MODEL)
     model.fit(features, goals, seed=seed)
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
     return TrainedModel(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), finite)
+
+
+def restored_model(kind: str, data: bytes) -> CostModel:
+    """Return a stored cost model. Raises InvalidParameter for a kind that is no more, ValueError for bad bytes."""
+    model = new_model(kind)
+    model.restore(data)
+    return model
 
 
 MAX_METRIC_ROWS = 1000
@@ -287,6 +300,16 @@ def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, 
     """Return a schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
     InvalidParameter."""
     return exported(workload, target, schedule, Packaging(name, library))
+
+
+def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
+    """Return how many bytes the inputs and the reference of a workload take on the host while they are made, how many
+    its data take on the device of a candidate, and how many the host has; None where that is not known."""
+    inputs = sum(tensor.bytes for tensor in workload.inputs)
+    outputs = sum(
+        b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers
+    )
+    return needed_bytes(workload), 2 * inputs + outputs, available_bytes()
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

@@ -7,9 +7,12 @@ add a noun, write its file and add its line to the table.
 from fastapi import APIRouter
 
 from . import (
+    cost_model_pages,
+    compare_pages,
     dashboard,
     data_pages,
     devices,
+    estimates,
     events,
     fleet,
     fleet_pages,
@@ -24,13 +27,17 @@ from . import (
     releases,
     schedules,
     sign_in,
+    submit_pages,
     trials,
+    workload_pages,
+    workloads,
 )
 
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
     "jobs": jobs.router,
     "models": models.router,
+    "estimates": estimates.router,
     "events": events.router,
     "trials": trials.router,
     "dashboard": dashboard.router,
@@ -38,6 +45,7 @@ ROUTES: dict[str, APIRouter] = {
     "records": records.router,
     "releases": releases.router,
     "operators": operators.router,
+    "workloads": workloads.router,
     "devices": devices.router,
     "fleet": fleet.router,
     "health": health.router,
@@ -46,5 +54,10 @@ ROUTES: dict[str, APIRouter] = {
     "data_pages": data_pages.pages,
     "fleet_pages": fleet_pages.router,
     "model_pages": model_pages.router,
+    "workload_pages": workload_pages.router,
+    "compare_pages": compare_pages.router,
+    "cost_model_pages": cost_model_pages.router,
+    "submit_pages": submit_pages.router,
+    "submit_checks": submit_pages.checks,
     "sign_in": sign_in.router,
 }

@@ -1,0 +1,110 @@
+"""Renders the page that compares schedules."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from ...core.errors import InvalidParameter, TilewrightError
+from ...service.service import Service
+from ..analysis_responses import ComparedOut, ComparisonOut
+from ..chart_table import ChartColumn, ChartTable
+from ..comparing import counts, difference, item_text, items_of
+from ..compilations import explain_record
+from ..dependencies import ServiceDependency
+from ..problem_handlers import RequestRefused
+from ..rendering import render
+
+router = APIRouter(include_in_schema=False)
+"""The names ``job`` and ``record`` may be repeated, which ``StrictRoute`` refuses."""
+RECENT_JOBS = 40
+ACROSS = ("trials", "seconds")
+NAMES = ("job", "record", "across", "layer", "left", "right")
+TIMES = (
+    ChartColumn("label", "Schedule", "text"),
+    ChartColumn("seconds", "Median", "seconds"),
+    ChartColumn("ratio", "Over A", "ratio"),
+    ChartColumn("p_value", "p", "number"),
+    ChartColumn("effect", "Effect", "number"),
+    ChartColumn("spread", "Spread", "percent"),
+    ChartColumn("gflops", "Rate", "number", "GFLOP/s"),
+)
+CURVES = {
+    "trials": ChartColumn("trials", "Trials", "count"),
+    "seconds": ChartColumn("elapsed_seconds", "Search time", "duration"),
+}
+SAMPLES = (
+    ChartColumn("label", "Schedule", "text"),
+    ChartColumn("seconds", "Sample", "seconds"),
+)
+
+
+@router.get("/compare")
+def compare_page(request: Request, service: ServiceDependency) -> Response:
+    """Compare two to eight schedules (``job=ID`` or ``job=ID:TASK``, ``record=ID``), or offer some to choose from.
+
+    ``across`` is what the curves run over. ``layer`` with ``left`` and ``right`` shows how two sources differ.
+    """
+    query = request.query_params
+    for name in query:
+        if name not in NAMES:
+            raise RequestRefused(
+                422, "UNKNOWN_PARAMETER", f"unknown query parameter; allowed: {', '.join(NAMES)}", name
+            )
+    given = [f"{name}:{value}" for name, value in query.multi_items() if name in ("job", "record") and value]
+    asked = items_of(given)
+    jobs = [job for job in service.jobs(page_size=RECENT_JOBS).items if any(task.best for task in job.tasks)]
+    if len(asked) < 2:
+        return render("compare.html", comparison=None, jobs=jobs, chosen={item_text(one) for one in asked})
+    found = ComparisonOut.model_validate(service.analysis.compare(asked))
+    across = query.get("across", ACROSS[0])
+    if across not in ACROSS:
+        raise InvalidParameter(f"{across[:20]!r} is nothing to draw curves over; allowed: {', '.join(ACROSS)}")
+    api = f"/v1/comparisons?{urlencode({'items': ','.join(map(item_text, asked))}, safe=':,')}"
+    names = [(text.partition(":")[0], text.partition(":")[2]) for text in map(item_text, asked)]
+    curve = (ChartColumn("label", "Schedule", "text"), CURVES[across], ChartColumn("seconds", "Best so far", "seconds"))
+    return render(
+        "compare.html",
+        comparison=found,
+        jobs=jobs,
+        chosen={item_text(one) for one in asked},
+        api=api,
+        times=ChartTable.of(api, "/items", TIMES, found.items),
+        curves=ChartTable.of(api, "/curves", curve, found.curves),
+        samples=_samples(api, found.items),
+        across=across,
+        address=lambda **more: f"/compare?{urlencode([*names, *({'across': across} | more).items()], safe=':')}",
+        names=names,
+        without=lambda n: f"/compare?{urlencode([name for i, name in enumerate(names) if i != n], safe=':')}",
+        **_sources(service, found.items, dict(query)),
+    )
+
+
+def _samples(api: str, items: Sequence[ComparedOut]) -> ChartTable:
+    rows = tuple({"label": item.label, "seconds": sample} for item in items for sample in item.samples)
+    return ChartTable(api, "/items", SAMPLES, rows)
+
+
+def _sources(service: Service, items: Sequence[ComparedOut], query: dict[str, str]) -> dict[str, Any]:
+    """Return how the sources of two of the schedules differ, where that is asked for: it takes two compilations."""
+    by_label = {item.label: item for item in items}
+    left, right = query.get("left", items[0].label), query.get("right", items[1].label)
+    for name, label in (("left", left), ("right", right)):
+        if label not in by_label:
+            raise InvalidParameter(f"there is no schedule {label[:20]!r}; allowed: {', '.join(by_label)}", field=name)
+    shown: dict[str, Any] = {"left": left, "right": right, "layer": "", "layers": (), "lines": None, "problem": ""}
+    if "layer" not in query:
+        return shown
+    try:
+        texts = [
+            {section.title: section.text for section in explain_record(service, by_label[label].record_id).sections}
+            for label in (left, right)
+        ]
+    except TilewrightError as error:
+        return {**shown, "problem": error.message}
+    layers = [title for title in texts[0] if title in texts[1]]
+    layer = query["layer"] if query["layer"] in layers else "source"
+    lines = difference(texts[0].get(layer, ""), texts[1].get(layer, ""))
+    return {**shown, "layer": layer, "layers": layers, "lines": lines, "counts": counts(lines)}

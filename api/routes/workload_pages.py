@@ -1,0 +1,73 @@
+"""Renders the dashboard's pages of workloads: which there are, and what was found for one of them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+
+from ..analysis_responses import ResultOut, WorkloadHistoryOut, WorkloadSummaryOut
+from ..chart_table import ChartColumn, ChartTable
+from ..dependencies import PageToken, ServiceDependency, WorkloadKey
+from ..limits import NAME_PATTERN
+from ..rendering import render
+from ..strict_route import StrictRoute
+
+router = APIRouter(include_in_schema=False, route_class=StrictRoute)
+WORKLOADS_ON_A_PAGE = 50
+OperatorFilter = Annotated[str | None, Query(pattern=NAME_PATTERN)]
+RESULTS = (
+    ChartColumn("created_at", "Submitted", "moment"),
+    ChartColumn("seconds", "Best time", "seconds"),
+    ChartColumn("device_name", "Device", "text"),
+    ChartColumn("profile", "Profile", "text"),
+    ChartColumn("is_regression", "Regression", "text"),
+    ChartColumn("ratio", "Over the fastest before", "ratio"),
+    ChartColumn("p_value", "p", "number"),
+    ChartColumn("spread", "Spread", "percent"),
+    ChartColumn("trials", "Trials", "count"),
+    ChartColumn("toolchain", "Toolchain", "text"),
+    ChartColumn("job_id", "Job", "text"),
+)
+BEST = (
+    ChartColumn("device_name", "Device", "text"),
+    ChartColumn("seconds", "Best time", "seconds"),
+    ChartColumn("gflops", "Rate", "number", "GFLOP/s"),
+    ChartColumn("profile", "Profile", "text"),
+    ChartColumn("toolchain", "Toolchain", "text"),
+)
+
+
+@router.get("/workloads")
+def workloads_page(service: ServiceDependency, operator: OperatorFilter = None, page_token: PageToken = "") -> Response:
+    """Show the workloads that were submitted, those of the newest jobs first."""
+    page = service.analysis.workloads(operator=operator, page_size=WORKLOADS_ON_A_PAGE, token=page_token)
+    return render(
+        "workloads.html",
+        workloads=[WorkloadSummaryOut.model_validate(one) for one in page.items],
+        next_token=page.next_token,
+        page_token=page_token,
+        operator=operator,
+        operators=[one.name for one in service.operators()],
+    )
+
+
+@router.get("/workloads/{workload_key}")
+def workload_page(workload_key: WorkloadKey, service: ServiceDependency) -> Response:
+    """Show what was found for one workload over devices, toolchains and time."""
+    history = WorkloadHistoryOut.model_validate(service.analysis.workload(workload_key))
+    api = f"/v1/workloads/{workload_key}"
+    return render(
+        "workload.html",
+        workload=history,
+        api=api,
+        results=ChartTable.of(api, "/results", RESULTS, history.results),
+        best=ChartTable.of(api, "/best", BEST, history.best),
+        newest=list(reversed(list(enumerate(history.results)))),
+        toolchains=len({one.toolchain_key for one in history.results}),
+        again=_again(history.results),
+    )
+
+
+def _again(results: tuple[ResultOut, ...]) -> str:
+    """Return the address that submits the newest task of the workload again."""
+    return f"/submit?job={results[-1].job_id}&task={results[-1].task}" if results else "/submit"

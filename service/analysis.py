@@ -1,0 +1,51 @@
+"""The use cases that look at many jobs at once: estimates, workloads over time, comparisons, cost models."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..core.target import DeviceInfo
+from ..db.store import RecordStore
+from .analysis_views import Comparison, JobEstimate, ModelQuality, WorkloadHistory, WorkloadView
+from .comparison import ComparedJob, ComparedRecord, compare
+from .estimate import estimate
+from .stored_models import model_quality
+from .targets import kind_of
+from .views import JobSpec, Page
+from .workload_history import page_of_workloads, workload_history
+
+
+class Analysis:
+    """``checked`` fills the defaults of a job in, and ``known_devices`` gives the devices of the database. Every
+    method raises StoreError when the database cannot serve."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        checked: Callable[[JobSpec], JobSpec],
+        known_devices: Callable[[], Iterable[DeviceInfo]],
+    ) -> None:
+        self._store = store
+        self._checked = checked
+        self._known_devices = known_devices
+
+    def estimate(self, spec: JobSpec) -> JobEstimate:
+        """Return what a job would cost. Raises what ``Service.checked`` raises."""
+        spec = self._checked(spec)
+        kind = kind_of(spec.target, self._known_devices, one_host=self._store.embedded)
+        return estimate(self._store, spec, kind)
+
+    def workloads(self, *, operator: str | None = None, page_size: int = 50, token: str = "") -> Page[WorkloadView]:
+        """Return the workloads that were submitted, those of the newest jobs first. Raises InvalidParameter for a bad
+        page size or token."""
+        return page_of_workloads(self._store, operator, page_size, token)
+
+    def workload(self, workload_key: str) -> WorkloadHistory:
+        """Return what was found for a workload over devices, toolchains and time. Raises NotFound."""
+        return workload_history(self._store, workload_key)
+
+    def compare(self, asked: Sequence[ComparedJob | ComparedRecord]) -> Comparison:
+        """Compare two to eight schedules with the first of them. Raises InvalidParameter, NotFound."""
+        return compare(self._store, asked)
+
+    def models(self, model_id: int | None = None) -> ModelQuality:
+        """Return the stored cost models, and how good one of them is. Raises NotFound."""
+        return model_quality(self._store, model_id)
