@@ -36,6 +36,7 @@ from .fleet_responses import (
     UnitOut,
 )
 from .problem import ProblemDetails
+from .relatives_responses import RelativesOut
 from .requests import ExpressionIn
 from .responses import (
     BestOut,
@@ -241,6 +242,10 @@ class Client:
     def source(self, record_id: int) -> ExplanationOut:
         """Return every layer of a trial's schedule as text."""
         return _parsed(ExplanationOut, self._send("GET", f"/v1/trials/{record_id:d}/source"))
+
+    def relatives(self, record_id: int) -> RelativesOut:
+        """Return what a trial can be compared with, and which records have the same schedule."""
+        return _parsed(RelativesOut, self._send("GET", f"/v1/trials/{record_id:d}/relatives"))
 
     def best(
         self,
