@@ -43,6 +43,7 @@ from .lookup_cache import LookupCache
 from .model_requests import ModelTimingIn
 from .model_responses import ModelOut, ModelPage
 from .problem import ProblemDetails
+from .relatives_responses import RelativesOut
 from .requests import ExpressionIn
 from .responses import (
     DeviceList,
@@ -254,6 +255,10 @@ class Client(LookupMethods, ReleaseMethods):
     def source(self, record_id: int) -> ExplanationOut:
         """Return every layer of a trial's schedule as text."""
         return _parsed(ExplanationOut, self._send("GET", f"/v1/trials/{record_id:d}/source"))
+
+    def relatives(self, record_id: int) -> RelativesOut:
+        """Return what a trial can be compared with, and which records have the same schedule."""
+        return _parsed(RelativesOut, self._send("GET", f"/v1/trials/{record_id:d}/relatives"))
 
     def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
         """Return every layer of a schedule: by default of the best one known, else of the sketch's first. ``target`` is

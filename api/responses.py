@@ -310,6 +310,22 @@ class SectionOut(ResponseModel):
     title: str
     language: str
     text: str
+    above: str | None = Field(default=None, description="The title of the layer that this one was made from.")
+    origins: tuple[tuple[int, ...], ...] = Field(
+        default=(),
+        description="For each line the lines of that layer that it comes from, from 1. Empty: nothing is known.",
+    )
+    linked: float | None = Field(
+        default=None,
+        description="The fraction of the lines of which something is known; in assembly, of the machine instructions.",
+    )
+
+
+class MatrixLayerOut(ResponseModel):
+    """Says how many operations of matrix instructions a layer has, in its own terms."""
+
+    title: str
+    count: int
 
 
 class FunctionOut(ResponseModel):
@@ -367,6 +383,11 @@ class ExplanationOut(ResponseModel):
     warnings: tuple[str, ...] = Field(
         default=(), description="What a user should know first: which matrix instructions are missing, and why."
     )
+    matrix_layers: tuple[MatrixLayerOut, ...] = Field(
+        default=(), description="Matrix operations from layer to layer; the first 0 is where they were lost."
+    )
+    peak_flops_per_second: float | None = Field(default=None, description="The rate of arithmetic of the roofline.")
+    peak_bytes_per_second: float | None = Field(default=None, description="The rate of memory of the roofline.")
 
 
 class OperatorOut(ResponseModel):

@@ -1,6 +1,7 @@
 """``tilewright explain`` shows every layer of one schedule."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,9 @@ def explain(
         ),
     ] = None,
     layer: Annotated[str | None, typer.Option(help="Only the layers whose title contains this.")] = None,
+    links: Annotated[
+        bool, typer.Option("--links", help="Number the lines, and say which lines of the layer above each comes from.")
+    ] = False,
 ) -> None:
     """Show expression, knobs, IR after each pass, source, machine instructions and their count, and the roofline."""
     given: CommandContext = context.obj
@@ -49,7 +53,9 @@ def explain(
         return
     _warn(given, explanation)
     for section in explanation.sections:
-        show_layer(given.console, section)
+        show_layer(given.console, linked(section) if links else section)
+    if links:
+        _shares(given, explanation)
     if layer is None:
         _summary(given, explanation)
         _warn(given, explanation)  # again, where it is seen
@@ -69,6 +75,35 @@ def show_layer(console: Console, section: SectionOut) -> None:
     """Print one layer, or that it is empty."""
     console.print(Rule(section.title, align="left", style="dim"))
     console.print(Text(section.text if section.text.strip() else "(this layer is empty)"), soft_wrap=True)
+
+
+def linked(section: SectionOut) -> SectionOut:
+    """Return a layer whose lines have their number ahead of them, and what they come from behind it: ``12 < 3-5,9``."""
+    lines = section.text.splitlines()
+    numbers = [f"{n} < {_ranges(o)}" if o else f"{n}" for n, o in enumerate(section.origins, start=1)]
+    numbers = numbers or [f"{n}" for n in range(1, len(lines) + 1)]
+    width = max(map(len, numbers), default=0)
+    text = "\n".join(f"{number:<{width}} | {line}" for number, line in zip(numbers, lines, strict=True))
+    from_above = f"{section.title}  (< lines of {section.above})" if section.origins else section.title
+    return section.model_copy(update={"title": from_above, "text": text})
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers, neighbours as a range: ``3-5,9``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def _shares(given: CommandContext, explanation: ExplanationOut) -> None:
+    given.console.print(Rule("links", align="left", style="dim"))
+    for section in explanation.sections:
+        if section.linked is not None:
+            given.console.print(f"{100 * section.linked:5.1f} %  of {section.title} from {section.above}")
 
 
 def _warn(given: CommandContext, explanation: ExplanationOut) -> None:

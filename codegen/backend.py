@@ -9,7 +9,12 @@ from ..core.dtypes import DType
 from ..core.errors import InvalidParameter
 from ..core.target import Target, Toolchain
 from ..ir.gpu.tma import Im2col
-from ..ir.stmt import Kernel
+from ..ir.stmt import Kernel, Stmt
+from .line_origins import LineOrigins
+
+Origin = Stmt | Kernel
+"""What a line of a source was written for: a statement of the emitted kernel, or the kernel itself with its
+parameters."""
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """It matches identifiers of C with up to 64 characters."""
@@ -111,6 +116,8 @@ class Source:
     prologue: Which function is called once ahead of ``entry`` for the same constant inputs and workspace, and reads
         nothing else. It is empty where there is none.
     minimal_passes: It means what it means in ``ir.stmt.Kernel``.
+    origins: What each line of ``text`` was written for. A function that several statements call has them all. A
+        statement that the emitter made on the way is traced to the kernel by ``ir.provenance``.
     """
 
     language: str
@@ -120,6 +127,7 @@ class Source:
     launches: tuple[LaunchConfig, ...] = ()
     prologue: str = ""
     minimal_passes: bool = False
+    origins: tuple[tuple[Origin, ...], ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +151,13 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class CodeLayer:
-    """This is one form of a kernel as text. ``language`` is ``assembly``, ``ptx``, ``sass`` or the like."""
+    """This is one form of a kernel as text. ``language`` is ``assembly``, ``ptx``, ``sass`` or the like. ``origins``
+    says which lines of the form above it each line comes from; it is empty where the compiler does not tell."""
 
     title: str
     language: str
     text: str
+    origins: LineOrigins = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ..core.errors import IllegalSchedule
 from ..core.schedule import Schedule
 from ..core.target import Target
+from ..ir.provenance import Origins, tracing
 from ..ir.stmt import Kernel
 from ..schedule.sketch import Sketch
 from ..schedule.sketches import SKETCHES
@@ -21,12 +22,13 @@ from .backends import backend_for
 @dataclass(frozen=True, slots=True)
 class LoweringStages:
     """This is what each stage of the lowering pipeline makes of one schedule. ``passes`` holds (name, kernel after it),
-    in order."""
+    in order. ``origins`` knows what each statement was made from (``codegen.layers`` reads it)."""
 
     kernel: Kernel
     passes: tuple[tuple[str, Kernel], ...]
     source: Source
     artifacts: Artifacts
+    origins: Origins
 
     @property
     def final(self) -> Kernel:
@@ -79,6 +81,7 @@ def lowering_stages(workload: Workload, target: Target, schedule: Schedule) -> L
     """Run the pipeline, and keep what every stage makes. Raises as ``build`` does."""
     backend = backend_for(target)
     kernel = lower(workload, target, schedule)
-    passes = backend.passes(kernel, target)
-    source = backend.emit(passes[-1][1] if passes else kernel, target)
-    return LoweringStages(kernel, passes, source, backend.artifacts(source, target))
+    with tracing() as origins:
+        passes = backend.passes(kernel, target)
+        source = backend.emit(passes[-1][1] if passes else kernel, target)
+    return LoweringStages(kernel, passes, source, backend.artifacts(source, target), origins)

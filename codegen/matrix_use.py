@@ -7,7 +7,7 @@ so that is reported loudly.
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -22,6 +22,7 @@ from ..te.contraction import contraction_of
 from ..te.cost import flops
 from ..te.inline import inline_stages
 from ..te.workload import Stage, Workload
+from .backend import CodeLayer
 from .lowering import LoweringStages
 from .memory_traffic import matrix_operations
 
@@ -93,6 +94,27 @@ def matrix_use(workload: Workload, target: Target, schedule: Schedule, stages: L
     lines.append(f"multiplications and additions that they do: {operations:,}{ratio}")
     warning = _missing(workload, target, schedule, wanted, operations, counts) if wanted else None
     return MatrixUse("\n".join(lines), counts, () if warning is None else (warning,))
+
+
+_IN_LAYERS: Mapping[str, str] = {
+    "ir": r"^\s*(?:warpgroup_)?mma\(",
+    "cuda-c++": r"^\s+w?g?mma_m\d+n\d+k\d+\w*(?:<[^>]*>)?\(",
+    "llvm-ir": r"call .*@llvm\.amdgcn\.mfma",
+    "ptx": r"\bwgmma\.mma_async|\bmma\.sync",
+    "sass": rf"{HGMMA.mnemonic}|{HMMA.mnemonic}",
+    "assembly": MFMA.mnemonic,
+}
+"""Language of a layer -> what lines with an operation of matrix instructions match."""
+
+
+def operations_by_layer(workload: Workload, layers: Sequence[CodeLayer]) -> tuple[tuple[str, int], ...]:
+    """Return (title of a layer, lines with a matrix operation) from the expression down, where a line is a product of
+    the expression, a statement, a call, or an instruction. The first 0 is where they were lost."""
+    expression, *below = layers
+    found = [(expression.title, len(matrix_stages(workload)))]
+    for layer in below:
+        found.append((layer.title, len(re.findall(_IN_LAYERS[layer.language], layer.text, re.MULTILINE))))
+    return tuple(found)
 
 
 def matrix_stages(workload: Workload) -> tuple[Stage, ...]:

@@ -302,6 +302,11 @@ class RecordStore:
             job_rows.load_task(connection, number, task)
             return trial_rows.page_by_seconds(connection, number, task, after=after, limit=limit)
 
+    def same_schedule(self, record_id: int, *, limit: int) -> tuple[TrialRow, ...]:
+        """Return timed trials of a record's workload and schedule in any job, newest first. Raises NotFound."""
+        with self.database.reading() as connection:
+            return trial_rows.load_same_schedule(connection, record_id, limit=limit)
+
     def failed_trials(self, job_id: str, task: int, *, before: int | None = None, limit: int) -> tuple[TrialRow, ...]:
         """Return failed trials of a task with record ids below ``before``, newest first. Raises NotFound."""
         with self.database.reading() as connection:

@@ -186,6 +186,17 @@ def page_by_seconds(
     return trial_rows_of(connection, query.order_by(*order).limit(limit))
 
 
+def load_same_schedule(connection: Connection, record_id: int, *, limit: int) -> tuple[TrialRow, ...]:
+    """Return timed trials of a record's workload and schedule, in any job and on any device, newest first. Raises
+    NotFound."""
+    own = select(trials.c.workload, trials.c.schedule_key).where(trials.c.id == record_id)
+    row = connection.execute(own).first()
+    if row is None:
+        raise NotFound(f"there is no record {record_id}", field="record_id")
+    same = FULL.where(trials.c.workload == row.workload, trials.c.schedule_key == row.schedule_key)
+    return _trials(connection, same.where(trials.c.seconds.is_not(None)).order_by(trials.c.id.desc()).limit(limit))
+
+
 def page_of_failed(
     connection: Connection, job: int, task: int, *, before: int | None, limit: int
 ) -> tuple[TrialRow, ...]:

@@ -10,6 +10,7 @@ from typing import overload
 
 from .buffer import Buffer
 from .expr import ClusterLoad, Expr, Load, Shuffle, Var, rebuild, walk
+from .provenance import rewrites
 from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
 
@@ -35,6 +36,7 @@ class _ExprMapper:
         return result
 
 
+@rewrites
 def map_statements(stmt: Stmt, f: Callable[[Stmt], Stmt]) -> Stmt:
     """Return ``stmt`` rewritten bottom-up: ``f`` is given every statement after those below it were rewritten.
 
@@ -108,6 +110,7 @@ def substitute(node: Expr | Stmt, values: Mapping[str, Expr]) -> Expr | Stmt:
     return _substitute_statement(node, values, mapper)
 
 
+@rewrites
 def _substitute_statement(stmt: Stmt, values: Mapping[str, Expr], mapper: _ExprMapper) -> Stmt:
     match stmt:
         case For(var=var, body=body):

@@ -7,6 +7,7 @@ from .expr import ClusterLoad, Const, Expr, Load, walk
 from .gpu.async_copy import CopyAsync
 from .index_analysis import IndexAnalysis
 from .lanes import truth_value
+from .provenance import rewrites
 from .simplifier import Simplifier
 from .stmt import Allocate, For, If, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
@@ -52,6 +53,7 @@ def simplify_statement(stmt: Stmt, ranges: Ranges) -> Stmt:
     return _statement(stmt, Simplifier(IndexAnalysis(known)))
 
 
+@rewrites
 def _statement(stmt: Stmt, simplifier: Simplifier) -> Stmt:
     match stmt:
         case For(extent=extent, body=body):
@@ -109,6 +111,7 @@ def _reads(stmt: Stmt, name: str) -> bool:
     )
 
 
+@rewrites
 def _without_stores(stmt: Stmt, name: str) -> Stmt:
     """Return ``stmt`` without the stores to the buffer ``name``, and without what that leaves empty."""
     match stmt:

@@ -80,6 +80,7 @@ _SUFFIX = {
     "uint8": "u8",
     "bool": "",
 }
+_Lines = list[tuple[str, Stmt | Kernel]]  # a line, and what it begins to print
 _Text = tuple[str, int]  # the text, and how tightly its outermost operator binds
 
 
@@ -90,21 +91,27 @@ def expr_text(expr: Expr) -> str:
 
 def kernel_text(kernel: Kernel) -> str:
     """Return ``kernel`` as indented lines. The last one ends in a line break."""
+    return "\n".join(line for line, _ in kernel_lines(kernel)) + "\n"
+
+
+def kernel_lines(kernel: Kernel) -> list[tuple[str, Stmt | Kernel]]:
+    """Return the lines of ``kernel_text``, each with what it begins to print: a statement, or the kernel itself."""
     signature = ", ".join(map(_declaration, kernel.inputs))
     outputs = ", ".join(map(_declaration, kernel.outputs))
-    lines = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
-    lines += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
-    lines += [f"  non_temporal {name}" for name in sorted(kernel.non_temporal)]
-    lines += [f"  constant {name}" for name in sorted(kernel.constants)]
+    head = [f"kernel {kernel.name}({signature}) -> ({outputs}):"]
+    head += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
+    head += [f"  non_temporal {name}" for name in sorted(kernel.non_temporal)]
+    head += [f"  constant {name}" for name in sorted(kernel.constants)]
+    lines: _Lines = []
     _statement(kernel.body, 1, lines)
-    return "\n".join(lines) + "\n"
+    return [*((line, kernel) for line in head), *lines]
 
 
 def statement_text(stmt: Stmt) -> str:
     """Return ``stmt`` as indented lines. The last one ends in a line break."""
-    lines: list[str] = []
+    lines: _Lines = []
     _statement(stmt, 0, lines)
-    return "\n".join(lines) + "\n"
+    return "\n".join(line for line, _ in lines) + "\n"
 
 
 def _declaration(buffer: Buffer) -> str:
@@ -206,46 +213,46 @@ _EXPRESSIONS: dict[type[Expr], Callable[[Any], _Text]] = {
 }
 
 
-def _statement(stmt: Stmt, depth: int, lines: list[str]) -> None:
+def _statement(stmt: Stmt, depth: int, lines: _Lines) -> None:
     printer = _STATEMENTS.get(type(stmt))
     if printer is None:
         raise InvalidKernel(f"{type(stmt).__name__} has no text form")
     printer(stmt, depth, lines)
 
 
-def _for(stmt: For, depth: int, lines: list[str]) -> None:
+def _for(stmt: For, depth: int, lines: _Lines) -> None:
     kind = "" if stmt.kind is LoopKind.SERIAL else f"{stmt.kind.value} "
-    lines.append(f"{'  ' * depth}{kind}for {stmt.var} in {stmt.extent}:")
+    lines.append((f"{'  ' * depth}{kind}for {stmt.var} in {stmt.extent}:", stmt))
     _statement(stmt.body, depth + 1, lines)
 
 
-def _store(stmt: Store, depth: int, lines: list[str]) -> None:
+def _store(stmt: Store, depth: int, lines: _Lines) -> None:
     mask = "" if stmt.mask is None else f" where {expr_text(stmt.mask)}"
-    lines.append(f"{'  ' * depth}{_element(stmt.buffer, stmt.indices)} = {expr_text(stmt.value)}{mask}")
+    lines.append((f"{'  ' * depth}{_element(stmt.buffer, stmt.indices)} = {expr_text(stmt.value)}{mask}", stmt))
 
 
-def _if(stmt: If, depth: int, lines: list[str]) -> None:
-    lines.append(f"{'  ' * depth}if {expr_text(stmt.condition)}:")
+def _if(stmt: If, depth: int, lines: _Lines) -> None:
+    lines.append((f"{'  ' * depth}if {expr_text(stmt.condition)}:", stmt))
     _statement(stmt.then, depth + 1, lines)
 
 
-def _seq(stmt: Seq, depth: int, lines: list[str]) -> None:
+def _seq(stmt: Seq, depth: int, lines: _Lines) -> None:
     if not stmt.statements:
-        lines.append(f"{'  ' * depth}pass")
+        lines.append((f"{'  ' * depth}pass", stmt))
     for below in stmt.statements:
         _statement(below, depth, lines)
 
 
-def _allocate(stmt: Allocate, depth: int, lines: list[str]) -> None:
-    lines.append(f"{'  ' * depth}{stmt.buffer.scope.value} {_declaration(stmt.buffer)}:")
+def _allocate(stmt: Allocate, depth: int, lines: _Lines) -> None:
+    lines.append((f"{'  ' * depth}{stmt.buffer.scope.value} {_declaration(stmt.buffer)}:", stmt))
     _statement(stmt.body, depth + 1, lines)
 
 
-def _launch(stmt: Launch, depth: int, lines: list[str]) -> None:
+def _launch(stmt: Launch, depth: int, lines: _Lines) -> None:
     axes = ", ".join(f"{b.axis.value} {b.var} in {b.extent}" for b in stmt.axes)
     hints = f" min_blocks {stmt.min_blocks}" if stmt.min_blocks else ""
     hints += f" evict_first {' '.join(stmt.evict_first)}" if stmt.evict_first else ""
-    lines.append(f"{'  ' * depth}launch {stmt.name}({axes}){hints}:")
+    lines.append((f"{'  ' * depth}launch {stmt.name}({axes}){hints}:", stmt))
     _statement(stmt.body, depth + 1, lines)
 
 
@@ -285,7 +292,7 @@ _OPERATIONS: dict[type[Operation], str] = {
 }
 
 
-def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
+def _operation(stmt: Operation, depth: int, lines: _Lines) -> None:
     """The operation as a call. A buffer and the indices that follow it are one argument."""
     arguments: list[str] = []
     buffer: Buffer | None = None
@@ -312,14 +319,14 @@ def _operation(stmt: Operation, depth: int, lines: list[str]) -> None:
                 pass
             case _:
                 arguments.append(str(value))
-    lines.append(f"{'  ' * depth}{_OPERATIONS[type(stmt)]}({', '.join(arguments)})")
+    lines.append((f"{'  ' * depth}{_OPERATIONS[type(stmt)]}({', '.join(arguments)})", stmt))
 
 
-def _barrier(stmt: Barrier, depth: int, lines: list[str]) -> None:
-    lines.append(f"{'  ' * depth}barrier {stmt.scope.value}")
+def _barrier(stmt: Barrier, depth: int, lines: _Lines) -> None:
+    lines.append((f"{'  ' * depth}barrier {stmt.scope.value}", stmt))
 
 
-_STATEMENTS: dict[type[Stmt], Callable[[Any, int, list[str]], None]] = {
+_STATEMENTS: dict[type[Stmt], Callable[[Any, int, _Lines], None]] = {
     For: _for,
     Store: _store,
     If: _if,

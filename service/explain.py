@@ -14,7 +14,7 @@ from ..te.key import workload_key
 from ..te.text import workload_text
 from ..te.workload import Workload
 from . import wiring
-from .roofline import roofline
+from .roofline import peak_rates, roofline
 from .views import BestView, Explanation, ExportView, Section
 
 
@@ -64,7 +64,8 @@ def explain(store: RecordStore, given: CompilationInput) -> Explanation:
     device, cache = compiled_for.device, compiled_for.profile.cache
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
     compiled = wiring.compiled_layers(workload, device.target, schedule)
-    limit = roofline(workload, device, store.measured(device.key), cache)
+    measured = store.measured(device.key)
+    limit, rates = roofline(workload, device, measured, cache), peak_rates(workload, measured)
     operations, traffic = flops(workload), minimum_bytes(workload)
     return Explanation(
         workload_key=workload_key(workload),
@@ -87,6 +88,9 @@ def explain(store: RecordStore, given: CompilationInput) -> Explanation:
         seconds=seconds,
         fraction_of_roofline=None if limit is None or seconds is None else limit.seconds / seconds,
         warnings=compiled.warnings,
+        matrix_layers=compiled.matrix_layers,
+        peak_flops_per_second=rates.flops_per_second,
+        peak_bytes_per_second=rates.bytes_per_second,
     )
 
 

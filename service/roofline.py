@@ -39,6 +39,23 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
     return found if found is not None and found.seconds > 0 else None
 
 
+@dataclass(frozen=True, slots=True)
+class PeakRates:
+    """The rates that bound a workload, per second; None where nothing was measured."""
+
+    flops_per_second: float | None
+    bytes_per_second: float | None
+
+
+def peak_rates(workload: Workload, measured: Mapping[str, float]) -> PeakRates:
+    """Return the rates of a workload's roofline: of the arithmetic that takes longest, and of its traffic."""
+    arithmetic = max(_arithmetic_seconds(workload, measured), default=0.0)
+    bytes_ = minimum_bytes(workload)
+    traffic = max(_traffic_seconds(workload, bytes_, measured), default=0.0)
+    operations = sum(stage_flops(stage) for stage in workload.stages)
+    return PeakRates(operations / arithmetic if arithmetic else None, bytes_ / traffic if traffic else None)
+
+
 def _arithmetic_seconds(workload: Workload, measured: Mapping[str, float]) -> list[float]:
     """Return the seconds that each kind of unit takes for its operations, as far as its peak is known. The units work
     at the same time."""

@@ -33,6 +33,7 @@ from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
 from .releases import Releases
+from .relatives import RelativesView, relatives
 from .settings import Settings
 from .submit import checked, checked_key, continued, new_id
 from .task_worker_pool import TaskWorkerPool
@@ -61,6 +62,8 @@ POLL_SECONDS = 0.3
 """How often to look for what other processes wrote, where there can be other processes."""
 FENCE_SECONDS = 0.7
 """After so long a worker that has not stopped its cancelled task is fenced off."""
+RECENT_JOBS = 100
+"""Among so many jobs, the newest, the neighbours of a record are looked for."""
 MAX_EVENTS = 1000
 """How many events are answered at once."""
 
@@ -226,6 +229,13 @@ class Service:
     def trial(self, record_id: int) -> TrialView:
         """Return one recorded trial. Raises NotFound."""
         return convert.trial_view(self._store.trial(valid_number(record_id, "record_id")))
+
+    def relatives(self, record_id: int) -> RelativesView:
+        """Return what a record can be compared with, and who else has its schedule. Raises NotFound."""
+        trial = self.trial(record_id)
+        own = self.job(trial.job_id).tasks[trial.task]
+        recent = self.fleet.shown(self._store.jobs(limit=RECENT_JOBS))
+        return relatives(self._store, record_id, own, recent)
 
     def series(self, job_id: str, *, task: int = 0, after: int = -1, limit: int = 20_000) -> SeriesView:
         """Return the trials of a task with ``sequence > after`` as columns. Raises NotFound, InvalidParameter."""

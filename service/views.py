@@ -277,11 +277,27 @@ class Page(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class Section:
     """A section is one layer of an explanation. ``language`` is ``text``, ``json``, ``ir``, ``llvm-ir``, ``assembly``,
-    …"""
+    …
+
+    ``above`` is the title of the layer that this one was made from; None where its lines come from no other.
+    ``origins`` has for each line the lines of that layer that it comes from, counted from 1, and is empty where nothing
+    is known. ``linked`` is the fraction of its lines of which something is known (``codegen.layers.linked_share``).
+    """
 
     title: str
     language: str
     text: str
+    above: str | None = None
+    origins: tuple[tuple[int, ...], ...] = ()
+    linked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLayer:
+    """Says how many operations of matrix instructions a layer has, in its own terms."""
+
+    title: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +337,9 @@ class Explanation:
     ``warnings`` say what a user should know first, such as matrix instructions that are missing, and why. ``target`` is
     what the code is made for. ``instructions`` counts the assembly by class (``vector_fma``, ``vector_load``,
     ``scalar``, ``call``, …). ``functions`` are the functions of a device with launches. ``accessed_bytes`` counts the
-    bytes that loads and stores of global memory access, also those that a cache serves.
+    bytes that loads and stores of global memory access, also those that a cache serves. ``matrix_layers`` counts matrix
+    operations from layer to layer, where there are some or should be some. The two peaks are the rates that the
+    roofline is made of.
     """
 
     workload_key: str
@@ -339,6 +357,9 @@ class Explanation:
     seconds: float | None
     fraction_of_roofline: float | None
     warnings: tuple[str, ...] = ()
+    matrix_layers: tuple[MatrixLayer, ...] = ()
+    peak_flops_per_second: float | None = None
+    peak_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import exported
+from ..codegen.layers import code_layers, linked_share
 from ..codegen.lowering import lowering_stages, sketch_of
-from ..codegen.matrix_use import matrix_use
+from ..codegen.matrix_use import matrix_use, operations_by_layer
 from ..codegen.memory_traffic import accessed_bytes
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
@@ -25,7 +27,6 @@ from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
 from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
-from ..ir.text import kernel_text
 from ..runtime.devices import device_infos
 from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import SKETCHES, sketches_for
@@ -44,7 +45,7 @@ from ..workers.reference_data import available_bytes, needed_bytes
 from ..workers.settings import Deadlines, settings_for
 from .settings import Settings
 from .targets import profile_of
-from .views import FunctionView, Section
+from .views import FunctionView, MatrixLayer, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
 EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
@@ -257,23 +258,28 @@ class CompiledLayers:
     functions: tuple[FunctionView, ...]
     accessed_bytes: int
     warnings: tuple[str, ...]
+    matrix_layers: tuple[MatrixLayer, ...]
 
 
 def compiled_layers(workload: Workload, target: Target, schedule: Schedule) -> CompiledLayers:
     """Run the lowering pipeline. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     lowered = lowering_stages(workload, target, schedule)
-    before: Sequence[tuple[str, str]] = [("kernel", kernel_text(lowered.kernel))]
-    after = [(f"after {name}", kernel_text(kernel)) for name, kernel in lowered.passes]
-    sections = [Section(title, "ir", text) for title, text in (*before, *after)]
-    sections.append(Section("source", lowered.source.language, lowered.source.text))
-    sections += [Section(layer.title, layer.language, layer.text) for layer in lowered.artifacts.layers]
+    layers = code_layers(workload, lowered)
+    sections = [
+        Section(layer.title, layer.language, layer.text, above.title, layer.origins, linked_share(layer))
+        for above, layer in pairwise(layers)
+    ]
     use = matrix_use(workload, target, schedule, lowered)
     if use is not None:
         sections.append(Section("matrix instructions", "text", "\n".join((use.summary, *use.warnings))))
     functions = tuple(_function(grid, lowered.artifacts.resources, target) for grid in lowered.source.launches)
-    warnings = () if use is None else use.warnings
     return CompiledLayers(
-        tuple(sections), lowered.artifacts.instructions, functions, accessed_bytes(lowered.final), warnings
+        tuple(sections),
+        lowered.artifacts.instructions,
+        functions,
+        accessed_bytes(lowered.final),
+        () if use is None else use.warnings,
+        () if use is None else tuple(MatrixLayer(*found) for found in operations_by_layer(workload, layers)),
     )
 
 

@@ -8,6 +8,7 @@ from ...service.views import TrialOrder
 from ..compilations import explain_record, export_record
 from ..dependencies import FunctionName, JobId, PageSize, PageToken, RecordId, ServiceDependency, TaskIndex, WithLibrary
 from ..problem_responses import FINDS
+from ..relatives_responses import RelativesOut
 from ..responses import ExplanationOut, ExportOut, SeriesOut, TrialOut, TrialPage
 from ..strict_route import StrictRoute
 
@@ -45,6 +46,12 @@ def trial(record_id: RecordId, service: ServiceDependency) -> TrialOut:
 def source(record_id: RecordId, service: ServiceDependency) -> ExplanationOut:
     """Show every layer of a trial's schedule as text: expression, knobs, IR before and after passes, assembly."""
     return ExplanationOut.model_validate(explain_record(service, record_id))
+
+
+@router.get("/trials/{record_id}/relatives", operation_id="getTrialRelatives", responses=FINDS)
+def relatives(record_id: RecordId, service: ServiceDependency) -> RelativesOut:
+    """Show what a trial can be compared with on a roofline, and which records have the same schedule."""
+    return RelativesOut.model_validate(service.relatives(record_id))
 
 
 @router.get("/trials/{record_id}/export", operation_id="exportTrial", responses=FINDS)

@@ -1,11 +1,14 @@
 """Implements ``codegen.backend.Backend`` for AMD's graphics processors: launches -> LLVM IR -> object code."""
 
+from dataclasses import replace
+
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
 from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
+from ..llvm.debug_lines import line_origins, with_debug_lines
 from ..llvm.instructions import count_instructions
 from ..passes.pipeline import Pass
 from ..passes.unroll import unroll
@@ -48,7 +51,9 @@ class AmdgpuBackend:
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
         counts = count_instructions(text, target.arch)
-        return Artifacts((CodeLayer("assembly", "assembly", text),), counts, compiler.resources(text))
+        annotated = compiler.assembly(replace(source, text=with_debug_lines(source.text)), target)
+        layer = CodeLayer("assembly", "assembly", text, line_origins(text, annotated))
+        return Artifacts((layer,), counts, compiler.resources(text))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """Package LLVM IR, assembly, and the relocatable object, of which AMD's linker makes a code object."""

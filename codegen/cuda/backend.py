@@ -6,7 +6,7 @@ from ...ir.stmt import Kernel
 from ..backend import Artifacts, CompiledKernel, Package, Packaging, Source
 from .compile import compiler
 from .emit.kernel import emit
-from .inspect.artifacts import artifacts
+from .inspect.artifacts import artifacts, assembly
 from .inspect.launcher import with_launcher
 from .passes import run_passes
 
@@ -27,7 +27,7 @@ class CudaBackend:
         return compiler.compile_source(source, target)
 
     def assembly(self, source: Source, target: Target) -> str:
-        return artifacts(source, target).layers[-1].text
+        return assembly(source, target)
 
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         return artifacts(source, target)

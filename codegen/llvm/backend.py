@@ -1,10 +1,13 @@
 """The LLVM backend turns kernel IR into LLVM IR and then into object code, all in this process."""
 
+from dataclasses import replace
+
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
 from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
+from .debug_lines import line_origins, with_debug_lines
 from .emit import emit
 from .header import header
 from .instructions import count_instructions
@@ -32,7 +35,9 @@ class LlvmBackend:
 
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
-        return Artifacts((CodeLayer("assembly", "assembly", text),), count_instructions(text, target.arch))
+        annotated = compiler.assembly(replace(source, text=with_debug_lines(source.text)), target)
+        layer = CodeLayer("assembly", "assembly", text, line_origins(text, annotated))
+        return Artifacts((layer,), count_instructions(text, target.arch))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:
         """Return the files of an exported kernel: its LLVM IR, its assembly, an object with all that it calls, a

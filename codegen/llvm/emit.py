@@ -9,14 +9,14 @@ from ...ir.buffer import Buffer
 from ...ir.cpu import tiles_of
 from ...ir.prologue import split_prologue
 from ...ir.stmt import Kernel, Operation, Stmt, walk_statements
-from ..backend import KernelParameter, Source
+from ..backend import KernelParameter, Origin, Source
 from .amx import configure_tiles, release_tiles, request_tile_permission
 from .architectures import architecture_of, function_attributes
 from .frame_layout import plan_frame_layout
 from .function_context import FunctionContext
 from .machine import triple_of
 from .statements import NOALIAS, KernelContext, emit_statement, fence_non_temporal_stores, uses_tiles
-from .writer import FunctionWriter, ModuleWriter, identifier
+from .writer import FunctionText, FunctionWriter, ModuleWriter, identifier
 
 
 def emit(kernel: Kernel, target: Target) -> Source:
@@ -33,8 +33,21 @@ def emit(kernel: Kernel, target: Target) -> Source:
         given = [b for b in kernel.parameters if b.name in kernel.constants or b in kernel.workspace]
         _define(KernelContext(module, first, frame, target.threads, tiles), kernel, given, prologue)
     _define(KernelContext(module, entry, frame, target.threads, tiles), kernel, kernel.parameters, body)
-    text = f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}'
-    return Source("llvm-ir", text, entry, parameters_of(kernel), prologue=first, minimal_passes=kernel.minimal_passes)
+    return Source(
+        "llvm-ir",
+        f'; {kernel.name} for {target}\ntarget triple = "{triple_of(target)}"\n\n{module.text()}',
+        entry,
+        parameters_of(kernel),
+        prologue=first,
+        minimal_passes=kernel.minimal_passes,
+        origins=line_origins(kernel, module),
+    )
+
+
+def line_origins(kernel: Kernel, module: ModuleWriter) -> tuple[tuple[Origin, ...], ...]:
+    """Return what the lines of a source were written for: two lines of head, an empty one, and the module."""
+    head: list[tuple[Origin, ...]] = [(kernel,), (kernel,), ()]
+    return (*head, *(() if origin is None else (origin,) for origin in module.origins()))
 
 
 def _tiles(stmt: Stmt) -> frozenset[str]:
@@ -47,6 +60,7 @@ def _define(kernel_ctx: KernelContext, kernel: Kernel, given: Sequence[Buffer], 
     """Define the function ``kernel_ctx.entry``, which runs ``stmt``. Of the parameters of ``kernel`` it uses those
     that are ``given``."""
     module, entry = kernel_ctx.module, kernel_ctx.entry
+    module.origin = kernel
     main = module.unique(f"{entry}.main")
     w = FunctionWriter(module)
     ctx = FunctionContext(w, non_temporal=kernel.non_temporal)
@@ -83,7 +97,7 @@ def parameters_of(kernel: Kernel) -> tuple[KernelParameter, ...]:
 
 def _entry(
     module: ModuleWriter, entry: str, main: str, kernel: Kernel, given: Sequence[Buffer], *, with_tiles: bool
-) -> str:
+) -> FunctionText:
     w = FunctionWriter(module)
     args = w.parameter("args", "ptr")
     if with_tiles:

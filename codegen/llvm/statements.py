@@ -30,7 +30,7 @@ from .memory import emit_prefetch, load, store
 from .register_transpose import emit_dot, emit_transpose
 from .split_lanes import split_store
 from .values import LlvmValue, constant, storage
-from .writer import FunctionWriter, ModuleWriter, identifier
+from .writer import FunctionText, FunctionWriter, ModuleWriter, identifier
 
 PARALLEL_FOR = "tilewright_parallel_for"
 """``void (ptr fn, ptr env, i64 tasks)`` calls ``fn(env, begin, end)`` on ranges that cover ``0..tasks``."""
@@ -70,6 +70,7 @@ class KernelContext:
 
 def emit_statement(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) -> None:
     w = ctx.w
+    around, w.module.origin = w.module.origin, stmt  # no context manager, which would cost frames of deep nests
     match stmt:
         case Seq(statements=statements):
             for s in statements:
@@ -97,6 +98,7 @@ def emit_statement(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) 
                 (kernel_ctx.emit_operation or _emit_cpu_operation)(ctx, stmt)
         case _:
             raise CompileError(f"{type(stmt).__name__} cannot be expressed in LLVM IR")
+    w.module.origin = around
 
 
 def _emit_cpu_operation(ctx: FunctionContext, stmt: Operation) -> None:
@@ -305,7 +307,7 @@ def fence_non_temporal_stores(ctx: FunctionContext) -> None:
         ctx.w.line("fence seq_cst")
 
 
-def _unpacking_wrapper(kernel_ctx: KernelContext, name: str, buffers: list[str], variables: list[str]) -> str:
+def _unpacking_wrapper(kernel_ctx: KernelContext, name: str, buffers: list[str], variables: list[str]) -> FunctionText:
     """Write ``name.task(env, begin, end)``, which the pool calls."""
     w = FunctionWriter(kernel_ctx.module)
     environment, arguments = w.parameter("env", "ptr"), []

@@ -4,8 +4,10 @@ readable."""
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 
+from ..backend import Origin
 from .values import LlvmValue, constant, integer_of, vector_type
 
 CONTRACT = "nsz contract"
@@ -22,8 +24,17 @@ def identifier(name: str) -> str:
     return clean if clean and not clean[0].isdigit() else f"v{clean}"
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionText:
+    """The definition of a function, and what each of its lines was written for."""
+
+    text: str
+    origins: tuple[Origin | None, ...]
+
+
 class ModuleWriter:
-    """The functions and declarations of one module."""
+    """The functions and declarations of one module. ``origin`` is what is being written for at the moment: a statement,
+    or the kernel."""
 
     def __init__(
         self,
@@ -40,17 +51,18 @@ class ModuleWriter:
         self.attributes = attributes
         self.float16_extensions = tuple(float16_extensions)
         self.stack_address_space = stack_address_space
-        self._declarations: dict[str, None] = {}
-        self._functions: dict[str, str] = {}
+        self.origin: Origin | None = None
+        self._declarations: dict[str, Origin | None] = {}
+        self._functions: dict[str, FunctionText | None] = {}
 
     def declare(self, declaration: str) -> None:
-        self._declarations.setdefault(declaration)
+        self._declarations.setdefault(declaration, self.origin)
 
     def global_value(self, name: str, text: str) -> None:
         """Define the global ``@name = text``."""
         self.declare(f"@{name} = {text}")
 
-    def define(self, name: str, text: str) -> None:
+    def define(self, name: str, text: FunctionText) -> None:
         self._functions[name] = text
 
     def defines(self, name: str) -> bool:
@@ -58,19 +70,26 @@ class ModuleWriter:
 
     def reserve(self, name: str) -> None:
         """Reserve the position of a function that is written while others are being written."""
-        self._functions.setdefault(name, "")
+        self._functions.setdefault(name, None)
 
     def unique(self, name: str) -> str:
         """Return ``name``, with a number added where a function of this name exists."""
         candidate, number = name, 1
         while candidate in self._functions:
             candidate, number = f"{name}.{number}", number + 1
-        self._functions[candidate] = ""
+        self._functions[candidate] = None
         return candidate
 
     def text(self) -> str:
         declarations = ["\n".join(self._declarations)] if self._declarations else []
-        return "\n\n".join([*(f for f in self._functions.values() if f), *declarations]) + "\n"
+        return "\n\n".join([*(f.text for f in self._functions.values() if f), *declarations]) + "\n"
+
+    def origins(self) -> list[Origin | None]:
+        """Return what each line of ``text`` was written for."""
+        found: list[Origin | None] = []
+        for function in (f for f in self._functions.values() if f):
+            found += [*function.origins, None]
+        return found + list(self._declarations.values()) if self._declarations else found[:-1]
 
 
 class FunctionWriter:
@@ -79,8 +98,8 @@ class FunctionWriter:
     def __init__(self, module: ModuleWriter) -> None:
         self.module = module
         self._names: dict[str, int] = {"entry": 1}
-        self._allocas: list[str] = []
-        self._lines: list[str] = []
+        self._allocas: list[tuple[str, Origin | None]] = []
+        self._lines: list[tuple[str, Origin | None]] = []
         self.block = "entry"
 
     # These methods deal with names and blocks.
@@ -100,11 +119,11 @@ class FunctionWriter:
         return self.name(hint)[1:]
 
     def begin_block(self, label: str) -> None:
-        self._lines.append(f"{label}:")
+        self._lines.append((f"{label}:", self.module.origin))
         self.block = label
 
     def line(self, text: str) -> None:
-        self._lines.append(f"  {text}")
+        self._lines.append((f"  {text}", self.module.origin))
 
     def jump(self, label: str) -> None:
         self.line(f"br label %{label}")
@@ -132,9 +151,8 @@ class FunctionWriter:
         variable, following = self.name(hint), self.name(f"{hint}.next")
         position = len(self._lines)
         yield LlvmValue(variable, "i64")
-        self._lines.insert(
-            position, f"  {variable} = phi i64 [ {start.text}, %{before} ], [ {following}, %{self.block} ]"
-        )
+        phi = f"  {variable} = phi i64 [ {start.text}, %{before} ], [ {following}, %{self.block} ]"
+        self._lines.insert(position, (phi, self.module.origin))
         self.line(f"{following} = add nuw nsw i64 {variable}, 1")
         done = self.assign(f"icmp eq i64 {following}, {stop.text}", "i1", hint=f"{hint}.done")
         self.branch(done, after, body)
@@ -143,21 +161,26 @@ class FunctionWriter:
     def alloca(self, type_text: str, hint: str, align: int = 64) -> LlvmValue:
         name, space = self.name(hint), self.module.stack_address_space
         if not space:
-            self._allocas.append(f"  {name} = alloca {type_text}, align {align}")
+            self._allocas.append((f"  {name} = alloca {type_text}, align {align}", self.module.origin))
             return LlvmValue(name, "ptr")
         private = self.name(f"{hint}.private")
-        self._allocas.append(f"  {private} = alloca {type_text}, align {align}, addrspace({space})")
-        self._allocas.append(f"  {name} = addrspacecast ptr addrspace({space}) {private} to ptr")
+        for line in (
+            f"  {private} = alloca {type_text}, align {align}, addrspace({space})",
+            f"  {name} = addrspacecast ptr addrspace({space}) {private} to ptr",
+        ):
+            self._allocas.append((line, self.module.origin))
         return LlvmValue(name, "ptr")
 
     def parameter(self, hint: str, element: str, lanes: int = 1) -> LlvmValue:
         """Name a parameter of the function; ``text`` takes the whole signature."""
         return LlvmValue(self.name(hint), element, lanes)
 
-    def text(self, signature: str) -> str:
+    def text(self, signature: str) -> FunctionText:
         """Return the definition; ``signature`` is everything between ``define`` and the opening brace."""
-        body = "\n".join(["entry:", *self._allocas, *self._lines])
-        return f"define {signature} {{\n{body}\n}}"
+        origin = self.module.origin
+        head, end = [(f"define {signature} {{", origin), ("entry:", origin)], ("}", origin)
+        lines, origins = zip(*head, *self._allocas, *self._lines, end, strict=True)
+        return FunctionText("\n".join(lines), origins)
 
     # These methods write instructions.
 

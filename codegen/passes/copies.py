@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ...ir.buffer import Buffer
 from ...ir.expr import ClusterLoad, Expr, Load, Var, rebuild
+from ...ir.provenance import rewrites
 from ...ir.stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, walk_statements
 
 
@@ -64,6 +65,7 @@ def replace_names(stmt: Stmt, values: Mapping[str, Expr], names: Mapping[str, st
         memo[id(e)] = new
         return new
 
+    @rewrites
     def statement(s: Stmt) -> Stmt:
         match s:
             case For(var=var, extent=extent, kind=kind, body=body):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from ...core.dtypes import INDEX
 from ...ir.expr import Compare, CompareOp, Expr, Load, Select, Unary, UnaryOp, Var, index, logical_and, walk
 from ...ir.linear_form import LinearForm, linear_form
+from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, map_expr, map_expressions, map_statements
 from ...ir.stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, expressions, seq, walk_statements
 from .conditions import conjuncts
@@ -67,6 +68,7 @@ class _LoopPartitioner:
     names: FreshNames
     total: int
 
+    @rewrites
     def statement(self, stmt: Stmt) -> Stmt:
         match stmt:
             case For(kind=LoopKind.SERIAL | LoopKind.PARALLEL):
@@ -81,6 +83,7 @@ class _LoopPartitioner:
                 return Allocate(buffer, self.statement(body))
         return stmt
 
+    @rewrites
     def loop(self, loop: For, done: frozenset[Expr] = frozenset()) -> Stmt:
         """Partition by the first atom of the loop's guards that gives a range; else make two versions if that helps.
 

@@ -7,6 +7,7 @@ for k in unrolled(2):          C[0] = C[0] + A[0] * B[0]
 from dataclasses import replace
 
 from ...ir.expr import index
+from ...ir.provenance import rewrites
 from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq, walk_statements
 from .copies import FreshNames, bound_names, replace_names
 
@@ -20,6 +21,7 @@ def unroll(kernel: Kernel) -> Kernel:
     return replace(kernel, body=_statement(kernel.body, names))
 
 
+@rewrites
 def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body):

@@ -37,6 +37,7 @@ from ...ir.expr import (
     walk,
 )
 from ...ir.linear_form import LinearForm, linear_form
+from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables
 from ...ir.stmt import (
     Allocate,
@@ -113,6 +114,7 @@ def _unmasked_buffers(body: Stmt) -> frozenset[str]:
     return frozenset(registers - used)
 
 
+@rewrites
 def _statement(stmt: Stmt, facts: _KernelFacts) -> Stmt:
     match stmt:
         case For(var=var, extent=extent, kind=kind, body=body):
@@ -165,6 +167,7 @@ class _LoopVectoriser:
 
     # Statements
 
+    @rewrites
     def statement(self, stmt: Stmt, mask: Expr | None) -> Stmt:
         match stmt:
             case Store():

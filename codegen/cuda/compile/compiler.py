@@ -60,10 +60,11 @@ def compile_source(source: Source, target: Target) -> CompiledKernel:
     )
 
 
-def compiled(source: Source, target: Target) -> nvrtc.Compiled:
-    """Return machine code, PTX and log of ``source``, from the cache or from NVRTC. Raises CompileError,
+def compiled(source: Source, target: Target, *, line_information: bool = False) -> nvrtc.Compiled:
+    """Return machine code, PTX and log of ``source``, from the cache or from NVRTC. ``line_information``: the PTX and
+    the cubin say which lines their instructions come from, which only people need. Raises CompileError,
     UnsupportedTarget."""
-    given = options(target)
+    given = (*options(target), *(("-lineinfo",) if line_information else ()))
     cache = CompileCache(cache_folder("cuda"))
     key = key_of(source.text, given, nvrtc.version())
     found = cache.get(key)

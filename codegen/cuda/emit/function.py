@@ -31,13 +31,15 @@ class EmittedFunction:
 
     What changes while statements are written:
         taken: Which names may not be given again.
-        used: Which functions of the prelude are called.
+        stmt: Which statement is being written; the launch itself around its body.
+        used: Which functions of the prelude are called, each with the statements that call it.
         unrolled: Which variables belong to loops that the compiler unrolls.
         accumulators: In which register buffers, of those in scope, ``wgmma`` accumulates.
         first: Ahead of which statement the function waits for earlier launches. It is None once it waits.
     """
 
     arch: str
+    stmt: Stmt
     ranges: IndexRanges
     read_only: frozenset[str]
     evict_first: frozenset[str]
@@ -45,7 +47,7 @@ class EmittedFunction:
     taken: set[str]
     parameters: tuple[Buffer, ...] = ()
     tensor_maps: dict[TensorMap, str] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
+    used: dict[str, list[Stmt]] = field(default_factory=dict)
     unrolled: set[str] = field(default_factory=set)
     accumulators: list[Buffer] = field(default_factory=list)
     first: Stmt | None = None
@@ -58,7 +60,9 @@ class EmittedFunction:
 
     def use(self, function: str) -> str:
         """Return the name of a function of the prelude, and note that its text must stand ahead of the kernel."""
-        self.used.add(function)
+        callers = self.used.setdefault(function, [])
+        if not any(s is self.stmt for s in callers[-1:]):
+            callers.append(self.stmt)
         return function
 
     def use_sm_90(self, function: str) -> str:

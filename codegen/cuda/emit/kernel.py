@@ -8,7 +8,7 @@ A function for sm_90 and later begins like this, so that launches overlap (progr
     ...                                   // global memory is read and written
 """
 
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ....core.errors import CompileError
@@ -34,7 +34,7 @@ from ....ir.stmt import (
     expressions,
     walk_statements,
 )
-from ...backend import LaunchConfig, Source, parameters_of
+from ...backend import LaunchConfig, Origin, Source, parameters_of
 from ...c_names import KEYWORDS, ascii_name
 from ...shared_memory import SharedMemoryPlan, plan_shared_memory
 from ..prelude.prelude import FUNCTIONS, prelude
@@ -65,9 +65,9 @@ def emit(kernel: Kernel, target: Target) -> Source:
         if names.count(name) > 1:
             raise CompileError(f"two parameters are called {name}")
     launches = kernel.body.statements if isinstance(kernel.body, Seq) else (kernel.body,)
-    texts: list[str] = []
+    texts: list[CppText] = []
     configs: list[LaunchConfig] = []
-    used: set[str] = set()
+    used: dict[str, list[Stmt]] = {}
     taken: set[str] = set()
     for launch in launches:
         if not isinstance(launch, Launch):
@@ -82,10 +82,31 @@ def emit(kernel: Kernel, target: Target) -> Source:
             raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
         texts.append(text)
         configs.append(config)
-        used |= functions
-    head = f"// {kernel.name} for {target}: {', '.join(_summary(c) for c in configs)}\n\n"
-    whole = head + prelude(used) + "\n".join(texts)
-    return Source(LANGUAGE, whole, configs[0].function, parameters_of(kernel), tuple(configs))
+        for function, callers in functions.items():
+            used[function] = used.get(function, []) + callers
+    lines: list[tuple[str, tuple[Origin, ...]]] = [
+        (f"// {kernel.name} for {target}: {', '.join(_summary(c) for c in configs)}", (kernel,)),
+        ("", ()),
+        *_prelude_lines(used),
+    ]
+    for n, text in enumerate(texts):
+        lines += [("", ())] * (n > 0)
+        lines += [(line, () if s is None else (s,)) for line, s in zip(text.lines, text.origins, strict=True)]
+    whole = "\n".join(line for line, _ in lines) + "\n"
+    origins = tuple(found for _, found in lines)
+    return Source(LANGUAGE, whole, configs[0].function, parameters_of(kernel), tuple(configs), origins=origins)
+
+
+def _prelude_lines(used: Mapping[str, Sequence[Stmt]]) -> Iterator[tuple[str, tuple[Origin, ...]]]:
+    """Return the lines of the functions that are called, each with the statements that call it, also through others."""
+    functions = prelude(used)
+    callers = {name: list(used.get(name, ())) for name in functions}
+    for name in reversed(functions):  # what calls a function stands behind it
+        for needed in FUNCTIONS[name].needs:
+            callers[needed] += callers[name]
+    for name, text in functions.items():
+        origins = tuple({id(s): s for s in callers[name]}.values())
+        yield from ((line, origins if line else ()) for line in text.removesuffix("\n").split("\n"))
 
 
 def uses_fast_math(kernel: Kernel) -> bool:
@@ -99,16 +120,19 @@ def _summary(config: LaunchConfig) -> str:
     return f"{config.function}<<<{blocks}, {config.threads}, {config.shared_bytes}>>>"
 
 
-def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> tuple[str, LaunchConfig, set[str]]:
+def _emit_launch(
+    kernel: Kernel, launch: Launch, name: str, target: Target
+) -> tuple[CppText, LaunchConfig, dict[str, list[Stmt]]]:
     """Emit the function of one launch. Returns its text, how it is launched, and the functions of the prelude it
-    uses."""
+    uses, with the statements that use each."""
     _check_launch(launch, target)
-    launch = replace(launch, body=specialise_warps(launch))
+    whole, launch = launch, replace(launch, body=specialise_warps(launch))
     buffers = _accessed(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
     fn = EmittedFunction(
         target.arch,
+        whole,
         IndexRanges(_ranges(launch)),
         read_only=frozenset(b.name for _, b in arguments) - written,
         evict_first=frozenset(launch.evict_first),
@@ -123,14 +147,19 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
     plan = plan_shared_memory(launch.body)
     text = CppText()
     _declare_indices(fn, text, launch)
-    _declare_shared(fn, text, plan)
+    _declare_shared(fn, text, plan, launch)
     _prefetch_tensor_maps(fn, text)
     dependent_launch = _capability(target) >= _HOPPER
     if dependent_launch:
         text.line(f"{fn.use('griddepcontrol_launch_dependents')}();")
         fn.first = _first_global_access(launch.body)
     emit_statement(fn, text, launch.body)
-    body = "\n".join(f"  {line}" for line in text.lines)
+    function = CppText()
+    for line in f'extern "C" __global__ void {signature} {{'.split("\n"):
+        function.line(line)
+    function.append(text, "  ")
+    function.line("}")
+    function.note_origin(0, whole)
     config = LaunchConfig(
         name,
         launch.blocks,
@@ -141,7 +170,7 @@ def _emit_launch(kernel: Kernel, launch: Launch, name: str, target: Target) -> t
         tuple(fn.tensor_maps),
         dependent_launch,
     )
-    return f'extern "C" __global__ void {signature} {{\n{body}\n}}\n', config, fn.used
+    return function, config, fn.used
 
 
 def _signature(fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str]) -> str:
@@ -209,14 +238,15 @@ def _declare_indices(fn: EmittedFunction, text: CppText, launch: Launch) -> None
         text.line(f"const int {fn.name_of(bound.var)} = {source};")
 
 
-def _declare_shared(fn: EmittedFunction, text: CppText, plan: SharedMemoryPlan) -> None:
+def _declare_shared(fn: EmittedFunction, text: CppText, plan: SharedMemoryPlan, launch: Launch) -> None:
     """Declare dynamic shared memory, and a pointer into it for each shared buffer."""
     if plan.bytes:
         text.line(f"extern __shared__ __align__({plan.alignment}) unsigned char shared[];")
+    allocations = {s.buffer.name: s for s in walk_statements(launch.body) if isinstance(s, Allocate)}
     for buffer in plan.buffers:
         type = storage_type(buffer.dtype)
-        at = plan.offsets[buffer.name]
-        text.line(f"{type}* const {fn.name_of(buffer.name)} = reinterpret_cast<{type}*>(shared + {at});")
+        at, name = plan.offsets[buffer.name], fn.name_of(buffer.name)
+        text.line(f"{type}* const {name} = reinterpret_cast<{type}*>(shared + {at});", allocations[buffer.name])
 
 
 def _prefetch_tensor_maps(fn: EmittedFunction, text: CppText) -> None:

@@ -17,6 +17,8 @@ from .types import storage_type
 def emit_statement(fn: EmittedFunction, text: CppText, stmt: Stmt) -> None:
     """Append ``stmt`` to ``text``. Raises CompileError for what cannot be written in CUDA C++."""
     check_register_indices(fn, stmt)
+    first, around = len(text.lines), fn.stmt
+    fn.stmt = stmt
     if stmt is fn.first:
         text.line(f"{fn.use('griddepcontrol_wait')}();")
         fn.first = None
@@ -45,6 +47,8 @@ def emit_statement(fn: EmittedFunction, text: CppText, stmt: Stmt) -> None:
             emit_operation(fn, text, stmt)
         case _:
             raise CompileError(f"{type(stmt).__name__} cannot stand inside a launch")
+    fn.stmt = around
+    text.note_origin(first, stmt)
 
 
 def _scalar(fn: EmittedFunction, text: CppText, expr: Expr) -> str:

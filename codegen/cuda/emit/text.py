@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from ....ir.stmt import Stmt
+
 
 class Precedence(IntEnum):
     """The precedence of a C++ operator is named as in the grammar of the C++ standard. A smaller one binds more
@@ -73,16 +75,24 @@ def conditional(test: CppValue, then: CppValue, otherwise: CppValue, type: str) 
 
 @dataclass(slots=True)
 class CppText:
-    """The lines of one block of statements, without the indentation of the block."""
+    """The lines of one block of statements, without the indentation of the block. ``origins`` has the statement of the
+    kernel that each line was written for, or None where that is not known yet."""
 
     lines: list[str] = field(default_factory=list)
+    origins: list[Stmt | None] = field(default_factory=list)
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, origin: Stmt | None = None) -> None:
         self.lines.append(text)
+        self.origins.append(origin)
 
-    def append(self, other: "CppText") -> None:
-        """Add the lines of ``other`` as they are."""
-        self.lines.extend(other.lines)
+    def append(self, other: "CppText", indentation: str = "") -> None:
+        """Add the lines of ``other``, with ``indentation`` ahead of each."""
+        self.lines.extend(f"{indentation}{line}" for line in other.lines)
+        self.origins.extend(other.origins)
+
+    def note_origin(self, first: int, stmt: Stmt) -> None:
+        """Note that lines from the number ``first`` on were written for ``stmt``, unless that is known better."""
+        self.origins[first:] = [stmt if known is None else known for known in self.origins[first:]]
 
     @contextmanager
     def block(self, header: str, after: str = "") -> "Iterator[CppText]":
@@ -90,5 +100,5 @@ class CppText:
         inner = CppText()
         yield inner
         self.line(f"{header} {{")
-        self.lines.extend(f"  {line}" for line in inner.lines)
+        self.append(inner, "  ")
         self.line(f"}}{after}")

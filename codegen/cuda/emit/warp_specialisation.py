@@ -25,6 +25,7 @@ from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
 from ....ir.gpu.tma import TmaLoad
 from ....ir.gpu.wgmma import WarpgroupMma
+from ....ir.provenance import rewrites
 from ....ir.rewrite import free_variables, is_pure
 from ....ir.simplify import prove, simplify_statement
 from ....ir.stmt import Allocate, AxisBinding, For, HardwareAxis, If, Launch, Seq, Stmt, seq, walk_statements
@@ -49,6 +50,7 @@ class _WarpSpecialiser:
     launch: Launch
     warp: AxisBinding
 
+    @rewrites
     def split(self, stmt: Stmt) -> Stmt:
         """Return ``stmt`` with branches in place of each sequence of statements that has no barrier of the block."""
         if _may_diverge(stmt):
@@ -68,6 +70,7 @@ class _WarpSpecialiser:
                 return seq(*done, self._branches(seq(*divergent)))
         return stmt
 
+    @rewrites
     def _branches(self, stmt: Stmt) -> Stmt:
         """Return a branch for each role in ``stmt``, which warps may run independently of each other."""
         roles = self._roles(stmt)
@@ -117,6 +120,7 @@ class _WarpSpecialiser:
                 yield from (t for t in around if free_variables(t) == {self.warp.var})
 
 
+@rewrites
 def _hoist_conditions(stmt: Stmt) -> Stmt:
     """Move loop-invariant conditions that a whole loop stands under ahead of it."""
     match stmt:
@@ -143,6 +147,7 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
     return ()
 
 
+@rewrites
 def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
     """Remove the conditions ``terms``, which hold, from ``stmt``."""
     match stmt:

@@ -21,8 +21,10 @@ def disassembler() -> Path | None:
     return None
 
 
-def sass_of(cubin: bytes) -> str | None:
-    """Return the SASS of a cubin; None where no disassembler is installed, or it does not know the architecture."""
+def sass_of(cubin: bytes, *, ptx_lines: bool = False) -> str | None:
+    """Return the SASS of a cubin; None where no disassembler is installed, or it does not know the architecture.
+    ``ptx_lines``: say ahead of instructions which line of the PTX they come from, where the cubin has line
+    information."""
     program = disassembler()
     if program is None:
         return None
@@ -30,9 +32,8 @@ def sass_of(cubin: bytes) -> str | None:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         try:
-            done = subprocess.run(
-                [str(program), "-c", str(file)], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True
-            )
+            command = [str(program), "-c", *(["-gp"] if ptx_lines else []), str(file)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
     return done.stdout

@@ -34,8 +34,9 @@ first."""
 _QUALIFIERS = "static __device__ __forceinline__ "
 
 
-def prelude(used: Iterable[str]) -> str:
-    """Return the text of the functions ``used`` and of all that they call, in the order of the table."""
+def prelude(used: Iterable[str]) -> dict[str, str]:
+    """Return the functions ``used`` and all that they call, in the order of the table: name -> text, which ends in an
+    empty line."""
     wanted = set(used)
     pending = list(wanted)
     while pending:
@@ -43,7 +44,7 @@ def prelude(used: Iterable[str]) -> str:
             if name not in wanted:
                 wanted.add(name)
                 pending.append(name)
-    return "".join(f"{_qualified(FUNCTIONS[name].text)}\n\n" for name in FUNCTIONS if name in wanted)
+    return {name: f"{_qualified(FUNCTIONS[name].text)}\n\n" for name in FUNCTIONS if name in wanted}
 
 
 def _qualified(text: str) -> str:

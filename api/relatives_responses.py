@@ -1,0 +1,42 @@
+"""Defines the models of a record's relatives (``service.relatives``) on the wire."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from .responses import ResponseModel, plain
+
+
+class NeighbourOut(ResponseModel):
+    """A timed record to compare with: a fast one of the same task, or the best of another task of the same device."""
+
+    record_id: int
+    job_id: str
+    task: int
+    same_task: bool
+    operator: str | None
+    parameters: Annotated[dict[str, Any] | None, BeforeValidator(plain)]
+    flops: int
+    minimum_bytes: int
+    seconds: float
+
+
+class ScheduleUseOut(ResponseModel):
+    """A timed record of the same workload with the same schedule."""
+
+    record_id: int
+    job_id: str
+    task: int
+    sequence: int
+    device_key: str
+    seconds: float
+    created_at: str
+    adopted_from: int | None = Field(description="The record that it is a copy of; null where it was measured.")
+
+
+class RelativesOut(ResponseModel):
+    """Says what a record can be compared with, and which records have its schedule, itself among them."""
+
+    record_id: int
+    neighbours: tuple[NeighbourOut, ...]
+    uses: tuple[ScheduleUseOut, ...]

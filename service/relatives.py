@@ -1,0 +1,101 @@
+"""Finds what one record can be compared with, and who else has its schedule."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..core.trial import Timed
+from ..db.store import RecordStore
+from .views import JobView, TaskView
+
+MOST_OF_TASK, MOST_OF_DEVICE, MOST_USES = 30, 60, 50
+"""How many are answered at most: of the same task, of other tasks of the device, and with the same schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A timed record to compare with: a fast one of the same task (``same_task``), or the best of another task of the
+    same device."""
+
+    record_id: int
+    job_id: str
+    task: int
+    same_task: bool
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    flops: int
+    minimum_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleUse:
+    """A timed record of the same workload with the same schedule. ``adopted_from`` is the record that it is a copy of;
+    None where it was measured."""
+
+    record_id: int
+    job_id: str
+    task: int
+    sequence: int
+    device_key: str
+    seconds: float
+    created_at: str
+    adopted_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelativesView:
+    """``neighbours`` holds the fastest of the same task first, then others by job, newest first. ``uses`` holds the
+    record itself, too, and is the newest first."""
+
+    record_id: int
+    neighbours: tuple[Neighbour, ...]
+    uses: tuple[ScheduleUse, ...]
+
+
+def relatives(store: RecordStore, record_id: int, own: TaskView, recent: Iterable[JobView]) -> RelativesView:
+    """Return the relatives of a record, whose task is ``own``. ``recent`` are the jobs that neighbours are taken from.
+    Raises NotFound."""
+    record = store.trial(record_id).record
+    fast = store.trials_by_seconds(record.job_id, record.task, limit=MOST_OF_TASK)
+    neighbours = [
+        _neighbour(row.record.id, record.job_id, own, outcome.seconds, same_task=True)
+        for row in fast
+        if isinstance(outcome := row.record.trial.outcome, Timed)
+    ]
+    seen = {own.workload_key}
+    for job in recent:
+        for task in job.tasks:
+            best = task.best
+            if best is None or best.device_key != record.identity.device_key or task.workload_key in seen:
+                continue
+            seen.add(task.workload_key)
+            neighbours.append(_neighbour(best.record_id, job.id, task, best.seconds, same_task=False))
+    uses = tuple(
+        ScheduleUse(
+            row.record.id,
+            row.record.job_id,
+            row.record.task,
+            row.record.sequence,
+            row.record.identity.device_key,
+            outcome.seconds,
+            row.record.created_at,
+            row.adopted_from,
+        )
+        for row in store.same_schedule(record_id, limit=MOST_USES)
+        if isinstance(outcome := row.record.trial.outcome, Timed)
+    )
+    return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses)
+
+
+def _neighbour(record_id: int, job_id: str, task: TaskView, seconds: float, *, same_task: bool) -> Neighbour:
+    return Neighbour(
+        record_id,
+        job_id,
+        task.index,
+        same_task,
+        task.operator,
+        task.parameters,
+        task.flops,
+        task.minimum_bytes,
+        seconds,
+    )
