@@ -10,12 +10,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Precision:
     """``factor_error``: the relative error of a product of float32 factors, besides its own rounding.
-    ``planes``: how many parts a factor is split into; 0 where it is not split. ``pairs``: which parts of A and B are
+    ``part``: the dtype of the parts that a float32 factor is split into; empty where it stays whole. ``planes``: how
+    many parts there are. ``pairs``: which parts of A and B are
     multiplied, the smallest products first; parts are numbered from the greatest on."""
 
     name: str
     meaning: str
     factor_error: float = 0.0
+    part: str = ""
     planes: int = 0
     pairs: tuple[tuple[int, int], ...] = ()
 
@@ -30,10 +32,26 @@ PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
         Precision("ieee", "products and sums as exact as the dtypes are"),
-        Precision("tf32", "factors of float32 have 10 bits of mantissa", 2.0**-10, 1, ((0, 0),)),
-        Precision("tf32x3", "factors are split into two TF32 numbers, three products", 2.0**-22, 2, _pairs(2, 1)),
-        Precision("bf16x6", "factors are split into three bfloat16 numbers, six products", 2.0**-22, 3, _pairs(3, 2)),
-        Precision("bf16x9", "factors are split into three bfloat16 numbers, nine products", 2.0**-24, 3, _pairs(3, 4)),
+        Precision("tf32", "factors of float32 have 10 bits of mantissa", 2.0**-10, "tfloat32", 1, ((0, 0),)),
+        Precision(
+            "tf32x3", "factors are split into two TF32 numbers, three products", 2.0**-22, "tfloat32", 2, _pairs(2, 1)
+        ),
+        Precision(
+            "bf16x6",
+            "factors are split into three bfloat16 numbers, six products",
+            2.0**-22,
+            "bfloat16",
+            3,
+            _pairs(3, 2),
+        ),
+        Precision(
+            "bf16x9",
+            "factors are split into three bfloat16 numbers, nine products",
+            2.0**-24,
+            "bfloat16",
+            3,
+            _pairs(3, 4),
+        ),
         Precision("fast_accumulation", "sums of products of 8-bit floats stay in the accumulators of matrix units"),
     )
 }

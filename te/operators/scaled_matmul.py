@@ -53,7 +53,9 @@ def _build(v: Values) -> Workload:
             value = value - zero_points[i] * sums[j]
         value = cast(value, "float32")
         if scales != "block":
-            value = value * a_scale[index(0) if scales == "tensor" else i] * b_scale[index(0) if scales == "tensor" else j]
+            value = (
+                value * a_scale[index(0) if scales == "tensor" else i] * b_scale[index(0) if scales == "tensor" else j]
+            )
         if v.flag("bias"):
             value = value + cast(bias[j], "float32")
         return cast(value, v.text("result"))
@@ -95,7 +97,9 @@ SCALED_MATMUL = Operator(
             Choice(("tensor", "row", "block")),
             "row",
         ),
-        Parameter("zero_points", "whether rows of A have zero points Z; S are the sums of the rows of B", Flag(), False),
+        Parameter(
+            "zero_points", "whether rows of A have zero points Z; S are the sums of the rows of B", Flag(), False
+        ),
         Parameter("bias", "whether D is added", Flag(), False),
         precision_parameter("ieee", "fast_accumulation"),
     ),
