@@ -54,6 +54,7 @@ class TensorMap:
     shape: The shape that the tensor is seen in; None for that of the parameter.
     strides: How many elements lie between neighbours along each dimension; None where the tensor is row-major.
     im2col: The window whose positions a box takes; None for tiled boxes.
+    rounds_to_tf32: Whether float32 elements are rounded to TF32 on their way.
     """
 
     parameter: int
@@ -63,6 +64,7 @@ class TensorMap:
     shape: tuple[int, ...] | None = None
     im2col: Im2col | None = None
     strides: tuple[int, ...] | None = None
+    rounds_to_tf32: bool = False
 
 
 @dataclass(frozen=True, slots=True)

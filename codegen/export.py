@@ -72,6 +72,8 @@ def _tensor_map(described: TensorMap) -> dict[str, object]:
         fields["shape"] = list(described.shape)
     if described.strides is not None:
         fields["strides"] = list(described.strides)
+    if described.rounds_to_tf32:
+        fields["rounds_to_tf32"] = True
     if described.im2col is not None:
         fields["im2col"] = asdict(described.im2col)
     return fields

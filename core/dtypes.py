@@ -42,12 +42,14 @@ class DType:
         return low, low + (1 << self.bits) - 1
 
     @property
+    def is_float8(self) -> bool:
+        return self.is_float and self.bits == 8
+
+    @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy dtype with the same storage (bfloat16 comes from ml_dtypes)."""
-        if self.name == "bfloat16":
-            bfloat16_numpy: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16_numpy
-        return np.dtype(self.name)
+        """The NumPy dtype with the same storage (bfloat16 and the floats of 8 bits come from ml_dtypes)."""
+        found: np.dtype[np.generic] = np.dtype(_NUMPY.get(self.name, self.name))
+        return found
 
     def __str__(self) -> str:
         return self.name
@@ -62,6 +64,18 @@ int32 = DType("int32", "int", 32)
 int8 = DType("int8", "int", 8)
 uint8 = DType("uint8", "uint", 8)
 boolean = DType("bool", "bool", 8)
+float8_e4m3fn = DType("float8_e4m3fn", "float", 8)
+"""4 bits of exponent, 3 of mantissa; up to 448, without infinities (OCP 8-bit Floating Point Specification)."""
+float8_e5m2 = DType("float8_e5m2", "float", 8)
+tfloat32 = DType("tfloat32", "float", 32)
+"""TF32: a float32 whose mantissa has 10 bits. Kernels have it inside, tensors of workloads do not."""
+
+_NUMPY = {
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+    "tfloat32": np.float32,
+}
 
 INDEX = int64
 """The type of loop variables and of every index."""
@@ -69,13 +83,16 @@ INDEX = int64
 DTYPES: dict[str, DType] = {
     d.name: d for d in (float64, float32, float16, bfloat16, int64, int32, int8, uint8, boolean)
 }
+"""What expressions compute with, and computed tensors hold."""
+INPUT_DTYPES: dict[str, DType] = {**DTYPES, **{d.name: d for d in (float8_e4m3fn, float8_e5m2)}}
+"""What inputs hold. Floats of 8 bits are read by a cast to a wider float."""
 
 
 def dtype_named(name: str, *, field: str = "dtype") -> DType:
     """The dtype called ``name``; raises InvalidParameter naming the allowed ones."""
-    found = DTYPES.get(name) if isinstance(name, str) else None
+    found = INPUT_DTYPES.get(name) if isinstance(name, str) else None
     if found is None:
-        raise InvalidParameter(f"{name!r} is no dtype; allowed: {', '.join(DTYPES)}", field=field)
+        raise InvalidParameter(f"{name!r} is no dtype; allowed: {', '.join(INPUT_DTYPES)}", field=field)
     return found
 
 

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from ..core.dtypes import INDEX, DType, int64
 from ..core.errors import InvalidWorkload
+from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var, const, walk
 from ..ir.rewrite import map_expr
@@ -206,13 +207,16 @@ def argmin(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reductio
 
 
 def workload(
-    outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None, constants: Sequence[Tensor] = ()
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Sequence[Tensor] | None = None,
+    constants: Sequence[Tensor] = (),
+    precision: str = IEEE,
 ) -> Workload:
     """The checked workload that computes ``outputs``.
 
     ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
-    they are met. ``constants`` are the inputs that stay the same from call to call. Tensors without a name get one;
-    axes that share a name are numbered. Raises InvalidWorkload for whatever ``check`` refuses, for two tensors given
+    they are met. ``constants`` are the inputs that stay the same from call to call. ``precision``: which roundings
+    kernels may make in sums of products. Tensors without a name get one; axes that share a name are numbered. Raises InvalidWorkload for whatever ``check`` refuses, for two tensors given
     one name, for an input that is read but not listed, and for a constant that is no input.
     """
     results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
@@ -236,6 +240,7 @@ def workload(
             stages=tuple(_finished(buffers[t], t.stage, buffers, axis_names) for t in stages if t.stage),
             outputs=tuple(buffers[t].name for t in results),
             constants=frozenset(buffers[t].name for t in constants),
+            precision=precision,
         )
     )
 

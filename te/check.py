@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.dtypes import DType, int32, int64
 from ..core.errors import InvalidWorkload
+from ..core.precision import PRECISIONS
 from ..ir.buffer import Buffer, MemoryScope
 from ..ir.expr import (
     FLOAT_ONLY,
@@ -56,11 +57,15 @@ def check(workload: Workload) -> Workload:
     - a stage has one axis per dimension with its extent, its body has its dtype, and it reads only inputs and
       earlier stages; it is read or an output; a reducer goes with reduction axes, and reduces numbers, not bools;
       argmax and argmin have one reduction axis, a tensor of int64 or int32, and a body of any number's dtype;
+    - floats of 8 bits are those of inputs, and are cast to another type wherever they are read;
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
     - indices are sums as in ``index``, and in bounds wherever the conditions of the enclosing selects hold, as far as
       those are affine and joined by and, or, not.
     """
+    if workload.precision not in PRECISIONS:
+        given = _short(workload.precision)
+        raise InvalidWorkload(f"{given} is no precision; allowed: {', '.join(PRECISIONS)}", field="/precision")
     _count(workload.inputs, "/inputs", 0, MAX_TENSORS)
     _count(workload.stages, "/stages", 1, MAX_TENSORS)
     _count(workload.outputs, "/outputs", 1, MAX_TENSORS)
@@ -71,6 +76,8 @@ def check(workload: Workload) -> Workload:
         tensors[tensor.name] = tensor
     for n, stage in enumerate(workload.stages):  # all tensor names before any axis takes one of them
         _check_tensor(stage.tensor, f"/stages/{n}", taken)
+        if stage.tensor.dtype.is_float8:
+            raise InvalidWorkload(f"{stage.tensor.dtype} is computed; only inputs hold it", field=f"/stages/{n}/dtype")
     read: set[str] = set()
     checked: list[Stage] = []
     for n, stage in enumerate(workload.stages):
@@ -169,6 +176,8 @@ class _StageCheck:
         check_size(stage.body, f"{field}/body")
         box = {a.name: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)}
         body = self._expr(stage.body, Region(box), f"{field}/body", read)
+        if body.dtype.is_float8:
+            raise InvalidWorkload(f"{body.dtype} is read without a cast", field=f"{field}/body")
         if stage.reducer is not None and stage.reducer.is_position:
             self._position(body)
         elif body.dtype != stage.tensor.dtype:
@@ -308,6 +317,9 @@ def _short(value: object) -> str:
 def _dtype_fault(e: Expr) -> str:
     """A message that says what is wrong with the dtypes of ``e``'s operands. It is empty when nothing is wrong."""
     given = [c.dtype for c in e.children]
+    narrow = next((d for d in (e.dtype, *given) if d.is_float8 and not (isinstance(e, Cast) and d == given[0])), None)
+    if narrow is not None:
+        return f"{narrow} is computed with; only inputs hold it (cast them to a wider float)"
     match e:
         case Binary(op=op):
             if given[0] != given[1]:

@@ -62,11 +62,13 @@ def contraction_of(stage: Stage) -> Contraction | None:
 
 def _groups(body: Expr, single: set[str]) -> list[tuple[Expr, set[str]]]:
     """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
-    it. Axes of one element (``single``) that no factor names belong to the one with the fewest axes."""
+    it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no factor names belong to the one with the fewest axes."""
     factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)}) for f in _factors(body)]
     fewest = min(factors, key=lambda f: len(f[1]))[1]
     fewest |= single.difference(*(axes for _, axes in factors))
-    factors.sort(key=lambda f: -len(f[1]))
+    first = [n for n, (_, axes) in enumerate(factors) if all(axes != other for _, other in factors[:n])]
+    order = sorted(range(len(factors)), key=lambda n: (-len(factors[n][1]), n not in first))
+    factors = [factors[n] for n in order]
     groups: list[tuple[Expr, set[str]]] = []
     for factor, axes in factors:
         for n, (other, other_axes) in enumerate(groups):

@@ -144,6 +144,9 @@ class Evaluator:
         offset = flat.at({n: start for n, (start, _) in self.ranges.items()})
         shape = [stop - start if flat.coefficient(n) else 1 for n, (start, stop) in self.ranges.items()]
         strides = [flat.coefficient(n) * array.itemsize for n in self.ranges]
+        if array.itemsize == 1:  # NumPy has no such views of floats of 8 bits
+            raw = as_strided(array.reshape(-1)[offset:].view(np.uint8), shape, strides, writeable=False)
+            return raw.view(array.dtype)
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
 
     def _gathered(self, array: Array, e: Load) -> Array:

@@ -4,7 +4,7 @@ All are plain functions over the nodes of ``ir.expr``. A number among the operan
 expression.
 """
 
-from ..core.dtypes import DTYPES, DType
+from ..core.dtypes import INPUT_DTYPES, DType
 from ..core.errors import InvalidWorkload
 from ..ir.expr import (
     Binary,
@@ -161,7 +161,7 @@ def _joined(op: LogicOp, conditions: tuple[Expr, ...]) -> Expr:
 
 def dtype_of(dtype: str | DType) -> DType:
     """The dtype of that name. Raises InvalidWorkload, which lists the allowed names."""
-    found = dtype if isinstance(dtype, DType) else DTYPES.get(dtype)
+    found = dtype if isinstance(dtype, DType) else INPUT_DTYPES.get(dtype)
     if found is None:
-        raise InvalidWorkload(f"{dtype!r} is no dtype; allowed: {', '.join(DTYPES)}", field="dtype")
+        raise InvalidWorkload(f"{dtype!r} is no dtype; allowed: {', '.join(INPUT_DTYPES)}", field="dtype")
     return found

@@ -11,15 +11,17 @@ An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"
 ``{"const", "dtype"}``; infinities are the strings "inf" and "-inf". An index is the name of an axis, a whole number,
 or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that are quotients and remainders of indices,
 each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
-neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``.
+neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``. A workload
+whose ``precision`` is not ``ieee`` says so.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..core.dtypes import DTYPES, DType
+from ..core.dtypes import DTYPES, INPUT_DTYPES, DType
 from ..core.errors import InvalidWorkload
+from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.expr import (
     Binary,
@@ -64,11 +66,12 @@ _PARTS = {str(op): op for op in (BinaryOp.FLOORDIV, BinaryOp.MOD)}
 
 def workload_to_json(workload: Workload) -> dict[str, object]:
     """``workload`` as JSON values. A checked workload comes back equal from ``workload_from_json``."""
-    return {
+    data: dict[str, object] = {
         "inputs": [_input_to_json(t, workload.constants) for t in workload.inputs],
         "stages": [_stage_to_json(s) for s in workload.stages],
         "outputs": list(workload.outputs),
     }
+    return data if workload.precision == IEEE else {**data, "precision": workload.precision}
 
 
 def _input_to_json(tensor: Buffer, constants: Collection[str]) -> dict[str, object]:
@@ -134,7 +137,7 @@ def workload_from_json(data: object) -> Workload:
     Raises InvalidWorkload, and nothing else, for whatever is no legal workload; its ``field`` is a JSON pointer,
     ``/`` standing for the whole when no part is to blame.
     """
-    top = _object(data, "/", "", ("inputs", "stages", "outputs"))
+    top = _object(data, "/", "", ("inputs", "stages", "outputs"), ("precision",))
     found = _list(top["inputs"], "/inputs", MAX_TENSORS, _input)
     inputs = [t for t, _ in found]
     tensors = {t.name: t for t in inputs}
@@ -146,14 +149,16 @@ def workload_from_json(data: object) -> Workload:
         stages.append(stage)
     outputs = _list(top["outputs"], "/outputs", MAX_TENSORS, _string)
     constants = frozenset(t.name for t, is_constant in found if is_constant)
-    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants))
+    precision = _string(top.get("precision", IEEE), "/precision")
+    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision))
 
 
 def _input(data: object, field: str) -> tuple[Buffer, bool]:
     """An input, and whether it is constant."""
     d = _object(data, field, field, ("name", "dtype", "shape"), ("constant",))
     shape = _list(d["shape"], f"{field}/shape", MAX_RANK, _integer)
-    buffer = Buffer(_string(d["name"], f"{field}/name"), tuple(shape), _dtype(d["dtype"], f"{field}/dtype"))
+    dtype = _member(d["dtype"], INPUT_DTYPES, f"{field}/dtype", "dtype")
+    buffer = Buffer(_string(d["name"], f"{field}/name"), tuple(shape), dtype)
     constant = d.get("constant", False)
     if not isinstance(constant, bool):
         raise InvalidWorkload(f"expected true or false, given {_kind(constant)}", field=f"{field}/constant")

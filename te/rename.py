@@ -32,4 +32,5 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
         ),
         outputs=tuple(names.get(n, n) for n in workload.outputs),
         constants=frozenset(names.get(n, n) for n in workload.constants),
+        precision=workload.precision,
     )

@@ -1,6 +1,7 @@
 """The structure of a workload's JSON as a JSON Schema (2020-12), closed and bounded."""
 
-from ..core.dtypes import DTYPES
+from ..core.dtypes import DTYPES, INPUT_DTYPES
+from ..core.precision import PRECISIONS
 from ..ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
 from .limits import MAX_COEFFICIENT, MAX_EXTENT, MAX_RANK, MAX_TENSORS, NAME_PATTERN
 from .workload import Reducer
@@ -32,7 +33,12 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
         optional=("reducer", "reduce_axes"),
     )
     tensor = _object(
-        {"name": _NAME, "dtype": _DTYPE, "shape": _list(_EXTENT, 0, MAX_RANK), "constant": {"type": "boolean"}},
+        {
+            "name": _NAME,
+            "dtype": {"type": "string", "enum": list(INPUT_DTYPES)},
+            "shape": _list(_EXTENT, 0, MAX_RANK),
+            "constant": {"type": "boolean"},
+        },
         optional=("constant",),
     )
     return _object(
@@ -40,7 +46,9 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
             "inputs": _list(tensor, 0, MAX_TENSORS),
             "stages": _list(stage, 1, MAX_TENSORS),
             "outputs": {**_list(_NAME, 1, MAX_TENSORS), "uniqueItems": True},
-        }
+            "precision": {"type": "string", "enum": list(PRECISIONS)},
+        },
+        optional=("precision",),
     )
 
 

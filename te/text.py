@@ -1,12 +1,14 @@
 """The text form of workloads: what ``explain`` and a job's page show."""
 
+from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.text import expr_text
 from .workload import Stage, Workload
 
 
 def workload_text(workload: Workload) -> str:
-    """``workload`` as lines, ending in a line break: inputs, then stages, outputs marked.
+    """``workload`` as lines, ending in a line break: inputs, then stages, outputs marked; the
+    precision, where it is not ``ieee``.
 
     A: float32[4, 8]
     B: float32[8, 5]
@@ -17,6 +19,8 @@ def workload_text(workload: Workload) -> str:
     for definition, stage in stages:
         role = "output " if stage.name in workload.outputs else ""
         lines.append(f"{definition}    # {role}{_type(stage.tensor)}")
+    if workload.precision != IEEE:
+        lines.append(f"precision: {workload.precision}")
     return "\n".join(lines) + "\n"
 
 

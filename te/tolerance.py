@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import DType, float32
 from ..core.errors import InvalidWorkload
+from ..core.precision import PRECISIONS
 from ..core.streams import stream
 from ..ir.buffer import Buffer
 from ..ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Logic, Select, Unary, UnaryOp, Var, walk
+from ..ir.rewrite import loads_of
+from .contraction import contraction_of
 from .data import random_inputs
 from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
 from .workload import Reducer, Stage, Workload
@@ -33,6 +36,12 @@ _POINTS = 1024
 
 _ROWS, _TERMS = 128, 256
 """How many points of a reduction are sampled, and how many terms of each."""
+
+MATRIX_UNIT_ROUNDOFF = 2.0**-13
+"""The relative error of a sum of products of 8-bit floats that one matrix instruction makes: on Hopper its
+accumulators keep about 14 bits (DeepSeek-V3 Technical Report, section 3.3.2)."""
+FLOAT8_MMA_K, PROMOTED_K = 32, 128
+"""An instruction takes so many places of k; after the second number of them accumulators are added to float32."""
 
 _FUNCTION = 4.0
 """The error of a fast exp, tanh and the like, in units of roundoff."""
@@ -51,7 +60,7 @@ def tolerance(workload: Workload) -> dict[str, tuple[float, float]]:
     tensors = {t.name: _input(t, n) for n, t in enumerate(workload.inputs)}
     with np.errstate(all="ignore"):
         for n, stage in enumerate(workload.stages):
-            tensors[stage.name] = _stage(stage, tensors, stream(0, "tolerance", n))
+            tensors[stage.name] = _stage(stage, tensors, stream(0, "tolerance", n), workload.precision)
         return {t.name: _limits(tensors[t.name], t.dtype) for t in workload.output_buffers}
 
 
@@ -97,7 +106,7 @@ def _limits(sample: _Sample, dtype: DType) -> tuple[float, float]:
     return _SAFETY * absolute + smallest, _SAFETY * relative
 
 
-def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generator) -> _Sample:
+def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generator, precision: str) -> _Sample:
     reduced = {a.name for a in stage.reduce_axes}
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
     length = math.prod(a.extent for a in stage.reduce_axes)
@@ -108,7 +117,11 @@ def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generat
         return _Sample(value[:, 0], error[:, 0])
     match stage.reducer:
         case Reducer.SUM:
-            return _sum(value, error, length, _roundoff(stage.tensor.dtype))
+            read = {load.buffer.dtype for load in loads_of(stage.body)} if contraction_of(stage) is not None else set()
+            if float32 in read:
+                error = error + PRECISIONS[precision].factor_error * np.abs(value)
+            steps = _matrix_unit_steps(length, precision) if any(d.is_float8 for d in read) else 0.0
+            return _sum(value, error, length, _roundoff(stage.tensor.dtype), MATRIX_UNIT_ROUNDOFF * steps)
         case Reducer.PROD:
             return _product(value, error, length, _roundoff(stage.tensor.dtype))
         case Reducer.ARGMAX | Reducer.ARGMIN:  # a value that is not exact may be overtaken by any other
@@ -128,8 +141,14 @@ def _product(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
     return _Sample(value.prod(axis=1) if sampled == length else total, np.abs(total) * (relative + roundings))
 
 
-def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
-    """Sums of ``length`` terms like those of ``value[rows, terms]``.
+def _matrix_unit_steps(length: int, precision: str) -> float:
+    """How many instructions add up products of 8-bit floats before their accumulators are added to float32."""
+    return min(length, length if precision == "fast_accumulation" else PROMOTED_K) / FLOAT8_MMA_K
+
+
+def _sum(value: Floats, error: Floats, length: int, unit: float, further: float) -> _Sample:
+    """Sums of ``length`` terms like those of ``value[rows, terms]``. ``further``: the relative error of partial sums
+    that is none of the rounding of the result's dtype.
 
     The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
     of the largest partial sum; all of them may go one way where the terms of a sum are all alike, or where the sum
@@ -146,7 +165,8 @@ def _sum(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
     size = float(np.abs(value).mean())
     one_way = float(partial.mean()) * unit > 0.25 * size or within < (0.01 * size) ** 2
     steps = float(length) if one_way else 2.0 * math.sqrt(length)
-    return _Sample(total, length * error.mean(axis=1) + (unit * partial * steps if length > 1 else 0.0))
+    rounding = partial * (unit * steps + further) if length > 1 else 0.0
+    return _Sample(total, length * error.mean(axis=1) + rounding)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr
 
@@ -67,12 +68,14 @@ class Stage:
 class Workload:
     """Inputs, stages in an order in which each reads only what stands before it, and the names of the outputs
     (stages; at least one). Axis names are unique within the workload, and differ from tensor names. ``constants``:
-    inputs, such as weights, that stay the same from call to call, so that what is made of them alone may be kept."""
+    inputs, such as weights, that stay the same from call to call, so that what is made of them alone may be kept.
+    ``precision``: which roundings kernels may make in sums of products (``core.precision``)."""
 
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
     constants: frozenset[str] = frozenset()
+    precision: str = IEEE
 
     def stage(self, name: str) -> Stage:
         """The stage that computes the tensor ``name``; KeyError when there is none."""

@@ -2,7 +2,7 @@
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError
-from .values import LlvmValue, computed, constant
+from .values import LlvmValue, bits_constant, computed, constant
 from .writer import FunctionWriter
 
 
@@ -13,6 +13,8 @@ def from_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue
         return w.convert("fpext", value, "float")
     if dtype.name == "bfloat16":
         return _widen_bfloat16(w, value)
+    if dtype.is_float8:
+        return _widen_float8(w, value, dtype)
     if dtype.is_bool:
         return w.compare("ne", value, constant(0, "i8", value.lanes))
     return value
@@ -25,6 +27,8 @@ def to_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
         return w.convert("fptrunc", value, "half")
     if dtype.name == "bfloat16":
         return _narrow_bfloat16(w, value)
+    if dtype.is_float8:
+        raise CompileError(f"a value is stored as {dtype}, which only inputs have")
     if dtype.is_bool:
         return w.convert("zext", value, "i8")
     return value
@@ -99,6 +103,23 @@ def _widen_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:
     """Widen bfloat16 to float32. Its bits are the upper half of the float32 of the same value."""
     wide = w.convert("zext", value, "i32")
     return w.convert("bitcast", w.op("shl", wide, w.number(16, wide)), "float")
+
+
+def _widen_float8(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
+    """Widen a float of 8 bits to float32, by way of float16. That has the exponent of e5m2, and one bit of exponent
+    more than e4m3fn, with a bias that is 8 larger."""
+    _require_float16(w)
+    wide = w.convert("zext", value, "i16")
+    if dtype.name == "float8_e5m2":
+        return w.convert("fpext", w.convert("bitcast", w.op("shl", wide, w.number(8, wide)), "half"), "float")
+    sign = w.op("shl", w.op("and", wide, w.number(0x80, wide)), w.number(8, wide))
+    rest = w.op("and", wide, w.number(0x7F, wide))
+    bits = w.op("or", sign, w.op("shl", rest, w.number(7, wide)))
+    number = w.convert("fpext", w.convert("bitcast", bits, "half"), "float")
+    scaled = w.op("fmul", number, w.number(256.0, number))
+    return w.select(
+        w.compare("eq", rest, w.number(0x7F, wide)), bits_constant(0x7FC00000, "float", value.lanes), scaled
+    )
 
 
 def _narrow_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:

@@ -18,8 +18,13 @@ _TYPES: Mapping[str, str] = {
     "int8": "int8_t",
     "uint8": "uint8_t",
     "bool": "uint8_t",
+    "float8_e4m3fn": "uint8_t",
+    "float8_e5m2": "uint8_t",
 }
-_NOTES = {"float16": ", as bits", "bfloat16": ", as bits", "bool": ", 0 or 1"}
+_NOTES = {
+    **dict.fromkeys(("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"), ", as bits"),
+    "bool": ", 0 or 1",
+}
 
 _TEMPLATE = """\
 /* {name}: a kernel for {target}, written by Tilewright.

@@ -1,7 +1,7 @@
 """LLVM types and values as text, and how the product's dtypes map to them.
 
-A dtype has two LLVM types: one in memory (``storage``) and one to compute with (``computed``). float16 and bfloat16 are
-computed in ``float``; bool is ``i8`` in memory and ``i1`` in registers.
+A dtype has two LLVM types: one in memory (``storage``) and one to compute with (``computed``). Floats of 16 and 8 bits
+are computed in ``float``; bool is ``i8`` in memory and ``i1`` in registers.
 """
 
 import struct
@@ -22,8 +22,14 @@ _STORAGE = {
     "int8": "i8",
     "uint8": "i8",
     "bool": "i8",
+    "float8_e4m3fn": "i8",
+    "float8_e5m2": "i8",
 }
-_COMPUTED = {**_STORAGE, "float16": "float", "bfloat16": "float", "bool": "i1"}
+_COMPUTED = {
+    **_STORAGE,
+    **dict.fromkeys(("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"), "float"),
+    "bool": "i1",
+}
 _SUFFIX = {"double": "f64", "float": "f32", "half": "f16", "ptr": "p0"}
 
 

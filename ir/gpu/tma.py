@@ -69,6 +69,8 @@ class TmaLoad(Operation):
     channel, and the pixel of the position with which the box begins. Each pixel is read ``offsets`` further (along each
     spatial dimension, not negative): which place of the window that is.
 
+    A target of tfloat32 may have a source of float32, whose elements are rounded on their way.
+
     The target is swizzled as ``tma_swizzle`` says, or not at all. With the swizzle, the last extent of the box is a row
     of ``SWIZZLE_ROW_BYTES``, and the box begins at a whole period of it; without, the box begins at a multiple of 128
     bytes. What ``Launch.evict_first`` names leaves the L2 cache first.

@@ -2,6 +2,18 @@
 
 from dataclasses import dataclass
 
+from ...core.dtypes import (
+    DType,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    int8,
+    int32,
+    tfloat32,
+    uint8,
+)
 from ..buffer import Buffer, Swizzle
 from ..expr import Expr
 from ..stmt import Operation
@@ -11,25 +23,68 @@ WGMMA_M = 64
 SWIZZLE_128B_ELEMENTS = 64
 """How many 16-bit elements a line of 128 bytes of an operand in shared memory has."""
 SWIZZLE_128B = Swizzle(3, 3, 3)
-"""How those lines must be swizzled: chunks of 16 bytes, permuted within every 8 lines."""
+"""How those lines must be swizzled: chunks of 16 bytes, permuted within every 8 lines. (It counts elements of 16 bits;
+``tma_swizzle`` is the same for other elements.)"""
+LINE_BYTES, STEP_BYTES = 128, 32
+"""How many bytes a line of an operand has, and how many of them one instruction takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaAtom:
+    """``wgmma`` on operands of two dtypes (PTX ISA, "wgmma.mma_async"). An instruction takes ``k`` places of k. A line
+    of an operand in shared memory has ``line`` elements. Only operands of 16 bits may be M-major or N-major."""
+
+    a: DType
+    b: DType
+    accumulator: DType
+
+    @property
+    def k(self) -> int:
+        return STEP_BYTES // self.a.bytes
+
+    @property
+    def line(self) -> int:
+        return LINE_BYTES // self.a.bytes
+
+    @property
+    def transposes(self) -> bool:
+        return self.a.bits == 16
+
+    def takes_columns(self, n: int) -> bool:
+        """Whether there is an instruction for ``n`` columns: 8 to 256 in steps of 8; of integers, beyond 32, in steps
+        of 16."""
+        return 8 <= n <= 256 and n % (16 if self.a.is_integer and n > 32 else 8) == 0
+
+
+_FLOATS8, _INTEGERS8 = (float8_e4m3fn, float8_e5m2), (int8, uint8)
+WGMMA_ATOMS: dict[tuple[str, str], WgmmaAtom] = {
+    (atom.a.name, atom.b.name): atom
+    for atom in (
+        *(WgmmaAtom(d, d, float32) for d in (float16, bfloat16, tfloat32)),
+        *(WgmmaAtom(a, b, float32) for a in _FLOATS8 for b in _FLOATS8),
+        *(WgmmaAtom(a, b, int32) for a in _INTEGERS8 for b in _INTEGERS8),
+    )
+}
+"""(dtype of a, dtype of b) -> instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarpgroupMma(Operation):
     """Starts ``d += a @ transposed(b)`` by a warpgroup; ``d = a @ transposed(b)`` where ``accumulates`` is false.
 
-    ``accumulates`` is a scalar bool, the same in the whole warpgroup (``scale-d`` of PTX). ``a`` has 64 rows, ``b`` has
-    ``n`` rows (8 to 256, a multiple of 8), each of ``k`` 16-bit elements (16 to 64, a multiple of 16). ``b``, and ``a``
-    unless it is a register buffer, lie in shared memory in lines of ``SWIZZLE_128B_ELEMENTS``, swizzled as
-    ``SWIZZLE_128B``.
+    ``accumulates`` is a scalar bool, the same in the whole warpgroup (``scale-d`` of PTX). The dtypes of ``a`` and ``b``
+    have an atom in ``WGMMA_ATOMS``, and ``d`` has its accumulator's dtype. ``a`` has 64 rows, ``b`` has ``n`` rows (8 to
+    256, as the atom takes them), each of ``k`` elements (a multiple of the atom's, a line at most). ``b``, and ``a``
+    unless it is a register buffer, lie in shared memory in lines of ``LINE_BYTES``, swizzled as ``tma_swizzle`` says.
 
     - An operand is usually K-major: the elements of a row are contiguous. A row lies within a line, where it begins at
-      a multiple of 16 elements; the next row lies in the next line. The first line has a number that 8 divides.
-    - With ``a_transposed`` or ``b_transposed`` the operand is M-major or N-major. It lies as ``k`` lines, one for each
+      a multiple of ``STEP_BYTES``; the next row lies in the next line. The first line has a number that 8 divides.
+    - With ``a_transposed`` or ``b_transposed`` the operand, of 16-bit floats, is M-major or N-major. It lies as ``k``
+      lines, one for each
       index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third last dimension of the
       buffer. The first line has a number that 8 divides, and the first row begins it.
 
-    - ``a`` in registers is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every 16 places of k,
+    - ``a`` in registers, 16-bit floats, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every 16 places of k,
       a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from ``16 * w`` on. So two
       neighbouring fragments ``d`` of another product, rounded to 16 bits in their order, are one fragment ``a``. All
       64 rows count, and nothing is transposed.

@@ -5,14 +5,13 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ...core.dtypes import DType
 from ..bounds import dtype_interval
 from ..expr import UnaryOp
 from ..fold import wrap
-from .memory import Array, computed
+from .memory import SCALAR_ROUNDING, VECTOR_ROUNDING, Array, computed
 
 
 def _erf(value: Any) -> Any:
@@ -59,10 +58,8 @@ def scalar_cast(source: DType, target: DType) -> Callable[[Any], Any]:
     """Return the conversion of a scalar, as ``ir.expr.Cast`` says."""
     if target.is_bool:
         return lambda value: bool(value != 0)
-    if target.name == "float16":
-        return lambda value: np.float32(np.float16(value))
-    if target.name == "bfloat16":
-        return lambda value: np.float32(ml_dtypes.bfloat16(value))
+    if target.name in SCALAR_ROUNDING:
+        return SCALAR_ROUNDING[target.name]
     made = computed(target).type
     if target.is_float:
         return lambda value: made(value)
@@ -86,10 +83,8 @@ def vector_cast(source: DType, target: DType) -> Callable[[Array], Array]:
     """Return the conversion of a vector, as ``ir.expr.Cast`` says."""
     if target.is_bool:
         return lambda value: value != 0
-    if target.name == "float16":
-        return lambda value: value.astype(np.float16).astype(np.float32)
-    if target.name == "bfloat16":
-        return lambda value: value.astype(ml_dtypes.bfloat16).astype(np.float32)
+    if target.name in VECTOR_ROUNDING:
+        return VECTOR_ROUNDING[target.name]
     dtype = computed(target)
     if target.is_float or not source.is_float:
         return lambda value: value.astype(dtype)

@@ -4,38 +4,47 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.dtypes import DType
+from ...core.dtypes import DType, bfloat16, float8_e4m3fn, float8_e5m2, float16
 from ..buffer import Buffer
 
 Array = NDArray[Any]
 
-_WIDER = {"float16": np.float32, "bfloat16": np.float32}
+_NARROW = {d.name: d.numpy for d in (float16, bfloat16, float8_e4m3fn, float8_e5m2)}
 
 
 def computed(dtype: DType) -> np.dtype[Any]:
-    """Return the NumPy dtype in which values of ``dtype`` are computed: float32 for 16-bit floats, else the dtype
+    """Return the NumPy dtype in which values of ``dtype`` are computed: float32 for narrower floats, else the dtype
     itself."""
-    return np.dtype(_WIDER.get(dtype.name, dtype.numpy))
+    return np.dtype(np.float32) if dtype.name in _NARROW else dtype.numpy
 
 
-def _half(value: Any) -> Any:
-    return np.float32(np.float16(value))
+def _scalar_rounding(narrow: np.dtype[Any]) -> Callable[[Any], Any]:
+    return lambda value: np.float32(narrow.type(value))
 
 
-def _bfloat(value: Any) -> Any:
-    return np.float32(ml_dtypes.bfloat16(value))
+def _vector_rounding(narrow: np.dtype[Any]) -> Callable[[Array], Array]:
+    return lambda value: value.astype(narrow).astype(np.float32)
 
 
-SCALAR_ROUNDING: dict[str, Callable[[Any], Any]] = {"float16": _half, "bfloat16": _bfloat}
+def _to_tf32(value: Array) -> Array:
+    """Round to 10 bits of mantissa, to nearest, ties away from zero, as ``cvt.rna.tf32.f32`` does."""
+    single = np.asarray(value, np.float32)
+    rounded = ((single.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isnan(single), single, rounded)
+
+
+SCALAR_ROUNDING: dict[str, Callable[[Any], Any]] = {
+    **{name: _scalar_rounding(narrow) for name, narrow in _NARROW.items()},
+    "tfloat32": lambda value: np.float32(_to_tf32(np.asarray(value))),
+}
 """How a computed number is rounded where it is stored. Only dtypes that are computed wider are listed."""
 
 VECTOR_ROUNDING: dict[str, Callable[[Array], Array]] = {
-    "float16": lambda v: v.astype(np.float16).astype(np.float32),
-    "bfloat16": lambda v: v.astype(ml_dtypes.bfloat16).astype(np.float32),
+    **{name: _vector_rounding(narrow) for name, narrow in _NARROW.items()},
+    "tfloat32": _to_tf32,
 }
 """The same for vectors."""
 

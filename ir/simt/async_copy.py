@@ -13,7 +13,7 @@ import numpy as np
 from ..buffer import Buffer
 from ..expr import Expr
 from ..gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
-from ..interpreter.memory import Array
+from ..interpreter.memory import VECTOR_ROUNDING, Array
 from .access import under
 from .address import CheckedMemory, address_of, shared_flat
 from .context import LaunchAction, LaunchContext, LaunchState
@@ -46,6 +46,8 @@ class CopiesInFlight:
         """The data is there: for the threads that started the copies, or for those that wait for a phase of an mbarrier
         (``completion`` is its number)."""
         values = self.origin.data[np.maximum(self.source, 0)]
+        if self.memory.buffer.dtype != self.origin.buffer.dtype:
+            values = VECTOR_ROUNDING[self.memory.buffer.dtype.name](values)
         target, history = self.target.ravel(), self.memory.history
         assert history is not None and self.memory.written is not None
         self.memory.data[target] = np.where(self.source >= 0, values, 0).ravel()

@@ -12,7 +12,8 @@ import numpy as np
 from ..buffer import Buffer, MemoryScope
 from ..expr import WARP_LANES, Expr
 from ..gpu.barrier import WARPGROUP_THREADS
-from ..gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ..gpu.tma import tma_swizzle
+from ..gpu.wgmma import LINE_BYTES, STEP_BYTES, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ..interpreter.memory import Array
 from .access import check_private, write_private
 from .address import shared_flat
@@ -21,8 +22,6 @@ from .expressions import value_closure
 from .memory import PrivateMemory, SharedMemory
 from .mma import fragment, fragment_rows
 from .race_check import check_fenced, check_read
-
-_SWIZZLE_PERIOD = SWIZZLE_128B_ELEMENTS << SWIZZLE_128B.bits  # elements until the swizzle begins anew
 
 
 @dataclass(frozen=True)
@@ -92,6 +91,8 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
         a, b = a_of(state, leaders), b_of(state, leaders)
         product = np.full((len(leaders), WGMMA_M, stmt.n), np.nan, dtype=np.float32)
         product[:, : stmt.valid_rows] = a.matrix @ _matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
+        if not stmt.d.dtype.is_float:  # sums of a line of products of 8-bit integers are exact in float32
+            product = np.nan_to_num(product).astype(d.data.dtype)
         at = rows_of(state)
         scale_d = stmt.accumulates if accumulates is None else accumulates(state)
         adds = np.broadcast_to(np.asarray(scale_d), (state.threads,))
@@ -191,10 +192,12 @@ def _operand(
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, context, value_closure)
     row, column = np.arange(rows[1], dtype=np.int64)[:, None], np.arange(k, dtype=np.int64)
-    steps = row * SWIZZLE_128B_ELEMENTS + column  # [rows, k], before the swizzle
+    line, swizzle = LINE_BYTES // buffer.dtype.bytes, tma_swizzle(buffer.dtype)
+    period = line << swizzle.bits  # elements until the swizzle begins anew
+    steps = row * line + column  # [rows, k], before the swizzle
     if transposed:
         stride = buffer.strides[-3] if len(buffer.shape) > 2 else 0
-        steps = row // SWIZZLE_128B_ELEMENTS * stride + row % SWIZZLE_128B_ELEMENTS + column * SWIZZLE_128B_ELEMENTS
+        steps = row // line * stride + row % line + column * line
     end = int(steps.max())
     steps = steps[: rows[0]]
 
@@ -202,10 +205,10 @@ def _operand(
         begin = np.broadcast_to(address(state), (state.threads,))[_warpgroup_threads(leaders)]
         first = begin[:, 0]
         offset = first % memory.span
-        in_line = offset % SWIZZLE_128B_ELEMENTS
-        wrong = (begin != first[:, None]).any(axis=1) | (offset % 16 != 0)
-        wrong |= offset % _SWIZZLE_PERIOD >= SWIZZLE_128B_ELEMENTS
-        wrong |= in_line + (SWIZZLE_128B_ELEMENTS if transposed else k) > SWIZZLE_128B_ELEMENTS
+        in_line = offset % line
+        wrong = (begin != first[:, None]).any(axis=1) | (offset % (STEP_BYTES // buffer.dtype.bytes) != 0)
+        wrong |= offset % period >= line
+        wrong |= in_line + (line if transposed else k) > line
         wrong |= offset + end >= memory.span
         if wrong.any():
             at = int(wrong.argmax())
@@ -213,8 +216,8 @@ def _operand(
             what = f"{what}: not aligned, not the same in its threads, or too near the end"
             raise context.fault(what, state, int(leaders[at]))
         linear = offset[:, None, None] + steps
-        mask = (1 << SWIZZLE_128B.bits) - 1
-        swizzled = linear ^ (((linear >> (SWIZZLE_128B.base + SWIZZLE_128B.shift)) & mask) << SWIZZLE_128B.base)
+        mask = (1 << swizzle.bits) - 1
+        swizzled = linear ^ (((linear >> (swizzle.base + swizzle.shift)) & mask) << swizzle.base)
         flat = ((first - offset)[:, None, None] + swizzled).reshape(len(leaders), -1)
         for warp in range(0, WARPGROUP_THREADS, WARP_LANES):  # all of it must be ordered before each warp
             who = np.repeat(leaders + warp, flat.shape[1])

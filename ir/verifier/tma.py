@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from ...core.dtypes import INDEX
+from ...core.dtypes import INDEX, float32, tfloat32
 from ..buffer import Buffer, MemoryScope
 from ..expr import Expr
 from ..gpu.tma import (
@@ -39,7 +39,7 @@ def _load(stmt: TmaLoad, names: BoundNames) -> None:
     _check_tensor(stmt.source, stmt.source_indices, names)
     check_mbarrier(stmt.barriers, stmt.index, names)
     _check_read(stmt, names)
-    _check_tile(stmt.box, stmt.source, stmt.target, stmt.target_indices)
+    _check_tile(stmt.box, stmt.source, stmt.target, stmt.target_indices, loads=True)
     if stmt.multicast is not None:
         check_cluster_operand("the block mask of a multicast", stmt.multicast, names)
         if not stmt.tx_expected:
@@ -121,9 +121,11 @@ def _check_im2col(stmt: TmaLoad | TmaPrefetch, window: Im2col, names: BoundNames
     _check_rows(stmt.box[-1], tensor, stmt.source_indices)
 
 
-def _check_tile(box: tuple[int, ...], tensor: Buffer, tile: Buffer, tile_indices: tuple[Expr, ...]) -> None:
-    """Raise unless a box of ``tensor`` can lie in the shared buffer ``tile``."""
-    if tensor.dtype != tile.dtype:
+def _check_tile(
+    box: tuple[int, ...], tensor: Buffer, tile: Buffer, tile_indices: tuple[Expr, ...], *, loads: bool = False
+) -> None:
+    """Raise unless a box of ``tensor`` can lie in the shared buffer ``tile``. Only what is loaded may be rounded."""
+    if tensor.dtype != tile.dtype and not (loads and (tensor.dtype, tile.dtype) == (float32, tfloat32)):
         raise RuleBroken("operation", f"{tensor.name} holds {tensor.dtype}, {tile.name} {tile.dtype}")
     if prod(box) > tile.elements:
         raise RuleBroken("operation", f"a box of {list(box)} for {tile.name} {list(tile.shape)}")

@@ -7,9 +7,9 @@ from ...core.dtypes import boolean, float32
 from ..buffer import Buffer, MemoryScope
 from ..expr import Expr
 from ..gpu.barrier import WARPGROUP_THREADS
-from ..gpu.mma import WARP_MMA_ATOMS
 from ..gpu.setmaxnreg import SetMaxRegisters
-from ..gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ..gpu.tma import tma_swizzle
+from ..gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_ATOMS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ..stmt import Operation
 from .operands import check_element, check_fragment
 from .types import BoundNames, RuleBroken, type_of
@@ -21,17 +21,22 @@ REGISTERS = range(24, 241, 8)
 
 
 def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
-    if stmt.n % 8 or not 8 <= stmt.n <= 256:
-        raise RuleBroken("operation", f"a wgmma with n = {stmt.n}; 8 to 256 in steps of 8 are allowed")
-    if stmt.k % 16 or not 16 <= stmt.k <= SWIZZLE_128B_ELEMENTS:
-        raise RuleBroken(
-            "operation", f"a wgmma with k = {stmt.k}; 16 to {SWIZZLE_128B_ELEMENTS} in steps of 16 are allowed"
-        )
+    atom = WGMMA_ATOMS.get((stmt.a.dtype.name, stmt.b.dtype.name))
+    if atom is None:
+        raise RuleBroken("operation", f"a wgmma of {stmt.a.dtype} and {stmt.b.dtype}, which have none")
+    if not atom.takes_columns(stmt.n):
+        steps = "in steps of 16, and 8, 24" if atom.a.is_integer else "in steps of 8"
+        raise RuleBroken("operation", f"a wgmma with n = {stmt.n}; 8 to 256 {steps} are allowed")
+    if stmt.k % atom.k or not atom.k <= stmt.k <= atom.line:
+        allowed = f"{atom.k} to {atom.line} in steps of {atom.k}"
+        raise RuleBroken("operation", f"a wgmma with k = {stmt.k}; {allowed} are allowed")
+    if (stmt.a_transposed or stmt.b_transposed) and not atom.transposes:
+        raise RuleBroken("operation", f"an operand of {stmt.a.dtype} that is transposed; only 16-bit floats may be")
     if not 1 <= stmt.valid_rows <= WGMMA_M:
         raise RuleBroken("operation", f"a wgmma of which {stmt.valid_rows} rows count; 1 to {WGMMA_M} are allowed")
     check_element(stmt.d, stmt.d_indices, names, MemoryScope.REGISTER)
-    if stmt.d.dtype != float32:
-        raise RuleBroken("operation", f"d of a wgmma is {stmt.d.dtype}, not float32")
+    if stmt.d.dtype != atom.accumulator:
+        raise RuleBroken("operation", f"d of a wgmma is {stmt.d.dtype}, not {atom.accumulator}")
     check_fragment(stmt.d, stmt.d_indices, stmt.n // 2)
     if isinstance(stmt.accumulates, Expr) and type_of(stmt.accumulates, names) != (boolean, 1):
         raise RuleBroken("operation", "whether a wgmma accumulates is no scalar bool")
@@ -39,28 +44,23 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
     if stmt.a.scope is MemoryScope.REGISTER:
         check_element(stmt.a, stmt.a_indices, names, MemoryScope.REGISTER)
         check_fragment(stmt.a, stmt.a_indices, stmt.k // 2)
-        if stmt.a_transposed or stmt.valid_rows != WGMMA_M:
+        if stmt.a_transposed or stmt.valid_rows != WGMMA_M or not atom.transposes:
             raise RuleBroken(
-                "operation", "a of a wgmma is in registers, and is transposed or has rows that do not count"
+                "operation",
+                "a of a wgmma is in registers, and is transposed, has rows that do not count or elements "
+                "that are no 16-bit floats",
             )
     else:
         operands.append(("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed))
     for operand, buffer, indices, rows, transposed in operands:
         check_element(buffer, indices, names, MemoryScope.SHARED)
-        if buffer.dtype not in {a.operand for a in WARP_MMA_ATOMS.values()} or buffer.dtype != stmt.a.dtype:
-            raise RuleBroken("operation", f"{operand} of a wgmma is {buffer.dtype}")
-        if (
-            buffer.layout is None
-            or buffer.layout.swizzle != SWIZZLE_128B
-            or buffer.strides[-2:] != (SWIZZLE_128B_ELEMENTS, 1)
-        ):
-            raise RuleBroken("operation", f"{operand} of a wgmma does not lie as {SWIZZLE_128B} in lines of 128 bytes")
-        (_check_transposed if transposed else _check_k_major)(buffer, rows, stmt.k)
-
-
-def _check_k_major(buffer: Buffer, rows: int, k: int) -> None:
-    if buffer.shape[-2] < rows or not k <= buffer.shape[-1] <= SWIZZLE_128B_ELEMENTS:
-        raise RuleBroken("operation", f"{rows} rows of {k} do not fit {buffer.name} {list(buffer.shape)}")
+        swizzle = tma_swizzle(buffer.dtype)
+        if buffer.layout is None or buffer.layout.swizzle != swizzle or buffer.strides[-2:] != (atom.line, 1):
+            raise RuleBroken("operation", f"{operand} of a wgmma does not lie as {swizzle} in lines of 128 bytes")
+        if transposed:
+            _check_transposed(buffer, rows, stmt.k)
+        elif buffer.shape[-2] < rows or not stmt.k <= buffer.shape[-1] <= atom.line:
+            raise RuleBroken("operation", f"{rows} rows of {stmt.k} do not fit {buffer.name} {list(buffer.shape)}")
 
 
 def _check_transposed(buffer: Buffer, rows: int, k: int) -> None:

@@ -29,10 +29,11 @@ def encode(described: TensorMap, parameter: KernelParameter, address: int) -> by
     size = parameter.dtype.bytes
     strides = Buffer("", shape, parameter.dtype).strides if described.strides is None else described.strides
     buffer = ctypes.create_string_buffer(BYTES + ALIGNMENT_BYTES)
+    type = "TFLOAT32" if described.rounds_to_tf32 else f"UINT{8 * size}"
     aligned = -(-ctypes.addressof(buffer) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     tensor = (
         aligned,
-        _constant(f"DataType.CU_TENSOR_MAP_DATA_TYPE_UINT{8 * size}"),
+        _constant(f"DataType.CU_TENSOR_MAP_DATA_TYPE_{type}"),
         len(shape),
         address,
         _array(ctypes.c_uint64, shape[::-1]),

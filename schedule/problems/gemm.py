@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...core.dtypes import float32
+from ...core.precision import IEEE
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, Cast, Expr, Load, Var, index, rebuild, walk
+from ...ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, rebuild, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
@@ -22,6 +24,8 @@ from .image_window import ImageWindow
 
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
+SCALED_K = 128
+"""A scale within the sums is one for so many places of k."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,9 @@ class ExtraAccumulator:
 class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
     ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a window.
-    Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``)."""
+    Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``).
+    ``scales``: what both operands are multiplied with within the sums, the same for ``SCALED_K`` places of k; that of B
+    is the same for as many columns, too. ``precision``: which roundings the sums may have (``core.precision``)."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -78,6 +84,8 @@ class Gemm:
     batch: tuple[Axis, ...] = ()
     others: tuple[ExtraAccumulator, ...] = ()
     window: ImageWindow | None = None
+    scales: tuple[Load, Load] | None = None
+    precision: str = IEEE
 
     @property
     def accumulators(self) -> tuple[str, ...]:
@@ -109,12 +117,12 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     return found.product(short, tall) if short.extent <= LARGEST_SKINNY_M else None
 
 
-def gemm_of(workload: Workload, *, several: bool = False) -> Gemm | None:
+def gemm_of(workload: Workload, *, several: bool = False, scaled: bool = False) -> Gemm | None:
     """``workload`` as a product of any size, or a batch of them; None where it is none, as in ``skinny_gemm_of``.
 
     Neighbouring axes that all tensors index as one are fused (height and width of an image, for a kernel of one pixel).
     If the first output is contiguous along one of the two axes, that one is ``n``. ``several``: whether there may be
-    several sums, as long as they share their left factor, A.
+    several sums, as long as they share their left factor, A. ``scaled``: whether there may be scales within the sums.
     """
     found = sides_of(workload, joined=True, several=several)
     for sides in () if found is None else found.alternatives():
@@ -122,6 +130,8 @@ def gemm_of(workload: Workload, *, several: bool = False) -> Gemm | None:
         transposed = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
         if transposed and not sides.others:
             product = sides.product(sides.columns, sides.rows)
+        if product is not None and scaled:
+            product = _with_scales(product)
         if product is not None and has_constant_strides(product):
             return product
     return None
@@ -202,6 +212,7 @@ class Sides:
             tuple(r for r in results if r is not None),
             batch,
             tuple(ExtraAccumulator(s.tensor, operand_of(substitute(body, at), "n")) for s, body in self.others),
+            precision=self.inlined.precision,
         )
 
 
@@ -245,6 +256,33 @@ def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
     if left != first.left:
         left, right = right, left
     return right if left == first.left and not free_variables(right) & set(first.rows) else None
+
+
+def _with_scales(gemm: Gemm) -> Gemm:
+    """The product with the scales of its operands apart from them, where both have one."""
+    a, b = _scale_of(gemm.a.body, "m"), _scale_of(gemm.b.body, "n")
+    if a is None or b is None or gemm.others:
+        return gemm
+    return replace(gemm, a=operand_of(a[0], "m"), b=operand_of(b[0], "n"), scales=(a[1], b[1]))
+
+
+def _scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
+    """``body`` as a factor and its scale; None where it is anything else. The scale is the same for ``SCALED_K`` places
+    of k, and, along ``n``, for as many columns."""
+    if not isinstance(body, Binary) or body.op is not BinaryOp.MUL:
+        return None
+
+    def blocks(name: str) -> Expr:
+        return Binary(BinaryOp.FLOORDIV, Var(name), index(SCALED_K))
+
+    allowed = {"k": blocks("k"), axis: blocks("n") if axis == "n" else Var("m")}
+    for factor, scale in ((body.a, body.b), (body.b, body.a)):
+        if not isinstance(scale, Load) or scale.dtype != float32 or operand_of(factor, axis).load is None:
+            continue
+        varying = [i for i in scale.indices if free_variables(i) & {"k", "m", "n"}]
+        if all(i in allowed.values() for i in varying):
+            return factor, scale
+    return None
 
 
 def has_constant_strides(p: Gemm) -> bool:

@@ -18,6 +18,7 @@ from .norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 from .operator import Operator
 from .pool2d import POOL2D
 from .reduce import REDUCE
+from .scaled_matmul import SCALED_MATMUL
 from .softmax import LOG_SOFTMAX, SOFTMAX
 from .transpose import TRANSPOSE
 
@@ -26,6 +27,7 @@ OPERATORS: dict[str, Operator] = {
     for o in (
         MATMUL,
         BATCH_MATMUL,
+        SCALED_MATMUL,
         LINEAR,
         GATED_LINEAR,
         MLP,

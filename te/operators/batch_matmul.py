@@ -9,7 +9,7 @@ from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation_parameter, constant_parameter
+from .operator import Operator, accumulation_parameter, constant_parameter, precision_parameter
 from .parameter import NUMBERS, Flag, Integer, Parameter, Values, dtype_parameter
 
 
@@ -30,7 +30,8 @@ def _build(v: Values) -> Workload:
         "C" if epilogue.is_nothing else "total",
     )
     c, further = epilogue.apply(total, "C", (2,))
-    return workload(c, inputs=[a, b, *further], constants=[b] if v.flag("constant_weights") else [])
+    constants = [b] if v.flag("constant_weights") else []
+    return workload(c, inputs=[a, b, *further], constants=constants, precision=v.text("precision"))
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -54,6 +55,7 @@ BATCH_MATMUL = Operator(
         accumulation_parameter("float32", "float64", "int32", "int64"),
         *epilogue_parameters(name="D"),
         constant_parameter("B"),
+        precision_parameter("ieee", "tf32", "tf32x3", "bf16x6", "bf16x9"),
     ),
     examples=(
         {"batch": 3, "m": 5, "n": 7, "k": 13},

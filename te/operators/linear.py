@@ -9,7 +9,7 @@ from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation_parameter, constant_parameter
+from .operator import Operator, accumulation_parameter, constant_parameter, precision_parameter
 from .parameter import FLOATS, Integer, Parameter, Values, dtype_parameter
 
 
@@ -24,7 +24,8 @@ def _build(v: Values) -> Workload:
         "Y" if epilogue.is_nothing else "total",
     )
     y, further = epilogue.apply(total, "Y", (1,))
-    return workload(y, inputs=[x, weight, *further], constants=[weight] if v.flag("constant_weights") else [])
+    constants = [weight] if v.flag("constant_weights") else []
+    return workload(y, inputs=[x, weight, *further], constants=constants, precision=v.text("precision"))
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -43,6 +44,7 @@ LINEAR = Operator(
         accumulation_parameter("float32", "float64"),
         *epilogue_parameters(bias=True),
         constant_parameter("W"),
+        precision_parameter("ieee", "tf32", "tf32x3", "bf16x6", "bf16x9"),
     ),
     examples=(
         {"rows": 5, "inputs": 13, "outputs": 7},

@@ -10,7 +10,7 @@ from ...core.dtypes import DType
 from ..build import cast, compute, placeholder, reduce_axis, sum, workload
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
-from .operator import Operator, accumulation_parameter, constant_parameter
+from .operator import Operator, accumulation_parameter, constant_parameter, precision_parameter
 from .parameter import NUMBERS, Flag, Integer, Parameter, Values, dtype_parameter
 
 
@@ -28,7 +28,8 @@ def _build(v: Values) -> Workload:
         "C" if epilogue.is_nothing else "total",
     )
     c, further = epilogue.apply(total, "C", (1,))
-    return workload(c, inputs=[a, b, *further], constants=[b] if v.flag("constant_weights") else [])
+    constants = [b] if v.flag("constant_weights") else []
+    return workload(c, inputs=[a, b, *further], constants=constants, precision=v.text("precision"))
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -60,6 +61,7 @@ MATMUL = Operator(
         accumulation_parameter("float32", "float64", "int32", "int64"),
         *epilogue_parameters(name="D"),
         constant_parameter("B"),
+        precision_parameter("ieee", "tf32", "tf32x3", "bf16x6", "bf16x9"),
     ),
     examples=(
         {"m": 5, "n": 7, "k": 13},
@@ -73,6 +75,8 @@ MATMUL = Operator(
         {"m": 7, "n": 5, "k": 11, "residual": True, "activation": "silu", "dtype": "bfloat16"},
         {"m": 72, "n": 88, "k": 80, "transpose_a": True, "dtype": "float16"},
         {"m": 37, "n": 45, "k": 51, "dtype": "float16"},
+        {"m": 72, "n": 40, "k": 36, "transpose_a": True, "precision": "tf32", "dtype": "float32"},
+        {"m": 65, "n": 34, "k": 39, "precision": "tf32x3", "dtype": "float32"},
     ),
     build=_build,
     baseline=_numpy,

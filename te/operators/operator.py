@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...core.dtypes import DTYPES, DType, float32, int32
 from ...core.errors import InvalidParameter, InvalidWorkload
+from ...core.precision import IEEE, PRECISIONS
 from ..workload import Workload
 from .parameter import Choice, Flag, Parameter, Values, shown
 
@@ -93,6 +94,12 @@ def constant_parameter(name: str) -> Parameter:
     """The parameter ``constant_weights`` of an operator whose input ``name`` is weights."""
     meaning = f"whether {name} stays the same from call to call, so that a copy of it in another order may be kept"
     return Parameter("constant_weights", meaning, Flag(), False)
+
+
+def precision_parameter(*names: str) -> Parameter:
+    """The parameter ``precision`` of an operator with sums of products."""
+    meanings = "; ".join(f"{name}: {PRECISIONS[name].meaning}" for name in names)
+    return Parameter("precision", f"which roundings its sums may have ({meanings})", Choice(names), IEEE)
 
 
 def accumulation_parameter(*names: str) -> Parameter:

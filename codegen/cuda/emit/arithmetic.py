@@ -47,6 +47,12 @@ _APPROXIMATE = {
     UnaryOp.TANH: "fast_tanh",
     UnaryOp.SQRT: "fast_sqrt",
 }
+_FROM_BITS = {
+    "float16": "half_to_float",
+    "bfloat16": "bfloat_to_float",
+    "float8_e4m3fn": "e4m3_to_float",
+    "float8_e5m2": "e5m2_to_float",
+}
 MATH_NAMES = frozenset(f"{name}{kind}" for name in (*_MATH.values(), "pow") for kind in ("", "f"))
 """These functions of CUDA's math library may be called."""
 
@@ -242,7 +248,9 @@ def cast(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> 
     if target.is_bool:
         zero = {"float": "0.0f", "double": "0.0"}.get(value.type, "0")
         return infix(value, "!=", CppValue(zero, value.type), "bool", Precedence.EQUALITY)
-    if is_half(target):
+    if target.name == "tfloat32":
+        return call(fn.use("round_to_tf32"), "float", converted(value, "float"))
+    if is_half(target) or target.is_float8:
         bits = to_bits(fn, value, source, target)
         return from_bits(fn, bits, target)
     if target.is_float:
@@ -265,7 +273,10 @@ def _saturated(fn: EmittedFunction, value: CppValue, target: DType) -> CppValue:
 
 
 def to_bits(fn: EmittedFunction, value: CppValue, source: DType, target: DType) -> CppValue:
-    """Return the bits of a number that is rounded, once, to a float of 16 bits."""
+    """Return the bits of a number that is rounded, once, to a float of 16 bits. Raises CompileError for one of 8, to
+    which nothing is rounded."""
+    if target.is_float8:
+        raise CompileError(f"a value is rounded to {target}, which can only be moved")
     name = fn.use("float_to_half" if target.name == "float16" else "float_to_bfloat")
     if source.name == "float64":
         value = call(fn.use("double_to_float_odd"), "float", value)
@@ -277,5 +288,5 @@ def to_bits(fn: EmittedFunction, value: CppValue, source: DType, target: DType) 
 
 
 def from_bits(fn: EmittedFunction, bits: CppValue, dtype: DType) -> CppValue:
-    """Return the float32 that the bits of a 16-bit float stand for."""
-    return call(fn.use("half_to_float" if dtype.name == "float16" else "bfloat_to_float"), "float", bits)
+    """Return the float32 that the bits of a float of 16 or 8 bits stand for."""
+    return call(fn.use(_FROM_BITS[dtype.name]), "float", bits)

@@ -113,7 +113,7 @@ def _cell(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> Cp
 
 
 def _to_compute_type(fn: EmittedFunction, cell: CppValue, dtype: DType) -> CppValue:
-    if is_half(dtype):
+    if is_half(dtype) or dtype.is_float8:
         return from_bits(fn, cell, dtype)
     if dtype.is_bool:
         return infix(cell, "!=", CppValue("0", "int"), "bool", Precedence.EQUALITY)
@@ -134,11 +134,12 @@ def cluster_element(emitter: AccessEmitter, expr: ClusterLoad) -> CppValue:
 
 
 def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
-    """Return the bits of a 16-bit value, or of this lane of a vector, that is only moved; None where it is computed."""
+    """Return the bits of a 16-bit or 8-bit float, or of this lane of a vector, that is only moved; None where it is
+    computed."""
     dtype = expr.dtype
     match expr:
         case Const(value=value):
-            return CppValue(f"0x{bits_of(float(value), dtype):04x}", "unsigned short")
+            return CppValue(f"0x{bits_of(float(value), dtype):0{dtype.bits // 4}x}", storage_type(dtype))
         case Broadcast(value=value):
             return raw_bits(emitter, value)
         case Cast(value=value) if value.dtype == dtype:
@@ -147,12 +148,12 @@ def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
             return _cell(emitter, expr.buffer, expr.indices)
         case Load(buffer=buffer, mask=mask) if mask is not None and not _is_vectorised(expr) and _is_linear(buffer):
             test, cell = emitter.value(mask), _cell(emitter, buffer, expr.indices)
-            return conditional(test, cell, CppValue("0", "int"), "unsigned short")
+            return conditional(test, cell, CppValue("0", "int"), storage_type(dtype))
         case Select(condition=condition, then=then, otherwise=otherwise):
             if not (_is_one_expression(then) and _is_one_expression(otherwise)):
                 return None
             test, first, second = emitter.value(condition), raw_bits(emitter, then), raw_bits(emitter, otherwise)
-            return None if first is None or second is None else conditional(test, first, second, "unsigned short")
+            return None if first is None or second is None else conditional(test, first, second, storage_type(dtype))
     return None
 
 

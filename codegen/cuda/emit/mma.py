@@ -5,8 +5,8 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr
 from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
-from ....ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
-from ..prelude.wgmma import WGMMA_TYPES, wgmma_name
+from ....ir.gpu.wgmma import WGMMA_ATOMS, WarpgroupMma, WarpgroupMmaWait
+from ..prelude.wgmma import wgmma_name
 from .access import divisibility, strided_offset
 from .expressions import ExpressionEmitter
 from .memory import address, offset, unswizzled_offset, word_index
@@ -45,14 +45,15 @@ def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
 
 def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     in_registers = stmt.a.scope is MemoryScope.REGISTER
-    function = emitter.fn.use_sm_90a(wgmma_name(WGMMA_TYPES[stmt.a.dtype.name], stmt.n, in_registers))
+    atom = WGMMA_ATOMS[stmt.a.dtype.name, stmt.b.dtype.name]
+    function = emitter.fn.use_sm_90a(wgmma_name(atom, stmt.n, in_registers))
     d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
     b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
     if in_registers:
         a, flags = _fragment(emitter, stmt.a, stmt.a_indices, 2), f"{stmt.k}, {_flag(stmt.b_transposed)}"
     else:
         a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
-        flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}"
+        flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
     match stmt.accumulates:
         case Expr() as expr:
             return f"{function}<{flags}>({d}, {a}, {b}, {emitter.value(expr).text});"
@@ -64,7 +65,10 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
 def _wgmma_wait(emitter: ExpressionEmitter, stmt: WarpgroupMmaWait) -> str:
     fn = emitter.fn
     first = [] if stmt.after is None else [f"{fn.use('computed_here')}({emitter.value(stmt.after).text});"]
-    fences = [f"{fn.use('warpgroup_fence_operand')}<{b.elements}>({fn.name_of(b.name)});" for b in fn.accumulators]
+    fences = list[str]()
+    for b in fn.accumulators:
+        fence = fn.use("warpgroup_fence_operand" if b.dtype.is_float else "warpgroup_fence_integer_operand")
+        fences.append(f"{fence}<{b.elements}>({fn.name_of(b.name)});")
     return " ".join([*first, f"{fn.use_sm_90a('wgmma_wait_group')}<{stmt.pending}>();", *fences])
 
 

@@ -92,7 +92,7 @@ def _store_under_masks(emitter: ExpressionEmitter, stmt: Store) -> None:
 
 def _store_element(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: Expr) -> str:
     """Return the statement that stores one element, or that of this lane."""
-    if is_half(buffer.dtype):
+    if is_half(buffer.dtype) or buffer.dtype.is_float8:
         bits = raw_bits(emitter, value)
         if bits is not None:
             return _store_cell(emitter, buffer, indices, bits)
@@ -114,7 +114,7 @@ def _store_rounded(
     emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], value: CppValue, source: Expr
 ) -> str:
     """Return the statement that stores ``value``, which has the dtype of ``source``, in the dtype of the buffer."""
-    if is_half(buffer.dtype):
+    if is_half(buffer.dtype) or buffer.dtype.is_float8:
         value = to_bits(emitter.fn, value, source.dtype, buffer.dtype)
     return _store_cell(emitter, buffer, indices, value)
 
@@ -242,7 +242,8 @@ def _pack(emitter: ExpressionEmitter, value: Expr, lanes: int, buffer: Buffer, w
 def _storage_array(emitter: ExpressionEmitter, value: Expr) -> str:
     """Fill an array with the lanes of a vector, aligned for vector accesses, and return its name."""
     loop = emitter.lane_loop()
-    result = loop.value(value)
+    result = raw_bits(loop, value) if value.dtype.is_float8 else None
+    result = loop.value(value) if result is None else result
     assert loop.lane is not None
     array = emitter.fn.fresh("r")
     type = aligned_type(storage_type(value.dtype), value.lanes * value.dtype.bytes)

@@ -98,4 +98,5 @@ def tensor_map(fn: EmittedFunction, stmt: TmaLoad | TmaStore) -> TensorMap:
     number, shape = _seen(fn, tensor)
     im2col = stmt.im2col if isinstance(stmt, TmaLoad) else None
     strides = None if tensor.layout is None else tensor.layout.strides
-    return TensorMap(number, stmt.box, swizzled, 256 if again else 128, shape, im2col, strides)
+    rounds = isinstance(stmt, TmaLoad) and stmt.target.dtype != stmt.source.dtype
+    return TensorMap(number, stmt.box, swizzled, 256 if again else 128, shape, im2col, strides, rounds)

@@ -17,8 +17,11 @@ _STORED = {
     "int8": "signed char",
     "uint8": "unsigned char",
     "bool": "unsigned char",
+    "float8_e4m3fn": "unsigned char",
+    "float8_e5m2": "unsigned char",
+    "tfloat32": "float",
 }
-_COMPUTED = {"float16": "float", "bfloat16": "float", "bool": "bool"}
+_COMPUTED = {"float16": "float", "bfloat16": "float", "float8_e4m3fn": "float", "float8_e5m2": "float", "bool": "bool"}
 INT32 = (-(1 << 31), (1 << 31) - 1)
 """These are the lowest and the highest ``int``."""
 
@@ -27,7 +30,7 @@ VECTOR_TYPES = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short", 1: 
 
 
 def storage_type(dtype: DType) -> str:
-    """Return the C++ type of one element in memory; floats of 16 bits are kept as their bits."""
+    """Return the C++ type of one element in memory; floats of 16 and 8 bits are kept as their bits."""
     return _STORED[dtype.name]
 
 
@@ -79,5 +82,5 @@ def _integer(value: int, dtype: DType) -> CppValue:
 
 
 def bits_of(value: float, dtype: DType) -> int:
-    """Return the bits of ``value``, rounded to a float of 16 bits."""
-    return int(np.array(value, np.float64).astype(dtype.numpy).view(np.uint16))
+    """Return the bits of ``value``, rounded to a float of 16 or 8 bits."""
+    return int(np.array(value, np.float64).astype(dtype.numpy).view(f"u{dtype.bytes}"))

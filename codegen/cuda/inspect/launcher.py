@@ -57,7 +57,7 @@ struct Im2col {
 // extents and box are given from the innermost dimension on; a box of im2col is (channels, pixels)
 static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> extents, std::vector<cuuint32_t> box,
                             bool swizzle_128b, int l2_promotion_bytes, const Im2col& im2col = {},
-                            std::vector<cuuint64_t> strides = {}) {
+                            std::vector<cuuint64_t> strides = {}, bool rounds_to_tf32 = false) {
   static const auto tiled = driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   static const auto windows = driver_function<decltype(&cuTensorMapEncodeIm2col)>("cuTensorMapEncodeIm2col");
   if (strides.empty())
@@ -66,7 +66,8 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
   for (size_t i = 0; i < im2col.strides.size(); ++i) steps[i + 1] = im2col.strides[i];
   const CUtensorMapDataType types[] = {CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_UINT16,
                                        CU_TENSOR_MAP_DATA_TYPE_UINT32, CU_TENSOR_MAP_DATA_TYPE_UINT64};
-  const CUtensorMapDataType type = types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
+  const CUtensorMapDataType type = rounds_to_tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                                  : types[bytes == 1 ? 0 : bytes == 2 ? 1 : bytes == 4 ? 2 : 3];
   const auto swizzle = swizzle_128b ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
   const auto promotion =
       l2_promotion_bytes == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
@@ -184,12 +185,15 @@ def _tensor_map(described: TensorMap, parameter: KernelParameter) -> str:
     extents, box = _reversed(shape), _reversed(described.box)
     how = f"{'true' if described.swizzle_128b else 'false'}, {described.l2_promotion_bytes}"
     window = described.im2col
-    if window is not None or described.strides is not None:
+    if window is not None or described.strides is not None or described.rounds_to_tf32:
         sides = () if window is None else (window.lower, window.upper(shape[1:-1]), window.strides)
         how += f", Im2col{{{', '.join(f'{{{_reversed(side)}}}' for side in sides)}}}"
     if described.strides is not None:
         sizes = [stride * parameter.dtype.bytes for stride in (parameter.bytes // parameter.dtype.bytes,)]
         how += f", {{{_reversed([*sizes, *(n * parameter.dtype.bytes for n in described.strides[:-1])])}}}"
+    elif described.rounds_to_tf32:
+        how += ", {}"
+    how += ", true" if described.rounds_to_tf32 else ""
     return f"tensor_map(p[{described.parameter}], {parameter.dtype.bytes}, {{{extents}}}, {{{box}}}, {how})"
 
 

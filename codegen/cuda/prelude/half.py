@@ -1,4 +1,5 @@
-"""These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word."""
+"""These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word. They
+also convert those of 8 bits, and round to TF32."""
 
 from .device_function import DeviceFunction
 
@@ -25,6 +26,25 @@ HALF: dict[str, DeviceFunction] = {
   unsigned short y;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;
+}"""
+    ),
+    "e4m3_to_float": DeviceFunction(
+        """// float16 has one bit of exponent more, and a bias that is 8 larger
+float e4m3_to_float(unsigned char x) {
+  const float y = half_to_float((unsigned short)((x & 0x80) << 8 | (x & 0x7f) << 7)) * 256.0f;
+  return (x & 0x7f) == 0x7f ? __int_as_float(0x7fffffff) : y;
+}""",
+        ("half_to_float",),
+    ),
+    "e5m2_to_float": DeviceFunction(
+        """float e5m2_to_float(unsigned char x) { return half_to_float((unsigned short)(x << 8)); }""",
+        ("half_to_float",),
+    ),
+    "round_to_tf32": DeviceFunction(
+        """float round_to_tf32(float x) {
+  unsigned y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return __uint_as_float(y);
 }"""
     ),
     "double_to_float_odd": DeviceFunction(

@@ -1,24 +1,60 @@
 """These functions wrap what warpgroups have (sm_90a): ``wgmma.mma_async`` with its shared-memory descriptors and
 fences, named barriers, and ``setmaxnreg``."""
 
+from ....ir.gpu.wgmma import WGMMA_ATOMS, WgmmaAtom
 from .device_function import DeviceFunction
 
-WGMMA_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+_TYPES = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "tfloat32": "tf32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "s8",
+    "uint8": "u8",
+}
 """It maps the name of an operand's dtype to PTX's name of it."""
 
 
-def wgmma_name(type: str, n: int, a_in_registers: bool = False) -> str:
-    """Return the name of the function for operands of a PTX type and a result of ``n`` columns."""
-    return f"wgmma_m64n{n}k16_{type}{'_register_a' if a_in_registers else ''}"
+def wgmma_name(atom: WgmmaAtom, n: int, a_in_registers: bool = False) -> str:
+    """Return the name of the function for operands of some dtypes and a result of ``n`` columns."""
+    a, b = _TYPES[atom.a.name], _TYPES[atom.b.name]
+    types = a if a == b else f"{a}_{b}"
+    return f"wgmma_m64n{n}k{atom.k}_{types}{'_register_a' if a_in_registers else ''}"
 
 
-def _wgmma(type: str, n: int) -> str:
-    count = n // 2
+def _wgmma_k_major(atom: WgmmaAtom, n: int) -> str:
+    """The function for operands that are always K-major, which have no flags to say so."""
+    count, a, b = n // 2, _TYPES[atom.a.name], _TYPES[atom.b.name]
+    d, letter, flags = ("f32", "f", ", 1, 1") if atom.accumulator.is_float else ("s32", "r", "")
+    accumulators = ", ".join(f'"+{letter}"(d[{i}])' for i in range(count))
+    registers = ", ".join(f"%{i}" for i in range(count))
+    return f"""// starts d += a * b, or d = a * b, where a is 64 x K and b is K x {n}, in shared memory with the
+// 128-byte swizzle, both contiguous along k
+template <int K> $void {wgmma_name(atom, n)}(
+    {"float" if letter == "f" else "int"}* d, unsigned long long descriptor_a, unsigned long long descriptor_b,
+    bool accumulate = true) {{
+  asm volatile("wgmma.fence.sync.aligned;" : {accumulators} :: "memory");
+#pragma unroll
+  for (int k = 0; k < K / {atom.k}; ++k)
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0; "
+                 "wgmma.mma_async.sync.aligned.m64n{n}k{atom.k}.{d}.{a}.{b} "
+                 "{{{registers}}}, %{count}, %{count + 1}, p{flags}; }}"
+                 : {accumulators} : "l"(descriptor_a + 2 * k), "l"(descriptor_b + 2 * k),
+                   "r"(k > 0 || accumulate ? 1 : 0));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}}"""
+
+
+def _wgmma(atom: WgmmaAtom, n: int) -> str:
+    if not atom.transposes:
+        return _wgmma_k_major(atom, n)
+    count, type = n // 2, _TYPES[atom.a.name]
     accumulators = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     registers = ", ".join(f"%{i}" for i in range(count))
     return f"""// starts d += a * b, or d = a * b, where a is 64 x K and b is K x {n}, in shared memory with the
 // 128-byte swizzle; an operand is MN_MAJOR where it is contiguous along m or n, and not along k
-template <int K, bool MN_MAJOR_A, bool MN_MAJOR_B> $void {wgmma_name(type, n)}(
+template <int K, bool MN_MAJOR_A, bool MN_MAJOR_B> $void {wgmma_name(atom, n)}(
     float* d, unsigned long long descriptor_a, unsigned long long descriptor_b, bool accumulate = true) {{
   asm volatile("wgmma.fence.sync.aligned;" : {accumulators} :: "memory");
 #pragma unroll
@@ -33,13 +69,13 @@ template <int K, bool MN_MAJOR_A, bool MN_MAJOR_B> $void {wgmma_name(type, n)}(
 }}"""
 
 
-def _wgmma_register_a(type: str, n: int) -> str:
-    count = n // 2
+def _wgmma_register_a(atom: WgmmaAtom, n: int) -> str:
+    count, type = n // 2, _TYPES[atom.a.name]
     accumulators = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     registers = ", ".join(f"%{i}" for i in range(count))
     fragment = ", ".join(f"%{count + i}" for i in range(4))
     return f"""// starts d += a * b, or d = a * b, where a is 64 x K, in registers, and b is as above
-template <int K, bool MN_MAJOR_B> $void {wgmma_name(type, n, a_in_registers=True)}(
+template <int K, bool MN_MAJOR_B> $void {wgmma_name(atom, n, a_in_registers=True)}(
     float* d, const unsigned* a, unsigned long long descriptor_b, bool accumulate = true) {{
   asm volatile("wgmma.fence.sync.aligned;" : {accumulators} :: "memory");
 #pragma unroll
@@ -70,11 +106,17 @@ template <int LEADING_BYTES> $unsigned long long wgmma_descriptor_mn_major(const
 }""",
         ("smem_address",),
     ),
-    **{wgmma_name(type, n): DeviceFunction(_wgmma(type, n)) for type in WGMMA_TYPES.values() for n in range(8, 257, 8)},
     **{
-        wgmma_name(type, n, a_in_registers=True): DeviceFunction(_wgmma_register_a(type, n))
-        for type in WGMMA_TYPES.values()
+        wgmma_name(atom, n): DeviceFunction(_wgmma(atom, n))
+        for atom in WGMMA_ATOMS.values()
         for n in range(8, 257, 8)
+        if atom.takes_columns(n)
+    },
+    **{
+        wgmma_name(atom, n, a_in_registers=True): DeviceFunction(_wgmma_register_a(atom, n))
+        for atom in WGMMA_ATOMS.values()
+        for n in range(8, 257, 8)
+        if atom.transposes
     },
     "wgmma_wait_group": DeviceFunction(
         """// waits until at most PENDING groups of this warpgroup, the youngest, are still in flight
@@ -93,6 +135,13 @@ void computed_here(float value) {
 template <int COUNT> $void warpgroup_fence_operand(float* d) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i]) :: "memory");
+}"""
+    ),
+    "warpgroup_fence_integer_operand": DeviceFunction(
+        """// the same for accumulators that are integers
+template <int COUNT> $void warpgroup_fence_integer_operand(int* d) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(d[i]) :: "memory");
 }"""
     ),
     "warpgroup_sync": DeviceFunction(

@@ -8,12 +8,13 @@ from ....core.target import Target
 from ....ir.gpu.tma import MAX_BOX_EXTENT
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.verifier.wgmma import MAX_PENDING
-from ...problems.gemm import Gemm
+from ...problems.gemm import SCALED_K, Gemm
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ..occupancy import limits_of
 from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers, spare_registers
-from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles
+from .mma_atom import promoted_k_atoms
+from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles, subtile_columns
 
 MOST_CLUSTER_CTAS = 8
 """Every Hopper device can run clusters of so many CTAs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
@@ -34,7 +35,24 @@ def gemm_constraints(gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
         """A constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(dict.fromkeys(knobs.split())), lambda c: holds(gemm_sizes(gemm, target, c)))
 
-    return (*_shapes(rule, gemm), *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
+    rules = (*_shapes(rule, gemm), *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
+    return (*rules, *_promotion(rule, gemm))
+
+
+def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """What promoted accumulators ask for."""
+    if not promoted_k_atoms(gemm):
+        return ()
+    rules = [rule("accumulators are promoted after single k atoms: k_atoms is 1", "k_atoms", lambda s: s.k_atoms == 1)]
+    if gemm.scales is not None:
+        rules.append(
+            rule(
+                f"the mma_n columns of a tile have a scale for each {SCALED_K}: mma_n divides or is a multiple of that",
+                "mma_n",
+                lambda s: (SCALED_K % s.tile_n == 0) | (s.tile_n % SCALED_K == 0),
+            )
+        )
+    return tuple(rules)
 
 
 def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
@@ -160,10 +178,11 @@ def _epilogue(rule: _Rule, gemm: Gemm) -> Constraint:
     """How many buffers the epilogue can use."""
     if can_store_by_tma(gemm):
         return rule(
-            "epilogue_stages is at most the number of subtiles (64 x 64) that a warpgroup stores, and 0 where CTAs "
+            f"epilogue_stages is at most the number of subtiles (64 x {subtile_columns(gemm)}) that a warpgroup stores, "
+            "and 0 where CTAs "
             "have no whole tiles to store (with split_k, and with stream_k if it splits every tile)",
             f"{GRID} epilogue_stages",
-            lambda s: s.epilogue_stages <= np.where(stores_tiles(s), len(gemm.results) * epilogue_subtiles(s), 0),
+            lambda s: s.epilogue_stages <= np.where(stores_tiles(s), len(gemm.results) * epilogue_subtiles(gemm, s), 0),
         )
     most = 1 if can_store_staged_rows(gemm) else 0
     return rule(

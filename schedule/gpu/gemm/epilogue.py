@@ -1,9 +1,10 @@
 """The epilogue of a large product on Hopper: accumulators become outputs, which are stored tile by tile.
 
-A warpgroup computes its rows of a tile subtile by subtile: 64 rows and at most 64 columns of one output. There are
-three ways to store a subtile:
+A warpgroup computes its rows of a tile subtile by subtile: 64 rows and at most 128 bytes of columns of one output.
+There are three ways to store a subtile:
 
-    by TMA            stmatrix puts it into one of several stages in shared memory, and a TMA store takes it from there
+    by TMA            it is put into one of several stages in shared memory (16 bits by stmatrix), and a TMA store takes
+                      it from there
     as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged
     from registers    every thread stores the pairs of columns that it holds
 
@@ -34,15 +35,15 @@ from ....ir.expr import (
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.ldmatrix import StoreMatrix
-from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait
-from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait, tma_swizzle
+from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
 from ...tile.stage_body import vector_at
 from .mainloop import WarpRoles
 from .result_box import result_box
-from .sizes import WARPGROUP_WARPS, GemmSizes
+from .sizes import WARPGROUP_WARPS, GemmSizes, subtile_columns
 
 UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
@@ -90,10 +91,10 @@ class Epilogue:
         self.stores_rows = bool(sizes.epilogue_stages) and not can_store_by_tma(gemm)
         self.staged = list[_StagedColumns]()
         if sizes.epilogue_stages:
-            side = SWIZZLE_128B_ELEMENTS
+            side = subtile_columns(gemm)
             whole, rest = sizes.tile_n // side, sizes.tile_n % side
             if whole:
-                stages = self._allocate_stages("staged", side, SWIZZLE_128B)
+                stages = self._allocate_stages("staged", side, tma_swizzle(gemm.results[0].tensor.dtype))
                 self.staged += [_StagedColumns(n * side, side, stages) for n in range(whole)]
             if rest:
                 self.staged.append(_StagedColumns(whole * side, rest, self._allocate_stages("staged_rest", rest)))
@@ -263,8 +264,17 @@ class Epilogue:
         return output
 
     def _stage(self, output: Buffer, staged: _StagedColumns, stage: int) -> None:
-        """Put a subtile into a stage by stmatrix: matrices of 8 by 8, two below one another, two such pairs at once."""
+        """Put a subtile into a stage: 16 bits by stmatrix, matrices of 8 by 8, two below one another, two such pairs at
+        once; 32 bits by pairs of columns."""
         w, lane = self.w, self.lane
+        if output.dtype.bits == 32:
+            with w.loop("staged_pair", staged.columns // 8, UNROLLED) as pair, w.loop("half", 2, UNROLLED) as half:
+                row = self.warp_in_group * WARP_ROWS + lane // 4 + half * 8
+                to = (self.warpgroup, index(stage), row)
+                columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
+                value = Load(output, (Ramp(pair * 4 + half * 2, 1, 2),))
+                w.store(staged.buffer, (*(Broadcast(i, 2) for i in to), columns), value)
+            return
         row = self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8 + lane % 8
         whole, rest = staged.columns // 16, staged.columns % 16
         if whole:
@@ -319,7 +329,8 @@ def spare_registers(gemm: Gemm) -> int:
 
 def source_registers(gemm: Gemm) -> int:
     """Registers of a thread for the sources of a subtile."""
-    return max(sum(_registers(load) for load in _sources(gemm, r)) for r in gemm.results)
+    columns = subtile_columns(gemm)
+    return max(sum(_registers(load, columns) for load in _sources(gemm, r)) for r in gemm.results)
 
 
 def _sources(gemm: Gemm, result: Result) -> list[Load]:
@@ -335,13 +346,14 @@ def _halves(load: Load) -> int:
     return 2 if "m" in free_variables(load) else 1
 
 
-def _registers(load: Load) -> int:
-    """Registers for what is loaded for a subtile."""
-    return -(-SWIZZLE_128B_ELEMENTS // 4 * _halves(load) * load.buffer.dtype.bytes // 4)
+def _registers(load: Load, columns: int) -> int:
+    """Registers for what is loaded for a subtile of so many columns."""
+    return -(-columns // 4 * _halves(load) * load.buffer.dtype.bytes // 4)
 
 
 def can_store_by_tma(gemm: Gemm) -> bool:
-    """Whether TMA can store all results: 16-bit, of one type, ``m`` before ``n``, rows at multiples of 16 bytes."""
+    """Whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, rows at multiples of 16
+    bytes."""
     first = gemm.results[0].tensor.dtype
     return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
 

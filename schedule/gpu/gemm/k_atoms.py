@@ -1,8 +1,10 @@
-"""How the products take k apart: into atoms of 64 places, the elements of a swizzled row.
+"""How the products take k apart: into atoms, the elements of a swizzled row of 128 bytes (64 of 16 bits).
 
 Where A is images seen through a window, an atom is 64 channels of one tap. The last atom of a tap may have fewer; TMA
-brings zeros for the rest.
+brings zeros for the rest. Where operands are split into planes, the pairs of planes of a row follow one another.
 """
+
+from collections.abc import Sequence
 
 from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index
 from ....ir.gpu.tma import Im2col, corner_range, largest_offset
@@ -10,24 +12,23 @@ from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.verifier.tma import MAX_ELEMENT_STRIDE
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
-
-WGMMA_K = 16
-"""An instruction takes so many places of k."""
+from .mma_atom import PLANES, pair_count, splitting, wgmma_atom
 
 
 def k_atom_count(gemm: Gemm) -> int:
     """How many atoms there are."""
     if gemm.window is None:
-        return -(-gemm.k.extent // SWIZZLE_128B_ELEMENTS)
+        return -(-gemm.k.extent // wgmma_atom(gemm).line) * pair_count(gemm)
     return gemm.window.tap_count * _channel_atoms(gemm)
 
 
 def multiplied_k(gemm: Gemm) -> int:
     """How many places of an atom are multiplied: not the rest of a row where there are few channels, which may be those
     of another group."""
+    atom = wgmma_atom(gemm)
     if gemm.window is None:
-        return SWIZZLE_128B_ELEMENTS
-    return min(-(-gemm.window.channels // WGMMA_K) * WGMMA_K, SWIZZLE_128B_ELEMENTS)
+        return atom.line
+    return min(-(-gemm.window.channels // atom.k) * atom.k, atom.line)
 
 
 def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Expr]:
@@ -35,7 +36,11 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
     Then it begins outside of the tensors, so that it is zero."""
     window = gemm.window
     if window is None:
-        return {"k": k_atom * SWIZZLE_128B_ELEMENTS}
+        line, pairs = wgmma_atom(gemm).line, splitting(gemm).pairs
+        if len(pairs) < 2:
+            return {"k": k_atom * line}
+        a, b = (_entry(k_atom % len(pairs), [pair[side] for pair in pairs]) for side in range(2))
+        return {"k": k_atom // len(pairs) * line, PLANES["m"]: a, PLANES["n"]: b}
     taps, blocks = window.tap_count, _channel_atoms(gemm)
     if window.taps_innermost:
         tap, block = k_atom % taps, k_atom // taps
@@ -49,6 +54,14 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
         tap = Select(exists, tap, index(0))
         channel = Select(exists, channel, index(gemm.a.load.buffer.shape[-1]))
     return {TAP: tap, "k": channel}
+
+
+def _entry(number: Expr, table: Sequence[int]) -> Expr:
+    """The entry with some number of a table."""
+    found: Expr = index(table[-1])
+    for n, entry in reversed(list(enumerate(table[:-1]))):
+        found = Select(Compare(CompareOp.EQ, number, index(n)), index(entry), found)
+    return found
 
 
 def _channel_atoms(gemm: Gemm) -> int:

@@ -12,9 +12,9 @@ The clusters are persistent: each works through several tiles. There are four wa
 
 from collections.abc import Callable, Mapping
 
-from ....core.dtypes import INDEX, float32
+from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
@@ -25,9 +25,11 @@ from ...tile.names import FreshNameWriter
 from ..split_k import TileSlice, reduce_tile
 from .epilogue import Epilogue
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles
+from .mma_atom import promoted_k_atoms, wgmma_atom
+from .promotion import Promotion
 from .repack import repack
 from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
-from .stream_k import StreamK, write_fixup
+from .stream_k import StreamK, WorkUnit, write_fixup
 from .tile_scheduler import TileScheduler
 
 Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
@@ -44,7 +46,7 @@ class _GemmKernelWriter:
         self.s, self.name = sizes, name
         self.w = FreshNameWriter(gemm.names)
         self.gemm, self.workspace = prepare(self.w, gemm)
-        s = sizes
+        s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
         self.scheduler = TileScheduler(self.gemm, s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
         self.stream_k: StreamK | None = None
         if s.stream_k:
@@ -53,7 +55,7 @@ class _GemmKernelWriter:
     def kernel(self) -> Kernel:
         s, w, gemm, workspace = self.s, self.w, self.gemm, self.workspace
         if self.stream_k is not None:
-            self.partials = self.stream_k.allocate_partials(w, s.tile_m, s.mma_n)
+            self.partials = self.stream_k.allocate_partials(w, s.tile_m, s.mma_n, self.atom.accumulator)
             workspace = (*workspace, self.partials)
         axes = [
             ("cluster", s.clusters, HardwareAxis.GRID_X),
@@ -78,7 +80,10 @@ class _GemmKernelWriter:
             self.order = w.allocate("order", (s.consumer_warpgroups,), INDEX, MemoryScope.SHARED)
         # with ping-pong each warpgroup has a buffer of its own, so that none stays alive while another one is filled
         buffers = s.consumer_warpgroups if s.ping_pong else 1
-        self.accumulators = [self._allocate_accumulators() for _ in range(buffers)]
+        self.accumulators = [self._allocate_accumulators("accumulators") for _ in range(buffers)]
+        if self.promoted:
+            self.block_sums = [self._allocate_accumulators("block_sums") for _ in range(buffers)]
+            self.promotion = Promotion(w, self.gemm, s, self.roles)
         with w.scope():
             self.mainloop = GemmMainloop(w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank)
             several_tiles = self.scheduler.cluster_tiles > s.clusters
@@ -97,8 +102,9 @@ class _GemmKernelWriter:
         if s.cluster_size > 1:
             w.barrier(SyncScope.CLUSTER)
 
-    def _allocate_accumulators(self) -> Buffer:
-        return self.w.allocate("accumulators", (self.s.atoms_m, self.s.mma_n // 2), float32, MemoryScope.REGISTER)
+    def _allocate_accumulators(self, name: str) -> Buffer:
+        shape = (self.s.atoms_m, self.s.mma_n // 2)
+        return self.w.allocate(name, shape, self.atom.accumulator, MemoryScope.REGISTER)
 
     def _initialise(self) -> None:
         """Initialise all mbarriers, and move registers from the producer to the consumers."""
@@ -148,22 +154,63 @@ class _GemmKernelWriter:
             if parity is not None:
                 with w.when(consumes):
                     w.emit(MbarrierWait(self.order, index(warpgroup), parity))
-            with w.loop("k_iter", s.k_iters) as k_iter:
-                fill = number * s.k_iters + k_iter
-                with w.when(self.roles.produces), w.when(self.roles.elected):
-                    mainloop.load(at, k_iter, fill)
-                with w.when(consumes):
-                    mainloop.multiply(accumulators, k_iter, fill)
+            if self.promoted:
+                self._promoted_iterations(at, number * s.k_iters, consumes, warpgroup)
+            else:
+                with w.loop("k_iter", s.k_iters) as k_iter:
+                    fill = number * s.k_iters + k_iter
+                    with w.when(self.roles.produces), w.when(self.roles.elected):
+                        mainloop.load(at, k_iter, fill)
+                    with w.when(consumes):
+                        mainloop.multiply(accumulators, k_iter, fill)
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):
                         w.emit(MbarrierArrive(self.order, index((warpgroup + 1) % s.consumer_warpgroups)))
                 own = self._warpgroup_origin(at)
                 sources = self.epilogue.load_first_sources(own)
-                w.emit(WarpgroupMmaWait(0))
-                mainloop.release(number * s.k_iters + (s.k_iters - 1))
+                if not self.promoted:
+                    w.emit(WarpgroupMmaWait(0))
+                    mainloop.release(number * s.k_iters + (s.k_iters - 1))
                 if s.split_k == 1:
                     self.epilogue.store(accumulators, own, sources)
+
+    def _promoted_iterations(
+        self,
+        at: Mapping[str, Expr],
+        fills_before: Expr,
+        consumes: Expr,
+        warpgroup: int = 0,
+        unit: WorkUnit | None = None,
+    ) -> None:
+        """The k iterations of a tile, or of a stream-K ``unit`` of it, block after block. The accumulators of each block
+        are promoted."""
+        s, w, mainloop, block_sums = self.s, self.w, self.mainloop, self.block_sums[warpgroup]
+        most, size = min(s.k_iters, s.unit_k_iters) if unit else s.k_iters, self.promoted
+        first: Expr = index(0) if unit is None else unit.first_k_iter
+        count: Expr = index(s.k_iters) if unit is None else unit.k_iters
+        with w.when(consumes):
+            self.promotion.clear(self.accumulators[warpgroup])
+        with w.loop("block", -(-most // size)) as block:
+            begin = block * size
+            with w.when(None if unit is None else begin < count):
+                scales = self.promotion.allocate_scales()
+                if scales is not None:
+                    with w.when(consumes):
+                        own = {**self._warpgroup_origin(at), "k": mainloop.k_place(at, first + begin)}
+                        self.promotion.load_scales(scales, own)
+                with w.loop("k_iter", size) as k_iter:
+                    ragged = unit is not None or s.k_iters % size > 0
+                    with w.when(begin + k_iter < count if ragged else None):
+                        fill = fills_before + begin + k_iter
+                        with w.when(self.roles.produces), w.when(self.roles.elected):
+                            mainloop.load(at, first + begin + k_iter, fill)
+                        with w.when(consumes):
+                            mainloop.multiply(block_sums, k_iter, fill)
+                with w.when(consumes):
+                    w.emit(WarpgroupMmaWait(0))
+                    mainloop.release(fills_before + minimum(begin + size, count) - 1)
+                    self.promotion.add(self.accumulators[warpgroup], block_sums, scales)
 
     def _stream_k_unit(self, stream_k: StreamK, iteration: Expr) -> None:
         """What this CTA does of one tile: it stores the outputs where that is all of the tile, else partial sums."""
@@ -171,14 +218,18 @@ class _GemmKernelWriter:
         unit = stream_k.work_unit(self.cluster, iteration)
         with w.when(unit.k_iters > 0):
             at = self.scheduler.origin(unit.tile, index(0))
-            with w.loop("k_iter", min(s.k_iters, s.unit_k_iters)) as k_iter, w.when(k_iter < unit.k_iters):
-                with w.when(self.roles.produces), w.when(self.roles.elected):
-                    mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
-                with w.when(self.roles.consumes):
-                    mainloop.multiply(accumulators, k_iter, unit.fills_before + k_iter)
+            if self.promoted:
+                self._promoted_iterations(at, unit.fills_before, self.roles.consumes, unit=unit)
+            else:
+                with w.loop("k_iter", min(s.k_iters, s.unit_k_iters)) as k_iter, w.when(k_iter < unit.k_iters):
+                    with w.when(self.roles.produces), w.when(self.roles.elected):
+                        mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
+                    with w.when(self.roles.consumes):
+                        mainloop.multiply(accumulators, k_iter, unit.fills_before + k_iter)
             with w.when(self.roles.consumes):
-                w.emit(WarpgroupMmaWait(0))
-                mainloop.release(unit.fills_before + (unit.k_iters - 1))
+                if not self.promoted:
+                    w.emit(WarpgroupMmaWait(0))
+                    mainloop.release(unit.fills_before + (unit.k_iters - 1))
                 if s.unit_k_iters >= s.k_iters:
                     with w.when(Compare(CompareOp.EQ, unit.k_iters, index(s.k_iters))):
                         self.epilogue.store(accumulators, self._warpgroup_origin(at), {})
@@ -189,7 +240,7 @@ class _GemmKernelWriter:
         """Every CTA that shares a tile puts its accumulators into shared memory. Then each stores some of the rows."""
         s, w = self.s, self.w
         layout = Layout((s.mma_n + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.mma_n), float32, MemoryScope.SHARED, layout)
+        partials = w.allocate("partials", (s.tile_m, s.mma_n), self.atom.accumulator, MemoryScope.SHARED, layout)
         with w.when(self.roles.consumes):
             self.epilogue.store_partials(self.accumulators[0], partials)
         w.barrier(SyncScope.CLUSTER)

@@ -14,7 +14,7 @@ loads run ahead into the next tile while the epilogue stores this one.
 
 from collections.abc import Mapping
 
-from ....core.dtypes import INDEX, float32
+from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
@@ -24,6 +24,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
 from .k_atoms import can_load_im2col, k_atom_count, k_atom_place, multiplied_k
+from .mma_atom import find_atom, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
@@ -74,9 +75,11 @@ class GemmMainloop:
         self.w, self.gemm, self.s, self.scheduler, self.roles = w, gemm, sizes, scheduler, roles
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
-        a_multicast = self._multicast("m")
-        self.a = allocate_stages(w, "a", [gemm.a], "m", s.tile_m, s.stages, s.k_atoms, a_multicast, gemm.window)
-        self.b = allocate_stages(w, "b", gemm.all_b, "n", s.tile_n, s.stages, s.k_atoms, self._multicast("n"))
+        self.atom = wgmma_atom(gemm)
+        a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a)
+        b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b)
+        self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
+        self.b = allocate_stages(w, "b", gemm.all_b, "n", *b)
 
     def _multicast(self, axis: str) -> Multicast:
         """The CTAs of the cluster that need the same places of ``axis``."""
@@ -130,14 +133,22 @@ class GemmMainloop:
         stage, parity = fill % s.stages, (fill // s.stages) % 2
         w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, self.a.stage_bytes + self.b.stage_bytes))
-        block = self._rotated(at, k_iter)
-        if s.split_k > 1:  # CTAs read neighbours along k at about the same time: they lie in the same pages of memory
-            block = block * s.split_k + self.k_rank
+        block = self._block(at, k_iter)
         for k_atom in range(s.k_atoms):
             here = {**at, **self._place(block, k_atom)}
             for operand in (self.a, self.b):
                 for box in operand.load(stage, k_atom, here, barriers.full):
                     w.emit(box)
+
+    def _block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
+        """Which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at about the
+        same time: they lie in the same pages of memory."""
+        block = self._rotated(at, k_iter)
+        return block if self.s.split_k == 1 else block * self.s.split_k + self.k_rank
+
+    def k_place(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
+        """Where the first atom of a k iteration begins along ``k``."""
+        return self._place(self._block(at, k_iter), 0)["k"]
 
     def _place(self, block: Expr, k_atom: int) -> dict[str, Expr]:
         """Where an atom of a block of k begins (axis -> index)."""
@@ -162,7 +173,8 @@ class GemmMainloop:
         return (k_iter + member % K_ROTATIONS * (self.s.k_iters // K_ROTATIONS)) % self.s.k_iters
 
     def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr) -> None:
-        """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
+        """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released. The first
+        iteration (``k_iter`` is 0) overwrites the accumulators."""
         s, w, zero = self.s, self.w, index(0)
         stage, k = fill % s.stages, multiplied_k(self.gemm)
         w.emit(MbarrierWait(self.barriers.full, stage, (fill // s.stages) % 2))
@@ -204,17 +216,18 @@ class GemmMainloop:
 
 def can_use_wgmma(gemm: Gemm) -> bool:
     """Whether wgmma takes the operands, and TMA can load them, after a repacking if need be: every index is one axis or
-    a member of the batch. The B of several accumulators must all lie the same way."""
-    a, all_b = gemm.a.load, [o.load for o in gemm.all_b]
-    if a is None or a.buffer.dtype.name not in ("float16", "bfloat16"):
+    a member of the batch. The B of several accumulators must all lie the same way. Windows and several accumulators are
+    for 16-bit floats."""
+    a, all_b, atom = gemm.a.load, [o.load for o in gemm.all_b], find_atom(gemm)
+    if a is None or atom is None or (a.dtype.bits != 16 and (gemm.window is not None or gemm.others)):
         return False
     if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window)):
         return False
-    if any(b is None or b.buffer.dtype != a.buffer.dtype or not _can_load(b, "n") for b in all_b):
+    if any(b is None or (gemm.others and b.dtype != a.dtype) or not _can_load(b, "n") for b in all_b):
         return False
     same_way = len({b.indices[-1] == Var("k") for b in all_b if b is not None}) == 1
     accumulators = (gemm.accumulator, *(o.accumulator for o in gemm.others))
-    return same_way and all(accumulator.dtype == float32 for accumulator in accumulators)
+    return same_way and all(accumulator.dtype == atom.accumulator for accumulator in accumulators)
 
 
 def _can_load(load: Load, axis: str) -> bool:

@@ -1,6 +1,6 @@
 """One operand on its way through shared memory: a circular buffer of stages that TMA fills.
 
-A stage holds ``block_k`` of k, in swizzle atoms of 64. Where several CTAs of a cluster need the same tile, each of them
+A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need the same tile, each of them
 loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in boxes, or images seen through a
 window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in boxes of patches of pixels.
 """
@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ....core.dtypes import DType
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, index
-from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch
-from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, tma_swizzle
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Operand
 from ...problems.image_window import TAP, ImageWindow
@@ -51,7 +52,7 @@ class OperandStages:
     """One operand in shared memory, ``extent`` places of ``axis`` in each stage.
 
     ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``; otherwise it is (stage, k atom, 64 places, k,
-    place). The tiles of several ``loads`` (those of the B of several accumulators) follow one another along the axis.
+    place), of 16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one another along the axis.
     ``window``: how the one load is read where it is from images; None where it is from a matrix.
     """
 
@@ -84,6 +85,7 @@ class OperandStages:
     def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
         """This CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``."""
         part = (self.extent if self.along_k else SWIZZLE_128B_ELEMENTS) // self.multicast.ctas
+        line = self.buffer.shape[-1]
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
             if self.window is not None:
@@ -91,7 +93,7 @@ class OperandStages:
                 continue
             if self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
-                extents = {self.axis: part, "k": SWIZZLE_128B_ELEMENTS}
+                extents = {self.axis: part, "k": line}
                 yield _box(load, corner, extents, (first + number * self.extent, index(0)))
                 continue
             atoms = self.buffer.shape[2] // len(self.loads)
@@ -110,10 +112,12 @@ def allocate_stages(
     stages: int,
     k_atoms: int,
     multicast: Multicast,
+    dtype: DType,
     window: ImageWindow | None = None,
 ) -> OperandStages:
-    """The stages of an operand, or of several that are multiplied together; they must lie the same way."""
-    given, side = [o.load for o in operands if o.load is not None], SWIZZLE_128B_ELEMENTS
+    """The stages of an operand, or of several that are multiplied together; they must lie the same way. ``dtype``: what
+    they are multiplied as."""
+    given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     loads = tuple(tma_view(load) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), side, side)
@@ -121,8 +125,8 @@ def allocate_stages(
     if along_k:
         shape, strides = (extent * len(loads), side), (side, 1)
     k_atom = shape[0] * strides[0]
-    layout = Layout((k_atoms * k_atom, k_atom, *strides), SWIZZLE_128B)
-    buffer = w.allocate(name, (stages, k_atoms, *shape), loads[0].buffer.dtype, MemoryScope.SHARED, layout)
+    layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
+    buffer = w.allocate(name, (stages, k_atoms, *shape), dtype, MemoryScope.SHARED, layout)
     return OperandStages(buffer, loads, axis, extent, along_k, multicast, window)
 
 

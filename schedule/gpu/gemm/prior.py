@@ -5,12 +5,13 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
 from .k_atoms import multiplied_k
+from .mma_atom import pair_count, promoted_k_atoms, wgmma_atom
 from .sizes import GemmSizes
 
 Floats = NDArray[np.float64]
@@ -42,16 +43,32 @@ FIXUP_CYCLES = 12_000
 def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     """What a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
     tile_m, mma_n = sizes.tile_m, sizes.mma_n
-    block_k = sizes.block_k * multiplied_k(gemm) // SWIZZLE_128B_ELEMENTS
-    read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * 2
-    l2 = (tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * 2 / peaks.l2_bytes_per_cycle
+    element = wgmma_atom(gemm).a.bytes
+    block_k = sizes.k_atoms * multiplied_k(gemm)
+    read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * element
+    l2 = (tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * element / peaks.l2_bytes_per_cycle
     if gemm.window is not None and not gemm.window.patch:
         l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
-        mma=2 * tile_m * mma_n * block_k / peaks.tensor_flops_per_cycle,
+        mma=2 * tile_m * mma_n * block_k / flops_per_cycle(gemm, peaks),
         shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
         l2=l2,
     )
+
+
+def flops_per_cycle(gemm: Gemm, peaks: GpuPeaks) -> float:
+    """What tensor cores do in a cycle: 16-bit operations, twice as many of 8 bits, half as many of TF32."""
+    return peaks.tensor_flops_per_cycle * 2 / wgmma_atom(gemm).a.bytes
+
+
+def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats | float:
+    """How many cycles of a k iteration go to additions of promoted accumulators, which other warpgroups hide in part."""
+    interval = promoted_k_atoms(gemm)
+    if not interval:
+        return 0.0
+    additions = 2 * sizes.tile_m * sizes.mma_n / peaks.float32_flops_per_cycle / interval
+    cycles: Floats = additions * np.where(sizes.consumer_warpgroups * sizes.active_ctas_per_sm > 1, 0.5, 1.0)
+    return cycles
 
 
 def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
@@ -84,7 +101,9 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     stall = MEMORY_STALL if _is_memory_bound(gemm, peaks) else STALL
     iteration *= 1 + stall / np.maximum(sizes.stages - 1, 1)
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
-    store = sizes.tile_m * sizes.tile_n * 2 / 128 * _store_cycles(gemm, sizes.epilogue_stages)
+    iteration += _promotion_cycles(gemm, sizes, peaks)
+    element = gemm.results[0].tensor.dtype.bytes
+    store = sizes.tile_m * sizes.tile_n * element / 128 * _store_cycles(gemm, sizes.epilogue_stages)
     overlapped = (sizes.tiles_per_iteration > 1) | (sizes.active_ctas_per_sm > 1)
     epilogue = np.where(overlapped, store / 4, store / sizes.split_k)
     busy = tiles_per_sm(sizes) * (sizes.k_iters * iteration + epilogue) + _reduction_cycles(sizes, peaks)
@@ -112,8 +131,8 @@ def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
 def _is_memory_bound(gemm: Gemm, peaks: GpuPeaks) -> bool:
     """Whether moving the tensors takes about as long as multiplying them."""
     products = len(gemm.accumulators) * gemm.m.extent * gemm.n.extent * gemm.k.extent
-    products *= prod(a.extent for a in gemm.batch)
-    cycles = 2 * products / (peaks.tensor_flops_per_cycle * peaks.multiprocessors)
+    products *= prod(a.extent for a in gemm.batch) * pair_count(gemm)
+    cycles = 2 * products / (flops_per_cycle(gemm, peaks) * peaks.multiprocessors)
     return cycles < 2 * _memory_cycles(gemm, peaks)
 
 

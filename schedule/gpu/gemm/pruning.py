@@ -101,7 +101,7 @@ def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
     """Whether results that TMA can store go through two stages of the epilogue, or one if that has one subtile."""
     if not can_store_by_tma(gemm):
         return np.ones(len(s.tile_m), dtype=bool)
-    result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(s), 2))
+    result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(gemm, s), 2))
     return result
 
 

@@ -12,6 +12,8 @@ from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, index, 
 from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
+from .mma_atom import find_atom, is_packed
+from .pack import pack
 
 ROW_ALIGNMENT_BYTES = 16
 """Rows begin at multiples of so many bytes, and a thread copies so many."""
@@ -21,17 +23,22 @@ that 67 MB take."""
 
 
 def uneven_operands(gemm: Gemm) -> tuple[Buffer, ...]:
-    """The tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes."""
-    tensors = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load is not None}
+    """The tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands that are
+    packed are not among them."""
+    operands = [o for o in (gemm.a, *gemm.all_b) if o.load is not None]
+    if find_atom(gemm) is not None:
+        operands = [o for o in operands if not is_packed(gemm, o)]
+    tensors = {o.load.buffer.name: o.load.buffer for o in operands if o.load is not None}
     return tuple(t for t in tensors.values() if any(s * t.dtype.bytes % ROW_ALIGNMENT_BYTES for s in t.strides[:-1]))
 
 
 def repack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """The same product on tensors with aligned rows, and those of them that are workspace. A launch fills these first.
-    Nothing is written where all rows are aligned already."""
+    Nothing is written where all rows are aligned already. Operands that must be K-major or are split are packed."""
     uneven = uneven_operands(gemm)
+    gemm, packed = pack(w, gemm)
     if not uneven:
-        return gemm, ()
+        return gemm, packed
     copies = {tensor.name: _aligned(w, tensor) for tensor in uneven}
     _write_launch(w, [(tensor, copies[tensor.name]) for tensor in uneven])
 
@@ -42,7 +49,7 @@ def repack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
         return replace(operand, load=Load(copies[load.buffer.name], load.indices))
 
     others = tuple(replace(o, b=replaced(o.b)) for o in gemm.others)
-    return replace(gemm, a=replaced(gemm.a), b=replaced(gemm.b), others=others), tuple(copies.values())
+    return replace(gemm, a=replaced(gemm.a), b=replaced(gemm.b), others=others), (*packed, *copies.values())
 
 
 def _aligned(w: FreshNameWriter, tensor: Buffer) -> Buffer:

@@ -29,8 +29,8 @@ class ResultBox:
 
 
 def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
-    """How TMA stores ``result``; None where it cannot. It stores 16-bit floats, ``m`` before ``n``, in rows at
-    multiples of 16 bytes."""
+    """How TMA stores ``result``; None where it cannot. It stores floats of 16 bits and what has 32, ``m`` before ``n``,
+    in rows at multiples of 16 bytes."""
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
     if gemm.window is not None and patch:
@@ -38,7 +38,8 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     else:
         view, places = tma_view(given), {Var("m"): WGMMA_M}
     tensor, indices = view.buffer, view.indices
-    if tensor.dtype.name not in ("float16", "bfloat16") or not 2 <= len(tensor.shape) <= 5:
+    staged = tensor.dtype.bits == 32 or (tensor.dtype.bits == 16 and tensor.dtype.is_float)
+    if not staged or not 2 <= len(tensor.shape) <= 5:
         return None
     along_m = [i for i in indices if "m" in free_variables(i)]
     if along_m != [i for i in places if i in indices and "m" in free_variables(i)] or indices[-1] != Var("n"):

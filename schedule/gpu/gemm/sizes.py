@@ -9,12 +9,13 @@ import numpy as np
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Var
 from ....ir.gpu.barrier import WARPGROUP_THREADS
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints
 from ...space.knob import Knob
 from ..occupancy import limits_of
 from .k_atoms import k_atom_count
+from .mma_atom import is_packed, promoted_k_atoms
 
 MMA_N = (256, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240)
 GROUP_M = (8, 4, 16, 32)
@@ -24,7 +25,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("ping_pong", (0, 1), "whether each of them has tiles of its own: one multiplies while another stores"),
     Knob("atoms_m", (1, 2), "how many times 64 rows of a tile a warpgroup takes"),
     Knob("mma_n", MMA_N, "how many columns wgmma and a tile have, those of all accumulators together"),
-    Knob("k_atoms", (1, 2, 4), "how many times 64 places of k a stage holds"),
+    Knob("k_atoms", (1, 2, 4), "how many rows of 128 bytes along k a stage holds (64 places of 16 bits)"),
     Knob("cluster_m", (1, 2, 4), "how many tiles a cluster has along m; they share B by TMA multicast"),
     Knob("cluster_n", (1, 2, 4), "how many tiles a cluster has along n; they share A by TMA multicast"),
     Knob("split_k", (1, 2, 4, 8), "how many CTAs of a cluster share k of one tile"),
@@ -75,12 +76,12 @@ class GemmSizes(Generic[N]):
     ``tile_iterations``: how many iterations the persistent loop over tiles has.
     ``clusters``: how many clusters are launched.
     ``active_ctas_per_sm``: how many CTAs a multiprocessor really runs at once.
-    ``k_iters``: how many k iterations, each of ``k_atoms`` times 64 places, a CTA makes for a tile.
+    ``k_iters``: how many k iterations, each of ``k_atoms`` k atoms, a CTA makes for a tile.
     ``unit_k_iters``: how many k iterations a CTA makes in all with stream-K; 0 without it.
     ``stage_fills``: how often a CTA fills a stage in all.
     ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
     ``shared_bytes``: how much shared memory a CTA takes.
-    ``accumulator_registers``: how many registers of a consumer thread hold accumulators.
+    ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones included.
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
     ``thread_registers``: how many a consumer thread has in the end.
@@ -133,11 +134,6 @@ class GemmSizes(Generic[N]):
         return self.clusters * self.cluster_size
 
     @property
-    def block_k(self) -> N:
-        """How many places of ``k`` a stage holds."""
-        return SWIZZLE_128B_ELEMENTS * self.k_atoms
-
-    @property
     def warps(self) -> N:
         return self.threads // WARP_LANES
 
@@ -173,10 +169,11 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     pool = warpgroups * _equal_share(warpgroups * WARPGROUP_THREADS * k["ctas_per_sm"])
     most = np.minimum((pool - PRODUCER_REGISTERS) // k["consumer_warpgroups"] // 8 * 8, MOST_CONSUMER_REGISTERS)
     # shared memory
-    stage_bytes = 2 * SWIZZLE_128B_ELEMENTS * k["k_atoms"] * (tile_m + _stage_columns(gemm, k["mma_n"])) + 16
-    staged = np.minimum(tile_n, SWIZZLE_128B_ELEMENTS)
-    staged = staged + np.where(tile_n > SWIZZLE_128B_ELEMENTS, tile_n % SWIZZLE_128B_ELEMENTS, 0)
-    epilogue_bytes = 2 * k["consumer_warpgroups"] * k["epilogue_stages"] * WGMMA_M * staged
+    stage_bytes = LINE_BYTES * k["k_atoms"] * (tile_m + _stage_columns(gemm, k["mma_n"])) + 16
+    side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
+    staged = np.minimum(tile_n, side)
+    staged = staged + np.where(tile_n > side, tile_n % side, 0)
+    epilogue_bytes = element * k["consumer_warpgroups"] * k["epilogue_stages"] * WGMMA_M * staged
     partial_bytes = np.where(k["split_k"] > 1, 4 * tile_m * (k["mma_n"] + PARTIAL_PADDING), 0)  # in place of the stages
     limits = limits_of(target)
     room = limits.shared_bytes_for(k["ctas_per_sm"]) - epilogue_bytes - BARRIER_BYTES
@@ -200,7 +197,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
         stages=stages,
         stage_bytes=stage_bytes,
         shared_bytes=shared_bytes,
-        accumulator_registers=k["atoms_m"] * k["mma_n"] // 2,
+        accumulator_registers=k["atoms_m"] * k["mma_n"] // 2 * (2 if promoted_k_atoms(gemm) else 1),
         launch_registers=launch_registers,
         consumer_registers=np.where(producer_warpgroup, most, 0),
         thread_registers=np.where(producer_warpgroup, most, launch_registers),
@@ -213,15 +210,20 @@ def stores_tiles(sizes: GemmSizes[Ints]) -> Bools:
     return whole
 
 
-def epilogue_subtiles(sizes: GemmSizes[Ints]) -> Ints:
-    """How many subtiles, of 64 rows and at most 64 columns, a consumer warpgroup stores of one output of a tile."""
-    return sizes.atoms_m * _ceil(sizes.tile_n, SWIZZLE_128B_ELEMENTS)
+def subtile_columns(gemm: Gemm) -> int:
+    """How many columns a subtile of the epilogue has at most: what rows of 128 bytes hold of the outputs."""
+    return LINE_BYTES // gemm.results[0].tensor.dtype.bytes
+
+
+def epilogue_subtiles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:
+    """How many subtiles of 64 rows a consumer warpgroup stores of one output of a tile."""
+    return sizes.atoms_m * _ceil(sizes.tile_n, subtile_columns(gemm))
 
 
 def b_along_k(gemm: Gemm) -> bool:
-    """Whether the rows of B in memory lie along ``k``."""
+    """Whether the rows of B lie along ``k``, in memory or once they are packed."""
     assert gemm.b.load is not None
-    return gemm.b.load.indices[-1] == Var("k")
+    return is_packed(gemm, gemm.b) or gemm.b.load.indices[-1] == Var("k")
 
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:

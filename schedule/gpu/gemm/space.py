@@ -1,6 +1,7 @@
 """Large matrix products on Hopper, by wgmma: which settings there are, which are legal, and which are promising.
 
-Operands are 16-bit floats, accumulators float32. Each operand may lie along either of its axes, there may be batches,
+Operands are floats of 16 or 8 bits, 8-bit integers, or float32 where the precision of the workload lets matrix units
+multiply it (``mma_atom``). Each operand may lie along either of its axes, there may be batches,
 and the outputs are any pointwise functions of the accumulator, or of several accumulators of the same A, whose columns
 then share a tile. TMA wants rows at multiples of 16 bytes: operands with other rows are repacked by a first launch.
 """
@@ -120,10 +121,11 @@ class GemmPlan(Plan):
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if target.arch != ARCHITECTURE:
         return None
-    gemm = gemm_of(workload, several=True)
-    if gemm is None:
+    gemm = gemm_of(workload, several=True, scaled=True)
+    if gemm is None or not can_use_wgmma(gemm):
         return None
-    if (not gemm.others and skinny_gemm_of(workload) is not None) or not can_use_wgmma(gemm):
+    assert gemm.a.load is not None
+    if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
         return None
     return GemmPlan(gemm, target)
 

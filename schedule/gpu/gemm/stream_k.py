@@ -11,7 +11,7 @@ launch, the fixup, adds those up, always in the order of ``k``.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ....core.dtypes import float32
+from ....core.dtypes import DType
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Select, index, maximum, minimum
 from ....ir.stmt import HardwareAxis
@@ -73,9 +73,9 @@ class StreamK:
         last = minimum(skipped + own - past, index(self.k_iters))
         return WorkUnit(begin // self.k_iters + number, first, last - first, maximum(past - skipped, index(0)))
 
-    def allocate_partials(self, w: FreshNameWriter, tile_m: int, tile_n: int) -> Buffer:
+    def allocate_partials(self, w: FreshNameWriter, tile_m: int, tile_n: int, dtype: DType) -> Buffer:
         """The workspace for partial sums: (slot, row, column), with the slots of ``WorkUnit.slot``."""
-        return Buffer(w.fresh("partials"), (2 * self.ctas, tile_m, tile_n), float32)
+        return Buffer(w.fresh("partials"), (2 * self.ctas, tile_m, tile_n), dtype)
 
 
 def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream_k: StreamK, partials: Buffer) -> None:

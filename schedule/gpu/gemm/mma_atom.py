@@ -1,0 +1,73 @@
+"""Which ``wgmma`` multiplies a product, and what its type asks of operands and accumulators.
+
+    operands            precision           multiplied as             K-major    accumulators are promoted
+    16-bit floats       any                 they are                  no         no
+    8-bit integers      any                 they are, into int32      yes        no
+    8-bit floats        ieee                they are                  yes        after every 128 of k
+    8-bit floats        fast_accumulation   they are                  yes        no, unless scales are for 128 of k
+    float32             tf32                TF32                      yes        no
+    float32             tf32x3              two planes of TF32        yes        after all pairs of planes
+    float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
+
+Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
+(``pack``). *Promoted* accumulators are added to others in float32, since those of matrix units keep fewer bits
+(``promotion``).
+"""
+
+from ....core.dtypes import float32, tfloat32
+from ....core.precision import IEEE, PRECISIONS, Precision
+from ....ir.expr import Var
+from ....ir.gpu.wgmma import WGMMA_ATOMS, WgmmaAtom
+from ....ir.rewrite import free_variables
+from ...problems.gemm import SCALED_K, Gemm, Operand
+from ..tma_view import tma_view
+
+PLANES = {"m": "plane_a", "n": "plane_b"}
+"""The indices of the planes of A and B, by the operand's own axis."""
+
+
+def find_atom(gemm: Gemm) -> WgmmaAtom | None:
+    """The instruction; None where there is none for these operands and this precision."""
+    if gemm.a.load is None or gemm.b.load is None:
+        return None
+    part = splitting(gemm).part
+    types = (gemm.a.load.dtype.name, gemm.b.load.dtype.name)
+    if part and {*types} <= {"float32", part}:
+        types = (part, part)
+    return WGMMA_ATOMS.get(types)
+
+
+def wgmma_atom(gemm: Gemm) -> WgmmaAtom:
+    """The instruction of a product that has one."""
+    atom = find_atom(gemm)
+    assert atom is not None
+    return atom
+
+
+def splitting(gemm: Gemm) -> Precision:
+    """How factors of float32 are split, before and after they are packed; ``ieee`` for others."""
+    a = gemm.a.load
+    assert a is not None
+    is_single = a.dtype in (float32, tfloat32) or PLANES["m"] in free_variables(a)
+    return PRECISIONS[gemm.precision if is_single else IEEE]
+
+
+def pair_count(gemm: Gemm) -> int:
+    """How many products of planes there are for each place of k."""
+    return max(len(splitting(gemm).pairs), 1)
+
+
+def promoted_k_atoms(gemm: Gemm) -> int:
+    """After how many k atoms accumulators are promoted; 0 where they are not."""
+    if pair_count(gemm) > 1:
+        return pair_count(gemm)
+    atom = wgmma_atom(gemm)
+    promoted = atom.a.is_float8 and (gemm.precision == IEEE or gemm.scales is not None)
+    return SCALED_K // atom.line if promoted else 0
+
+
+def is_packed(gemm: Gemm, operand: Operand) -> bool:
+    """Whether an operand is packed first."""
+    assert operand.load is not None
+    along_k = tma_view(operand.load).indices[-1] == Var("k")
+    return splitting(gemm).planes > 1 or (not along_k and not wgmma_atom(gemm).transposes)

@@ -1,0 +1,117 @@
+"""Operands that must be K-major and are not, and those that are split into planes, are packed first.
+
+A launch for each operand writes it to workspace in rows along ``k``, at multiples of 16 bytes, filled with zeros:
+(members of the batch, plane, place of m or n, k). Planes are what a float32 is split into: the number rounded to TF32 or
+bfloat16, what that leaves over, rounded again, and so on. Infinities have no such parts: they become NaN.
+"""
+
+from dataclasses import replace
+
+from ....core.dtypes import float32
+from ....ir.buffer import Buffer, Layout, MemoryScope
+from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
+from ....ir.gpu.barrier import SyncScope
+from ....ir.rewrite import free_variables, substitute
+from ....ir.stmt import HardwareAxis, LoopKind
+from ...problems.gemm import Gemm, Operand
+from ...tile.names import FreshNameWriter
+from ...tile.stage_body import vector_at
+from ..tma_view import tma_view
+from .mma_atom import PLANES, is_packed, splitting, wgmma_atom
+
+SIDE = 64
+"""A CTA packs so many places of ``m`` or ``n`` by as many of ``k``."""
+THREADS = 256
+VECTOR = 4
+"""A thread writes so many neighbours along ``k`` at once."""
+ROW_ALIGNMENT_BYTES = 16
+
+
+def pack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+    """The same product on packed operands, and the workspace that they lie in. The launches that fill it are written;
+    none where no operand is packed."""
+    packed: list[Buffer] = []
+    atom = wgmma_atom(gemm)
+
+    def replaced(operand: Operand, axis: str, dtype_source: Buffer) -> Operand:
+        if not is_packed(gemm, operand):
+            return operand
+        load = _write_launch(w, gemm, operand, axis, dtype_source)
+        packed.append(load.buffer)
+        return replace(operand, load=load)
+
+    a_type, b_type = (Buffer("", (), d) for d in (atom.a, atom.b))
+    a, b = replaced(gemm.a, "m", a_type), replaced(gemm.b, "n", b_type)
+    others = tuple(replace(o, b=replaced(o.b, "n", b_type)) for o in gemm.others)
+    return replace(gemm, a=a, b=b, others=others), tuple(packed)
+
+
+def _write_launch(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, like: Buffer) -> Load:
+    """Write the launch that packs an operand along ``axis`` and ``k``, and return what the product loads instead."""
+    assert operand.load is not None
+    source, planes = operand.load, max(splitting(gemm).planes, 1)
+    extents = {"m": gemm.m.extent, "n": gemm.n.extent}
+    batch = [x for x in gemm.batch if x.name in {v for i in source.indices for v in free_variables(i)}]
+    unit = max(ROW_ALIGNMENT_BYTES // like.dtype.bytes, VECTOR)
+    pitch = -(-gemm.k.extent // unit) * unit
+    shape = (*(x.extent for x in batch), *([planes] if planes > 1 else []), extents[axis], pitch)
+    packed = Buffer(w.fresh(f"{source.buffer.name}_packed"), shape, like.dtype)
+    tiles, tiles_k = -(-extents[axis] // SIDE), -(-pitch // SIDE)
+    members = 1
+    for x in batch:
+        members *= x.extent
+    axes = [("pack_cta", members * tiles * tiles_k, HardwareAxis.GRID_X), ("pack_thread", THREADS, HardwareAxis.THREAD)]
+    with w.launch(f"pack_{axis}", axes) as (cta, thread):
+        at = dict[str, Expr]()
+        member = cta // (tiles * tiles_k)
+        for x in reversed(batch):
+            at[x.name], member = member % x.extent, member // x.extent
+        at |= {axis: cta // tiles_k % tiles * SIDE, "k": cta % tiles_k * SIDE}
+        tile = None
+        if tma_view(source).indices[-1] != Var("k"):
+            tile = _stage(w, gemm, source, axis, extents[axis], at, thread)
+        outer = [at[x.name] for x in batch]
+        with w.loop("packed_vector", SIDE * SIDE // (VECTOR * THREADS), LoopKind.UNROLLED) as number:
+            vector = number * THREADS + thread
+            row, k = vector // (SIDE // VECTOR), vector % (SIDE // VECTOR) * VECTOR
+            place, first = at[axis] + row, at["k"] + k
+            with w.when(logical_and(place < extents[axis], first < pitch)):
+                if tile is not None:
+                    value: Expr = Load(tile, (Ramp(k, 1, VECTOR), Broadcast(row, VECTOR)))
+                else:
+                    here = {**at, axis: place, "k": first}
+                    inside = vector_at(Compare(CompareOp.LT, Var("k"), index(gemm.k.extent)), here, "k", VECTOR)
+                    indices = tuple(vector_at(i, here, "k", VECTOR) for i in source.indices)
+                    value = Load(source.buffer, indices, inside if pitch > gemm.k.extent else None)
+                _store_planes(w, packed, [*outer], planes, place, first, value)
+    numbers = [Var(x.name) for x in batch]
+    plane = [Var(PLANES[axis])] if planes > 1 else []
+    return Load(packed, (*numbers, *plane, Var(axis), Var("k")))
+
+
+def _stage(
+    w: FreshNameWriter, gemm: Gemm, source: Load, axis: str, extent: int, at: dict[str, Expr], thread: Expr
+) -> Buffer:
+    """Load a tile whose rows lie along ``axis`` into shared memory, (k, place), zeros for what lies outside."""
+    dtype = source.buffer.dtype
+    tile = w.allocate("tile", (SIDE, SIDE), dtype, MemoryScope.SHARED, Layout((SIDE + 1, 1)))
+    with w.loop("staged_element", SIDE * SIDE // THREADS, LoopKind.UNROLLED) as number:
+        element = number * THREADS + thread
+        k, column = element // SIDE, element % SIDE
+        here = {**at, axis: at[axis] + column, "k": at["k"] + k}
+        inside = logical_and(here[axis] < extent, here["k"] < gemm.k.extent)
+        w.store(tile, (k, column), Load(source.buffer, tuple(substitute(i, here) for i in source.indices), inside))
+    w.barrier(SyncScope.BLOCK)
+    return tile
+
+
+def _store_planes(
+    w: FreshNameWriter, packed: Buffer, outer: list[Expr], planes: int, place: Expr, k: Expr, value: Expr
+) -> None:
+    """Store all parts of a vector along ``k``."""
+    for plane in range(planes):
+        part = value if value.dtype == packed.dtype else Cast(value, packed.dtype)
+        indices = [*outer, *([index(plane)] if planes > 1 else []), place]
+        w.store(packed, (*(Broadcast(i, VECTOR) for i in indices), Ramp(k, 1, VECTOR)), part)
+        if plane + 1 < planes:
+            value = value - Cast(part, float32)

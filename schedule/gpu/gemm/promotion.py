@@ -1,0 +1,84 @@
+"""Accumulators of matrix units are promoted: added, block after block of k, to accumulators in float32.
+
+    for each block of k:
+      block_sums = the products of the block, by wgmma
+      wait for them
+      accumulators += block_sums * (scale of A * scale of B)
+
+On Hopper the accumulators of 8-bit floats keep about 14 bits, and all are truncated with every instruction. While one
+warpgroup adds, another one multiplies. Scales are those of 128 places of k in a row of A and in 128 columns of B; where
+there are none, block sums are added as they are.
+"""
+
+from collections.abc import Mapping
+
+from ....core.dtypes import float32
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.build import Writer
+from ....ir.expr import Broadcast, Expr, Load, Ramp, const, index, minimum
+from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.rewrite import substitute
+from ....ir.stmt import LoopKind
+from ...problems.gemm import SCALED_K, Gemm
+from .mainloop import WarpRoles
+from .sizes import WARPGROUP_WARPS, GemmSizes
+
+UNROLLED = LoopKind.UNROLLED
+WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
+
+Scales = tuple[Buffer, Buffer]
+"""The scales of a block that a thread needs: of its rows of A (two for each wgmma atom), of the columns of B (for each
+128 of a tile)."""
+
+
+class Promotion:
+    def __init__(self, w: Writer, gemm: Gemm, sizes: GemmSizes[int], roles: WarpRoles) -> None:
+        self.w, self.gemm, self.s, self.roles = w, gemm, sizes, roles
+
+    def clear(self, accumulators: Buffer) -> None:
+        """Set all accumulators to zero."""
+        w, s = self.w, self.s
+        with w.loop("cleared_atom", s.atoms_m, UNROLLED) as atom, w.loop("cleared", s.mma_n // 2, UNROLLED) as n:
+            w.store(accumulators, (atom, n), const(0.0, float32))
+
+    def allocate_scales(self) -> Scales | None:
+        """Registers for the scales of a block; None where there are no scales."""
+        if self.gemm.scales is None:
+            return None
+        of_rows = self.w.allocate("row_scales", (2 * self.s.atoms_m,), float32, MemoryScope.REGISTER)
+        groups = max(self.s.tile_n // SCALED_K, 1)
+        return of_rows, self.w.allocate("column_scales", (groups,), float32, MemoryScope.REGISTER)
+
+    def load_scales(self, scales: Scales, at: Mapping[str, Expr]) -> None:
+        """Begin to load the scales of the block at ``at`` (axis -> index; ``m``: where the warpgroup's rows begin)."""
+        w, gemm, s = self.w, self.gemm, self.s
+        assert gemm.scales is not None
+        (a, b), (of_rows, of_columns) = gemm.scales, scales
+        k = minimum(at["k"], index(gemm.k.extent - 1))
+        first = at["m"] + self.roles.warp % WARPGROUP_WARPS * WARP_ROWS + self.roles.lane // 4
+        with w.loop("scaled_atom", s.atoms_m, UNROLLED) as atom, w.loop("scaled_half", 2, UNROLLED) as half:
+            m = minimum(first + atom * WGMMA_M + half * 8, index(gemm.m.extent - 1))
+            w.store(of_rows, (atom * 2 + half,), Load(a.buffer, _indices(a, {**at, "m": m, "k": k})))
+        with w.loop("scaled_group", of_columns.elements, UNROLLED) as group:
+            n = minimum(at["n"] + group * SCALED_K, index(gemm.n.extent - 1))
+            w.store(of_columns, (group,), Load(b.buffer, _indices(b, {**at, "n": n, "k": k})))
+
+    def add(self, accumulators: Buffer, block_sums: Buffer, scales: Scales | None) -> None:
+        """Add the sums of a block, which have been awaited."""
+        w, s = self.w, self.s
+        with (
+            w.loop("added_atom", s.atoms_m, UNROLLED) as atom,
+            w.loop("added_pair", s.mma_n // 8, UNROLLED) as pair,
+            w.loop("added_half", 2, UNROLLED) as half,
+        ):
+            at = (Broadcast(atom, 2), Ramp(pair * 4 + half * 2, 1, 2))
+            value: Expr = Load(block_sums, at)
+            if scales is not None:
+                of_rows, of_columns = scales
+                scale = Load(of_rows, (atom * 2 + half,)) * Load(of_columns, (pair * 8 // SCALED_K,))
+                value = value * Broadcast(scale, 2)
+            w.store(accumulators, at, Load(accumulators, at) + value)
+
+
+def _indices(scale: Load, at: Mapping[str, Expr]) -> tuple[Expr, ...]:
+    return tuple(substitute(i, at) for i in scale.indices)
