@@ -171,7 +171,7 @@ class ComparisonOut(ResponseModel):
     same_workload: bool
 
 
-class ModelOut(ResponseModel):
+class CostModelOut(ResponseModel):
     """Says what a stored cost model was trained on, and how good the model before it was on the newest task."""
 
     id: int
@@ -218,12 +218,12 @@ class HeldOutRecordOut(ResponseModel):
     measured: float
 
 
-class ModelQualityOut(ResponseModel):
+class CostModelQualityOut(ResponseModel):
     """Shows the stored cost models, newest first, and how good one of them is on what was measured after it was
     trained; the worst prediction comes first. ``why`` says why there are no predictions."""
 
-    models: tuple[ModelOut, ...]
-    shown: ModelOut | None
+    models: tuple[CostModelOut, ...]
+    shown: CostModelOut | None
     importance: tuple[ImportanceOut, ...]
     tasks: tuple[HeldOutTaskOut, ...]
     records: tuple[HeldOutRecordOut, ...]

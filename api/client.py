@@ -23,8 +23,6 @@ from pydantic import BaseModel, ValidationError
 from ..core.budget import Budget
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
-from ..te.json import workload_to_json
-from ..te.workload import Workload
 from .analysis_responses import JobEstimateOut
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .client_lookups import LookupMethods, Task, expression_body

@@ -15,9 +15,8 @@ from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
 from .admission import admit_job
-from .best import find_any, find_exact
 from .analysis_store import AnalysisStore
-from .best import find_best
+from .best import find_any, find_exact
 from .catalog import keep_device, load_devices, load_measured, load_workload
 from .dashboard_store import DashboardStore
 from .driver_errors import DuplicateKey

@@ -194,7 +194,9 @@ def load_same_schedule(connection: Connection, record_id: int, *, limit: int) ->
     if row is None:
         raise NotFound(f"there is no record {record_id}", field="record_id")
     same = FULL.where(trials.c.workload == row.workload, trials.c.schedule_key == row.schedule_key)
-    return _trials(connection, same.where(trials.c.seconds.is_not(None)).order_by(trials.c.id.desc()).limit(limit))
+    return trial_rows_of(
+        connection, same.where(trials.c.seconds.is_not(None)).order_by(trials.c.id.desc()).limit(limit)
+    )
 
 
 def page_of_failed(

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from .analysis_views import Comparison, JobEstimate, ModelQuality, WorkloadHistory, WorkloadView
+from .analysis_views import JobEstimate, ModelQuality, ScheduleComparison, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
-from .estimate import estimate
+from .estimate import KnownBest, estimate
 from .stored_models import model_quality
 from .targets import kind_of
 from .views import JobSpec, Page
@@ -22,16 +22,18 @@ class Analysis:
         store: RecordStore,
         checked: Callable[[JobSpec], JobSpec],
         known_devices: Callable[[], Iterable[DeviceInfo]],
+        known_best: KnownBest,
     ) -> None:
         self._store = store
         self._checked = checked
         self._known_devices = known_devices
+        self._known_best = known_best
 
     def estimate(self, spec: JobSpec) -> JobEstimate:
         """Return what a job would cost. Raises what ``Service.checked`` raises."""
         spec = self._checked(spec)
         kind = kind_of(spec.target, self._known_devices, one_host=self._store.embedded)
-        return estimate(self._store, spec, kind)
+        return estimate(self._store, spec, kind, self._known_best)
 
     def workloads(self, *, operator: str | None = None, page_size: int = 50, token: str = "") -> Page[WorkloadView]:
         """Return the workloads that were submitted, those of the newest jobs first. Raises InvalidParameter for a bad
@@ -42,7 +44,7 @@ class Analysis:
         """Return what was found for a workload over devices, toolchains and time. Raises NotFound."""
         return workload_history(self._store, workload_key)
 
-    def compare(self, asked: Sequence[ComparedJob | ComparedRecord]) -> Comparison:
+    def compare(self, asked: Sequence[ComparedJob | ComparedRecord]) -> ScheduleComparison:
         """Compare two to eight schedules with the first of them. Raises InvalidParameter, NotFound."""
         return compare(self._store, asked)
 

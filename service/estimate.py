@@ -1,26 +1,29 @@
 """Estimates what a job costs before it is submitted: trials, seconds and memory."""
 
+from collections.abc import Callable
+
 from ..core.budget import Budget
-from ..core.errors import NotFound
 from ..db.store import RecordStore
 from ..db.task import task_of
 from ..ir.buffer import Buffer
 from ..te.workload import Workload
 from . import wiring
 from .analysis_views import JobEstimate, TaskEstimate, TensorView
-from .lookup import LocalIdentity, RecordQuery, find_best
 from .views import BestView, JobSpec, TaskSpec
 from .waiting import serving, usable, why_no_unit
 
+KnownBest = Callable[[str], BestView | None]
+"""Returns the best record of a workload on any device of the same code; None where there is none."""
 
-def estimate(store: RecordStore, spec: JobSpec, target_kind: str) -> JobEstimate:
+
+def estimate(store: RecordStore, spec: JobSpec, target_kind: str, known: KnownBest) -> JobEstimate:
     """Return what a job that was checked would cost on devices of ``target_kind``.
 
     Seconds are the budget's trials times what a trial took in earlier tasks, and at most the budget's seconds. They
     are None where no task has ended on such a device yet. Raises InvalidWorkload where operations are too many to
     count.
     """
-    tasks = tuple(_task(store, spec, n, task, target_kind) for n, task in enumerate(spec.tasks))
+    tasks = tuple(_task(store, spec, n, task, target_kind, known) for n, task in enumerate(spec.tasks))
     units, now = store.fleet.units(), store.fleet.now()
     ready = sum(usable(row, now) for row in serving(spec.target, spec.executor, units))
     seconds = [task.seconds for task in tasks]
@@ -37,7 +40,9 @@ def estimate(store: RecordStore, spec: JobSpec, target_kind: str) -> JobEstimate
     )
 
 
-def _task(store: RecordStore, spec: JobSpec, position: int, task: TaskSpec, kind: str) -> TaskEstimate:
+def _task(
+    store: RecordStore, spec: JobSpec, position: int, task: TaskSpec, kind: str, known: KnownBest
+) -> TaskEstimate:
     new = task_of(task.workload, task.operator, task.parameters, field=f"/tasks/{position}/workload")
     cost = store.analysis.trial_cost(kind, new.workload_key, task.operator)
     host_bytes, device_bytes, available = wiring.checking_bytes(task.workload)
@@ -57,19 +62,12 @@ def _task(store: RecordStore, spec: JobSpec, position: int, task: TaskSpec, kind
         host_bytes=host_bytes,
         device_bytes=device_bytes,
         available_bytes=available,
-        known=_known(store, new.workload_key),
+        known=known(new.workload_key),
     )
 
 
 def _seconds(budget: Budget, of_trial: float) -> float:
     return min(budget.trials * of_trial, budget.seconds or float("inf"))
-
-
-def _known(store: RecordStore, workload_key: str) -> BestView | None:
-    try:
-        return find_best(store, RecordQuery(workload_key), LocalIdentity())
-    except NotFound:
-        return None
 
 
 def _memory_warning(task: TaskEstimate) -> str | None:

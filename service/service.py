@@ -20,9 +20,9 @@ from ..te.json import workload_from_json
 from ..te.key import workload_key
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
-from .expected_loss import LossEstimates
 from .analysis import Analysis
 from .dashboard import Dashboard
+from .expected_loss import LossEstimates
 from .explain import CompilationInput, compilation_input, explain, export
 from .fleet import Fleet
 from .health import check_health
@@ -32,8 +32,8 @@ from .metrics import Metrics
 from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
-from .releases import Releases
 from .relatives import RelativesView, relatives
+from .releases import Releases
 from .settings import Settings
 from .submit import checked, checked_key, continued, new_id
 from .task_worker_pool import TaskWorkerPool
@@ -98,7 +98,7 @@ class Service:
         """The use cases of units, the queue and tenants."""
         self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
         """The use cases of models that users run."""
-        self.analysis = Analysis(store, self.checked, self._known_devices)
+        self.analysis = Analysis(store, self.checked, self._known_devices, self._known_best)
         """The use cases that look at many jobs at once."""
         self.dashboard = Dashboard(store, self.fleet, self.jobs)
         """The figures of the dashboard."""
@@ -286,6 +286,10 @@ class Service:
             if device_key not in (None, local.device_key):
                 local = replace(local, code=None)
         return Conditions.of(local, device_key, toolchain_key, profile, relax)
+
+    def _known_best(self, workload_key: str) -> BestView | None:
+        (found,) = self._lookups.find([workload_key], self.conditions(relax=RELAXABLE))
+        return None if isinstance(found, Miss) else convert.answer_view(found)
 
     def look_up(self, workload_keys: Sequence[str], wanted: Conditions) -> list[Answer | Miss]:
         """Return the best record of each workload, or why there is none, in order."""

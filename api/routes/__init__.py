@@ -7,8 +7,8 @@ add a noun, write its file and add its line to the table.
 from fastapi import APIRouter
 
 from . import (
-    cost_model_pages,
     compare_pages,
+    cost_model_pages,
     dashboard,
     data_pages,
     devices,
