@@ -24,7 +24,6 @@ from .fleet_store import FleetStore
 from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .leases import guard_task
-from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
 from .recording import record_remeasurement, record_trial
 from .rows import (
@@ -46,13 +45,6 @@ from .tables import idempotency_keys, jobs
 def is_embedded(url: str) -> bool:
     """Return whether a URL names an embedded database. Raises InvalidParameter for a bad URL."""
     return embedded_path(parse_url(url)) is not None
-
-
-def holder_of(url: str) -> LockHolder | None:
-    """Return what the lock file of an embedded database says of the process that has it open. That process may have
-    ended. None for a server's database. Raises InvalidParameter for a bad URL."""
-    path = embedded_path(parse_url(url))
-    return None if path is None else read_holder(lock_path(path))
 
 
 class RecordStore:
