@@ -1,7 +1,7 @@
 """Finds the service that runs on an embedded database, or runs one for a command.
 
 One process at a time opens an embedded database. A service says beside it where it answers
-(``service.announced_service``), so that other processes speak to it instead of failing.
+(``service.announced``), so that other processes speak to it instead of failing. A service is loaded only to be run.
 """
 
 import time
@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..core.errors import DatabaseInUse, TilewrightError
-from ..service.service import announced_service
+from ..service.announced import announced_service
 from ..service.settings import Settings
 from ..service.views import RunningService
 from .client import Client
 from .client_errors import TokenRefused
-from .server import running, serve
 
 WAIT_SECONDS = 10.0
 """How long to wait for a process that has the database open and does not answer: a command that reads ends soon, and a
@@ -42,6 +41,8 @@ def find_service(settings: Settings) -> RunningService | None:
 def serve_when_free(settings: Settings) -> None:
     """``server.serve``, after waiting for a command that has the database open for a moment. Raises what ``serve``
     raises, and DatabaseInUse at once where another service runs on the database."""
+    from .server import serve
+
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -72,6 +73,8 @@ def local_service(settings: Settings, *, runs_jobs: bool) -> Iterator[RunningSer
             found = find_service(settings)
             if found is not None and (found.lasting or not runs_jobs):
                 break
+            from .server import running
+
             try:
                 found = stack.enter_context(running(own, announce=runs_jobs))
                 break

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from ..api.client import Client
+from ..api.local_service import local_service
 from ..service.settings import Settings
 
 
@@ -55,8 +56,6 @@ class CommandContext:
             with Client(self.url, token=self.settings.shown_token) as client:
                 yield Connection(client, lasting=True)
         else:
-            from ..api.local_service import local_service  # it loads the whole service
-
             with local_service(self.settings, runs_jobs=runs_jobs) as service:
                 with Client(service.url, token=self.settings.shown_token) as client:
                     yield Connection(client, service.lasting)

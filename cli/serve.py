@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from ..api.local_service import serve_when_free
 from .context import CommandContext
 
 
@@ -24,8 +25,7 @@ def serve(
 ) -> None:
     """Serve the API and the dashboard until interrupted; unfinished jobs are resumed. A service that others can reach
     needs a token (TILEWRIGHT_TOKEN)."""
-    from ..api.access import check_token  # these load the whole service
-    from ..api.local_service import serve_when_free
+    from ..api.access import check_token  # it loads a part of the service
 
     given: CommandContext = context.obj
     changes = {name: value for name, value in (("host", host), ("port", port), ("run_jobs", jobs)) if value is not None}

@@ -26,7 +26,6 @@ from .fleet_store import FleetStore
 from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .leases import guard_task
-from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
@@ -55,13 +54,6 @@ from .tuned_models import add_timing, admit_model_job, keep_tuned_model, load_tu
 def is_embedded(url: str) -> bool:
     """Return whether a URL names an embedded database. Raises InvalidParameter for a bad URL."""
     return embedded_path(parse_url(url)) is not None
-
-
-def holder_of(url: str) -> LockHolder | None:
-    """Return what the lock file of an embedded database says of the process that has it open. That process may have
-    ended. None for a server's database. Raises InvalidParameter for a bad URL."""
-    path = embedded_path(parse_url(url))
-    return None if path is None else read_holder(lock_path(path))
 
 
 class RecordStore:

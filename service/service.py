@@ -15,7 +15,7 @@ from ..core.keys import JSON
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
-from ..db.store import RecordStore, holder_of
+from ..db.store import RecordStore
 from ..te.json import workload_from_json
 from ..te.key import workload_key
 from ..te.workload import Workload
@@ -51,7 +51,6 @@ from .views import (
     JobView,
     OperatorView,
     Page,
-    RunningService,
     SeriesView,
     TaskSpec,
     TrialOrder,
@@ -66,16 +65,6 @@ RECENT_JOBS = 100
 """Among so many jobs, the newest, the neighbours of a record are looked for."""
 MAX_EVENTS = 1000
 """How many events are answered at once."""
-
-
-def announced_service(settings: Settings) -> RunningService | None:
-    """Return the service that says beside the embedded database of ``settings`` that it runs on it. That service may
-    have ended: ask it for its ``instance``. None where nothing is said, and for a server's database. Raises
-    InvalidParameter for a bad database URL."""
-    holder = holder_of(settings.database_url)
-    if holder is None or holder.url is None:
-        return None
-    return RunningService(holder.url, holder.instance, holder.lasting)
 
 
 class Service:

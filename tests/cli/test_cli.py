@@ -24,6 +24,14 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def served(tuned: Path) -> Iterator[str]:
+    """Give the address of a service on that database, to which commands without ``--url`` speak too."""
+    with serving(tuned) as (address, _):
+        yield address
+
+
+@pytest.mark.usefixtures("served")
 def test_best_is_served_by_operator_and_by_key(tuned: Path) -> None:
     by_name = json.loads(tilewright(tuned, "--json", "best", *MATMUL).stdout)
     assert by_name["match"] == ["exact"]
@@ -32,15 +40,17 @@ def test_best_is_served_by_operator_and_by_key(tuned: Path) -> None:
     assert by_key == by_name
 
 
+@pytest.mark.usefixtures("served")
 def test_the_job_and_its_trials_are_listed(tuned: Path) -> None:
     jobs = json.loads(tilewright(tuned, "--json", "job", "list").stdout)
-    assert [job["state"] for job in jobs] == ["succeeded"]
-    trials = json.loads(tilewright(tuned, "--json", "job", "trials", jobs[0]["id"]).stdout)
+    assert {job["state"] for job in jobs} == {"succeeded"}
+    trials = json.loads(tilewright(tuned, "--json", "job", "trials", jobs[-1]["id"]).stdout)
     assert sorted(trial["sequence"] for trial in trials) == list(range(6))
-    shown = tilewright(tuned, "job", "show", jobs[0]["id"])
+    shown = tilewright(tuned, "job", "show", jobs[-1]["id"])
     assert "matmul" in shown.stdout and "succeeded" in shown.stdout
 
 
+@pytest.mark.usefixtures("served")
 def test_explain_shows_every_layer(tuned: Path) -> None:
     told = json.loads(tilewright(tuned, "--json", "explain", *MATMUL).stdout)
     languages = {section["language"] for section in told["sections"]}
@@ -50,6 +60,7 @@ def test_explain_shows_every_layer(tuned: Path) -> None:
     assert "roofline" in text and "define" in text
 
 
+@pytest.mark.usefixtures("served")
 def test_code_for_an_architecture_is_explained_without_such_a_device(tuned: Path) -> None:
     asked = ("explain", "softmax", "rows=64", "columns=512")
     told = json.loads(tilewright(tuned, "--json", *asked, "--target", "cuda:sm_90a").stdout)
@@ -65,6 +76,7 @@ def test_code_for_an_architecture_is_explained_without_such_a_device(tuned: Path
     assert unknown.returncode == 2 and "sm_12345" in unknown.stderr and "sm_90" in unknown.stderr
 
 
+@pytest.mark.usefixtures("served")
 def test_the_matrix_layer_shows_mfma_and_an_unknown_layer_is_refused(tuned: Path) -> None:
     product = ("explain", "matmul", "m=256", "n=192", "k=128", "dtype=float16", "--target", "amdgpu:gfx942")
     shown = tilewright(tuned, *product, "--layer", "matrix")
@@ -76,6 +88,7 @@ def test_the_matrix_layer_shows_mfma_and_an_unknown_layer_is_refused(tuned: Path
     assert "matrix instructions" in unknown.stderr and len(unknown.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.usefixtures("served")
 def test_a_device_that_is_not_there_is_one_line_and_no_job(tuned: Path) -> None:
     before = tilewright(tuned, "--json", "job", "list").stdout
     refused = tilewright(tuned, "tune", *MATMUL, "--target", "cuda:99")
@@ -83,6 +96,7 @@ def test_a_device_that_is_not_there_is_one_line_and_no_job(tuned: Path) -> None:
     assert "cuda" in refused.stderr and tilewright(tuned, "--json", "job", "list").stdout == before
 
 
+@pytest.mark.usefixtures("served")
 def test_export_writes_files(tuned: Path, tmp_path: Path) -> None:
     done = tilewright(tuned, "--json", "export", str(tmp_path / "out"), *MATMUL)
     assert done.returncode == 0, done.stderr
@@ -110,13 +124,6 @@ def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
     done = tilewright(tmp_path, "--json", "tune", "--workload", str(file), "--trials", "3", "--strategy", "random")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tasks"][0]["trials"] == 3
-
-
-@pytest.fixture(scope="module")
-def served(tuned: Path) -> Iterator[str]:
-    """Give the address of a running service on that database."""
-    with serving(tuned) as (address, _):
-        yield address
 
 
 def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path) -> None:
