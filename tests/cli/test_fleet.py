@@ -17,7 +17,7 @@ from tilewright.api.client import Client, operator_task
 from tilewright.core.budget import Budget
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
-from tilewright.tests.cli.commands import MATMUL, answer, environment, free_port, tilewright
+from tilewright.tests.cli.commands import MATMUL, answer, environment, free_port, serving, tilewright
 from tilewright.tests.db.postgres import server
 
 TOKEN = "a-token-of-the-tests"
@@ -32,12 +32,16 @@ def test_a_worker_needs_a_shared_database(tmp_path: Path) -> None:
 
 def test_jobs_are_changed_and_units_listed_by_command(tmp_path: Path) -> None:
     assert "no host has joined" in tilewright(tmp_path, "workers").stdout
-    assert answer(tmp_path, "queue") == []
-    assert answer(tmp_path, "tenants", "set", "team", "--weight", "2", "--most-queued", "7")["most_queued"] == 7
-    assert [(one["name"], one["weight"]) for one in answer(tmp_path, "tenants")] == [("default", 1.0), ("team", 2.0)]
-    assert tilewright(tmp_path, "job", "retry", "nobody").returncode == 3
-    missing = tilewright(tmp_path, "workers", "drain", "GPU-none", "--reason", "a new driver")
-    assert missing.returncode == 3 and "GPU-none" in missing.stderr
+    with serving(tmp_path):
+        assert answer(tmp_path, "queue") == []
+        assert answer(tmp_path, "tenants", "set", "team", "--weight", "2", "--most-queued", "7")["most_queued"] == 7
+        assert [(one["name"], one["weight"]) for one in answer(tmp_path, "tenants")] == [
+            ("default", 1.0),
+            ("team", 2.0),
+        ]
+        assert tilewright(tmp_path, "job", "retry", "nobody").returncode == 3
+        missing = tilewright(tmp_path, "workers", "drain", "GPU-none", "--reason", "a new driver")
+        assert missing.returncode == 3 and "GPU-none" in missing.stderr
 
 
 class Fleet:
