@@ -84,7 +84,7 @@ class UnitMonitor:
                 pause = self._look(place, reports())
             except WorkerLost as lost:
                 log.warning("the units of a cluster are not known", error=lost.message)
-                self.problem = lost.message
+                self.problem, self._found[place] = lost.message, ()
                 pause = LOOK_SECONDS
             except StoreError as error:
                 log.error("units wait", error=error.message)
