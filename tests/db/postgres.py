@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilewright.tests.db.small_disk import small_disk
@@ -53,7 +53,7 @@ class PostgresServer:
 
     def url_at(self, host: str, url: str) -> str:
         """The address of a database for those who reach the server over the network at ``host``."""
-        return f"postgresql+psycopg://postgres@{host}/{url.rpartition('/')[2].partition('?')[0]}"
+        return make_url(url).set(host=host, query={}).render_as_string(hide_password=False)
 
     def _address(self, name: str) -> str:
         return f"postgresql+psycopg://postgres@/{name}?host={self._socket}"
