@@ -35,6 +35,8 @@ SILENT_LEASES = 1.5
 """A worker that has said nothing for the time of so many leases is killed."""
 START_SECONDS = 120.0
 """A worker may take so long until it says something for the first time."""
+LOOKS_FOR_A_LEASE = 5
+"""In the time that a lease lasts, leases that ran out are looked for so often."""
 PROCESSES = 3
 """The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
 DRAIN_SECONDS = 120.0
@@ -115,7 +117,7 @@ class TaskWorkerPool:
 
     def _step(self) -> None:
         now, fleet = time.monotonic(), self._store.fleet
-        if now - self._reaped >= self._settings.lease_seconds / 5:
+        if now - self._reaped >= self._settings.lease_seconds / LOOKS_FOR_A_LEASE:
             fleet.reap()
             self._on_commit()  # it may have ended jobs, too, that nobody held a task of
             self._reaped = now
