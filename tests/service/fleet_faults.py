@@ -218,7 +218,7 @@ def disturb(
         server.start()
     for server in group.servers:
         server.wait_until_ready()
-    observer = Observer(group, trials, seed, ("local",) if head is None else ("local", "ray"))
+    observer = Observer(group, trials, seed, ("local",) if head is None else ("ray", "local"))
     disturber = Disturber(group, postgres, draws, network, head)
     longest = 0.0
     try:
