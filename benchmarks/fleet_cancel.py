@@ -27,7 +27,7 @@ from tilewright.tests.service.ray_head import RayHead
 
 STOP_SECONDS = 1.0
 SHARE = 0.99
-BEGIN_SECONDS = 180.0
+BEGIN_SECONDS = 600.0
 """A job has its first trial within so long."""
 QUIET_SECONDS = 1.0
 """The device counts as free once nobody has held it for so long; when that began is what is reported."""

@@ -3,6 +3,9 @@
 Three services share a PostgreSQL database and this machine's processor, with leases of 3 s. ``--set kills=N`` (default
 40): so many ``kill -9`` in equal parts of services, task workers and their children; ``stops=N`` (4): so many task
 workers stopped beyond the end of their lease; ``restarts=N`` (8) and ``stalls=N`` (4) of the database.
+``disks=N`` (0): so often the database's disk is full for a while; ``cuts=N`` (0): so often a service is cut off the
+database, which has a network namespace then; ``heads=N`` (0): so often the head of a Ray cluster, to which every second
+job goes then, is killed and started again. The first two need root.
 ``before=FILE``: the counts of an earlier part are added. ``--trials N``: trials of each task (default 60).
 """
 
@@ -13,8 +16,7 @@ from pathlib import Path
 
 from benchmarks.suite import Options, Result
 from tilewright.core.streams import stream
-from tilewright.tests.db.postgres import server
-from tilewright.tests.service.fleet_faults import LEASE_SECONDS, disturb
+from tilewright.tests.service.fleet_faults import LEASE_SECONDS, disturb_with_what_is_needed
 
 
 def run(options: Options) -> Result:
@@ -24,9 +26,10 @@ def run(options: Options) -> Result:
     kinds += ["stop task worker"] * counts["stops"]
     kinds += ["restart database"] * counts["restarts"]
     kinds += ["stall database"] * counts["stalls"]
+    kinds += ["fill disk"] * counts["disks"] + ["cut network"] * counts["cuts"] + ["lose head"] * counts["heads"]
     order = [kinds[n] for n in stream(options.seed, "order").permutation(len(kinds))]
-    with tempfile.TemporaryDirectory() as folder, server() as postgres:
-        report = disturb(Path(folder), postgres, order, options.seed, trials=options.trials or 60)
+    with tempfile.TemporaryDirectory() as folder:
+        report = disturb_with_what_is_needed(Path(folder), order, options.seed, trials=options.trials or 60)
     row = {"row": f"part with seed {options.seed}", **asdict(report), "faults": list(report.faults)}
     rows = [row]
     if "before" in options.extra:
@@ -40,4 +43,4 @@ def run(options: Options) -> Result:
     return Result(tuple(rows), summary, passed=faults == 0, settings={**counts, "lease_seconds": LEASE_SECONDS})
 
 
-DEFAULTS = {"kills": "40", "stops": "4", "restarts": "8", "stalls": "4"}
+DEFAULTS = {"kills": "40", "stops": "4", "restarts": "8", "stalls": "4", "disks": "0", "cuts": "0", "heads": "0"}

@@ -17,6 +17,9 @@ from .lock import DatabaseLock, lock_path
 
 WRITING, AUTOCOMMIT = "tilewright_writing", "tilewright_autocommit"
 
+SILENT_LINK = {"tcp_user_timeout": 5000, "keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
+"""A connection over TCP that is cut without a word is given up after some seconds (libpq, "Connection Parameters"; the
+first in ms). By default that takes many minutes, for which a request or a worker would hang."""
 IDLE_IN_TRANSACTION_SECONDS = 5
 """PostgreSQL ends the session of a process that stops for so long inside a transaction. Its locks would keep others
 from ending its leases."""
@@ -139,7 +142,7 @@ def _engine(url: URL, embedded: bool) -> Engine:
     given = url.query.get("options", "")
     options = [given] if isinstance(given, str) else list(given)
     options.append(f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_SECONDS}s")
-    arguments = {"connect_timeout": 3, "options": " ".join(filter(None, options))}
+    arguments = {"connect_timeout": 3, **SILENT_LINK, "options": " ".join(filter(None, options))}
     return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args=arguments)
 
 

@@ -5,7 +5,8 @@ first, so that tenants with work get seconds in the ratio of their weights. A te
 virtual time of those that run tasks: it can neither save time up nor owe any.
 
 A task that runs has been charged for little yet. Until it is, each unit that a tenant holds counts as ``UNIT_SECONDS``
-of work, so that several units which become free at once do not all go to the same tenant.
+of work, so that several units which become free at once do not all go to the same tenant. Half a unit more is added for
+each (the divisors of Webster's method of apportionment): without it, the whole units favour tenants of little weight.
 """
 
 from collections.abc import Sequence
@@ -91,7 +92,7 @@ def turn_query(targets: Sequence[str], executor: str) -> Select[Any]:
 
 
 def _turn(row: RowMapping) -> tuple[float, str]:
-    return (row["virtual_seconds"] + row["units"] * UNIT_SECONDS / row["weight"], row["name"])
+    return (row["virtual_seconds"] + (row["units"] + 0.5) * UNIT_SECONDS / row["weight"], row["name"])
 
 
 def load_tenants(connection: Connection) -> tuple[TenantRow, ...]:

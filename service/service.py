@@ -32,11 +32,12 @@ from .metrics import Metrics
 from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
+from .reaper import LeaseReaper
 from .relatives import RelativesView, relatives
 from .releases import Releases
 from .settings import Settings
 from .submit import checked, checked_key, continued, new_id
-from .task_worker_pool import TaskWorkerPool
+from .task_worker_pool import LOOKS_FOR_A_LEASE, TaskWorkerPool
 from .tuned_models import TunedModels
 from .views import (
     BestView,
@@ -102,6 +103,9 @@ class Service:
                 on_commit=self._notifier.notify,
                 on_trial=self.metrics_registry.trial,
             )
+        self._reaper: LeaseReaper | None = None
+        if not settings.run_jobs and not store.embedded:
+            self._reaper = LeaseReaper(store.fleet, settings.lease_seconds / LOOKS_FOR_A_LEASE, self._notifier.notify)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -126,6 +130,8 @@ class Service:
         self.interrupt()
         if self._task_workers is not None:
             self._task_workers.close()
+        if self._reaper is not None:
+            self._reaper.close()
         self._store.close()
 
     def interrupt(self) -> None:

@@ -21,7 +21,7 @@ from ..core.errors import StoreError, TilewrightError, WorkerLost
 from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from ..workers.losses import MachineLost
+from ..workers.losses import DriverLost, MachineLost, NodeLost
 from ..workers.main import die_with
 from . import logs, wiring
 from .lease_keeper import LOOK_SECONDS, LeaseKeeper, TaskStopped
@@ -178,7 +178,10 @@ class TaskWorker:
             log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
             self._close_executor()
             end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
-            self._suspect_unit(end.value)
+            if isinstance(lost, NodeLost | DriverLost):  # the unit may be well, and the cluster has to be found again
+                self.stopping.set()
+            else:
+                self._suspect_unit(end.value)
             self._give_back(lease, end, lost.message)
         except StoreError as away:
             self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)

@@ -35,6 +35,8 @@ SILENT_LEASES = 1.5
 """A worker that has said nothing for the time of so many leases is killed."""
 START_SECONDS = 120.0
 """A worker may take so long until it says something for the first time."""
+LOOKS_FOR_A_LEASE = 5
+"""In the time that a lease lasts, leases that ran out are looked for so often."""
 PROCESSES = 3
 """The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
 DRAIN_SECONDS = 120.0
@@ -115,12 +117,12 @@ class TaskWorkerPool:
 
     def _step(self) -> None:
         now, fleet = time.monotonic(), self._store.fleet
-        if now - self._reaped >= self._settings.lease_seconds / 5:
+        if now - self._reaped >= self._settings.lease_seconds / LOOKS_FOR_A_LEASE:
             fleet.reap()
             self._on_commit()  # it may have ended jobs, too, that nobody held a task of
             self._reaped = now
+        self._end_silent()
         for unit in self._monitor.units:
-            self._end_silent(unit)
             targets, executors = self._serves(unit), self._monitor.executors(unit)
             if self._may_start(unit) and fleet.has_ready(targets, executors):
                 setup = WorkerSetup(
@@ -133,12 +135,12 @@ class TaskWorkerPool:
         numbered = (f"{unit.device.target.kind}:{unit.ordinal}",) if self._store.embedded else ()
         return (*unit.classes, *numbered)
 
-    def _end_silent(self, unit: Unit) -> None:
-        """Kill a worker that says nothing any more, such as one that was stopped: its leases have run out."""
-        worker = self._workers.get(unit.uuid)
-        if worker is not None and worker.alive and worker.silent_seconds > SILENT_LEASES * self._settings.lease_seconds:
-            log.warning("silent task worker killed", unit=unit.uuid, silent_seconds=round(worker.silent_seconds, 1))
-            worker.kill()
+    def _end_silent(self) -> None:
+        """Kill workers that say nothing any more, such as one that was stopped: their leases have run out."""
+        for uuid, worker in self._workers.items():
+            if worker.alive and worker.silent_seconds > SILENT_LEASES * self._settings.lease_seconds:
+                log.warning("silent task worker killed", unit=uuid, silent_seconds=round(worker.silent_seconds, 1))
+                worker.kill()
 
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""

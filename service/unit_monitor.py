@@ -1,6 +1,7 @@
 """Says which units there are, and watches how they are.
 
-every LOOK_SECONDS     register the units that are there; what NVML accuses is quarantined
+every LOOK_SECONDS     register the units that are there; what NVML accuses is quarantined (in a cluster:
+                       every CLUSTER_LOOK_SECONDS)
 a suspect unit         is probed at once, and is ready again or quarantined
 a quarantined unit     is probed every PROBE_SECONDS where a probe may lift the reason; GOOD_PROBES release it
 """
@@ -24,8 +25,10 @@ from . import wiring
 from .settings import Settings
 
 LOOK_SECONDS = 10.0
-SEEN_SECONDS = 3 * LOOK_SECONDS
-"""For so long a unit counts as seen."""
+CLUSTER_LOOK_SECONDS = 20.0
+"""A look at a cluster starts a process here and one on each node, which costs each seconds of a processor."""
+SEEN_LOOKS = 3
+"""A unit counts as seen for the time of so many looks."""
 SUSPECT_SECONDS = 2.0
 """While a unit is suspect, or none was found yet, units are looked at so often."""
 PROBE_SECONDS = 300.0
@@ -84,7 +87,7 @@ class UnitMonitor:
                 pause = self._look(place, reports())
             except WorkerLost as lost:
                 log.warning("the units of a cluster are not known", error=lost.message)
-                self.problem = lost.message
+                self.problem, self._found[place] = lost.message, ()
                 pause = LOOK_SECONDS
             except StoreError as error:
                 log.error("units wait", error=error.message)
@@ -100,14 +103,15 @@ class UnitMonitor:
             # a unit of this host that is in the cluster as well is looked at here
             here = {unit.uuid for unit in self._found["local"]}
             reports = [report for report in reports if report.unit.uuid not in here]
-        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_SECONDS)
+        pause = LOOK_SECONDS if place == "local" else CLUSTER_LOOK_SECONDS
+        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_LOOKS * pause)
         if place == "local":
             self.found.set()
         rows = {row.unit.uuid: row for row in self._store.fleet.units()}
         for report in reports:
             self._judge(report, rows[report.unit.uuid])
         suspect = any(rows[report.unit.uuid].state is UnitState.SUSPECT for report in reports)
-        return SUSPECT_SECONDS if suspect else LOOK_SECONDS
+        return SUSPECT_SECONDS if suspect else pause
 
     def _judge(self, report: ProbeReport, row: UnitRow) -> None:
         state, reason = verdict(report.readings, idle=False)

@@ -18,6 +18,7 @@ from ..core.fleet import Unit
 from ..core.target import Profile, Target
 from .child_supervisor import WorkerSpec
 from .executor import Executor
+from .losses import NodeLost
 from .probe import local_unit
 from .ray_actor import Versions, node_of
 from .ray_builders import RayBuilderPool
@@ -82,7 +83,8 @@ class RayExecutor(Executor):
 def connect(address: str) -> bool:
     """Whether Ray had to be connected to: the cluster at ``address``, or a new one of this process where that is empty.
     A cluster that Ray starts for its own process demands a token by default (since 2.60); asking for it through the
-    environment would come too late, for Ray reads that when it is imported. Raises WorkerLost."""
+    environment would come too late, for Ray reads that when it is imported. Raises WorkerLost, which is a NodeLost
+    where a cluster does not answer or refuses this process."""
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that ray.init starts
@@ -91,7 +93,8 @@ def connect(address: str) -> bool:
         _knock(address)
         ray.init(address or "local", log_to_driver=False, configure_logging=False, **local)
     except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise WorkerLost(_why_no_cluster(address, error)) from error
+        lost = NodeLost if address else WorkerLost
+        raise lost(_why_no_cluster(address, error)) from error
     return True
 
 

@@ -4,15 +4,21 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from tilewright.tests.db.small_disk import small_disk
 
 NEEDED = ("initdb", "pg_ctl")
+UP_SECONDS = 60.0
+"""A server that had no room answers within so long once it has."""
 
 
 def programs() -> Path | None:
@@ -28,11 +34,12 @@ def programs() -> Path | None:
 class PostgresServer:
     """Is a running server. ``url`` makes an empty database and returns its address."""
 
-    def __init__(self, folder: Path, bin_folder: Path, durable: bool = False) -> None:
-        self._data = folder / "data"
+    def __init__(self, folder: Path, data: Path, bin_folder: Path, durable: bool, namespace: str) -> None:
+        self._data = data
         self._socket = folder
         self._bin = bin_folder
         self._fsync = "on" if durable else "off"
+        self._namespace = namespace
         self._databases = 0
 
     def url(self) -> str:
@@ -44,13 +51,45 @@ class PostgresServer:
         engine.dispose()
         return self._address(name)
 
+    def url_at(self, host: str, url: str) -> str:
+        """The address of a database for those who reach the server over the network at ``host``."""
+        return make_url(url).set(host=host, query={}).render_as_string(hide_password=False)
+
     def _address(self, name: str) -> str:
         return f"postgresql+psycopg://postgres@/{name}?host={self._socket}"
 
     def start(self) -> None:
         # there is no TCP; durability is PostgreSQL's own business, which tests are not about
-        options = f"-c listen_addresses='' -c unix_socket_directories={self._socket} -c fsync={self._fsync}"
-        run([self._bin / "pg_ctl", "-D", self._data, "-w", "-o", options, "-l", self._socket / "log", "start"])
+        listen = "*" if self._namespace else ""
+        options = f"-c listen_addresses='{listen}' -c unix_socket_directories={self._socket} -c fsync={self._fsync}"
+        options += " -c max_wal_size=64MB -c min_wal_size=32MB"
+        command: list[str | Path] = [self._bin / "pg_ctl", "-D", self._data, "-w", "-o", options]
+        run([*command, "-l", self._socket / "log", "start"], self._namespace)
+
+    def fill_disk(self, seconds: float) -> None:
+        """Leave the server no room on its disk for so long. It may end itself then, and is started again."""
+        filler = self._data.parent / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 20)):
+                pass
+        time.sleep(seconds)
+        filler.unlink()
+        end = time.monotonic() + UP_SECONDS
+        while not self._answers():
+            assert time.monotonic() < end, (self._socket / "log").read_text()[-4000:]
+            with suppress(AssertionError):  # it has begun to start by itself
+                self.start()
+
+    def _answers(self) -> bool:
+        engine = create_engine(self._address("postgres"))
+        try:
+            with engine.connect() as connection:
+                connection.exec_driver_sql("CREATE TEMPORARY TABLE room (i integer)")
+        except SQLAlchemyError:
+            return False
+        finally:
+            engine.dispose()
+        return True
 
     def processes(self) -> list[psutil.Process]:
         """The server and its children, the server first."""
@@ -62,19 +101,23 @@ class PostgresServer:
         run([self._bin / "pg_ctl", "-D", self._data, "-w", "-m", "immediate", "stop"])
 
 
-def run(command: list[str | Path]) -> None:
-    """Run a server program, as the user ``postgres`` when we are root (the server refuses to run as root)."""
+def run(command: list[str | Path], namespace: str = "") -> None:
+    """Run a server program, as the user ``postgres`` when we are root (the server refuses to run as root). In a network
+    ``namespace`` where one is named."""
     words = [str(word) for word in command]
     if os.geteuid() == 0:
         words = ["runuser", "-u", "postgres", "--", *words]
+    if namespace:
+        words = ["ip", "netns", "exec", namespace, *words]
     done = subprocess.run(words, capture_output=True, text=True, cwd="/", stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @contextmanager
-def server(durable: bool = False) -> Iterator[PostgresServer]:
-    """Start a server for the block, which waits for its disk if it is to be ``durable``. Skip the test where PostgreSQL
-    is not installed."""
+def server(durable: bool = False, mebibytes: int | None = None, namespace: str = "") -> Iterator[PostgresServer]:
+    """Start a server for the block, which waits for its disk if it is to be ``durable``; with ``mebibytes``, on a disk
+    of so much room; with ``namespace``, in that network, where it listens. Skip the test where PostgreSQL is not
+    installed."""
     bin_folder = programs()
     if bin_folder is None:
         pytest.skip("PostgreSQL is not installed")
@@ -84,12 +127,19 @@ def server(durable: bool = False) -> Iterator[PostgresServer]:
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
-        run([bin_folder / "initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
-        running = PostgresServer(folder, bin_folder, durable)
-        running.start()
-        try:
-            yield running
-        finally:
-            running.stop()
+        with nullcontext(folder) if mebibytes is None else small_disk(folder / "disk", mebibytes) as disk:
+            if os.geteuid() == 0:
+                shutil.chown(disk, "postgres", "postgres")
+            data = disk / "data"
+            run([bin_folder / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
+            if namespace:
+                with (data / "pg_hba.conf").open("a") as rules:
+                    rules.write("host all all 10.77.0.0/16 trust\n")
+            running = PostgresServer(folder, data, bin_folder, durable, namespace)
+            running.start()
+            try:
+                yield running
+            finally:
+                running.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,17 +7,22 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 
 from tilewright.core.streams import stream
+from tilewright.tests.db.database_network import DatabaseNetwork, database_network
 from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
-from tilewright.tests.service.killing import KillableServer, Observer
+from tilewright.tests.db.postgres import server as postgres_server
+from tilewright.tests.service.killing import KillableServer, Observer, free_port
+from tilewright.tests.service.ray_head import RayHead
 
 LEASE_SECONDS = 3.0
 END_SECONDS = 240.0
@@ -72,15 +77,24 @@ class FaultReport:
 class Disturber:
     """Does one fault at a time, drawn from ``draws``."""
 
-    def __init__(self, services: Services, postgres: PostgresServer, draws: np.random.Generator) -> None:
+    def __init__(
+        self,
+        services: Services,
+        postgres: PostgresServer,
+        draws: np.random.Generator,
+        network: DatabaseNetwork | None = None,
+        head: RayHead | None = None,
+    ) -> None:
         self._services = services
         self._postgres = postgres
         self._draws = draws
+        self._network = network
+        self._head = head
         self.done: Counter[str] = Counter()
 
     def fault(self, kind: str) -> None:
-        """Do a fault of this kind, one of KINDS."""
-        KINDS[kind](self)
+        """Do a fault of this kind, one of KINDS or FURTHER_KINDS."""
+        {**KINDS, **FURTHER_KINDS}[kind](self)
         self.done[kind] += 1
 
     def kill_service(self) -> None:
@@ -113,6 +127,25 @@ class Disturber:
         for process in reversed(processes):
             process.send_signal(signal.SIGCONT)
 
+    def fill_disk(self) -> None:
+        """Leave the database no room for a while."""
+        self._postgres.fill_disk(float(self._draws.uniform(0.5, 2 * LEASE_SECONDS)))
+
+    def cut_network(self) -> None:
+        """Cut one service, with its workers, off the database for a while, up to beyond the end of its leases."""
+        assert self._network is not None
+        link = int(self._draws.integers(len(self._services.servers)))
+        self._network.cut(link)
+        time.sleep(float(self._draws.uniform(0.5, 3 * LEASE_SECONDS)))
+        self._network.heal(link)
+
+    def lose_head(self) -> None:
+        """Kill the head of the Ray cluster, which is its only node, and start another one at its address."""
+        assert self._head is not None
+        self._head.kill()
+        time.sleep(float(self._draws.uniform(0.0, 2 * LEASE_SECONDS)))
+        self._head.start()
+
     def _signal(self, role: str, number: signal.Signals) -> psutil.Process | None:
         processes = self._services.processes(role)
         if not processes:
@@ -133,10 +166,45 @@ KINDS: Mapping[str, Callable[[Disturber], None]] = {
     "restart database": Disturber.restart_database,
     "stall database": Disturber.stall_database,
 }
+"""What needs nothing but the services and their database."""
+FURTHER_KINDS: Mapping[str, Callable[[Disturber], None]] = {
+    "fill disk": Disturber.fill_disk,
+    "cut network": Disturber.cut_network,
+    "lose head": Disturber.lose_head,
+}
+"""What needs a small disk, a network namespace, a Ray cluster."""
+DISK_MEBIBYTES = 256
+
+
+def disturb_with_what_is_needed(
+    folder: Path, kinds: list[str], seed: int, *, trials: int = 60, services: int = 3
+) -> FaultReport:
+    """Start a database, and what else the faults ``kinds`` need, and ``disturb``. Where there is a Ray cluster, every
+    second job goes there."""
+    with ExitStack() as stack:
+        network = stack.enter_context(database_network(services)) if "cut network" in kinds else None
+        room = DISK_MEBIBYTES if "fill disk" in kinds else None
+        postgres = stack.enter_context(
+            postgres_server(mebibytes=room, namespace="" if network is None else network.namespace)
+        )
+        head = None
+        if "lose head" in kinds:
+            head = stack.enter_context(RayHead(free_port()))
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setenv("TILEWRIGHT_RAY_ADDRESS", head.address)
+        return disturb(folder, postgres, kinds, seed, trials=trials, services=services, network=network, head=head)
 
 
 def disturb(
-    folder: Path, postgres: PostgresServer, kinds: list[str], seed: int, *, trials: int = 60, services: int = 3
+    folder: Path,
+    postgres: PostgresServer,
+    kinds: list[str],
+    seed: int,
+    *,
+    trials: int = 60,
+    services: int = 3,
+    network: DatabaseNetwork | None = None,
+    head: RayHead | None = None,
 ) -> FaultReport:
     """Run ``services`` services, and do the faults ``kinds`` in this order while jobs run; then judge."""
     began = time.monotonic()
@@ -144,13 +212,14 @@ def disturb(
     url = postgres.url()
     with migrated(url):
         pass
-    group = Services([KillableServer(url, folder / f"log-{n}", LEASE_SECONDS) for n in range(services)])
+    urls = [url if network is None else postgres.url_at(network.address(n), url) for n in range(services)]
+    group = Services([KillableServer(urls[n], folder / f"log-{n}", LEASE_SECONDS) for n in range(services)])
     for server in group.servers:
         server.start()
     for server in group.servers:
         server.wait_until_ready()
-    observer = Observer(group, trials, seed)
-    disturber = Disturber(group, postgres, draws)
+    observer = Observer(group, trials, seed, ("local",) if head is None else ("ray", "local"))
+    disturber = Disturber(group, postgres, draws, network, head)
     longest = 0.0
     try:
         for kind in kinds:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,6 +113,8 @@ class Observer:
     server: Answering
     trials: int
     seed: int
+    executors: Sequence[str] = ("local",)
+    """Jobs are given to these in turn."""
     seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
     """Idempotency key -> job, once the job was acknowledged."""
@@ -127,6 +129,7 @@ class Observer:
             "budget": {"trials": self.trials},
             "strategy": "random",
             "seed": self.seed + number,
+            "executor": self.executors[number % len(self.executors)],
             "fresh": True,
         }
         answer = self.server.ask("POST", "/v1/jobs", body, {"Idempotency-Key": key})

@@ -19,6 +19,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.target import Profile, Toolchain
 from tilewright.core.trial import Clocks, Timed, Trial
 from tilewright.db.store import RecordStore
+from tilewright.service import logs
 from tilewright.service.settings import Settings
 from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
 from tilewright.service.task_worker import TaskWorker, WorkerSetup
@@ -96,6 +97,7 @@ def simulated_unit(number: int) -> Unit:
 def work(url: str, number: int, trial_seconds: float) -> None:
     """Be the task worker of a simulated unit until there are no tasks for a while."""
     unit = simulated_unit(number)
+    logs.configure(Settings(database_url=url, log_level="error"))
     with RecordStore(url) as store:
         store.fleet.register_units([unit], seen_seconds=SEEN_SECONDS)
         setup = WorkerSetup(Settings(database_url=url), unit, False, unit.classes, ("local",), None)
