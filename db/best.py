@@ -65,7 +65,7 @@ def find_exact(
         found = connection.execute(_EXACT_ONE, {"workload_key": workload_keys[0], **parts})
     else:
         found = connection.execute(_EXACT_MANY, {"workload_keys": list(workload_keys), **parts})
-    return [AnswerRow(*row, device_key=device_key, toolchain_key=toolchain_key, profile=profile) for row in found]
+    return [AnswerRow(*(*row, device_key, toolchain_key, profile)) for row in found]
 
 
 def find_any(connection: Connection, workload_keys: Sequence[str]) -> list[AnswerRow]:
