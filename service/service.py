@@ -267,6 +267,11 @@ class Service:
         return found
 
     @property
+    def knows_itself(self) -> bool:
+        """Whether it is known what this machine is, so that ``conditions`` without a target need not find out."""
+        return "_local_identity" in self.__dict__
+
+    @property
     def embedded(self) -> bool:
         """Whether this process alone has the database open, so that a look-up waits for nobody."""
         return self._store.embedded
