@@ -196,7 +196,7 @@ class BatchLookupIn(ConditionsIn):
 
 
 def _names(given: object) -> object:
-    return given.split(",") if isinstance(given, str) else given
+    return [name for name in given.split(",") if name] if isinstance(given, str) else given
 
 
 class BestQuery(ConditionsIn):

@@ -293,6 +293,11 @@ class Service:
         return found
 
     @property
+    def knows_itself(self) -> bool:
+        """Whether it is known what this machine is, so that ``conditions`` without a target need not find out."""
+        return "_local_identity" in self.__dict__
+
+    @property
     def embedded(self) -> bool:
         """Whether this process alone has the database open, so that a look-up waits for nobody."""
         return self._store.embedded
@@ -345,12 +350,19 @@ class Service:
         name: str = "kernel",
         library: bool = False,
     ) -> ExportView:
-        """Return the schedule that ``explain`` would show as files, with a shared library if ``library``. ``name`` is
-        what its functions for other programs are called. Raises what ``explain`` raises, and InvalidParameter."""
-        return export(self._compilation_input(workload, schedule, record_id, target), name, library)
+        """Return a schedule as files, with a shared library if ``library``: that of the record, the one given, or the
+        best known. ``name`` is what its functions for other programs are called. Raises what ``explain`` raises,
+        NotFound where no schedule was measured, and InvalidParameter."""
+        return export(self._compilation_input(workload, schedule, record_id, target, measured=True), name, library)
 
     def _compilation_input(
-        self, workload: Workload | None, schedule: Schedule | None, record_id: int | None, target: str | None
+        self,
+        workload: Workload | None,
+        schedule: Schedule | None,
+        record_id: int | None,
+        target: str | None,
+        *,
+        measured: bool = False,
     ) -> CompilationInput:
         if record_id is not None:
             row = self._store.trial(valid_number(record_id, "record_id"))
@@ -364,7 +376,7 @@ class Service:
             wanted = Conditions.of(LocalIdentity.of(chosen), relax=RELAXABLE)
             (found,) = self._lookups.find([workload_key(workload)], wanted)
             best = convert.answer_view(found) if isinstance(found, Answer) else None
-        return compilation_input(workload, chosen, schedule=schedule, best=best)
+        return compilation_input(workload, chosen, schedule=schedule, best=best, measured=measured)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Return a workload that the database knows. Raises NotFound."""

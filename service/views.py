@@ -323,11 +323,16 @@ class FunctionView:
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """Holds a schedule as files. ``files`` maps names to contents."""
+    """Holds a schedule as files. ``files`` maps names to contents. The binary in them was built for this answer;
+    ``binary_sha256`` is its hash, and ``same_binary`` says whether it is the very one that the record ``record_id``
+    measured. It is None where the schedule was given, and is of no record."""
 
     workload_key: str
     schedule: Schedule
     files: Mapping[str, bytes]
+    record_id: int | None
+    binary_sha256: str
+    same_binary: bool | None
 
 
 @dataclass(frozen=True, slots=True)

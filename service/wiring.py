@@ -1,5 +1,6 @@
 """Joins the concrete parts: operators, sketches, code generation, devices, executors, search. No other file does."""
 
+import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
-from ..codegen.export import exported
+from ..codegen.export import DESCRIPTION_FILE, exported
 from ..codegen.layers import code_layers, linked_share
 from ..codegen.lowering import lowering_stages, sketch_of
 from ..codegen.matrix_use import matrix_use, operations_by_layer
@@ -316,6 +317,11 @@ def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
         b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers
     )
     return needed_bytes(workload), 2 * inputs + outputs, available_bytes()
+
+
+def binary_sha256(files: Mapping[str, bytes]) -> str:
+    """Return the hash of the machine code in an export, as records have it in their evidence."""
+    return str(json.loads(files[DESCRIPTION_FILE])["binary_sha256"])
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

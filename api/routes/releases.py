@@ -76,7 +76,7 @@ def channels(service: ServiceDependency) -> ChannelList:
 
 
 @router.get("/v1/channels/{channel}", operation_id="getChannel", responses=FINDS)
-def channel(channel: ChannelName, service: ServiceDependency) -> ChannelOut:
+def show(channel: ChannelName, service: ServiceDependency) -> ChannelOut:
     """Show a channel with its history."""
     return ChannelOut.model_validate(service.releases.channel(channel))
 

@@ -37,12 +37,6 @@ assert "sqlalchemy" not in sys.modules and "numpy" not in sys.modules
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    folder = tmp_path_factory.mktemp("releases")
-    return Settings(database_url=f"sqlite:///{folder}/tilewright.sqlite3", run_jobs=False, release_key=KEY)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
 def two(client: Client, store: RecordStore) -> Iterator[tuple[str, str]]:
     """Two releases: in the second one workload is twice as fast, one is new, and the others are the same."""
     with pytest.raises(Missing):
