@@ -46,6 +46,7 @@ from .functions import (
     sin,
     sqrt,
     tanh,
+    within,
 )
 from .workload import Axis, Reducer, Stage, Workload
 
@@ -86,6 +87,7 @@ __all__ = [
     "sqrt",
     "sum",
     "tanh",
+    "within",
     "workload",
 ]
 
