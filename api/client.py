@@ -25,6 +25,7 @@ from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .client_lookups import LookupMethods, Task, expression_body
+from .client_releases import ReleaseMethods
 from .fleet_responses import (
     AttemptList,
     AttemptOut,
@@ -73,7 +74,7 @@ def operator_task(operator: str, parameters: Mapping[str, object] | None = None)
     return ExpressionIn(operator=operator, parameters=dict(parameters or {}))
 
 
-class Client(LookupMethods):
+class Client(LookupMethods, ReleaseMethods):
     """Connects to a service. Threads may share a client. Close it, or use it in a ``with``.
 
     ``token`` is what a service that has one wants to see. ``retries`` is how often a call is repeated after a

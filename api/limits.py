@@ -22,6 +22,7 @@ NAME_PATTERN = r"^[A-Za-z0-9_.-]{1,64}$"
 TARGET_PATTERN = r"^[A-Za-z0-9_.:+-]{1,64}$"
 UNIT_PATTERN = r"^[A-Za-z0-9_.:+-]{1,64}$"
 FUNCTION_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,63}$"
+CHANNEL_PATTERN = r"^[a-z]{1,16}$"
 KEY_PATTERN = r"^[0-9a-f]{64}$"
 IDEMPOTENCY_KEY_PATTERN = r"^[!-~]{1,64}$"
 MAX_ID = (1 << 63) - 1

@@ -192,7 +192,7 @@ class BatchLookupIn(ConditionsIn):
 
 
 def _names(given: object) -> object:
-    return given.split(",") if isinstance(given, str) else given
+    return [name for name in given.split(",") if name] if isinstance(given, str) else given
 
 
 class BestQuery(ConditionsIn):
@@ -204,6 +204,23 @@ class BestQuery(ConditionsIn):
         max_length=3,
         description="Which parts may give way where no record matches all, with commas between them.",
     )
+
+
+class ReleaseIn(RequestModel):
+    """Names a release to make, and whose best schedules it has; without conditions it has those of all."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "2026-11"}]})
+
+    name: Name
+    device_key: Key | None = None
+    toolchain_key: Key | None = None
+    profile: Name | None = Field(default=None, description="Measuring profile, like warm-v1.")
+
+
+class PromotionIn(RequestModel):
+    """Names the release that a channel is to point to."""
+
+    release: Name
 
 
 class ExplainIn(ExpressionIn):

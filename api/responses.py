@@ -327,6 +327,11 @@ class ExportOut(ResponseModel):
     files: Annotated[dict[str, str], BeforeValidator(_encoded)] = Field(
         description="Maps each file's name to its content in base64."
     )
+    record_id: int | None = Field(default=None, description="The record whose schedule this is, if it is of one.")
+    binary_sha256: str = Field(default="", description="The hash of the machine code, which was built for this answer.")
+    same_binary: bool | None = Field(
+        default=None, description="Whether it is the very binary that the record measured; null without a record."
+    )
 
 
 class ExplanationOut(ResponseModel):

@@ -23,7 +23,9 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
         takes_body = self.body_field is not None
         described = (self.openapi_extra or {}).get("parameters", [])
-        known = {field.alias for field in self.dependant.query_params} | {field["name"] for field in described}
+        known = {field.alias for field in self.dependant.query_params} | {
+            field["name"] for field in described if field["in"] == "query"
+        }
 
         async def handle(request: Request) -> Response:
             if request.scope["query_string"]:

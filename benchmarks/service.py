@@ -1,175 +1,235 @@
-"""What a best-schedule look-up costs with 100,000 records in SQLite. Bar: under 0.5 ms of server CPU each.
+"""What look-ups cost the server, by the CPU time of its process, and what they cost in a bundle.
 
-``service``: the look-up itself, as a program in the same process makes it. ``http``: the whole request on a running
-server, by the CPU time of the server's process. Both over random workloads, half with all identity parts given, and
-``relaxed`` rows where the record is of another toolchain or device than asked for.
+Bars: at least 3,000 look-ups for a CPU-second on SQLite and 1,500 on PostgreSQL, hits and misses alike; 40,000 keys in
+batches; the 99 % quantile under 20 ms at half of that load; under 2 microseconds in a bundle from C and 20 from Python;
+and with 1,000,000 records less than 1.3 times what it is with 10,000. Every request shows a token, and workloads are
+drawn uniformly.
+
+``--trials`` is how many look-ups of each kind are sent. ``--set records=10000,1000000`` and
+``--set databases=sqlite,postgresql`` say what is measured; a machine without PostgreSQL takes sqlite alone.
 """
 
-import http.client
 import json
+import os
+import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import median
 
 import psutil
-from sqlalchemy import insert
 
+from benchmarks.http_load import get, post, send
+from benchmarks.service_records import CONDITIONS, fill, key_of
 from benchmarks.suite import Options, Result
-from tilewright.core.budget import Budget
-from tilewright.core.record import MeasuredOn
-from tilewright.core.schedule import Schedule
+from tilewright.api.client import Client
 from tilewright.core.streams import stream
-from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
-from tilewright.core.trial import Clocks, Evidence, Timed, Trial
-from tilewright.db.catalog import keep_device, keep_toolchain, keep_workload
-from tilewright.db.rows import NewJob, NewTrial
-from tilewright.db.store import RecordStore
-from tilewright.db.tables import trials
-from tilewright.db.task import task_of
-from tilewright.db.trials import columns_of
-from tilewright.service.service import Service
-from tilewright.service.settings import Settings
-from tilewright.service.views import BestView
-from tilewright.te.operators import OPERATORS
+from tilewright.service.bundle import HEADER, Bundle
+from tilewright.tests.db.postgres import server as postgres
 from tilewright.tests.service.killing import KillableServer
 
-RECORDS, WORKLOADS, LOOKUPS = 100_000, 1_000, 3_000
-LIMIT_MS = 0.5
+TOKEN, RELEASE_KEY = "a-token-of-a-benchmark", "a-release-key-of-a-benchmark"
+LOOKUPS, BATCHES, KEYS, FOUND = 20_000, 60, 1_000, 200_000
+HALF_LOAD_SECONDS = 10.0
+FEWEST = {"sqlite": 3_000.0, "postgresql": 1_500.0}
+FEWEST_KEYS, MOST_P99_MS, MOST_GROWTH, MOST_C_US, MOST_PYTHON_US = 40_000.0, 20.0, 1.3, 2.0, 20.0
+C_READER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include "tilewright_bundle.h"
+/* reader FILE DEVICE TOOLCHAIN PROFILE KEYS REPEATS: prints nanoseconds for each look-up, and how many hit */
+int main(int count, char **a) {
+    FILE *file = fopen(a[1], "rb"), *keys = fopen(a[5], "rb");
+    if (count < 7 || !file || !keys) return 9;
+    fseek(file, 0, SEEK_END);
+    size_t bytes = (size_t)ftell(file), length, n = 0, hits = 0;
+    rewind(file);
+    char *data = malloc(bytes), *names = malloc(65 * 1000000u);
+    if (!data || !names || fread(data, 1, bytes, file) != bytes) return 9;
+    while (n < 1000000u && fscanf(keys, "%64s", names + 65 * n) == 1) n++;
+    tilewright_bundle bundle;
+    if (tilewright_bundle_open(&bundle, data, bytes, NULL, 0)) return 8;
+    long at = tilewright_bundle_conditions(&bundle, a[2], a[3], a[4]);
+    struct timespec start, end;
+    const char *json;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    for (int i = 0; i < atoi(a[6]); i++)
+        for (size_t k = 0; k < n; k++)
+            hits += (size_t)tilewright_bundle_find(&bundle, at, names + 65 * k, &json, &length);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    double ns = 1e9 * (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec);
+    printf("%.1f %zu\n", ns / (double)(n * (size_t)atoi(a[6])), hits);
+    return 0;
+}
+"""
 
 
 def run(options: Options) -> Result:
-    records = options.trials or RECORDS
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tilewright.sqlite3"
-        settings = Settings(database_url=f"sqlite:///{path}", run_jobs=False)
-        with Service.open(settings) as service:
-            here = service.default_device
-            assert here is not None, "this machine has no device"
-        started = time.perf_counter()
-        keys = fill(settings.database_url, records, here)
-        fill_seconds = time.perf_counter() - started
-        rows = [
-            row
-            for row in (*_in_process(settings, keys, here, options), *_over_http(path, keys, options))
-            if fnmatch(str(row["row"]), options.rows)
-        ]
-        size = path.stat().st_size
-    slowest = max((float(str(row["cpu_ms"])) for row in rows), default=0.0)
-    summary = {"records": records, "slowest_ms": slowest, "fill_seconds": fill_seconds, "file_bytes": size}
-    settings_used = {"records": records, "workloads": WORKLOADS, "lookups": LOOKUPS}
-    return Result(tuple(rows), summary, passed=slowest < LIMIT_MS, settings=settings_used)
-
-
-def fill(url: str, records: int, here: MeasuredOn) -> Sequence[str]:
-    """Records of matmuls of many shapes: on this device, an older toolchain of it, and another device."""
-    draws = stream(0, "fill")
-    older = Toolchain({**here.toolchain.components, "tilewright": "older"})
-    other = DeviceInfo("Some other CPU", Target("llvm", "x86-64"), {"cores": 64.0})
-    places = [
-        here,
-        MeasuredOn(here.device, older, here.profile),
-        MeasuredOn(here.device, here.toolchain, Profile("cold")),
-        MeasuredOn(other, here.toolchain, here.profile),
+    sizes = [int(size) for size in options.extra.get("records", "10000,1000000").split(",")]
+    databases = options.extra.get("databases", "sqlite,postgresql").split(",")
+    rows = [
+        row
+        for database in databases
+        for size in sizes
+        for row in _measured(database, size, options)
+        if fnmatch(str(row["row"]), options.rows)
     ]
-    tasks = []
-    for number in range(WORKLOADS):
-        shape: dict[str, object] = {"m": 8 + number, "n": 64, "k": 32}
-        tasks.append(task_of(OPERATORS["matmul"].workload(shape), "matmul", shape))
-    with RecordStore(url) as store:
-        new = NewJob("filled", "succeeded", tuple(tasks), Budget(), "random", 0, "llvm", "local", "warm")
-        job, _ = store.create_job(new)
-        with store.database.writing() as connection:
-            workloads = [keep_workload(connection, task) for task in tasks]
-            nouns = [(keep_device(connection, on.device), keep_toolchain(connection, on.toolchain)) for on in places]
-            rows = []
-            for number in range(records):
-                task, sequence = number % WORKLOADS, number // WORKLOADS
-                # a third of the workloads have records of one place only: a look-up may have to relax to find them
-                place = task % 4 if task % 3 == 0 else int(draws.integers(4))
-                knobs: dict[str, int | str] = {"tile_m": sequence, "tile_n": 8, "unroll": 4, "order": "ijk"}
-                trial = Trial(
-                    Schedule.of("cpu_loops", 1, knobs),
-                    Timed(tuple(1e-5 * (1 + draws.random(7))), 10),
-                    Clocks(0.001, 0.02, 0.003, 0.01, 0.001),
-                    Evidence(1, 0.25, 1e-5, 1e-5, True, True, 1e-5, "0" * 64, 4096, {"load_average_1min": 0.5}),
-                )
-                kept = NewTrial("filled", task, sequence, "", places[place], trial, 0.1 * number)
-                rows.append(columns_of(kept, job.number, workloads[task], *nouns[place]))
-            connection.execute(insert(trials), rows)
-    return [task.workload_key for task in tasks]
+    growth = _growth(rows, min(sizes), max(sizes))
+    met = all(bool(row["met"]) for row in rows) and all(factor < MOST_GROWTH for factor in growth.values())
+    summary = {"growth": growth, "most_growth": MOST_GROWTH, "rows": len(rows)}
+    return Result(
+        tuple(rows),
+        summary,
+        met,
+        settings={"records": sizes, "databases": databases, "lookups": options.trials or LOOKUPS},
+    )
 
 
-def _in_process(
-    settings: Settings, keys: Sequence[str], here: MeasuredOn, options: Options
-) -> Sequence[dict[str, object]]:
-    draws = stream(options.seed, "lookups")
-    wanted = [keys[int(i)] for i in draws.integers(len(keys), size=LOOKUPS)]
-    parts = (here.device.key, here.toolchain.key, str(here.profile))
-    with Service.open(settings) as service:
-
-        def best(key: str, device: str | None, toolchain: str | None, profile: str | None) -> BestView:
-            return service.best(key, device_key=device, toolchain_key=toolchain, profile=profile)
-
-        exact = [key for key in wanted if best(key, *parts).match == ("exact",)]
-        relaxed = [key for key in wanted if key not in set(exact)]
-
-        def look(which: Sequence[str], *given: str | None) -> Callable[[], None]:
-            def looks() -> None:
-                for key in which:
-                    best(key, *given)
-
-            return looks
-
-        return [
-            _row("service exact", len(exact), *_cpu_seconds(look(exact, *parts))),
-            _row("service exact, this machine by default", len(exact), *_cpu_seconds(look(exact, None, None, None))),
-            _row("service relaxed", len(relaxed), *_cpu_seconds(look(relaxed, *parts))),
-        ]
+def _growth(rows: Sequence[dict[str, object]], small: int, large: int) -> dict[str, float]:
+    """Return how much dearer each kind of look-up is with the most records than with the fewest."""
+    costs = {str(row["row"]): float(str(row["cpu_us"])) for row in rows if "cpu_us" in row}
+    found = {}
+    for name, cost in costs.items():
+        other = name.replace(f" {small} ", f" {large} ")
+        if other != name and other in costs:
+            found[name.replace(f" {small} ", " ")] = costs[other] / cost
+    return found
 
 
-def _cpu_seconds(work: Callable[[], None]) -> tuple[float, float]:
-    work()
-    cpu, wall = time.process_time(), time.perf_counter()
-    work()
-    return time.process_time() - cpu, time.perf_counter() - wall
+def _measured(database: str, records: int, options: Options) -> list[dict[str, object]]:
+    with tempfile.TemporaryDirectory() as name, _database(database, Path(name)) as url:
+        started = time.perf_counter()
+        workloads = fill(url, records, options.seed)
+        filled = time.perf_counter() - started
+        with _server(url, Path(name)) as server:
+            rows = _look_ups(server, database, records, workloads, options)
+            if database == "sqlite":
+                rows += _bundle(server, Path(name), records, workloads, options)
+        for row in rows:
+            row["fill_seconds"] = filled
+    return rows
 
 
-def _over_http(path: Path, keys: Sequence[str], options: Options) -> Sequence[dict[str, object]]:
-    draws = stream(options.seed, "requests")
-    wanted = [keys[int(i)] for i in draws.integers(len(keys), size=LOOKUPS)]
-    server = KillableServer(f"sqlite:///{path}", path.with_suffix(".log"))
-    server.start()
+@contextmanager
+def _database(kind: str, folder: Path) -> Iterator[str]:
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/tilewright.sqlite3"
+        return
+    with postgres() as running:
+        yield running.url()
+
+
+@contextmanager
+def _server(url: str, folder: Path) -> Iterator[KillableServer]:
+    chosen = {"TOKEN": TOKEN, "RELEASE_KEY": RELEASE_KEY, "RUN_JOBS": "false", "LOG_LEVEL": "warning"}
+    before = dict(os.environ)
+    os.environ.update({f"TILEWRIGHT_{name}": value for name, value in chosen.items()})
+    server = KillableServer(url, folder / "server.log")
     try:
+        server.start()
         server.wait_until_ready()
-        assert server.process is not None
-        process = psutil.Process(server.process.pid)
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-
-        def asks() -> None:
-            for key in wanted:
-                connection.request("GET", f"/v1/schedules/best?workload_key={key}")
-                answer = connection.getresponse()
-                body = answer.read()
-                assert answer.status == 200, body
-                assert json.loads(body)["workload_key"] == key
-
-        asks()
-        before, wall = process.cpu_times(), time.perf_counter()
-        asks()
-        after = process.cpu_times()
-        cpu = after.user + after.system - before.user - before.system
-        return [_row("http", len(wanted), cpu, time.perf_counter() - wall)]
+        yield server
     finally:
         server.kill()
+        os.environ.clear()
+        os.environ.update(before)
 
 
-def _row(name: str, count: int, cpu_seconds: float, wall_seconds: float) -> dict[str, object]:
-    return {
-        "row": name,
-        "lookups": count,
-        "cpu_ms": 1e3 * cpu_seconds / count,
-        "wall_ms": 1e3 * wall_seconds / count,
-        "limit_ms": LIMIT_MS,
+def _look_ups(
+    server: KillableServer, database: str, records: int, workloads: int, options: Options
+) -> list[dict[str, object]]:
+    assert server.process is not None
+    process = psutil.Process(server.process.pid)
+    draws = stream(options.seed, "lookups")
+    lookups = options.trials or LOOKUPS
+    parts = "&".join(f"{name}={value}" for name, value in CONDITIONS.items())
+
+    def path(key: str) -> bytes:
+        return get(f"/v1/schedules/best?workload_key={key}&{parts}", TOKEN)
+
+    hits = [path(key_of(int(n))) for n in draws.integers(workloads, size=lookups)]
+    misses = [path(key_of(-1 - int(n))) for n in draws.integers(1 << 40, size=lookups)]
+    batches = []
+    for _ in range(BATCHES):
+        keys = [key_of(int(n)) for n in draws.integers(workloads, size=KEYS)]
+        body = json.dumps({"workload_keys": keys, **CONDITIONS}).encode()
+        batches.append(post("/v1/schedules/batch_lookup", body, TOKEN))
+    rows = []
+    for name, requests, keys_each, status, fewest in (
+        ("hit", hits, 1, 200, FEWEST[database]),
+        ("miss", misses, 1, 404, FEWEST[database]),
+        ("batch", batches, KEYS, 200, FEWEST_KEYS),
+    ):
+        send(server.port, requests[: len(requests) // 4])
+        before = process.cpu_times()
+        load = send(server.port, requests, connections=16 if keys_each == 1 else 2)
+        after = process.cpu_times()
+        assert load.statuses == {status: len(requests)}, load.statuses
+        cpu = after.user + after.system - before.user - before.system
+        cost = cpu / (len(requests) * keys_each)
+        row: dict[str, object] = {
+            "row": f"{database} {records} {name}",
+            "cpu_us": 1e6 * cost,
+            "per_cpu_second": 1 / cost,
+        }
+        rows.append({**row, "fewest": fewest, "met": 1 / cost >= fewest})
+    rows.append(_half_load(server, f"{database} {records} half load", hits, FEWEST[database] / 2))
+    return rows
+
+
+def _half_load(server: KillableServer, name: str, requests: Sequence[bytes], rate: float) -> dict[str, object]:
+    count = int(rate * HALF_LOAD_SECONDS)
+    sent = [requests[number % len(requests)] for number in range(count)]
+    load = send(server.port, sent, connections=32, rate=rate)
+    p50, p99 = (1e3 * load.quantile(share) for share in (0.5, 0.99))
+    row: dict[str, object] = {"row": name, "rate": rate, "p50_ms": p50, "p99_ms": p99}
+    return {**row, "most_ms": MOST_P99_MS, "met": p99 < MOST_P99_MS}
+
+
+def _bundle(
+    server: KillableServer, folder: Path, records: int, workloads: int, options: Options
+) -> list[dict[str, object]]:
+    file = folder / "all.bundle"
+    with Client(f"http://127.0.0.1:{server.port}", token=TOKEN, timeout_seconds=600.0) as client:
+        started = time.perf_counter()
+        release = client.freeze("all")
+        frozen = time.perf_counter() - started
+        client.fetch_bundle("all", file, key=RELEASE_KEY.encode())
+    draws = stream(options.seed, "bundle")
+    keys = [key_of(int(n)) for n in draws.integers(workloads, size=FOUND)]
+    about: dict[str, object] = {
+        "entries": release.entries,
+        "bundle_bytes": release.bundle_bytes,
+        "freeze_seconds": frozen,
     }
+    place = tuple(CONDITIONS.values())
+    with Bundle.open(file) as bundle:
+        costs = []
+        for _ in range(3):
+            cpu = time.process_time()
+            for key in keys:
+                bundle.find(key, *place)
+            costs.append((time.process_time() - cpu) / len(keys))
+        assert all(bundle.find(key, *place) is not None for key in keys[:1000])
+    python = 1e6 * median(costs)
+    rows = [
+        {"row": f"bundle {records} python", "cpu_us": python, "most_us": MOST_PYTHON_US, "met": python < MOST_PYTHON_US}
+    ]
+    compiler = shutil.which("cc")
+    if compiler is not None:
+        (folder / "reader.c").write_text(C_READER)
+        (folder / "keys").write_text("\n".join(keys))
+        reader = folder / "reader"
+        command = [compiler, "-O2", f"-I{HEADER.parent}", str(folder / "reader.c"), "-o", str(reader)]
+        subprocess.run(command, check=True)
+        told = subprocess.run([reader, file, *place, folder / "keys", "5"], capture_output=True, text=True, check=True)
+        ns, hits = told.stdout.split()
+        assert int(hits) == 5 * len(keys)
+        c_us = float(ns) / 1e3
+        rows.append({"row": f"bundle {records} c", "cpu_us": c_us, "most_us": MOST_C_US, "met": c_us < MOST_C_US})
+    return [{**row, **about} for row in rows]

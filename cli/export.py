@@ -45,7 +45,12 @@ def export(
     except OSError as error:
         raise InvalidParameter(f"cannot write to {folder}: {error.strerror}", field="folder") from error
     if given.as_json:
-        given.print_json({"folder": str(folder), "files": sorted(exported.files)})
+        about = exported.model_dump(include={"record_id", "binary_sha256", "same_binary"})
+        given.print_json({"folder": str(folder), "files": sorted(exported.files), **about})
         return
     for file in sorted(exported.files):
         given.console.print(str(folder / file), soft_wrap=True)
+    if exported.record_id is not None:
+        same = {True: "the same binary as", False: "another binary than", None: "maybe another binary than"}
+        told = f"built anew; {same[exported.same_binary]} the one that record {exported.record_id} measured"
+        given.console.print(told, soft_wrap=True)

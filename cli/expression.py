@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from ..api.client import Task, operator_task
+from ..api.client import operator_task
+from ..api.client_lookups import Task
 from ..core.errors import InvalidParameter, InvalidWorkload
 from ..te.json import workload_from_json
 

@@ -22,6 +22,7 @@ from . import (
     operators,
     queue,
     records,
+    release,
     serve,
     tenants,
     tune,
@@ -53,6 +54,7 @@ app.add_typer(model.app, name="model")
 app.add_typer(workers.app, name="workers")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(records.app, name="records")
+app.add_typer(release.app, name="release")
 app.add_typer(db.app, name="db")
 
 

@@ -1,5 +1,6 @@
 """Exports a schedule as files for use without Tilewright: source, machine code, and how to call it."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -30,10 +31,12 @@ def exported(
 def _description(
     workload: Workload, target: Target, schedule: Schedule, binary: CompiledKernel, package: Package
 ) -> dict[str, object]:
-    """Return how to call what is in a package, and where it comes from."""
+    """Return how to call what is in a package, and where it comes from. ``binary_sha256`` is what a record that
+    measures this binary has as evidence."""
     return {
         "entry": package.entry,
         "format": binary.format,
+        "binary_sha256": hashlib.sha256(binary.code).hexdigest(),
         "target": target.to_json(),
         "toolchain": dict(binary.toolchain.components),
         "parameters": [

@@ -7,10 +7,12 @@ equal times the schedule's key decides, and then the record's id.
 
 import json
 import math
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Result, Select, Table, bindparam, delete, func, select, tuple_
+from sqlalchemy import Connection, Select, Table, bindparam, delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.sql.elements import ColumnElement
@@ -49,6 +51,7 @@ _ONE = best_records.c.workload_key == bindparam("workload_key")
 _MANY = best_records.c.workload_key.in_(bindparam("workload_keys", expanding=True))
 _PARTS = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
 _EXACT_ONE: Select[Any] = select(*_ANSWER).where(_ONE, _is_on())
+_EXACT_ONE_SQLITE = str(_EXACT_ONE.compile(dialect=sqlite.dialect(paramstyle="named")))
 _EXACT_MANY: Select[Any] = select(*_ANSWER).where(_MANY, _is_on())
 _ANY: Select[Any] = (
     select(*_ANSWER, *_PARTS).join(measured_on, measured_on.c.id == best_records.c.measured_on).where(_MANY)
@@ -59,13 +62,25 @@ def find_exact(
     connection: Connection, workload_keys: Sequence[str], device_key: str, toolchain_key: str, profile: str
 ) -> list[AnswerRow]:
     """Return what is kept of these workloads under these conditions: one row for each sketch and version."""
-    parts = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
-    found: Result[Any]
+    parts: dict[str, Any] = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
     if len(workload_keys) == 1:
-        found = connection.execute(_EXACT_ONE, {"workload_key": workload_keys[0], **parts})
-    else:
-        found = connection.execute(_EXACT_MANY, {"workload_keys": list(workload_keys), **parts})
-    return [AnswerRow(*row, device_key, toolchain_key, profile) for row in found]
+        return _find_one(connection, {**parts, "workload_key": workload_keys[0]})
+    found = connection.execute(_EXACT_MANY, {"workload_keys": list(workload_keys), **parts})
+    return [AnswerRow(*(*row, device_key, toolchain_key, profile)) for row in found]
+
+
+def _find_one(connection: Connection, wanted: dict[str, Any]) -> list[AnswerRow]:
+    """Find one workload. On SQLite the driver is asked directly, because SQLAlchemy takes several times as long as this
+    statement. Where the driver fails, SQLAlchemy runs it again and says why in its own way."""
+    rows: Iterable[Any] | None = None
+    driver = connection.connection.driver_connection
+    if isinstance(driver, sqlite3.Connection):
+        with suppress(sqlite3.Error):
+            rows = driver.execute(_EXACT_ONE_SQLITE, wanted).fetchall()
+    if rows is None:
+        rows = connection.execute(_EXACT_ONE, wanted)
+    place = (wanted["device_key"], wanted["toolchain_key"], wanted["profile"])
+    return [AnswerRow(*(*row, *place)) for row in rows]
 
 
 def find_any(connection: Connection, workload_keys: Sequence[str]) -> list[AnswerRow]:

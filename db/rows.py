@@ -114,6 +114,36 @@ class AnswerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseRow:
+    """Holds a release without its bundle. ``sha256`` is the hash of the bundle's content."""
+
+    number: int
+    name: str
+    created_at: str
+    sha256: str
+    entries: int
+    bundle_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionRow:
+    """Says that a channel began to point to a release. ``how`` is ``promoted`` or ``rolled back``."""
+
+    release: str
+    how: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelRow:
+    """Holds a channel with the releases that it pointed to, the present one first."""
+
+    name: str
+    pinned: bool
+    history: tuple[PromotionRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TransferRow:
     """Says what the fastest schedule of ``served`` loses where ``asked`` is the fastest: 0.1 is a tenth."""
 

@@ -27,6 +27,7 @@ from .leases import guard_task
 from .lock import LockHolder, lock_path, read_holder
 from .models import insert_model, newest_model
 from .recording import record_remeasurement, record_trial
+from .release_store import ReleaseStore
 from .rows import (
     AnswerRow,
     EventRow,
@@ -71,6 +72,7 @@ class RecordStore:
         """
         self.database = Database(parse_url(url))
         self.fleet = FleetStore(self.database)
+        self.releases = ReleaseStore(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)

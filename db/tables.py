@@ -328,6 +328,36 @@ best_records = Table(
     Index(None, "record_id"),
 )
 
+releases = Table(
+    "releases",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("created_at", TIME, nullable=False),
+    Column("sha256", KEY, nullable=False),
+    Column("entries", Integer, nullable=False),
+    Column("bundle", LargeBinary, nullable=False),
+)
+
+channels = Table(
+    "channels",
+    metadata,
+    Column("name", String(16), primary_key=True),
+    Column("pinned", Boolean, nullable=False, server_default=false()),
+)
+
+# every release that a channel ever pointed to; the last one is present
+promotions = Table(
+    "promotions",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("channel", ForeignKey("channels.name"), nullable=False),
+    Column("release", ForeignKey("releases.number"), nullable=False),
+    Column("how", String(16), nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Index(None, "channel", "number"),
+)
+
 events = Table(
     "events",
     metadata,

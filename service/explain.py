@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from ..core.errors import UnsupportedTarget
+from ..core.errors import NotFound, UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.trial import Outcome, Timed
@@ -20,13 +20,15 @@ from .views import BestView, Explanation, ExportView, Section
 
 @dataclass(frozen=True, slots=True)
 class CompilationInput:
-    """This is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and how
-    the schedule's trial ended, if it had one."""
+    """This is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and the
+    record of the schedule, if it has one, with how its trial ended and the hash of the binary that was measured."""
 
     workload: Workload
     schedule: Schedule
     compiled_for: MeasuredOn
     outcome: Outcome | None = None
+    record_id: int | None = None
+    binary_key: str | None = None
 
 
 def compilation_input(
@@ -36,26 +38,35 @@ def compilation_input(
     schedule: Schedule | None = None,
     record: TrialRow | None = None,
     best: BestView | None = None,
+    measured: bool = False,
 ) -> CompilationInput:
-    """Choose the schedule: that of ``record``, or ``schedule``, or ``best``, or the first of the space.
+    """Choose the schedule: that of ``record``, or ``schedule``, or ``best``, or the first of the space; with
+    ``measured`` this last one is no choice, and raises NotFound.
 
     Code is made for ``compiled_for``, also when the record was measured on another device. Raises UnsupportedTarget.
     """
     if compiled_for is None:
         raise UnsupportedTarget("this machine has no device to generate code for", field="target")
     if record is not None:
-        return CompilationInput(workload, record.record.trial.schedule, compiled_for, record.record.trial.outcome)
+        trial = record.record.trial
+        known = (record.record.id, trial.evidence.binary_key)
+        return CompilationInput(workload, trial.schedule, compiled_for, trial.outcome, *known)
     if schedule is not None:
         return CompilationInput(workload, schedule, compiled_for)
     if best is not None and wiring.fits(workload, compiled_for.device.target, best.schedule):
-        return CompilationInput(workload, best.schedule, compiled_for, Timed((best.seconds,)))
+        known = (best.record_id, best.evidence.binary_key)
+        return CompilationInput(workload, best.schedule, compiled_for, Timed((best.seconds,)), *known)
+    if measured:
+        raise NotFound("no measured schedule of this workload is known for this device", field="schedule")
     return CompilationInput(workload, wiring.first_schedule(workload, compiled_for.device.target), compiled_for)
 
 
 def export(given: CompilationInput, name: str, library: bool) -> ExportView:
     """Return the schedule as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
     files = wiring.files_of(given.workload, given.compiled_for.device.target, given.schedule, name, library)
-    return ExportView(workload_key(given.workload), given.schedule, files)
+    made = wiring.binary_sha256(files)
+    same = None if given.binary_key is None else made == given.binary_key
+    return ExportView(workload_key(given.workload), given.schedule, files, given.record_id, made, same)
 
 
 def explain(store: RecordStore, given: CompilationInput) -> Explanation:

@@ -30,6 +30,7 @@ from .metrics import Metrics
 from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
+from .releases import Releases
 from .settings import Settings
 from .submit import checked, checked_key, new_id
 from .task_worker_pool import TaskWorkerPool
@@ -84,6 +85,8 @@ class Service:
         self._store = store
         sketches = wiring.sketch_versions()
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
+        self.releases = Releases(store.releases, sketches, settings)
+        """The use cases of releases and channels."""
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
         self.fleet = Fleet(store.fleet, self._changed)
@@ -93,7 +96,9 @@ class Service:
         self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
-                settings.model_copy(update={"token": None}),  # workers speak to the database, never to the API
+                settings.model_copy(
+                    update={"token": None, "release_key": None}
+                ),  # workers speak to the database, never to the API
                 store,
                 poll_seconds=POLL_SECONDS,
                 on_commit=self._notifier.notify,
@@ -268,6 +273,11 @@ class Service:
         return found
 
     @property
+    def knows_itself(self) -> bool:
+        """Whether it is known what this machine is, so that ``conditions`` without a target need not find out."""
+        return "_local_identity" in self.__dict__
+
+    @property
     def embedded(self) -> bool:
         """Whether this process alone has the database open, so that a look-up waits for nobody."""
         return self._store.embedded
@@ -320,12 +330,19 @@ class Service:
         name: str = "kernel",
         library: bool = False,
     ) -> ExportView:
-        """Return the schedule that ``explain`` would show as files, with a shared library if ``library``. ``name`` is
-        what its functions for other programs are called. Raises what ``explain`` raises, and InvalidParameter."""
-        return export(self._compilation_input(workload, schedule, record_id, target), name, library)
+        """Return a schedule as files, with a shared library if ``library``: that of the record, the one given, or the
+        best known. ``name`` is what its functions for other programs are called. Raises what ``explain`` raises,
+        NotFound where no schedule was measured, and InvalidParameter."""
+        return export(self._compilation_input(workload, schedule, record_id, target, measured=True), name, library)
 
     def _compilation_input(
-        self, workload: Workload | None, schedule: Schedule | None, record_id: int | None, target: str | None
+        self,
+        workload: Workload | None,
+        schedule: Schedule | None,
+        record_id: int | None,
+        target: str | None,
+        *,
+        measured: bool = False,
     ) -> CompilationInput:
         if record_id is not None:
             row = self._store.trial(valid_number(record_id, "record_id"))
@@ -339,7 +356,7 @@ class Service:
             wanted = Conditions.of(LocalIdentity.of(chosen), relax=RELAXABLE)
             (found,) = self._lookups.find([workload_key(workload)], wanted)
             best = convert.answer_view(found) if isinstance(found, Answer) else None
-        return compilation_input(workload, chosen, schedule=schedule, best=best)
+        return compilation_input(workload, chosen, schedule=schedule, best=best, measured=measured)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Return a workload that the database knows. Raises NotFound."""

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
         default=None,
         description="the secret that clients show; a service beyond this machine's loopback address needs one",
     )
+    release_key: Annotated[SecretStr, AfterValidator(_checked_token)] | None = Field(
+        default=None, description="the secret that releases are signed with; whoever verifies a bundle has it too"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")

@@ -304,11 +304,16 @@ class FunctionView:
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """Holds a schedule as files. ``files`` maps names to contents."""
+    """Holds a schedule as files. ``files`` maps names to contents. The binary in them was built for this answer;
+    ``binary_sha256`` is its hash, and ``same_binary`` says whether it is the very one that the record ``record_id``
+    measured. It is None where the schedule was given, and is of no record."""
 
     workload_key: str
     schedule: Schedule
     files: Mapping[str, bytes]
+    record_id: int | None
+    binary_sha256: str
+    same_binary: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +359,67 @@ class DeviceView:
     info: DeviceInfo
     key: str
     present: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseView:
+    """Describes a release: best schedules that are frozen under a name. ``sha256`` is the hash of what is in its
+    bundle."""
+
+    name: str
+    created_at: str
+    sha256: str
+    entries: int
+    bundle_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedEntry:
+    """Says what is other for one workload under some conditions. ``before_seconds`` is None where it was added, and
+    ``after_seconds`` where it was removed. ``speedup`` is how often the old time holds the new one."""
+
+    workload_key: str
+    device_key: str
+    toolchain_key: str
+    profile: str
+    before_seconds: float | None
+    after_seconds: float | None
+    speedup: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDiff:
+    """Says what is other in the release ``name`` than in ``against``. The lists are cut where they are long; of the
+    changes the greatest speed-ups come first."""
+
+    name: str
+    against: str
+    added: int
+    removed: int
+    changed: int
+    same: int
+    added_entries: tuple[ChangedEntry, ...]
+    removed_entries: tuple[ChangedEntry, ...]
+    changed_entries: tuple[ChangedEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionView:
+    """Says that a channel began to point to a release. ``how`` is ``promoted`` or ``rolled back``."""
+
+    release: str
+    how: str
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """Shows a channel: the release that it points to, and those before, the newest first."""
+
+    name: str
+    release: str | None
+    pinned: bool
+    history: tuple[PromotionView, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Joins the concrete parts: operators, sketches, code generation, devices, executors, search. No other file does."""
 
+import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..codegen.backend import LaunchConfig, Packaging, Resources
-from ..codegen.export import exported
+from ..codegen.export import DESCRIPTION_FILE, exported
 from ..codegen.lowering import lowering_stages, sketch_of
 from ..codegen.matrix_use import matrix_use
 from ..codegen.memory_traffic import accessed_bytes
@@ -287,6 +288,11 @@ def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, 
     """Return a schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
     InvalidParameter."""
     return exported(workload, target, schedule, Packaging(name, library))
+
+
+def binary_sha256(files: Mapping[str, bytes]) -> str:
+    """Return the hash of the machine code in an export, as records have it in their evidence."""
+    return str(json.loads(files[DESCRIPTION_FILE])["binary_sha256"])
 
 
 def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:

@@ -63,7 +63,8 @@ async def best(request: Request) -> Response:
         raise RequestValidationError([{**e, "loc": ("query", *e["loc"])} for e in error.errors()]) from error
     service: Service = request.app.state.service
     key = asked.workload_key
-    if asked.relax or asked.target is not None:
+    incomplete = None in (asked.device_key, asked.toolchain_key, asked.profile)
+    if asked.relax or asked.target is not None or (incomplete and not service.knows_itself):
         found = await run_in_threadpool(_find, service, asked)
     elif service.embedded:  # one look into an index of a file waits for nobody
         (found,) = service.look_up([key], service.conditions(**asked.parts()))

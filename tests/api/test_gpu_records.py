@@ -60,7 +60,9 @@ def test_a_product_by_other_instructions_than_it_should_have_is_said_loudly(clie
 
 
 def test_it_is_exported_as_files(client: Client, record: int) -> None:
-    files = client.export_record(record).files
+    exported = client.export_record(record)
+    files = exported.files
+    assert exported.record_id == record and exported.same_binary is not True  # its evidence names another binary
     assert b64decode(files["kernel.cubin"]).startswith(b"\x7fELF")
     same = client.export(operator_task("softmax", SOFTMAX), target="cuda:sm_90a")
     assert same.files["kernel.cu"] == files["kernel.cu"]  # the best known one

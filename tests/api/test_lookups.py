@@ -22,12 +22,13 @@ from tilewright.core.trial import Clocks, Evidence, Timed, Trial
 from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewTask, NewTrial
 from tilewright.db.store import RecordStore
-from tilewright.service.expected_loss import FEWEST_PAIRS, estimate
+from tilewright.service.expected_loss import FEWEST_PAIRS, LossEstimates, estimate
 from tilewright.service.identity import who_am_i
 from tilewright.service.lookup import Answer, Conditions, Miss
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
+from tilewright.service.wiring import sketch_versions
 from tilewright.tests.api.filled import HERE, VERSION, keep_job, operator_task
 from tilewright.tests.api.serving import running
 from tilewright.tests.db.postgres import server
@@ -132,12 +133,11 @@ def test_many_are_looked_up_at_once(http: httpx2.Client, store: RecordStore) -> 
 def test_the_expected_loss_is_that_of_pairs_of_held_out_records(http: httpx2.Client, store: RecordStore) -> None:
     """Both profiles have timed both schedules of 30 workloads, and each is the best of one: three in five lose nothing
     by the other's choice, one a tenth, one a half."""
-    for n in range(30):
-        warm_of_cold = 1e-6 * (1.0, 1.0, 1.0, 1.1, 1.5)[n % 5]
-        found = [(HERE, 1, 1e-6), (HERE, 2, warm_of_cold), (COLD, 1, 3e-6), (COLD, 2, 2e-6)]
-        keep(store, f"pairs{n}", [operator_task("matmul", {"m": 4, "n": 4, "k": 200 + n})], found)
-    with Service(Settings(database_url=str(store.database.url), run_jobs=False), store) as service:
-        estimates = service._lookups._expected_loss("llvm", frozenset({"profile"}))
+    for n, warm_of_cold in enumerate((1.0, 1.0, 1.0, 1.1, 1.5)):
+        found = [(HERE, 1, 1e-6), (HERE, 2, 1e-6 * warm_of_cold), (COLD, 1, 3e-6), (COLD, 2, 2e-6)]
+        tasks = [operator_task("matmul", {"m": 4, "n": 4, "k": 200 + 6 * n + k}) for k in range(6)]
+        keep(store, f"pairs{n}", tasks, found)
+    estimates = LossEstimates(store, sketch_versions()).expected_loss("llvm", frozenset({"profile"}))
     assert estimates.pairs >= 60 and estimates.low == 0.0 and estimates.median == 0.0
     assert estimates.high == pytest.approx(0.5)
 
@@ -186,7 +186,7 @@ def shared() -> Iterator[Service]:
 def test_look_ups_of_one_moment_share_a_statement_of_a_servers_database(
     shared: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks = [task_of(n) for n in range(8)]
+    tasks = [task_of(n) for n in range(1, 9)]
     keep(shared._store, "shared", tasks, [(HERE, 1, 2e-6)])
     asked_for: list[int] = []
     look_up = shared.look_up

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.core.errors import UnsupportedTarget
+from tilewright.core.errors import NotFound, UnsupportedTarget
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.schedule.sketches import sketches_for
@@ -72,7 +72,11 @@ def test_an_export_holds_source_machine_code_and_how_to_call_it(service: Service
 def test_for_a_processor_it_is_llvm_ir_and_an_object(service: Service) -> None:
     workload = OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8})
     with service:
-        files = service.export(workload).files
+        with pytest.raises(NotFound, match="no measured schedule"):  # nobody vouches for any
+            service.export(workload)
+        export = service.export(workload, service.explain(workload).schedule)
+    files = export.files
+    assert export.record_id is None and export.same_binary is None and len(export.binary_sha256) == 64
     assert set(files) == {"kernel.ll", "kernel.s", "kernel.o", "kernel.h", "kernel.json"}
     assert b"void tilewright_kernel(const float *A, const float *B, float *C);" in files["kernel.h"]
     told = json.loads(files["kernel.json"])

@@ -43,7 +43,7 @@ def device_of(service: Service, best: BestView) -> DeviceInfo:
 def test_the_best_schedule_of_every_workload_is_served_under_todays_names(service: Service) -> None:
     for job in (*jobs(service, "cuda"), *jobs(service, "llvm")):
         (task,) = job.tasks
-        best = service.best(task.workload_key, device_key=job.device_key)
+        best = service.best(task.workload_key, device_key=job.device_key, relax=("profile", "toolchain"))
         assert best.match in (("exact",), ("toolchain",), ("profile",), ("profile", "toolchain")), best.match
         assert best.schedule.sketch in SKETCHES and best.schedule.version == SKETCHES[best.schedule.sketch].version
         assert task.best is not None and best.seconds == task.best.seconds

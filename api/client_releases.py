@@ -1,0 +1,94 @@
+"""The part of the Python client for releases."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx2
+from pydantic import BaseModel
+
+from ..service.bundle import Bundle
+from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseOut, ReleasePage
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class ReleaseMethods:
+    """Is the part of ``Client`` that makes, compares and fetches releases."""
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx2.Response:
+        raise NotImplementedError
+
+    def _pages(self, path: str, model: type[Model], query: Mapping[str, object]) -> Iterator[Model]:
+        raise NotImplementedError
+
+    def freeze(
+        self,
+        name: str,
+        *,
+        device_key: str | None = None,
+        toolchain_key: str | None = None,
+        profile: str | None = None,
+    ) -> ReleaseOut:
+        """Make a release of the best schedules that are known now. Raises Contradiction when the name is taken."""
+        parts = {"name": name, "device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+        body = {part: value for part, value in parts.items() if value is not None}
+        return ReleaseOut.model_validate_json(self._send("POST", "/v1/releases", json=body).content)
+
+    def releases(self) -> Iterator[ReleaseOut]:
+        """Yield all releases, newest first."""
+        for page in self._pages("/v1/releases", ReleasePage, {}):
+            yield from page.releases
+
+    def release_named(self, name: str) -> ReleaseOut:
+        """Return a release."""
+        return ReleaseOut.model_validate_json(self._send("GET", _path(name)).content)
+
+    def compare(self, name: str, against: str) -> ReleaseDiffOut:
+        """Return what is other in a release than in another one."""
+        answer = self._send("GET", f"{_path(name)}/diff", params={"against": against})
+        return ReleaseDiffOut.model_validate_json(answer.content)
+
+    def fetch_bundle(self, name: str, file: Path, *, key: bytes | None = None) -> ReleaseOut:
+        """Write the bundle of a release to a file, once it was found to be whole and, with a ``key``, signed with it.
+        Raises BadBundle, and then writes nothing."""
+        release = self.release_named(name)
+        data = self._send("GET", f"{_path(name)}/bundle").content
+        Bundle(data, key=key, sha256=release.sha256)
+        made = file.with_name(f"{file.name}.part")
+        made.write_bytes(data)
+        made.replace(file)
+        return release
+
+    def channels(self) -> tuple[ChannelOut, ...]:
+        """Return the channels with the releases that they point to."""
+        return ChannelList.model_validate_json(self._send("GET", "/v1/channels").content).channels
+
+    def channel(self, name: str) -> ChannelOut:
+        """Return a channel."""
+        return ChannelOut.model_validate_json(self._send("GET", f"/v1/channels/{quote(name, safe='')}").content)
+
+    def promote(self, channel: str, release: str) -> ChannelOut:
+        """Let a channel point to a release. Raises Contradiction where it may not."""
+        return self._change(channel, "promote", json={"release": release})
+
+    def roll_back(self, channel: str) -> ChannelOut:
+        """Let a channel point to the release before the present one."""
+        return self._change(channel, "rollback")
+
+    def pin(self, channel: str) -> ChannelOut:
+        """Pin a channel to the release that it points to."""
+        return self._change(channel, "pin")
+
+    def unpin(self, channel: str) -> ChannelOut:
+        """Let a channel take other releases again."""
+        return self._change(channel, "unpin")
+
+    def _change(self, channel: str, verb: str, **options: Any) -> ChannelOut:
+        answer = self._send("POST", f"/v1/channels/{quote(channel, safe='')}/{verb}", **options)
+        return ChannelOut.model_validate_json(answer.content)
+
+
+def _path(name: str) -> str:
+    return f"/v1/releases/{quote(name, safe='')}"

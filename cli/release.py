@@ -1,0 +1,175 @@
+"""``tilewright release`` freezes best schedules under a name, and leads releases through channels."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ..api.release_responses import ChangedEntryOut, ChannelOut, ReleaseOut
+from ..core.errors import InvalidParameter, NotFound
+from ..service.bundle import HEADER, Bundle
+from .context import CommandContext
+
+app = typer.Typer(help="Freeze best schedules under a name; compare, promote and fetch such releases.")
+Name = Annotated[str, typer.Argument(help="The release's name.")]
+Channel = Annotated[str, typer.Argument(help="canary or stable.")]
+
+
+@app.command("make")
+def make(
+    context: typer.Context,
+    name: Name,
+    device: Annotated[str | None, typer.Option(help="Only of the device with this key.")] = None,
+    toolchain: Annotated[str | None, typer.Option(help="Only of the toolchain with this key.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Only of this measuring profile.")] = None,
+) -> None:
+    """Freeze the best schedules that are known now. A release never changes."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        made = client.freeze(name, device_key=device, toolchain_key=toolchain, profile=profile)
+    _show_releases(given, [made])
+
+
+@app.command("list")
+def list_releases(context: typer.Context) -> None:
+    """List releases, newest first."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        _show_releases(given, list(client.releases()))
+
+
+@app.command("diff")
+def diff(context: typer.Context, name: Name, against: Annotated[str, typer.Argument(help="An older one.")]) -> None:
+    """Say what is other in a release than in another one."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        found = client.compare(name, against)
+    if given.as_json:
+        given.print_json(found)
+        return
+    given.console.print(f"{found.changed} changed, {found.added} added, {found.removed} removed, {found.same} the same")
+    given.console.print(_changes(found.changed_entries))
+
+
+@app.command("fetch")
+def fetch(
+    context: typer.Context,
+    name: Name,
+    file: Annotated[Path, typer.Argument(help="Where the bundle goes.")],
+    header: Annotated[bool, typer.Option("--header", help="Write the reader for C beside it.")] = False,
+) -> None:
+    """Write a release as one file that answers look-ups without a service. With TILEWRIGHT_RELEASE_KEY its signature
+    is checked."""
+    given: CommandContext = context.obj
+    secret = given.settings.release_key
+    try:
+        with given.client() as client:
+            key = None if secret is None else secret.get_secret_value().encode()
+            release = client.fetch_bundle(name, file, key=key)
+        if header:
+            file.with_name(HEADER.name).write_bytes(HEADER.read_bytes())
+    except OSError as error:
+        raise InvalidParameter(f"cannot write {file}: {error.strerror}", field="file") from error
+    _show_releases(given, [release])
+
+
+@app.command("find")
+def find(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A bundle.")],
+    workload_key: Annotated[str, typer.Argument(help="A workload key.")],
+    target: Annotated[str, typer.Option(help="Which device of this machine: llvm, cuda, cuda:1.")] = "llvm",
+) -> None:
+    """Look a schedule up in a bundle, without a service, for this machine."""
+    from ..service.identity import who_am_i  # it loads the code generators
+
+    given: CommandContext = context.obj
+    me, secret = who_am_i(target), given.settings.release_key
+    try:
+        bundle = Bundle.open(file, key=None if secret is None else secret.get_secret_value().encode())
+    except OSError as error:
+        raise InvalidParameter(f"cannot read {file}: {error.strerror}", field="file") from error
+    with bundle:
+        found = bundle.find(workload_key, me.device_key or "", me.toolchain_key or "", me.profile)
+    if found is None:
+        raise NotFound("the bundle has no schedule of this workload for this device, toolchain and profile")
+    given.console.print_json(json.dumps(found))
+
+
+@app.command("channels")
+def channels(context: typer.Context) -> None:
+    """Show which releases the channels point to."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        _show_channels(given, client.channels())
+
+
+@app.command("promote")
+def promote(context: typer.Context, channel: Channel, name: Name) -> None:
+    """Let a channel point to a release. The channel stable takes what canary has pointed to."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        _show_channels(given, [client.promote(channel, name)])
+
+
+@app.command("rollback")
+def roll_back(context: typer.Context, channel: Channel) -> None:
+    """Let a channel point to the release before the present one."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        _show_channels(given, [client.roll_back(channel)])
+
+
+@app.command("pin")
+def pin(context: typer.Context, channel: Channel) -> None:
+    """Pin a channel to the release that it points to."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        _show_channels(given, [client.pin(channel)])
+
+
+@app.command("unpin")
+def unpin(context: typer.Context, channel: Channel) -> None:
+    """Let a channel take other releases again."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        _show_channels(given, [client.unpin(channel)])
+
+
+def _show_releases(given: CommandContext, releases: Iterable[ReleaseOut]) -> None:
+    if given.as_json:
+        given.print_json([release.model_dump(mode="json") for release in releases])
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("release", "schedules", "bytes", "created", "SHA-256"):
+        table.add_column(column, no_wrap=True)
+    for release in releases:
+        size = str(release.bundle_bytes)
+        table.add_row(release.name, str(release.entries), size, release.created_at[:19], release.sha256)
+    given.console.print(table)
+
+
+def _show_channels(given: CommandContext, channels: Iterable[ChannelOut]) -> None:
+    if given.as_json:
+        given.print_json([channel.model_dump(mode="json") for channel in channels])
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("channel", "release", "pinned", "before"):
+        table.add_column(column)
+    for channel in channels:
+        before = ", ".join(at.release for at in channel.history[1:4])
+        table.add_row(channel.name, channel.release or "-", "yes" if channel.pinned else "no", before)
+    given.console.print(table)
+
+
+def _changes(entries: Iterable[ChangedEntryOut]) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for column in ("workload", "before", "after", "speed-up"):
+        table.add_column(column, justify="left" if column == "workload" else "right", no_wrap=True)
+    for entry in entries:
+        times = (f"{1e6 * (s or 0.0):.4g} µs" for s in (entry.before_seconds, entry.after_seconds))
+        table.add_row(entry.workload_key, *times, f"{entry.speedup:.3f}" if entry.speedup else "-")
+    return table

@@ -1,0 +1,210 @@
+/* Reads a bundle of Tilewright: the best schedules of a release, in one file.
+ *
+ *     tilewright_bundle bundle;
+ *     if (tilewright_bundle_open(&bundle, data, bytes, key, key_bytes) == TILEWRIGHT_BUNDLE_OK) {
+ *         long at = tilewright_bundle_conditions(&bundle, device_key, toolchain_key, profile);
+ *         const char *json; size_t length;
+ *         if (at >= 0 && tilewright_bundle_find(&bundle, at, workload_key, &json, &length)) ...
+ *     }
+ *
+ * `data` is the whole file, in memory or mapped, and stays there while the bundle is used. Nothing is allocated, and
+ * threads may share a bundle. service/bundle.py says what the file holds. Needs C99.
+ */
+#ifndef TILEWRIGHT_BUNDLE_H
+#define TILEWRIGHT_BUNDLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    TILEWRIGHT_BUNDLE_OK = 0,
+    TILEWRIGHT_BUNDLE_MALFORMED = 1, /* it is no bundle of this version, or it was cut */
+    TILEWRIGHT_BUNDLE_CHANGED = 2,   /* its content is not what was released */
+    TILEWRIGHT_BUNDLE_FORGED = 3     /* it was not signed with this key */
+};
+
+typedef struct {
+    const unsigned char *data, *places, *index;
+    uint64_t bytes, entries, conditions;
+} tilewright_bundle;
+
+enum { TILEWRIGHT_HEADER = 128, TILEWRIGHT_PLACE = 112, TILEWRIGHT_ENTRY = 48 };
+
+typedef struct {
+    uint32_t state[8];
+    uint64_t bytes;
+    unsigned char block[64];
+} tilewright_sha256;
+
+static inline uint32_t tilewright_rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
+
+static inline void tilewright_sha256_block(tilewright_sha256 *s, const unsigned char *p) {
+    static const uint32_t k[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+        0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+        0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+        0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+        0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+        0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+    uint32_t w[64], v[8];
+    for (int i = 0; i < 16; i++)
+        w[i] = (uint32_t)p[4 * i] << 24 | (uint32_t)p[4 * i + 1] << 16 | (uint32_t)p[4 * i + 2] << 8 | p[4 * i + 3];
+    for (int i = 16; i < 64; i++) {
+        uint32_t a = w[i - 15], b = w[i - 2];
+        w[i] = w[i - 16] + w[i - 7] + (tilewright_rotate(a, 7) ^ tilewright_rotate(a, 18) ^ a >> 3) +
+               (tilewright_rotate(b, 17) ^ tilewright_rotate(b, 19) ^ b >> 10);
+    }
+    memcpy(v, s->state, sizeof v);
+    for (int i = 0; i < 64; i++) {
+        uint32_t e = v[4], a = v[0];
+        uint32_t t = v[7] + k[i] + w[i] + ((e & v[5]) ^ (~e & v[6])) +
+                     (tilewright_rotate(e, 6) ^ tilewright_rotate(e, 11) ^ tilewright_rotate(e, 25));
+        uint32_t u = (tilewright_rotate(a, 2) ^ tilewright_rotate(a, 13) ^ tilewright_rotate(a, 22)) +
+                     ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+        memmove(v + 1, v, 7 * sizeof *v);
+        v[4] += t;
+        v[0] = t + u;
+    }
+    for (int i = 0; i < 8; i++) s->state[i] += v[i];
+}
+
+static inline void tilewright_sha256_begin(tilewright_sha256 *s) {
+    static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    memcpy(s->state, first, sizeof first);
+    s->bytes = 0;
+}
+
+static inline void tilewright_sha256_add(tilewright_sha256 *s, const void *data, uint64_t bytes) {
+    const unsigned char *p = (const unsigned char *)data;
+    while (bytes) {
+        size_t filled = (size_t)(s->bytes % 64), n = 64 - filled < bytes ? 64 - filled : (size_t)bytes;
+        if (n == 64) {
+            tilewright_sha256_block(s, p);
+        } else {
+            memcpy(s->block + filled, p, n);
+            if (filled + n == 64) tilewright_sha256_block(s, s->block);
+        }
+        s->bytes += n, p += n, bytes -= n;
+    }
+}
+
+static inline void tilewright_sha256_end(tilewright_sha256 *s, unsigned char digest[32]) {
+    unsigned char tail[72] = {0x80};
+    uint64_t bits = 8 * s->bytes;
+    size_t pad = 64 - (size_t)((s->bytes + 8) % 64);
+    for (int i = 0; i < 8; i++) tail[pad + (size_t)i] = (unsigned char)(bits >> (56 - 8 * i));
+    tilewright_sha256_add(s, tail, pad + 8);
+    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)));
+}
+
+/* HMAC-SHA256 of 32 bytes (RFC 2104). */
+static inline void tilewright_hmac(const void *key, size_t key_bytes, const unsigned char in[32], unsigned char out[32]) {
+    unsigned char pad[64] = {0};
+    tilewright_sha256 s;
+    if (key_bytes > 64) {
+        tilewright_sha256_begin(&s), tilewright_sha256_add(&s, key, key_bytes), tilewright_sha256_end(&s, pad);
+    } else if (key_bytes) {
+        memcpy(pad, key, key_bytes);
+    }
+    for (int i = 0; i < 64; i++) pad[i] ^= 0x36;
+    tilewright_sha256_begin(&s), tilewright_sha256_add(&s, pad, 64), tilewright_sha256_add(&s, in, 32);
+    tilewright_sha256_end(&s, out);
+    for (int i = 0; i < 64; i++) pad[i] ^= 0x36 ^ 0x5c;
+    tilewright_sha256_begin(&s), tilewright_sha256_add(&s, pad, 64), tilewright_sha256_add(&s, out, 32);
+    tilewright_sha256_end(&s, out);
+}
+
+static inline uint64_t tilewright_number(const unsigned char *p, int bytes) {
+    uint64_t value = 0;
+    for (int i = bytes - 1; i >= 0; i--) value = value << 8 | p[i];
+    return value;
+}
+
+/* Open a bundle that lies in memory and check all of it. Without a `key` (NULL) its content is checked against the hash
+ * that it has itself, which finds damage and no forgery. Returns a TILEWRIGHT_BUNDLE_ code. */
+static inline int tilewright_bundle_open(tilewright_bundle *b, const void *data, size_t bytes, const void *key,
+                                         size_t key_bytes) {
+    const unsigned char *p = (const unsigned char *)data;
+    unsigned char digest[32], signature[32], differ = 0;
+    tilewright_sha256 s;
+    if (bytes < TILEWRIGHT_HEADER || memcmp(p, "TWBUNDLE", 8) || tilewright_number(p + 8, 8) != 1 ||
+        tilewright_number(p + 16, 8) != bytes)
+        return TILEWRIGHT_BUNDLE_MALFORMED;
+    tilewright_sha256_begin(&s);
+    tilewright_sha256_add(&s, p, 64);
+    tilewright_sha256_add(&s, p + TILEWRIGHT_HEADER, bytes - TILEWRIGHT_HEADER);
+    tilewright_sha256_end(&s, digest);
+    if (memcmp(digest, p + 64, 32)) return TILEWRIGHT_BUNDLE_CHANGED;
+    if (key != NULL) {
+        tilewright_hmac(key, key_bytes, digest, signature);
+        for (int i = 0; i < 32; i++) differ |= (unsigned char)(signature[i] ^ p[96 + i]);
+        if (differ) return TILEWRIGHT_BUNDLE_FORGED;
+    }
+    uint64_t manifest = tilewright_number(p + 40, 8), places = tilewright_number(p + 32, 8);
+    uint64_t entries = tilewright_number(p + 24, 8), left = bytes - TILEWRIGHT_HEADER;
+    if (manifest > left || manifest % 8) return TILEWRIGHT_BUNDLE_MALFORMED;
+    left -= manifest;
+    if (places > left / TILEWRIGHT_PLACE) return TILEWRIGHT_BUNDLE_MALFORMED;
+    left -= places * TILEWRIGHT_PLACE;
+    if (entries > left / TILEWRIGHT_ENTRY) return TILEWRIGHT_BUNDLE_MALFORMED;
+    b->data = p, b->bytes = bytes, b->entries = entries, b->conditions = places;
+    b->places = p + TILEWRIGHT_HEADER + manifest;
+    b->index = b->places + places * TILEWRIGHT_PLACE;
+    return TILEWRIGHT_BUNDLE_OK;
+}
+
+static inline int tilewright_digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Read a key of 64 hexadecimal digits; 0 where it is none. */
+static inline int tilewright_key(const char *text, unsigned char key[32]) {
+    for (int i = 0; i < 32; i++) {
+        int high = tilewright_digit(text[2 * i]), low = high < 0 ? -1 : tilewright_digit(text[2 * i + 1]);
+        if (low < 0) return 0;
+        key[i] = (unsigned char)(high << 4 | low);
+    }
+    return 1;
+}
+
+/* Return the number of the conditions of a look-up, or -1 where the bundle has none such. Call it once. */
+static inline long tilewright_bundle_conditions(const tilewright_bundle *b, const char *device_key,
+                                                const char *toolchain_key, const char *profile) {
+    unsigned char wanted[96] = {0};
+    size_t length = strlen(profile);
+    if (length > 32 || !tilewright_key(device_key, wanted) || !tilewright_key(toolchain_key, wanted + 32)) return -1;
+    memcpy(wanted + 64, profile, length);
+    for (uint64_t i = 0; i < b->conditions; i++)
+        if (!memcmp(b->places + i * TILEWRIGHT_PLACE, wanted, 96)) return (long)i;
+    return -1;
+}
+
+/* Find the best schedule of a workload: 1, with the JSON of its record (not terminated), or 0 where there is none. */
+static inline int tilewright_bundle_find(const tilewright_bundle *b, long conditions, const char *workload_key,
+                                         const char **json, size_t *length) {
+    unsigned char wanted[32];
+    if (conditions < 0 || (uint64_t)conditions >= b->conditions || !tilewright_key(workload_key, wanted)) return 0;
+    const unsigned char *place = b->places + (uint64_t)conditions * TILEWRIGHT_PLACE;
+    uint64_t low = tilewright_number(place + 96, 8), high = tilewright_number(place + 104, 8);
+    if (low > high || high > b->entries) return 0;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        const unsigned char *entry = b->index + middle * TILEWRIGHT_ENTRY;
+        int order = memcmp(wanted, entry, 32);
+        if (order == 0) {
+            uint64_t offset = tilewright_number(entry + 32, 8), bytes = tilewright_number(entry + 40, 8);
+            if (offset > b->bytes || bytes > b->bytes - offset) return 0;
+            *json = (const char *)b->data + offset, *length = (size_t)bytes;
+            return 1;
+        }
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,156 @@
+"""A bundle answers as what it was made from, in Python and in C, and a changed byte is found wherever it is."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.core.errors import TilewrightError
+from tilewright.service.bundle import HEADER, BadBundle, Bundle, BundleEntry, write_bundle
+
+KEY = b"a secret of more than sixteen characters"
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "tilewright_bundle.h"
+
+/* reader FILE KEY: lines "DEVICE TOOLCHAIN PROFILE WORKLOAD" in, records out; the code of open is the exit status */
+int main(int count, char **arguments) {
+    FILE *file = fopen(arguments[1], "rb");
+    if (file == NULL || count < 3) return 9;
+    fseek(file, 0, SEEK_END);
+    size_t bytes = (size_t)ftell(file), length;
+    rewind(file);
+    char *data = malloc(bytes + 1), device[65], toolchain[65], profile[40], workload[65];
+    if (data == NULL || fread(data, 1, bytes, file) != bytes) return 9;
+    tilewright_bundle bundle;
+    const char *key = arguments[2][0] ? arguments[2] : NULL;
+    int code = tilewright_bundle_open(&bundle, data, bytes, key, strlen(arguments[2]));
+    if (code != TILEWRIGHT_BUNDLE_OK) return code;
+    while (scanf("%64s %64s %39s %64s", device, toolchain, profile, workload) == 4) {
+        const char *json = "-";
+        length = 1;
+        tilewright_bundle_find(&bundle, tilewright_bundle_conditions(&bundle, device, toolchain, profile), workload,
+                               &json, &length);
+        printf("%.*s\n", (int)length, json);
+    }
+    free(data);
+    return 0;
+}
+"""
+
+
+def key_of(text: object) -> str:
+    return hashlib.sha256(repr(text).encode()).hexdigest()
+
+
+def entries(count: int) -> list[BundleEntry]:
+    made = []
+    for place in range(3):
+        for number in range(count * place):
+            record = json.dumps({"seconds": 1e-6 * (number + 1), "name": "größe" * (number % 3)}, ensure_ascii=False)
+            workload = key_of(number)
+            made.append(
+                BundleEntry(key_of(("d", place)), key_of("t"), ("warm-v1", "cold-v2")[place % 2], workload, record)
+            )
+    return made
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or pytest.skip("no C compiler here")
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "reader.c").write_text(PROGRAM)
+    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
+    command = [compiler, *flags, f"-I{HEADER.parent}", "reader.c", "-o", "reader"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "reader"
+
+
+def read(reader: Path, file: Path, asked: list[BundleEntry], key: str = KEY.decode()) -> tuple[int, list[str]]:
+    lines = "".join(f"{' '.join(entry.place)} {entry.workload_key}\n" for entry in asked)
+    done = subprocess.run([reader, file, key], input=lines, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.split("\n")[:-1]
+
+
+def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> None:
+    made = entries(40)
+    file = tmp_path / "a.bundle"
+    data = write_bundle({"name": "a"}, made, KEY)
+    assert data == write_bundle({"name": "a"}, reversed(made), KEY)  # equal records give equal files
+    file.write_bytes(data)
+    absent = [BundleEntry(*made[0].place, key_of(("none", n)), "-") for n in range(20)]
+    absent += [BundleEntry(made[0].device_key, made[0].toolchain_key, "hot-v1", made[0].workload_key, "-")]
+    with Bundle.open(file, key=KEY) as bundle:
+        assert bundle.manifest["name"] == "a" and bundle.entries == len(made) == 120
+        assert sorted(bundle.items()) == sorted(made) and len(bundle.conditions()) == 2
+        for entry in made:
+            assert bundle.find_text(entry.workload_key, *entry.place) == entry.record
+            assert bundle.find(entry.workload_key, *entry.place) == json.loads(entry.record)
+        assert all(bundle.find_text(entry.workload_key, *entry.place) is None for entry in absent)
+    assert read(reader, file, [*made, *absent]) == (0, [entry.record for entry in (*made, *absent)])
+    assert read(reader, file, made, "") == (0, [entry.record for entry in made])
+    assert read(reader, file, made, "another key, as long as the first")[0] == 3
+    with pytest.raises(BadBundle, match="not signed with this key"):
+        Bundle(data, key=b"another")
+    with pytest.raises(BadBundle, match="this is the bundle"):
+        Bundle(data, sha256="0" * 64)
+
+
+def test_an_empty_bundle_and_a_long_key_are_allowed(tmp_path: Path, reader: Path) -> None:
+    file, key = tmp_path / "empty.bundle", "k" * 200
+    file.write_bytes(write_bundle({"name": "none"}, [], key.encode()))
+    (asked,) = entries(1)[:1]
+    assert read(reader, file, [asked], key) == (0, ["-"])
+    with Bundle.open(file, key=key.encode()) as bundle:
+        assert bundle.entries == 0 and list(bundle.items()) == []
+
+
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cut=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_changed_or_missing_byte_is_found(place: float, flip: int, cut: bool) -> None:
+    data = bytearray(write_bundle({"name": "b"}, entries(3), KEY))
+    at = int(place * len(data))
+    if cut:
+        del data[at:]
+    else:
+        data[at] ^= flip
+    with pytest.raises(TilewrightError):
+        Bundle(bytes(data), key=KEY)
+
+
+def test_c_finds_a_changed_or_missing_byte_too(tmp_path: Path, reader: Path) -> None:
+    data = write_bundle({"name": "c"}, entries(2), KEY)
+    file = tmp_path / "bad.bundle"
+    for at in (0, 9, 17, 25, 33, 41, 63, 64, 95, 96, 127, 128, 200, 400, len(data) - 1):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        file.write_bytes(bytes(changed))
+        assert read(reader, file, [])[0] in (1, 2, 3), at
+    for length in (0, 1, 127, 128, 300, len(data) - 1):
+        file.write_bytes(data[:length])
+        assert read(reader, file, [])[0] == 1, length
+
+
+def test_tables_that_reach_beyond_the_file_are_refused_though_they_are_signed(tmp_path: Path, reader: Path) -> None:
+    """The writer of such a file has the key, but the reader still touches nothing outside."""
+    import hmac
+
+    for at, value in ((24, 1 << 60), (32, 1 << 60), (40, 1 << 60), (24, 999)):
+        data = bytearray(write_bundle({"name": "d"}, entries(2), KEY))
+        data[at : at + 8] = value.to_bytes(8, "little")
+        data[64:96] = hashlib.sha256(bytes(data[:64]) + bytes(data[128:])).digest()
+        data[96:128] = hmac.digest(KEY, bytes(data[64:96]), "sha256")
+        file = tmp_path / "beyond.bundle"
+        file.write_bytes(bytes(data))
+        code, _ = read(reader, file, entries(2))
+        assert code == 1
+        with pytest.raises(BadBundle):
+            Bundle(bytes(data), key=KEY)
