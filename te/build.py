@@ -47,6 +47,7 @@ from .functions import (
     sin,
     sqrt,
     tanh,
+    within,
 )
 from .workload import Axis, Reducer, Stage, Workload
 
@@ -87,6 +88,7 @@ __all__ = [
     "sqrt",
     "sum",
     "tanh",
+    "within",
     "workload",
 ]
 

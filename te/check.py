@@ -28,7 +28,8 @@ from ..ir.expr import (
     Var,
     rebuild,
 )
-from .index import Index, index_of
+from .functions import within
+from .index import Index, index_of, loaded_index
 from .limits import (
     MAX_COEFFICIENT,
     MAX_DEPTH,
@@ -61,7 +62,7 @@ def check(workload: Workload) -> Workload:
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
     - indices are sums as in ``index``, and in bounds wherever the conditions of the enclosing selects hold, as far as
-      those are affine and joined by and, or, not.
+      those are affine and joined by and, or, not; or any integer that ``functions.within`` keeps in bounds.
     """
     if workload.precision not in PRECISIONS:
         given = _short(workload.precision)
@@ -219,7 +220,7 @@ class _StageCheck:
                 return e
             case Load():
                 read.add(e.buffer.name)
-                return self._load(e, region, field)
+                return self._load(e, region, field, read)
             case Select(condition=condition, then=then, otherwise=otherwise):
                 children: list[Expr] = [
                     self._expr(condition, region, f"{field}/args/0", read),
@@ -236,7 +237,7 @@ class _StageCheck:
             raise InvalidWorkload(wrong, field=field)
         return e
 
-    def _load(self, e: Load, region: Region, field: str) -> Expr:
+    def _load(self, e: Load, region: Region, field: str, read: set[str]) -> Expr:
         tensor = self.tensors.get(e.buffer.name)
         if tensor is None:
             raise InvalidWorkload(
@@ -251,8 +252,12 @@ class _StageCheck:
                 field=f"{field}/at",
             )
         order = list(region.box)
-        indices = []
+        indices: list[Expr] = []
         for d, (i, extent) in enumerate(zip(e.indices, tensor.shape, strict=True)):
+            loaded = loaded_index(i, extent)
+            if loaded is not None:
+                indices.append(within(self._expr(loaded, region, f"{field}/at/{d}/within", read), extent))
+                continue
             index = checked_index(i, region.box, f"{field}/at/{d}")
             self._bounds(index, extent, tensor.name, region, f"{field}/at/{d}")
             indices.append(index.expr(order))

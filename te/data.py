@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from ..core.dtypes import DType
 from ..core.streams import stream
 from ..ir.buffer import Buffer
+from ..ir.expr import Load, walk
+from .index import loaded_index
 from .threads import MOST_THREADS, available_threads
 from .workload import Workload
 
@@ -23,16 +25,36 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
     """The inputs by name, drawn at random.
 
     Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
-    1000. Bools are true half of the time. An input depends on the seed and on its position alone: not on its name, on
-    other inputs, or on the number of ``threads`` that draw large ones. ``threads`` of None means those that this
-    process may run on, at most 16.
+    1000; those that say where another tensor is read, from the places that it has. Bools are true half of the time.
+    An input depends on the seed, on its position and on what it is read for alone: not on its name, on other inputs, or
+    on the number of ``threads`` that draw large ones. ``threads`` of None means those that this process may run on, at
+    most 16.
     """
     count = min(MOST_THREADS, available_threads()) if threads is None else threads
-    return {t.name: _drawn(t, stream(seed, "inputs", n), count) for n, t in enumerate(workload.inputs)}
+    places = _places(workload)
+    return {
+        t.name: _drawn(t, stream(seed, "inputs", n), count, places.get(t.name)) for n, t in enumerate(workload.inputs)
+    }
 
 
-def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int) -> NDArray[Any]:
+def _places(workload: Workload) -> dict[str, int]:
+    """For each input that is an index of another tensor: the extent of the dimension, the least of several."""
+    found: dict[str, int] = {}
+    for stage in workload.stages:
+        for load in (e for e in walk(stage.body) if isinstance(e, Load)):
+            for i, extent in zip(load.indices, load.buffer.shape, strict=True):
+                loaded = loaded_index(i, extent)
+                for inner in () if loaded is None else walk(loaded):
+                    if isinstance(inner, Load):
+                        found[inner.buffer.name] = min(extent, found.get(inner.buffer.name, extent))
+    return found
+
+
+def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int, places: int | None) -> NDArray[Any]:
     dtype = tensor.dtype
+    if places is not None and dtype.is_integer:
+        top = min(places - 1, dtype.integer_range[1])
+        return np.asarray(draw.integers(0, top + 1, tensor.shape)).astype(dtype.numpy)
     if dtype.is_bool:
         return draw.integers(0, 2, tensor.shape, dtype=np.uint8).astype(bool)
     if dtype.is_integer:

@@ -4,7 +4,7 @@ All are plain functions over the nodes of ``ir.expr``. A number among the operan
 expression.
 """
 
-from ..core.dtypes import INPUT_DTYPES, DType
+from ..core.dtypes import DTYPES, INDEX, INPUT_DTYPES, DType
 from ..core.errors import InvalidWorkload
 from ..ir.expr import (
     Binary,
@@ -123,6 +123,12 @@ def maximum(a: Expr, b: Expr | float) -> Expr:
 def minimum(a: Expr, b: Expr | float) -> Expr:
     """The lesser of two expressions. ``min`` is the least over a range."""
     return Binary(BinaryOp.MIN, a, as_expr(b, a.dtype))
+
+
+def within(e: Expr, extent: int) -> Expr:
+    """An integer as an index of a dimension of ``extent``: what lies outside is moved to the nearest end. It is what a
+    tensor may be read at beside plain indices: ``table[within(rows[i], 1000), j]``."""
+    return minimum(maximum(cast(e, INDEX), 0), extent - 1)
 
 
 def equal(a: Expr, b: Expr | float) -> Expr:

@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..core.dtypes import INDEX
 from ..ir.expr import Binary, BinaryOp, Const, Expr, Unary, UnaryOp, Var, index
 from ..ir.linear_form import LinearForm, affine_form, sum_of
 from .region import Region
@@ -88,6 +89,18 @@ def part_of(op: BinaryOp, of: Index, divisor: int) -> Index:
     if divisor == 1:
         return of if op is BinaryOp.FLOORDIV else Index(LinearForm({}))
     return Index(LinearForm({}), ((Part(op, of, divisor), 1),))
+
+
+def loaded_index(e: Expr, extent: int) -> Expr | None:
+    """What ``within`` was given for a dimension of ``extent``; None where ``e`` has another form."""
+    match e:
+        case Binary(
+            op=BinaryOp.MIN,
+            a=Binary(op=BinaryOp.MAX, a=value, b=Const(value=0)),
+            b=Const(value=last),
+        ) if last == extent - 1 and e.dtype == INDEX:
+            return value
+    return None
 
 
 def index_of(e: Expr) -> Index | None:

@@ -41,7 +41,8 @@ from ..ir.expr import (
 )
 from ..ir.linear_form import LinearForm
 from .check import check
-from .index import Index, index_of, part_of
+from .functions import within
+from .index import Index, index_of, loaded_index, part_of
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
 from .schema import WORKLOAD_SCHEMA
 from .workload import Axis, Reducer, Stage, Workload
@@ -100,7 +101,8 @@ def _expr_to_json(e: Expr) -> dict[str, object]:
             infinite = isinstance(value, float) and value in (float("inf"), float("-inf"))
             return {"const": str(value) if infinite else value, "dtype": dtype.name}
         case Load(buffer=buffer, indices=indices):
-            return {"load": buffer.name, "at": [_index_to_json(i) for i in indices]}
+            places = zip(indices, buffer.shape, strict=True)
+            return {"load": buffer.name, "at": [_index_to_json(i, extent) for i, extent in places]}
         case Cast(value=value, type=dtype):
             return {"op": "cast", "args": [_expr_to_json(value)], "dtype": dtype.name}
         case Select():
@@ -110,7 +112,10 @@ def _expr_to_json(e: Expr) -> dict[str, object]:
     raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
 
 
-def _index_to_json(e: Expr) -> object:
+def _index_to_json(e: Expr, extent: int) -> object:
+    loaded = loaded_index(e, extent)
+    if loaded is not None:
+        return {"within": _expr_to_json(loaded)}
     found = index_of(e)
     if found is None:
         raise InvalidWorkload("this is no index")
@@ -238,7 +243,23 @@ class _ExprReader:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise InvalidWorkload(f"{_kind(name)} is neither an input nor an earlier stage", field=f"{field}/load")
-        return Load(tensor, tuple(_list(d["at"], f"{field}/at", MAX_RANK, self._index)))
+        given = _list(d["at"], f"{field}/at", MAX_RANK, lambda i, _: i)
+        if len(given) != len(tensor.shape):
+            raise InvalidWorkload(
+                f"{name} has {len(tensor.shape)} dimensions but is read at {len(given)} indices", field=f"{field}/at"
+            )
+        indices = []
+        for n, i in enumerate(given):
+            if isinstance(i, dict) and "within" in i:
+                inner = _object(i, f"{field}/at/{n}", f"{field}/at/{n}", ("within",))["within"]
+                loaded = self.expr(inner, f"{field}/at/{n}/within", depth + 1)
+                if not loaded.dtype.is_integer:
+                    at = f"{field}/at/{n}/within"
+                    raise InvalidWorkload(f"an index of {loaded.dtype}; allowed: integers", field=at)
+                indices.append(within(loaded, tensor.shape[n]))
+            else:
+                indices.append(self._index(i, f"{field}/at/{n}"))
+        return Load(tensor, tuple(indices))
 
     def _var(self, data: dict[str, object], field: str, depth: int) -> Expr:
         return Var(_string(_object(data, field, field, ("axis",))["axis"], f"{field}/axis"))

@@ -69,6 +69,7 @@ def workload_definitions(definitions: str = "#/$defs") -> dict[str, Schema]:
         "maxProperties": 2 * MAX_RANK,
     }
     index: Schema = {"$ref": f"{definitions}/Index"}
+    loaded: Schema = _object({"within": expression})
     divisor: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_COEFFICIENT}
     operation_of_part: Schema = {"type": "string", "enum": [str(BinaryOp.FLOORDIV), str(BinaryOp.MOD)]}
     part = _object({"op": operation_of_part, "of": index, "by": divisor, "times": _COEFFICIENT})
@@ -82,7 +83,7 @@ def workload_definitions(definitions: str = "#/$defs") -> dict[str, Schema]:
                 operation([str(op) for op in UnaryOp], 1),
                 operation(["select"], 3),
                 cast,
-                _object({"load": _NAME, "at": _list(index, 0, MAX_RANK)}),
+                _object({"load": _NAME, "at": _list({"anyOf": [index, loaded]}, 0, MAX_RANK)}),
                 _object({"axis": _NAME}),
                 _object({"const": number, "dtype": _DTYPE}),
             ]

@@ -105,6 +105,17 @@ def _pool(o: Sequence[Any], v: Values, greatest: bool) -> Any:
     return found.sum(-1) / windows(_bordered(torch.ones_like(x), v, 0.0)).sum(-1)
 
 
+def _places(o: Sequence[Any], v: Values) -> Any:
+    """Places as ``graph.operators.gathers`` takes them."""
+    extent, places = o[0].shape[v.integer("dim")], o[1].long()
+    return torch.where(places < 0, places + extent, places).clamp(0, extent - 1)
+
+
+def _gather(o: Sequence[Any], v: Values) -> Any:
+    x, d, places = o[0], v.integer("dim"), _places(o, v)
+    return x.index_select(d, places.flatten()).reshape(*x.shape[:d], *places.shape, *x.shape[d + 1 :])
+
+
 def _convolution(o: Sequence[Any], v: Values) -> Any:
     x, *rest = o
     weight, bias = rest[0], rest[1] if len(rest) > 1 else None
@@ -119,7 +130,7 @@ _SAME = (
     "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
     "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu", "sigmoid",
-    "matmul",
+    "matmul", "tan", "atan",
 )  # fmt: skip
 
 FUNCTIONS: dict[str, _Function] = {
@@ -147,6 +158,9 @@ FUNCTIONS: dict[str, _Function] = {
     "variance": _variance,
     "argmax": lambda o, v: o[0].argmax(v.integer("dim"), v.flag("keep")),
     "argmin": lambda o, v: o[0].argmin(v.integer("dim"), v.flag("keep")),
+    "gather": _gather,
+    "gather_elements": lambda o, v: o[0].gather(v.integer("dim"), _places(o, v)),
+    "running_sum": lambda o, v: o[0].cumsum(v.integer("dim"), dtype=o[0].dtype),
     "softmax": lambda o, v: torch.softmax(o[0], v.integer("dim")),
     "log_softmax": lambda o, v: torch.log_softmax(o[0], v.integer("dim")),
     "layer_norm": _layer_norm,

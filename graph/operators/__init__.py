@@ -4,6 +4,7 @@ line in this table. The contract suite ``tests/contracts/test_graph_operators.py
 from .arithmetic import ARITHMETIC, COMPARISONS
 from .constants import FULL, RANGE
 from .functions import ACTIVATIONS, FUNCTIONS
+from .gathers import GATHERS
 from .joins import CONCATENATE, PAD, SPREAD
 from .norms import BATCH_NORM, NORMS
 from .operator import GraphOperator, Kind
@@ -32,6 +33,7 @@ OPERATORS: dict[str, GraphOperator] = {
         *FUNCTIONS,
         *ACTIVATIONS,
         *REDUCTIONS,
+        *GATHERS,
         *NORMS,
         BATCH_NORM,
         *POOLS,

@@ -79,6 +79,30 @@ def _mish(x: Expr) -> Expr:
     return te.select(x > 20.0, x, x * (n / (n + 2.0)))
 
 
+def _tan(x: Expr) -> Expr:
+    return te.sin(x) / te.cos(x)
+
+
+_ATAN_TERMS, _ATAN_TERMS_DOUBLE = 9, 20
+"""Terms of the series, up to tan(π/8): the first that is left out is below a rounding of float32, of float64."""
+
+
+def _atan(x: Expr) -> Expr:
+    """The arctangent: of a = |x|, by atan(a) = π/2 - atan(1/a) and atan(a) = π/4 + atan((a - 1) / (a + 1)) an argument
+    of at most tan(π/8) is left, for which the series t - t³/3 + t⁵/5 - … takes few terms."""
+    a = te.absolute(x)
+    high, low = a > math.tan(3 * math.pi / 8), a > math.tan(math.pi / 8)
+    t = te.select(high, -1.0 / a, te.select(low, (a - 1.0) / (a + 1.0), a))
+    z = t * t
+    count = _ATAN_TERMS_DOUBLE if x.dtype.bits == 64 else _ATAN_TERMS
+    series: Expr = te.constant((-1.0) ** (count - 1) / (2 * count - 1), x.dtype)
+    for n in reversed(range(count - 1)):
+        series = series * z + (-1.0) ** n / (2 * n + 1)
+    base = te.select(high, te.constant(math.pi / 2, x.dtype), te.select(low, te.constant(math.pi / 4, x.dtype), 0.0))
+    found = base + series * t
+    return te.select(x < 0, -found, found)
+
+
 def _trunc(x: Expr) -> Expr:
     return te.select(x < 0, te.ceil(x), te.floor(x))
 
@@ -98,6 +122,8 @@ FUNCTIONS = (
     pointwise("rsqrt", "1 over the square root", te.rsqrt, lambda x: 1.0 / np.sqrt(x)),
     pointwise("sin", "the sine", te.sin, np.sin),
     pointwise("cos", "the cosine", te.cos, np.cos),
+    pointwise("tan", "the tangent", _tan, np.tan, uses=2),
+    pointwise("atan", "the arctangent", _atan, np.arctan, uses=64),
     pointwise("tanh", "the hyperbolic tangent", te.tanh, np.tanh),
     pointwise("erf", "the error function", te.erf, lambda x: erf(np.array(x))),
     pointwise("floor", "rounded down", te.floor, np.floor),

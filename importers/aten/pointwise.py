@@ -10,6 +10,7 @@ from .rule import RULES, Emitter, Rule, cast, need, number, operand, rule
 _UNARY = {
     "neg": "neg", "abs": "abs", "sign": "sign", "reciprocal": "reciprocal", "exp": "exp", "expm1": "expm1",
     "log": "log", "log2": "log2", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos",
+    "tan": "tan", "atan": "atan",
     "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
     "relu": "relu", "sigmoid": "sigmoid", "silu": "silu", "hardsigmoid": "hardsigmoid", "hardswish": "hardswish",
     "mish": "mish",

@@ -1,11 +1,13 @@
 """Operators of ATen that move elements or make constants."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
-from .rule import Emitter, NodeMaker, cast, dims_of, need, number, reshape, rule, slice_, transpose
+from .rule import Emitter, NodeMaker, NoRule, cast, dims_of, need, number, reshape, rule, slice_, transpose
 
 
 @rule("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
@@ -117,9 +119,17 @@ def taken(b: NodeMaker, x: Value, dim: int, places: Sequence[int], most: int = 4
 
 @rule("index.Tensor")
 def _index(b: Emitter, x: Value, indices: Sequence[Any]) -> Value:
-    """Known places along some neighbouring dimensions, each of which varies along a dimension of its own."""
+    """Places along neighbouring dimensions. Known ones, each of which varies along a dimension of its own, are a view;
+    others are gathered."""
     dims = [d for d, i in enumerate(indices) if i is not None]
     need(dims == list(range(dims[0], dims[-1] + 1)), "places that are not neighbours")
+    try:
+        return _at_known_places(b, x, indices, dims)
+    except NoRule:
+        return _gathered(b, x, [indices[d] for d in dims], dims[0])
+
+
+def _at_known_places(b: Emitter, x: Value, indices: Sequence[Any], dims: Sequence[int]) -> Value:
     for d in dims:
         found = b.known(indices[d])
         need(found is not None and found.dtype.kind == "i", "places that are not known")
@@ -129,6 +139,46 @@ def _index(b: Emitter, x: Value, indices: Sequence[Any]) -> Value:
         need(len(shape) == len(dims) and found.size == shape[-1 - own], "places that vary together")
         x = taken(b, x, d, [int(p) % x.shape[d] for p in found.ravel()])
     return b.node("identity", x)
+
+
+def _gathered(b: Emitter, x: Value, places: Sequence[Value], first: int) -> Value:
+    """The elements at places along ``len(places)`` dimensions from ``first`` on, which become one: row-major."""
+    need(all(p.type is not None and p.dtype.is_integer for p in places), "places that are no integers")
+    extents, total = x.shape[first : first + len(places)], None
+    for place, extent in zip(places, extents, strict=True):
+        place = cast(b, place, DTYPES["int64"])
+        if len(places) > 1:
+            end = b.node("add", place, number(b, extent, place.dtype))
+            place = b.node("where", b.node("lt", place, number(b, 0, place.dtype)), end, place)
+        if total is not None:
+            place = b.node("add", b.node("mul", total, number(b, extent, place.dtype)), place)
+        total = place
+    assert total is not None
+    flat = reshape(b, x, (*x.shape[:first], prod(extents), *x.shape[first + len(places) :]))
+    return b.node("gather", flat, total, dim=first)
+
+
+@rule("embedding.default")
+def _embedding(b: Emitter, table: Value, places: Value, *rest: Any, **keywords: Any) -> Value:
+    return b.node("gather", table, places, dim=0)
+
+
+@rule("index_select.default")
+def _index_select(b: Emitter, x: Value, dim: int, places: Value) -> Value:
+    need(bool(x.shape) and len(places.shape) == 1, "a scalar")
+    return b.node("gather", x, places, dim=dim % len(x.shape))
+
+
+@rule("gather.default")
+def _gather(b: Emitter, x: Value, dim: int, places: Value, *rest: Any, **keywords: Any) -> Value:
+    need(bool(x.shape) and bool(places.shape), "a scalar")
+    return b.node("gather_elements", x, places, dim=dim % len(x.shape))
+
+
+@rule("cumsum.default")
+def _cumsum(b: Emitter, x: Value, dim: int, **keywords: Any) -> Value:
+    need(bool(x.shape), "a scalar")
+    return b.node("running_sum", cast(b, x, b.dtype), dim=dim % len(x.shape))
 
 
 @rule("constant_pad_nd.default")

@@ -11,6 +11,7 @@ from .call import RULES, Call, Rule, cast, need, rule
 _SAME = {
     "Neg": "neg", "Abs": "abs", "Sign": "sign", "Reciprocal": "reciprocal", "Exp": "exp", "Log": "log",
     "Sqrt": "sqrt", "Sin": "sin", "Cos": "cos", "Tanh": "tanh", "Erf": "erf", "Floor": "floor", "Ceil": "ceil",
+    "Tan": "tan", "Atan": "atan",
     "Round": "round", "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hardswish", "Mish": "mish",
     "Identity": "identity", "Add": "add", "Sub": "sub", "Mul": "mul", "Equal": "eq", "Less": "lt",
     "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge", "And": "logical_and", "Or": "logical_or",

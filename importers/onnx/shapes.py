@@ -99,11 +99,31 @@ def _turned(places: range, extent: int) -> range:
 
 @rule("Gather")
 def _gather(c: Call) -> Value:
-    x, places = c.value(0), c.known(1)
+    x, places = c.value(0), c.constants[1]
     d = c.get("axis", 0) % len(x.shape)
-    shape = (*x.shape[:d], *places.shape, *x.shape[d + 1 :])
-    need(places.size > 0, "no places")
-    return reshape(c, taken(c, x, d, [int(p) % x.shape[d] for p in places.ravel()], 64), shape)
+    if places is not None and 0 < places.size <= 64:
+        shape = (*x.shape[:d], *places.shape, *x.shape[d + 1 :])
+        return reshape(c, taken(c, x, d, [int(p) % x.shape[d] for p in places.ravel()], 64), shape)
+    return c.node("gather", x, c.value(1), dim=d)
+
+
+@rule("GatherElements")
+def _gather_elements(c: Call) -> Value:
+    x, places = c.value(0), c.value(1)
+    return c.node("gather_elements", x, places, dim=c.get("axis", 0) % len(x.shape))
+
+
+@rule("CumSum")
+def _cumsum(c: Call) -> Value:
+    x = c.value(0)
+    (axis,) = c.integers(1)
+    d = axis % len(x.shape)
+    if c.get("reverse", 0):
+        x = c.node("flip", x, dims=(d,))
+    total = c.node("running_sum", x, dim=d)
+    if c.get("exclusive", 0):
+        total = c.node("sub", total, x)
+    return c.node("flip", total, dims=(d,)) if c.get("reverse", 0) else total
 
 
 @rule("Tile")

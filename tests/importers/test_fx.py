@@ -54,9 +54,9 @@ def test_static_arguments_are_constants_and_what_is_overwritten_is_not() -> None
 
 
 def test_an_operator_without_a_rule_is_a_foreign_node_with_plain_arguments() -> None:
-    model = import_fx(trace(lambda x: torch.cumsum(x, 1, dtype=torch.float64) + 1, torch.randn(3, 4)))
+    model = import_fx(trace(lambda x: torch.cumprod(x, 1, dtype=torch.float64) + 1, torch.randn(3, 4)))
     node = next(n for n in model.graph.nodes if n.is_foreign)
-    assert model.foreign == ("aten.cumsum.default",)
+    assert model.foreign == ("aten.cumprod.default",)
     assert node.attributes["keywords"] == {"dtype": {"dtype": "float64"}}
 
 
@@ -96,7 +96,10 @@ def test_orders() -> None:
         lambda x: x**-0.5, lambda x: x.clamp(max=0.2), lambda x: torch.addmm(x, x @ x.t(), x, beta=2, alpha=3),
         lambda x: x[..., -1], lambda x: x.double() + x, lambda x: torch.full_like(x, 2), lambda x: x.select(1, -2),
         lambda x: torch.where(x > 0, x, 1.0), lambda x: x.var(0), lambda x: torch.arange(2, 9, 3),
-        lambda x: x.split(2, 1)[1] * 1,
+        lambda x: x.split(2, 1)[1] * 1, lambda x: x.cumsum(0), lambda x: x.atan() + x.tan(),
+        lambda x: x.gather(1, (x * 2).long()), lambda x: torch.nn.functional.embedding((x * 2).long(), x),
+        lambda x: x[(x[:, 0] * 2).long(), (x[:, 1] * 3).long() - 4], lambda x: x.index_select(1, (x[0] * 3).long()),
+        lambda x: x[:, (x * 3).long()],
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:
@@ -129,4 +132,5 @@ def test_known_places_of_an_index_are_views() -> None:
         assert not model.foreign and op in ops(model)
         found = graph_reference(model.graph, {model.graph.inputs[0].name: x.numpy()})[model.graph.outputs[0]]
         np.testing.assert_allclose(found, function(x).numpy())
-    assert import_fx(trace(scattered, x)).foreign
+    gathered = import_fx(trace(scattered, x))
+    assert not gathered.foreign and "gather" in ops(gathered)
