@@ -1,6 +1,6 @@
 """Reads figures of all jobs for the dashboard's overview. No query scans the trials."""
 
-from sqlalchemy import Connection, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, or_, select
 
 from .dashboard_rows import CauseRow, RunningRow, SpentRow
 from .tables import IS_LEASED, devices, jobs, tasks, trials, workloads
@@ -11,9 +11,10 @@ LATELY = 50
 
 def load_running(connection: Connection) -> tuple[RunningRow, ...]:
     """Return the tasks that are being searched, the oldest job first."""
+    last = tasks.c.trials - 1
+    first = case((last > LATELY, last - LATELY), else_=0)
     query = (
         select(
-            tasks.c.job,
             jobs.c.id,
             tasks.c.position,
             tasks.c.operator,
@@ -24,26 +25,21 @@ def load_running(connection: Connection) -> tuple[RunningRow, ...]:
             tasks.c.best_seconds,
             tasks.c.baseline_seconds,
             tasks.c.roofline_seconds,
+            case((last > first, last - first), else_=0),
+            func.coalesce(_elapsed_at(last) - _elapsed_at(first), 0.0),
         )
         .join(jobs, jobs.c.number == tasks.c.job)
         .join(workloads, workloads.c.id == tasks.c.workload)
         .where(IS_LEASED)
         .order_by(tasks.c.job, tasks.c.position)
     )
-    rows = connection.execute(query).all()
-    ends = [(row[0], row[2], sequence) for row in rows for sequence in (row[6] - 1, max(0, row[6] - 1 - LATELY))]
-    place = (trials.c.job, trials.c.task, trials.c.sequence)
-    elapsed = {}
-    if ends:
-        found = connection.execute(select(*place, trials.c.elapsed_seconds).where(tuple_(*place).in_(ends)))
-        elapsed = {(job, task, sequence): seconds for job, task, sequence, seconds in found}
-    made = []
-    for number, job_id, position, *rest in rows:
-        last = rest[3] - 1
-        first = max(0, last - LATELY)
-        until, since = (elapsed.get((number, position, sequence), 0.0) for sequence in (last, first))
-        made.append(RunningRow(*(job_id, position, *rest, max(0, last - first), until - since)))
-    return tuple(made)
+    return tuple(RunningRow(*row) for row in connection.execute(query))
+
+
+def _elapsed_at(sequence: ColumnElement[int]) -> ScalarSelect[float]:
+    """Return for how long a task had been searched at the end of one of its trials: one look into an index."""
+    of_task = (trials.c.job == tasks.c.job, trials.c.task == tasks.c.position)
+    return select(trials.c.elapsed_seconds).where(*of_task, trials.c.sequence == sequence).scalar_subquery()
 
 
 def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
