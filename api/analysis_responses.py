@@ -218,7 +218,7 @@ class HeldOutRecordOut(ResponseModel):
     measured: float
 
 
-class ModelQualityOut(ResponseModel):
+class StoredModelsOut(ResponseModel):
     """Shows the stored cost models, newest first, and how good one of them is on what was measured after it was
     trained; the worst prediction comes first. ``why`` says why there are no predictions."""
 

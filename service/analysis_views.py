@@ -223,7 +223,7 @@ class HeldOutRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelQuality:
+class StoredModels:
     """Shows the stored cost models, newest first, and one of them. ``records`` come with the worst prediction first.
     ``why`` says why there are none."""
 
