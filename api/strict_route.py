@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from .json_body import BadBody, parse_json
@@ -23,7 +24,7 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
         takes_body = self.body_field is not None
         described = (self.openapi_extra or {}).get("parameters", [])
-        known = {field.alias for field in self.dependant.query_params} | {field["name"] for field in described}
+        known = _query_names(self.dependant) | {field["name"] for field in described}
 
         async def handle(request: Request) -> Response:
             if request.scope["query_string"]:
@@ -38,6 +39,12 @@ class StrictRoute(APIRoute):
             return await handler(request)
 
         return handle
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    """Return the names of the query parameters of a route and of what it depends on."""
+    names = {field.alias for field in dependant.query_params}
+    return names.union(*(_query_names(inner) for inner in dependant.dependencies))
 
 
 class DirectRoute(APIRoute):

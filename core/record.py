@@ -39,3 +39,18 @@ class MeasuredOn:
     device: DeviceInfo
     toolchain: Toolchain
     profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Says which records are wanted; None or False asks for nothing. ``failed``: whether trials without a time are
+    wanted, or those with one. ``reason`` is why a trial failed, ``own`` leaves out records that were adopted."""
+
+    operator: str | None = None
+    workload_key: str | None = None
+    device_key: str | None = None
+    sketch: str | None = None
+    job_id: str | None = None
+    failed: bool | None = None
+    reason: str | None = None
+    own: bool = False

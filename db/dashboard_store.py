@@ -5,11 +5,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, func, select
 
+from ..core.record import RecordFilter
 from . import job_figures, overview
 from . import jobs as job_rows
 from .dashboard_rows import CauseRow, HealthRow, PredictedRow, ProgressRow, RunningRow, SettingRow, SpentRow, WorkerRow
 from .engine import Database
-from .record_search import RecordFilter, search_records
+from .record_search import search_records
 from .rows import TrialRow
 from .tables import events, trials
 

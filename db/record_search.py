@@ -1,27 +1,11 @@
 """Searches all records. Pages are found by the id of the last record, newest first."""
 
-from dataclasses import dataclass
-
 from sqlalchemy import Connection, select
 
+from ..core.record import RecordFilter
 from .rows import TrialRow
 from .tables import devices, jobs, tasks, trials, workloads
 from .trials import FULL, trial_rows_of
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFilter:
-    """Says which records are wanted; None or False asks for nothing. ``failed``: whether trials without a time are
-    wanted, or those with one. ``reason`` is why a trial failed, ``own`` leaves out records that were adopted."""
-
-    operator: str | None = None
-    workload_key: str | None = None
-    device_key: str | None = None
-    sketch: str | None = None
-    job_id: str | None = None
-    failed: bool | None = None
-    reason: str | None = None
-    own: bool = False
 
 
 def search_records(

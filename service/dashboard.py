@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from statistics import quantiles
 
 from ..core.fleet import TaskState
+from ..core.record import RecordFilter
 from ..cost_model.importance import METHOD, knob_importance, top_count
 from ..db.dashboard_rows import SettingRow
-from ..db.record_search import RecordFilter
 from ..db.store import RecordStore
 from .dashboard_views import (
     DeviceHealthView,

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 from ..core.errors import InvalidParameter, NotFound
 from ..core.keys import content_key
+from ..core.record import RecordFilter
 from ..core.trial import Timed
-from ..db.record_search import RecordFilter
 from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
 from .convert import trial_view

@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 
+from ...core.record import RecordFilter
 from ...core.trial import Reason, Timed
-from ...db.record_search import RecordFilter
 from ...schedule.sketches import SKETCHES
 from ...service.views import TrialView
 from .. import limits
@@ -28,7 +28,7 @@ PAGE = 500
 Name = Annotated[str, Query(pattern=f"^$|{limits.NAME_PATTERN}", description="Empty: any.")]
 Key = Annotated[str, Query(pattern=f"^$|{limits.KEY_PATTERN}", description="Empty: any.")]
 Outcome = Annotated[str, Query(pattern="^(|timed|failed)$", description="timed, failed, or empty: any.")]
-Why = Annotated[Reason | None, Query(description="Why it failed.")]
+Why = Annotated[str, Query(pattern=f"^({'|'.join(Reason)})?$", description="Why it failed; empty: any.")]
 Own = Annotated[bool, Query(description="Leave out records that tasks adopted from others.")]
 _HEAD = (
     "record_id,job_id,task,trial,workload_key,device_key,profile,sketch,sketch_version,seconds,spread,stage,reason,"
@@ -43,7 +43,7 @@ def wanted_records(
     sketch: Name = "",
     job_id: Name = "",
     outcome: Outcome = "",
-    reason: Why = None,
+    reason: Why = "",
     own: Own = False,
 ) -> RecordFilter:
     """Return the filter of a query."""
@@ -54,7 +54,7 @@ def wanted_records(
         sketch=sketch or None,
         job_id=job_id or None,
         failed=None if not outcome else outcome == "failed",
-        reason=None if reason is None else reason.value,
+        reason=reason or None,
         own=own,
     )
 
@@ -104,7 +104,7 @@ def data_page(
     sketch: Name = "",
     job_id: Name = "",
     outcome: Outcome = "",
-    reason: Why = None,
+    reason: Why = "",
     own: Own = False,
     page_token: PageToken = "",
 ) -> Response:
@@ -116,7 +116,7 @@ def data_page(
         "sketch": sketch,
         "job_id": job_id,
         "outcome": outcome,
-        "reason": "" if reason is None else reason.value,
+        "reason": reason,
         "own": "true" if own else "",
     }
     devices = service.devices()

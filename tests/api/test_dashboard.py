@@ -46,33 +46,6 @@ def settled(page: Page) -> None:
     expect(page.locator("#chart")).to_have_attribute("data-live", "ended")
 
 
-PAGES = [
-    "/jobs",
-    "/jobs?state=failed",
-    "/jobs?state=running",
-    "/jobs/small",
-    "/jobs/two?task=1",
-    "/jobs/broken",
-    "/jobs/waiting",
-]
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.usefixtures("filled")
-def test_every_page_is_clean_in_both_themes(browser: Browser, address: str, theme: str, width: int) -> None:
-    with watched(browser, address, theme=theme, width=width) as seen:
-        for path in PAGES:
-            seen.page.goto(path)
-            expect(seen.page.locator("h1, .empty h2").first).to_be_visible()
-            if path.startswith("/jobs/") and "waiting" not in path:
-                settled(seen.page)
-            assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is too wide"
-            seen.expect_no_faults()
-        ground = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, ground[4:-1].split(","))) < 200) == (theme == "dark")
-
-
 @pytest.mark.usefixtures("filled")
 def test_a_problem_is_shown_as_a_page(browser: Browser, address: str) -> None:
     with watched(browser, address) as seen:
@@ -107,12 +80,12 @@ def test_the_axes_switch_by_keyboard_and_the_theme_by_its_button(browser: Browse
         page.goto("/jobs/small")
         settled(page)
         chart = page.locator("#chart")
-        page.locator("input[name=x][value=trials]").focus()
+        page.locator("input[name=across][value=trials]").focus()
         page.keyboard.press("ArrowRight")
-        expect(chart).to_have_attribute("data-x", "seconds")
-        page.locator("input[name=y][value=log]").focus()
+        expect(chart).to_have_attribute("data-across", "seconds")
+        page.locator("input[name=scale][value=log]").focus()
         page.keyboard.press("ArrowLeft")
-        expect(chart).to_have_attribute("data-y", "linear")
+        expect(chart).to_have_attribute("data-scale", "linear")
         page.locator("#theme").click()
         page.locator("#theme").click()
         expect(page.locator("html")).to_have_attribute("data-theme", "dark")
@@ -147,10 +120,10 @@ def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
         settled(page)
         chart = page.locator("#chart")
         points, failed = chart.get_attribute("data-points"), chart.get_attribute("data-failed")
-        assert points and failed and int(points) + int(failed) == TRIALS_IN_ALL
+        assert points and failed and 5_000 <= int(points) + int(failed) < 6_000  # every second one, and every best
         expect(chart).to_have_attribute("data-last-sequence", str(TRIALS_IN_ALL - 1))
-        page.locator("label", has_text="seconds").click()
-        expect(chart).to_have_attribute("data-x", "seconds")
+        page.locator("label", has_text="time").first.click()
+        expect(chart).to_have_attribute("data-across", "seconds")
         page.get_by_role("link", name="Newest first").click()
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 1))
         page.get_by_role("link", name="Next page").click()
@@ -162,7 +135,7 @@ def test_all_numbers_are_there_without_scripts(browser: Browser, address: str) -
     with watched(browser, address, scripts=False) as seen:
         page = seen.page
         page.goto("/jobs")
-        page.get_by_role("link", name="matmul").last.click()
+        page.locator("[data-job=small] a").first.click()
         expect(page.locator(".tile").first).to_contain_text("ms")
         expect(page.locator("#trials tbody tr")).to_have_count(25)
         page.get_by_role("link", name="Next page").click()
