@@ -145,12 +145,19 @@ class ComparedView:
     schedule: Schedule
     seconds: float
     spread: float
-    samples: tuple[float, ...]
-    gflops: float | None
+    flops: int
     ratio: float | None
     p_value: float | None
     effect: float | None
     says: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSample:
+    """Holds one sample of a compared schedule: the seconds of a run."""
+
+    label: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,7 @@ class Comparison:
     were given as jobs. ``same_workload``: whether times may be compared at all."""
 
     items: tuple[ComparedView, ...]
+    samples: tuple[ComparedSample, ...]
     curves: tuple[CurvePoint, ...]
     knobs: tuple[KnobRow, ...]
     test: str

@@ -1,6 +1,7 @@
 """Renders the dashboard's pages of workloads: which there are, and what was found for one of them."""
 
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -20,8 +21,8 @@ RESULTS = (
     ChartColumn("seconds", "Best time", "seconds"),
     ChartColumn("device_name", "Device", "text"),
     ChartColumn("profile", "Profile", "text"),
-    ChartColumn("is_regression", "Regression", "text"),
-    ChartColumn("ratio", "Over the fastest before", "ratio"),
+    ChartColumn("why", "Regression", "text"),
+    ChartColumn("ratio", "Over the fastest before", "number", "×"),
     ChartColumn("p_value", "p", "number"),
     ChartColumn("spread", "Spread", "percent"),
     ChartColumn("trials", "Trials", "count"),
@@ -48,6 +49,7 @@ def workloads_page(service: ServiceDependency, operator: OperatorFilter = None, 
         page_token=page_token,
         operator=operator,
         operators=[one.name for one in service.operators()],
+        api=_address({"operator": operator, "page_token": page_token}),
     )
 
 
@@ -66,6 +68,12 @@ def workload_page(workload_key: WorkloadKey, service: ServiceDependency) -> Resp
         toolchains=len({one.toolchain_key for one in history.results}),
         again=_again(history.results),
     )
+
+
+def _address(query: dict[str, str | None]) -> str:
+    """Return the address of the API that answers with the same workloads."""
+    given = urlencode({name: value for name, value in query.items() if value})
+    return f"/v1/workloads?{given}" if given else "/v1/workloads"
 
 
 def _again(results: tuple[ResultOut, ...]) -> str:
