@@ -232,19 +232,24 @@ register("heat", (table, ink) => {
   const [columns, lines] = [kinds(0), kinds(1)];
   const [size, unit] = scaled(table, 2);
   const values = table.rows.map((row) => row[2]).filter((value) => value !== null);
+  const fastest = Math.min(...values), slowest = Math.min(Math.max(...values), 4 * fastest);
   return {
-    ...base(ink), legend: { show: false }, height: 110 + 34 * lines.length,
-    grid: { left: 30, right: 20, top: 10, bottom: 64, containLabel: true },
+    ...base(ink), legend: { show: false }, height: 130 + 34 * lines.length,
+    grid: { left: 8, right: 20, top: 30, bottom: 64, containLabel: true },
     xAxis: axis(ink, "category", table.columns[0].title, { data: columns, splitLine: { show: false } }),
-    yAxis: axis(ink, "category", table.columns[1].title, { data: lines, nameGap: 46, splitLine: { show: false } }),
+    yAxis: axis(ink, "category", table.columns[1].title, { data: lines, nameLocation: "end", nameGap: 10, nameTextStyle: { color: ink.muted, align: "left" }, splitLine: { show: false } }),
     visualMap: {
-      min: Math.min(...values) / size, max: Math.max(...values) / size, orient: "horizontal", left: "center", bottom: 0, calculable: false, itemWidth: 10, itemHeight: 120,
+      // one very slow pair would leave all others in one colour
+      min: fastest / size, max: slowest / size, orient: "horizontal", left: "center", bottom: 0, calculable: false, itemWidth: 10, itemHeight: 120,
       text: [`slower, ${unit}`, "faster"], textStyle: { color: ink.muted }, inRange: { color: [ink.accent, ink.soft] }, formatter: (v) => numberText(v, 3),
     },
     series: [{
       type: "heatmap", itemStyle: { borderColor: ink.surface, borderWidth: 2 },
-      label: { show: columns.length < 9, color: ink.text, textBorderColor: ink.surface, textBorderWidth: 2, fontSize: 11.5, formatter: ({ data }) => numberText(data.value[2], 3) },
-      data: table.rows.filter((row) => row[2] !== null).map((row) => ({ value: [columns.indexOf(row[0]), lines.indexOf(row[1]), row[2] / size], hint: hint(table, row) })),
+      label: { show: columns.length < 9, fontSize: 11.5, formatter: ({ data }) => numberText(data.value[2], 3) },
+      data: table.rows.filter((row) => row[2] !== null).map((row) => ({
+        value: [columns.indexOf(row[0]), lines.indexOf(row[1]), row[2] / size], hint: hint(table, row),
+        label: { color: row[2] < (fastest + slowest) / 2 ? ink.surface : ink.text },
+      })),
     }],
   };
 });

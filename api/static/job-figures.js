@@ -74,7 +74,7 @@ register("calibration", (table, ink) => {
 /** One strip below the other over the first column: each column with an axis of its own. */
 register("strips", (table, ink) => {
   const strips = table.columns.map((_, i) => i).slice(1).filter((i) => table.rows.some((row) => row[i] !== null));
-  const tall = 92;
+  const tall = 104;
   const scaleOf = (i) => {
     const { form, unit } = table.columns[i];
     return form === "seconds" ? timeUnit(Math.max(...table.rows.map((row) => row[i] ?? 0))) : [1, unit];
@@ -82,14 +82,14 @@ register("strips", (table, ink) => {
   return {
     ...base(ink), legend: { show: false }, height: 40 + tall * strips.length, axisPointer: { link: [{ xAxisIndex: "all" }] },
     tooltip: { ...base(ink).tooltip, trigger: "axis", formatter: (shown) => [`Trial ${shown[0].value[0]}`, ...shown.map((one) => one.data.hint)].join("\n") },
-    grid: strips.map((_, n) => ({ left: 52, right: 20, top: 26 + n * tall, height: tall - 42 })),
+    grid: strips.map((_, n) => ({ left: 52, right: 20, top: 34 + n * tall, height: tall - 58 })),
     xAxis: strips.map((_, n) => axis(ink, "value", n === strips.length - 1 ? table.columns[0].title.toLowerCase() : "", {
       gridIndex: n, nameGap: 22, min: 0, max: "dataMax", splitLine: { show: false }, axisLabel: { show: n === strips.length - 1, color: ink.muted, fontSize: 12 },
     })),
     yAxis: strips.map((i, n) => {
       const [, unit] = scaleOf(i);
       return axis(ink, "value", unit ? `${table.columns[i].title}, ${unit}` : table.columns[i].title, {
-        gridIndex: n, nameLocation: "end", nameGap: 8, nameTextStyle: { color: ink.text, align: "left", fontSize: 11.5, padding: [0, 0, 0, -44] }, scale: true, splitNumber: 2,
+        gridIndex: n, nameLocation: "end", nameGap: 14, nameTextStyle: { color: ink.text, align: "left", fontSize: 11.5, padding: [0, 0, 0, -44] }, scale: true, splitNumber: 2,
       });
     }),
     series: strips.map((i, n) => {

@@ -94,12 +94,13 @@ def keep_job(
         )
         with store.database.writing() as connection:  # one transaction for all: commits are what takes time
             for sequence, outcome in enumerate(outcomes(seed + index, trials, fastest)):
-                record_trial(connection, _trial(name, index, sequence, task.workload_key, outcome))
+                record_trial(connection, new_trial(name, index, sequence, task.workload_key, outcome))
         store.note_task(name, index, stop_reason="trials")
     store.move_job(name, {"running": (state,)}, error="the worker was lost twice" if state == "failed" else None)
 
 
-def _trial(job: str, task: int, sequence: int, workload: str, outcome: Timed | Failed) -> NewTrial:
+def new_trial(job: str, task: int, sequence: int, workload: str, outcome: Timed | Failed) -> NewTrial:
+    """Return a trial to store, with knobs that depend on its sequence."""
     knobs: dict[str, int | str] = {
         "tile_i": 8 << sequence % 4,
         "tile_j": 16 << sequence % 3,

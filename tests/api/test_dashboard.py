@@ -8,10 +8,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from tilewright.api import assets, rendering
 from tilewright.core.budget import Budget
+from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob
 from tilewright.db.store import RecordStore
+from tilewright.db.tables import jobs
 from tilewright.tests.api.browser import CHROMIUM, chromium, watched
-from tilewright.tests.api.filled import keep_job, operator_task, repeat_trials
+from tilewright.tests.api.filled import keep_job, new_trial, operator_task, outcomes, repeat_trials
 
 pytestmark = [
     pytest.mark.browser,
@@ -128,6 +130,44 @@ def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 1))
         page.get_by_role("link", name="Next page").click()
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 26))
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_long_job_is_followed_without_growing(browser: Browser, address: str, store: RecordStore) -> None:
+    softmax = operator_task("softmax", {"rows": 4096, "columns": 1024})
+    keep_job(store, "followed", [softmax], 100, state="succeeded", seed=4)
+    repeat_trials(store, "followed", 60)
+    with store.database.writing() as connection:  # it goes on
+        connection.execute(jobs.update().where(jobs.c.id == "followed").values(state="running", finished_at=None))
+    with watched(browser, address) as seen:
+        page = seen.page
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if "/events" in request.url else None)
+        page.goto("/jobs/followed")
+        chart = page.locator("#chart")
+        expect(chart).to_have_attribute("data-live", "on", timeout=60_000)
+        before, heap = int(chart.get_attribute("data-points") or 0), _heap_bytes(page)
+        found = outcomes(8, 1200, 0.02)
+        for first in range(0, len(found), 40):
+            with store.database.writing() as connection:
+                for sequence, outcome in enumerate(found[first : first + 40], 6_000 + first):
+                    record_trial(connection, new_trial("followed", 0, sequence, softmax.workload_key, outcome))
+            store.note_task("followed", 0, space_size=first)  # as a worker does: whoever waits is told
+        expect(chart).to_have_attribute("data-last-sequence", str(6_000 + len(found) - 1), timeout=120_000)
+        points = int(chart.get_attribute("data-points") or 0) + int(chart.get_attribute("data-failed") or 0)
+        assert points <= 6_000 and points != before
+        assert _heap_bytes(page) - heap < 20e6
+        assert asked and all("after=0" not in url for url in asked), "events were told again from the start"
+        store.move_job("followed", {"running": ("succeeded",)})
+        expect(chart).to_have_attribute("data-live", "ended", timeout=60_000)
+
+
+def _heap_bytes(page: Page) -> float:
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(metric["value"] for metric in metrics if metric["name"] == "JSHeapUsedSize"))
 
 
 @pytest.mark.usefixtures("filled")

@@ -90,7 +90,7 @@ def test_every_page_is_clean_and_everybody_can_use_it(
                 drawn(page)
             page.evaluate(axe)
             for scheme in ("light", "dark") if path in NUMBERED else (theme,):
-                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                page.emulate_media(color_scheme=scheme)
                 assert _serious(page) == [], f"{path} in {scheme}"
             for pixels in (390, 1400):
                 page.set_viewport_size({"width": pixels, "height": 900})

@@ -10,6 +10,7 @@ from tilewright.core.errors import InvalidParameter, NotFound
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Timed
 from tilewright.search.recorded import read_table
+from tilewright.search.strategies.model import ModelSearch
 from tilewright.search.strategies.random import RandomSearch
 from tilewright.search.strategy import Problem
 from tilewright.search.tuner import Finished, tune
@@ -90,3 +91,14 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InvalidParameter, match="header"):
         read_table(path)
+
+
+def test_what_a_cost_model_foretold_goes_with_the_trial() -> None:
+    pool = TABLE.pool
+    done = list(tune(pool, ModelSearch(Problem(pool, 1, model="forest")), TABLE.measure, Budget(trials=40)))
+    assert [f.prediction for f in done[:16]] == [None] * 16  # there is no model yet
+    known = [f.prediction for f in done if f.prediction is not None]
+    assert len(known) >= 16
+    assert all(p.learned_from <= f.sequence for f in done if (p := f.prediction) is not None)
+    assert sorted({p.learned_from for p in known})[0] == 16 and len({p.score for p in known}) > 8
+    assert all(f.prediction is None for f in steps(Budget(trials=20))[0])
