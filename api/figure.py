@@ -52,6 +52,8 @@ def progress_figure(
     axes.set_ylabel(f"{unit} per run")
     if log:
         axes.set_yscale("log")
+        for change in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            change("{x:g}")
     else:
         axes.set_ylim(bottom=0)
     axes.scatter([x for x, _ in timed], [s / size for _, s in timed], s=12, color=_MUTED, alpha=0.5, label="trials")

@@ -1,6 +1,9 @@
 """The pages of workloads, comparisons and cost models, on schedules that compile: what they say, and that each number
 is the API's."""
 
+import io
+import re
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +113,16 @@ def test_schedules_are_compared_with_a_test_and_a_correction(http: httpx2.Client
     bad = {"job:first": 422, "job:first,job:first": 422, "this,that": 422, "job:first,job:nobody": 404}
     for items, status in bad.items():
         assert http.get("/v1/comparisons", params={"items": items}).status_code == status, items
+
+
+def test_a_schedule_is_exported_as_a_download(http: httpx2.Client) -> None:
+    page = http.get(f"/workloads/{TASK.workload_key}", headers={"Accept": "text/html"}).text
+    (address,) = set(re.findall(r"/trials/\d+/kernel\.zip", page))
+    answer = http.get(address)
+    assert answer.status_code == 200 and "attachment" in answer.headers["content-disposition"]
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert {"kernel.o", "kernel.h"} <= set(archive.namelist())
+    assert http.get("/trials/99999/kernel.zip").status_code == 404
 
 
 def test_a_difference_has_line_numbers_and_leaves_equal_lines_out() -> None:
