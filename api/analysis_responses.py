@@ -136,12 +136,18 @@ class ComparedOut(ResponseModel):
     schedule: ScheduleOut
     seconds: float
     spread: float
-    samples: tuple[float, ...]
-    gflops: float | None
+    flops: int
     ratio: float | None
     p_value: float | None
     effect: float | None
     says: str
+
+
+class ComparedSampleOut(ResponseModel):
+    """Holds one sample of a compared schedule: the seconds of a run."""
+
+    label: str
+    seconds: float
 
 
 class CurvePointOut(ResponseModel):
@@ -165,6 +171,7 @@ class ComparisonOut(ResponseModel):
     """Compares two to eight schedules. ``test`` names the significance test."""
 
     items: tuple[ComparedOut, ...]
+    samples: tuple[ComparedSampleOut, ...]
     curves: tuple[CurvePointOut, ...]
     knobs: tuple[KnobRowOut, ...]
     test: str
@@ -218,7 +225,7 @@ class HeldOutRecordOut(ResponseModel):
     measured: float
 
 
-class CostModelQualityOut(ResponseModel):
+class StoredModelsOut(ResponseModel):
     """Shows the stored cost models, newest first, and how good one of them is on what was measured after it was
     trained; the worst prediction comes first. ``why`` says why there are no predictions."""
 

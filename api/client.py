@@ -14,19 +14,22 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 
 from ..core.budget import Budget
+from ..core.errors import InvalidParameter
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from .analysis_responses import JobEstimateOut
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
+from .dashboard_responses import ProgressOut
+from .figure import progress_figure
 from .fleet_responses import (
     AttemptList,
     AttemptOut,
@@ -64,6 +67,9 @@ from .responses import (
     WorkloadOut,
 )
 from .sse import read_events
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8421"
 Model = TypeVar("Model", bound=BaseModel)
@@ -153,7 +159,7 @@ class Client(LookupMethods, ReleaseMethods):
             fresh=fresh,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        return _parsed(JobOut, self._send("POST", "/v1/jobs", json=body, headers=headers))
+        return self._job(self._send("POST", "/v1/jobs", json=body, headers=headers))
 
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
         """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
@@ -167,12 +173,33 @@ class Client(LookupMethods, ReleaseMethods):
 
     def job(self, job_id: str) -> JobOut:
         """Return a job with the best so far of each task."""
-        return _parsed(JobOut, self._send("GET", f"/v1/jobs/{_part(job_id)}"))
+        return self._job(self._send("GET", f"/v1/jobs/{_part(job_id)}"))
 
     def jobs(self, *, state: str | None = None, page_size: int = 100) -> Iterator[JobOut]:
         """Yield all jobs, newest first, fetched page by page."""
         for page in self._pages("/v1/jobs", JobPage, {"state": state, "page_size": page_size}):
-            yield from page.jobs
+            for job in page.jobs:
+                job._plot = self.plot
+                yield job
+
+    def progress(self, job_id: str, *, task: int = 0) -> ProgressOut:
+        """Return the trials of a task as columns, thinned out where they are many."""
+        return _parsed(ProgressOut, self._send("GET", f"/v1/jobs/{_part(job_id)}/progress", params={"task": task}))
+
+    def plot(self, job_id: str, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":
+        """Return the progress of a task as a matplotlib figure (``figure.progress_figure``)."""
+        job = self.job(job_id)
+        if not 0 <= task < len(job.tasks):
+            raise InvalidParameter(f"job {job_id} has {len(job.tasks)} tasks, none with index {task}", field="task")
+        shown = job.tasks[task]
+        sizes = " ".join(f"{name}={value}" for name, value in (shown.parameters or {}).items())
+        title = f"{shown.operator or f'workload {shown.workload_key[:12]}'} {sizes}"
+        return progress_figure(shown, self.progress(job_id, task=task), title, across=across, log=log)
+
+    def _job(self, answer: httpx2.Response) -> JobOut:
+        job = _parsed(JobOut, answer)
+        job._plot = self.plot
+        return job
 
     def cancel(self, job_id: str) -> JobOut:
         """Stop a job. Raises Contradiction when it has ended already."""
@@ -182,24 +209,24 @@ class Client(LookupMethods, ReleaseMethods):
             job = self.job(job_id)
             if job.state in ("cancelling", "cancelled"):
                 return job
-        return _parsed(JobOut, _checked(answer))
+        return self._job(_checked(answer))
 
     def pause(self, job_id: str) -> JobOut:
         """Hold a job back. Raises Contradiction when it has ended."""
-        return _parsed(JobOut, self._send("POST", f"/v1/jobs/{_part(job_id)}/pause"))
+        return self._job(self._send("POST", f"/v1/jobs/{_part(job_id)}/pause"))
 
     def resume(self, job_id: str) -> JobOut:
         """Let a paused job go on. Raises Contradiction when it has ended."""
-        return _parsed(JobOut, self._send("POST", f"/v1/jobs/{_part(job_id)}/resume"))
+        return self._job(self._send("POST", f"/v1/jobs/{_part(job_id)}/resume"))
 
     def retry(self, job_id: str) -> JobOut:
         """Try the dead tasks of a job again. Raises Contradiction where there are none."""
-        return _parsed(JobOut, self._send("POST", f"/v1/jobs/{_part(job_id)}/retry"))
+        return self._job(self._send("POST", f"/v1/jobs/{_part(job_id)}/retry"))
 
     def set_priority(self, job_id: str, priority: int) -> JobOut:
         """Change the priority of a job. Raises Contradiction when it has ended."""
         body = {"priority": priority}
-        return _parsed(JobOut, self._send("PUT", f"/v1/jobs/{_part(job_id)}/priority", json=body))
+        return self._job(self._send("PUT", f"/v1/jobs/{_part(job_id)}/priority", json=body))
 
     def attempts(self, job_id: str, *, task: int = 0) -> tuple[AttemptOut, ...]:
         """Return the attempts at a task, oldest first."""

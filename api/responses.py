@@ -5,15 +5,19 @@ Times are RFC 3339 in UTC, and durations are in seconds. Fields may be added; no
 """
 
 from base64 import b64encode
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from ..core.budget import StopReason
+from ..core.errors import InvalidParameter
 from ..core.fleet import TaskState
 from ..core.trial import Failed, Reason, Timed, TrialStage
 from ..service.views import JobState
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class ResponseModel(BaseModel):
@@ -220,6 +224,17 @@ class JobOut(ResponseModel):
     model_key: str | None = Field(
         default=None, description="The model whose workloads its tasks are; they share the budget."
     )
+    _plot: "Callable[..., Figure] | None" = PrivateAttr(default=None)
+
+    def plot(self, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":
+        """Return a matplotlib figure of the progress of a task, as it is now: what the chart of the job's page shows.
+        ``across`` is ``trials``, ``seconds`` or ``device``. Jobs that a ``Client`` answered with can do this.
+
+        Raises MissingExtra without matplotlib (the extra ``plot``), InvalidParameter, and what ``Client.job`` raises.
+        """
+        if self._plot is None:
+            raise InvalidParameter("this job did not come from a client, which asks for its trials", field="job")
+        return self._plot(self.id, task=task, across=across, log=log)
 
 
 class TrialOut(ResponseModel):

@@ -12,6 +12,7 @@ from .context import CommandContext
 from .fleet_tables import attempts_table
 from .follow import follow
 from .tables import best_panel, jobs_table, task_notes, trials_table
+from .watch import watch as watch_job
 
 app = typer.Typer(help="List, show, follow, pause, retry and cancel jobs.", no_args_is_help=True)
 
@@ -58,11 +59,12 @@ def show(context: typer.Context, job_id: str) -> None:
 
 @app.command()
 def watch(context: typer.Context, job_id: str) -> None:
-    """Follow a job until it ends. Without a running service this command runs it."""
+    """Follow a job over the whole terminal until it ends. Without a running service this command runs it."""
     given: CommandContext = context.obj
     with given.job_connection() as connection:
         client = connection.client
-        job = follow(client, client.job(job_id), given.console)
+        show = watch_job if given.console.is_terminal and not given.as_json else follow
+        job = show(client, client.job(job_id), given.console)
     if given.as_json:
         given.print_json(job)
     else:

@@ -41,7 +41,7 @@ def main() -> int:
     console = Console(highlight=False)
     database = given.database.absolute()
     settings = Settings(database_url=f"sqlite:///{database}")
-    with _service(settings, console) as client:
+    with service_on(settings, console) as client:
         shape = {"m": given.size, "n": given.size, "k": given.size}
         job = client.submit(operator_task("matmul", shape), budget=Budget(given.trials, given.seconds))
         console.print(
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 @contextmanager
-def _service(settings: Settings, console: Console) -> Iterator[Client]:
+def service_on(settings: Settings, console: Console) -> Iterator[Client]:
     """Give a client of the service on the demo's database: of one that runs already, or of a child process."""
     running = find_service(settings)
     if running is not None and running.lasting:

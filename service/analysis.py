@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from .analysis_views import JobEstimate, ModelQuality, ScheduleComparison, WorkloadHistory, WorkloadView
+from .analysis_views import ScheduleComparison, JobEstimate, StoredModels, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
 from .estimate import KnownBest, estimate
-from .stored_models import model_quality
+from .stored_models import stored_models
 from .targets import kind_of
 from .views import JobSpec, Page
 from .workload_history import page_of_workloads, workload_history
@@ -48,6 +48,6 @@ class Analysis:
         """Compare two to eight schedules with the first of them. Raises InvalidParameter, NotFound."""
         return compare(self._store, asked)
 
-    def models(self, model_id: int | None = None) -> ModelQuality:
+    def models(self, model_id: int | None = None) -> StoredModels:
         """Return the stored cost models, and how good one of them is. Raises NotFound."""
-        return model_quality(self._store, model_id)
+        return stored_models(self._store, model_id)

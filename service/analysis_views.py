@@ -145,12 +145,19 @@ class ComparedView:
     schedule: Schedule
     seconds: float
     spread: float
-    samples: tuple[float, ...]
-    gflops: float | None
+    flops: int
     ratio: float | None
     p_value: float | None
     effect: float | None
     says: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSample:
+    """Holds one sample of a compared schedule: the seconds of a run."""
+
+    label: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,7 @@ class ScheduleComparison:
     were given as jobs. ``same_workload``: whether times may be compared at all."""
 
     items: tuple[ComparedView, ...]
+    samples: tuple[ComparedSample, ...]
     curves: tuple[CurvePoint, ...]
     knobs: tuple[KnobRow, ...]
     test: str
@@ -223,7 +231,7 @@ class HeldOutRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelQuality:
+class StoredModels:
     """Shows the stored cost models, newest first, and one of them. ``records`` come with the worst prediction first.
     ``why`` says why there are none."""
 

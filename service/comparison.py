@@ -9,7 +9,7 @@ from ..core.errors import InvalidParameter, NotFound
 from ..core.trial import Timed
 from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
-from .analysis_views import ComparedView, CurvePoint, KnobRow, ScheduleComparison
+from .analysis_views import ComparedSample, ComparedView, ScheduleComparison, CurvePoint, KnobRow
 from .pagination import valid_key, valid_number
 from .rank_test import NAME, RankTest, holm, mann_whitney
 
@@ -68,7 +68,8 @@ def compare(store: RecordStore, asked: Sequence[ComparedJob | ComparedRecord]) -
         if isinstance(one.asked, ComparedJob)
         for point in _curve(store, item.label, one.asked)
     ]
-    return ScheduleComparison(items, tuple(curves), _knobs(found), NAME, same)
+    samples = [ComparedSample(i.label, s) for i, one in zip(items, found, strict=True) for s in one.samples]
+    return ScheduleComparison(items, tuple(samples), tuple(curves), _knobs(found), NAME, same)
 
 
 def _found(store: RecordStore, asked: ComparedJob | ComparedRecord) -> _Found:
@@ -109,8 +110,7 @@ def _item(
         schedule=record.trial.schedule,
         seconds=seconds,
         spread=one.timed.spread,
-        samples=one.samples,
-        gflops=task.flops / seconds / 1e9 if task.flops else None,
+        flops=task.flops,
         ratio=None if test is None else seconds / first.timed.seconds,
         p_value=p_value,
         effect=None if test is None else test.effect,

@@ -21,7 +21,7 @@ from ..db.rows import ModelSummary
 from ..db.store import RecordStore
 from ..te.json import workload_from_json
 from . import wiring
-from .analysis_views import HeldOutRecord, HeldOutTask, ImportanceView, ModelQuality
+from .analysis_views import HeldOutRecord, HeldOutTask, ImportanceView, StoredModels
 
 MOST_MODELS = 200
 MOST_RECORDS = 1000
@@ -30,24 +30,24 @@ MOST_COLUMNS = 20
 TOP = 8
 
 
-def model_quality(store: RecordStore, model_id: int | None) -> ModelQuality:
+def stored_models(store: RecordStore, model_id: int | None) -> StoredModels:
     """Return all models with what is known of one: the given one, or the newest that has not seen some records, or the
     newest. Raises NotFound."""
     models = store.analysis.models(limit=MOST_MODELS)
     shown = _chosen(store, models, model_id)
     if shown is None:
-        return ModelQuality(models, None, (), (), (), "no model has been trained yet")
+        return StoredModels(models, None, (), (), (), "no model has been trained yet")
     data = store.analysis.model_data(shown.id)
     if shown.feature_version != FEATURE_VERSION or data is None:
-        return ModelQuality(models, shown, (), (), (), f"its features have version {shown.feature_version}")
+        return StoredModels(models, shown, (), (), (), f"its features have version {shown.feature_version}")
     try:
         model = wiring.restored_model(shown.kind, data)
     except (ValueError, InvalidParameter) as error:
-        return ModelQuality(models, shown, (), (), (), f"it cannot be loaded: {error}")
+        return StoredModels(models, shown, (), (), (), f"it cannot be loaded: {error}")
     records = _unseen(store, shown, MOST_RECORDS)
     tasks, points = _held_out(store, model, records)
     why = "" if points else "nothing has been measured since it was trained that it could predict"
-    return ModelQuality(models, shown, _importance(model), tasks, points, why)
+    return StoredModels(models, shown, _importance(model), tasks, points, why)
 
 
 def _chosen(store: RecordStore, models: Sequence[ModelSummary], model_id: int | None) -> ModelSummary | None:

@@ -22,15 +22,6 @@ router = APIRouter(include_in_schema=False)
 RECENT_JOBS = 40
 ACROSS = ("trials", "seconds")
 NAMES = ("job", "record", "across", "layer", "left", "right")
-TIMES = (
-    ChartColumn("label", "Schedule", "text"),
-    ChartColumn("seconds", "Median", "seconds"),
-    ChartColumn("ratio", "Over A", "ratio"),
-    ChartColumn("p_value", "p", "number"),
-    ChartColumn("effect", "Effect", "number"),
-    ChartColumn("spread", "Spread", "percent"),
-    ChartColumn("gflops", "Rate", "number", "GFLOP/s"),
-)
 CURVES = {
     "trials": ChartColumn("trials", "Trials", "count"),
     "seconds": ChartColumn("elapsed_seconds", "Search time", "duration"),
@@ -71,20 +62,14 @@ def compare_page(request: Request, service: ServiceDependency) -> Response:
         jobs=jobs,
         chosen={item_text(one) for one in asked},
         api=api,
-        times=ChartTable.of(api, "/items", TIMES, found.items),
         curves=ChartTable.of(api, "/curves", curve, found.curves),
-        samples=_samples(api, found.items),
+        samples=ChartTable.of(api, "/samples", SAMPLES, found.samples),
         across=across,
         address=lambda **more: f"/compare?{urlencode([*names, *({'across': across} | more).items()], safe=':')}",
         names=names,
         without=lambda n: f"/compare?{urlencode([name for i, name in enumerate(names) if i != n], safe=':')}",
         **_sources(service, found.items, dict(query)),
     )
-
-
-def _samples(api: str, items: Sequence[ComparedOut]) -> ChartTable:
-    rows = tuple({"label": item.label, "seconds": sample} for item in items for sample in item.samples)
-    return ChartTable(api, "/items", SAMPLES, rows)
 
 
 def _sources(service: Service, items: Sequence[ComparedOut], query: dict[str, str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from ..analysis_responses import CostModelQualityOut
+from ..analysis_responses import StoredModelsOut
 from ..chart_table import ChartColumn, ChartTable
 from ..dependencies import ServiceDependency
 from ..limits import MAX_ID
@@ -39,11 +39,9 @@ RECORDS = (
 
 
 @router.get("/cost-models")
-def cost_models_page(
-    service: ServiceDependency, model: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None
-) -> Response:
+def cost_models_page(service: ServiceDependency, model: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None) -> Response:
     """Show the stored cost models: metrics over time, importance of features, and where one of them is wrong."""
-    found = CostModelQualityOut.model_validate(service.analysis.models(model))
+    found = StoredModelsOut.model_validate(service.analysis.models(model))
     api = "/v1/cost-models" + (f"?model={found.shown.id}" if found.shown else "")
     return render(
         "cost_models.html",

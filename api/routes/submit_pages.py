@@ -98,7 +98,6 @@ def _page(
         strategies=STRATEGY_NAMES,
         executors=EXECUTOR_NAMES,
         caches=CACHES,
-        pairs=lambda names: [(name, name) for name in names],
         **_costs(estimate, error),
     )
 

@@ -1,13 +1,18 @@
-"""Renders the dashboard's pages of workloads: which there are, and what was found for one of them."""
+"""Renders the dashboard's pages of workloads: which there are, and what was found for one of them. Schedules are
+downloaded here."""
 
+import io
+import zipfile
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from ..analysis_responses import ResultOut, WorkloadHistoryOut, WorkloadSummaryOut
 from ..chart_table import ChartColumn, ChartTable
-from ..dependencies import PageToken, ServiceDependency, WorkloadKey
+from ..compilations import export_record
+from ..dependencies import FunctionName, PageToken, RecordId, ServiceDependency, WorkloadKey
 from ..limits import NAME_PATTERN
 from ..rendering import render
 from ..strict_route import StrictRoute
@@ -20,8 +25,8 @@ RESULTS = (
     ChartColumn("seconds", "Best time", "seconds"),
     ChartColumn("device_name", "Device", "text"),
     ChartColumn("profile", "Profile", "text"),
-    ChartColumn("is_regression", "Regression", "text"),
-    ChartColumn("ratio", "Over the fastest before", "ratio"),
+    ChartColumn("why", "Regression", "text"),
+    ChartColumn("ratio", "Over the fastest before", "number", "×"),
     ChartColumn("p_value", "p", "number"),
     ChartColumn("spread", "Spread", "percent"),
     ChartColumn("trials", "Trials", "count"),
@@ -48,6 +53,7 @@ def workloads_page(service: ServiceDependency, operator: OperatorFilter = None, 
         page_token=page_token,
         operator=operator,
         operators=[one.name for one in service.operators()],
+        api=_address({"operator": operator, "page_token": page_token}),
     )
 
 
@@ -66,6 +72,24 @@ def workload_page(workload_key: WorkloadKey, service: ServiceDependency) -> Resp
         toolchains=len({one.toolchain_key for one in history.results}),
         again=_again(history.results),
     )
+
+
+@router.get("/trials/{record_id}/kernel.zip")
+def exported(record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel") -> Response:
+    """Answer with the schedule of a record as files to use without Tilewright: source, machine code, how to call it."""
+    files = export_record(service, record_id, name, library=False).files
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    headers = {"Content-Disposition": f'attachment; filename="{name}-{record_id}.zip"'}
+    return Response(packed.getvalue(), 200, headers, "application/zip")
+
+
+def _address(query: dict[str, str | None]) -> str:
+    """Return the address of the API that answers with the same workloads."""
+    given = urlencode({name: value for name, value in query.items() if value})
+    return f"/v1/workloads?{given}" if given else "/v1/workloads"
 
 
 def _again(results: tuple[ResultOut, ...]) -> str:

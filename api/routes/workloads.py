@@ -4,13 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from ..analysis_responses import (
-    ComparisonOut,
-    CostModelQualityOut,
-    WorkloadHistoryOut,
-    WorkloadPage,
-    WorkloadSummaryOut,
-)
+from ..analysis_responses import ComparisonOut, StoredModelsOut, WorkloadHistoryOut, WorkloadPage, WorkloadSummaryOut
 from ..comparing import MOST_ITEMS_TEXT, items_of
 from ..dependencies import PageSize, PageToken, ServiceDependency, WorkloadKey
 from ..limits import MAX_ID, NAME_PATTERN
@@ -56,7 +50,7 @@ def compare(items: Items, service: ServiceDependency) -> ComparisonOut:
 def models(
     service: ServiceDependency,
     model: Annotated[int | None, Query(ge=1, le=MAX_ID, description="Which one is shown; absent: a new one.")] = None,
-) -> CostModelQualityOut:
+) -> StoredModelsOut:
     """List the stored cost models, and show one: which features it goes by, and how well it predicts what was measured
     after it was trained."""
-    return CostModelQualityOut.model_validate(service.analysis.models(model))
+    return StoredModelsOut.model_validate(service.analysis.models(model))

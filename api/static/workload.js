@@ -11,7 +11,7 @@ register("results", ({ rows }, ink) => {
     name: place, type: "line", step: false, symbolSize: 8, lineStyle: { width: 1.5, opacity: 0.6 }, color: ink.series[n % ink.series.length],
     data: rows.filter((row) => `${row[2]}, ${row[3]}` === place).map((row) => ({ value: [row[0], row[1] / size], hint: hint(row) })),
   }));
-  const worse = rows.filter((row) => row[4] === "True" || row[4] === "true");
+  const worse = rows.filter((row) => row[4] !== "");
   return {
     ...base(ink), grid: { ...base(ink).grid, top: 56 },
     xAxis: axis(ink, "time", "submitted (UTC)", { splitLine: { show: false }, axisLabel: { color: ink.muted, fontSize: 12, hideOverlap: true } }),

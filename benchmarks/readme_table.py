@@ -1,0 +1,51 @@
+"""Prints the README's table of results against other compilers and libraries, from the files of results.
+
+    python -m benchmarks.readme_table
+
+A row is one suite on one device. The speed-up of a kernel is the time of the fastest peer over ours, measured in the
+same run; the table has the geometric mean and the least of a suite's kernels.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+ROWS: dict[str, tuple[str, ...]] = {
+    "matrix products": ("2026-11-22-h200-products",),
+    "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
+    "attention": ("2026-11-22-h200-attention-short", "2026-11-22-h200-attention-decode-short"),
+    "convolutions": (
+        "2026-11-22-h200-convolution-fused",
+        "2026-11-22-h200-convolution-pointwise",
+        "2026-11-22-h200-convolution-others-im2col",
+        "2026-11-22-h200-convolution-stem-im2col",
+    ),
+    "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
+}
+"""What a row shows -> the files that its kernels are in."""
+
+
+def table() -> str:
+    """Return the table as Markdown."""
+    lines = [
+        "| kernels | device, day | number | fastest of | speed-up, geometric mean | least |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, files in ROWS.items():
+        found = [json.loads((RESULTS / f"{file}.json").read_text()) for file in files]
+        rows: list[dict[str, Any]] = [row for one in found for row in one["rows"]]
+        ratios = [row["ratio"] for row in rows]
+        peers = ", ".join(sorted({peer for row in rows for peer in row["peers_us"]}, key=str.lower))
+        device, day = found[0]["device"], found[0]["started"][:10]
+        cores = f", {device['cores']:.0f} cores" if device["name"].startswith(("AMD", "Intel")) else ""
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        lines.append(
+            f"| {name} | {device['name']}{cores}, {day} | {len(rows)} | {peers} | {mean:.2f} | {min(ratios):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

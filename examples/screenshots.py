@@ -1,0 +1,129 @@
+"""Makes the pictures of the documents: starts a service on a database of its own, runs short jobs on this machine's
+processor, and photographs every page of the dashboard's navigation, and the pages of a job, a schedule and a workload.
+
+    python -m examples.screenshots            # writes docs/images/*.png
+
+It needs Chromium and the extra ``dev`` (Playwright). Pictures are cut where they would be over 200 kB.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+from rich.console import Console
+
+from examples.tune_over_http import service_on
+from tilewright.api.client import Client, operator_task
+from tilewright.api.rendering import NAVIGATION
+from tilewright.api.requests import ExpressionIn
+from tilewright.api.responses import JobOut
+from tilewright.core.budget import Budget
+from tilewright.service.settings import Settings
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+CHROMIUM = Path("/usr/bin/chromium")
+WIDE, NARROW = 1400, 390
+MOST_BYTES = 200_000
+HEIGHTS = (2400, 1900, 1500, 1200, 900, 700)
+"""A picture is as high as its page, or the first of these that keeps it under ``MOST_BYTES``."""
+SETTLE_MS = 1500
+"""For so long a page may draw its charts."""
+TEXT = """X: float32[512, 768]
+W: float32[768, 256]    # constant
+S[i, j] = sum over k < 768 of X[i, k] * W[k, j]
+Y[i, j] = max(S[i, j], 0)
+"""
+
+
+def main() -> None:
+    """Run the jobs and write the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
+    parser.add_argument("--trials", type=int, default=48, help="how many candidates a job measures")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(database_url=f"sqlite:///{folder}/pictures.sqlite3")
+        with service_on(settings, console) as client:
+            jobs = list(_jobs(client, given.trials, console))
+            with sync_playwright() as playwright:
+                path = str(CHROMIUM) if CHROMIUM.exists() else None
+                browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+                for name, address in pages(jobs).items():
+                    _photograph(browser, client.address + address, given.out / f"{name}.png", WIDE, "light", console)
+                job = client.address + f"/jobs/{jobs[0].id}"
+                _photograph(browser, job, given.out / "job-dark.png", WIDE, "dark", console)
+                _photograph(browser, job, given.out / "job-phone.png", NARROW, "light", console)
+                browser.close()
+
+
+def _jobs(client: Client, trials: int, console: Console) -> Iterator[JobOut]:
+    """Run the jobs one after the other: two searches for one workload, so that they can be compared, and others."""
+    product = operator_task("matmul", {"m": 512, "n": 512, "k": 512})
+    wanted = [
+        ((product,), "model", False),
+        ((product,), "random", True),
+        ((operator_task("softmax", {"rows": 1024, "columns": 1024}), ExpressionIn(text=TEXT)), "model", False),
+        ((operator_task("layer_norm", {"rows": 1024, "columns": 768}),), "model", False),
+    ]
+    for tasks, strategy, fresh in wanted:
+        job = client.submit(*tasks, budget=Budget(trials), strategy=strategy, fresh=fresh)
+        for _ in client.events(job.id):
+            pass
+        job = client.job(job.id)
+        console.print(f"job {job.id}: {job.state.value}, {sum(task.trials for task in job.tasks)} trials")
+        yield job
+
+
+def pages(jobs: list[JobOut]) -> dict[str, str]:
+    """Return name -> address of every page: those of the navigation, and those of one thing."""
+    named = {name.lower().replace(" ", "-"): address for address, name in NAVIGATION}
+    first, second, third = jobs[:3]
+    best = first.tasks[0].best
+    compare = f"/compare?job={first.id}&job={second.id}&layer=source"
+    return {
+        **named,
+        "compare": compare,
+        "submit": "/submit",
+        "submit-expression": f"/submit?job={third.id}&task=1",
+        "job": f"/jobs/{first.id}",
+        "workload": f"/workloads/{first.tasks[0].workload_key}",
+        **({"schedule": f"/jobs/{first.id}/trials/{best.record_id}"} if best else {}),
+    }
+
+
+def _photograph(browser: Browser, address: str, path: Path, width: int, theme: str, console: Console) -> None:
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme="dark" if theme == "dark" else "light"
+    )
+    try:
+        page = context.new_page()
+        answer = page.goto(address, timeout=120_000)
+        if answer is None or answer.status >= 400:
+            console.print(f"{path.name}: left out, the page answers with {answer.status if answer else 'nothing'}")
+            return
+        page.wait_for_timeout(SETTLE_MS)
+        picture = _small(page, width)
+        path.write_bytes(picture)
+        console.print(f"{path.name}: {len(picture):,} bytes")
+    finally:
+        context.close()
+
+
+def _small(page: Page, width: int) -> bytes:
+    """Return a picture of the page from its top, cut so far down that it is small enough."""
+    whole = int(page.evaluate("document.documentElement.scrollHeight"))
+    picture = b""
+    for height in (whole, *(h for h in HEIGHTS if h < whole)):
+        clip = {"x": 0, "y": 0, "width": width, "height": min(height, HEIGHTS[0])}
+        picture = page.screenshot(full_page=True, clip=clip)  # type: ignore[arg-type]
+        if len(picture) <= MOST_BYTES:
+            break
+    return picture
+
+
+if __name__ == "__main__":
+    main()
