@@ -6,7 +6,21 @@ add a noun, write its file and add its line to the table.
 
 from fastapi import APIRouter
 
-from . import devices, events, fleet, fleet_pages, health, jobs, operators, pages, records, schedules, sign_in, trials
+from . import (
+    descent,
+    devices,
+    events,
+    fleet,
+    fleet_pages,
+    health,
+    jobs,
+    operators,
+    pages,
+    records,
+    schedules,
+    sign_in,
+    trials,
+)
 
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
@@ -19,6 +33,7 @@ ROUTES: dict[str, APIRouter] = {
     "fleet": fleet.router,
     "health": health.router,
     "pages": pages.router,
+    "descent": descent.router,
     "fleet_pages": fleet_pages.router,
     "sign_in": sign_in.router,
 }
