@@ -23,6 +23,7 @@ SUITES = {
     "fleet": "benchmarks.fleet",
     "fleet-faults": "benchmarks.fleet_faults",
     "kill": "benchmarks.kill",
+    "links": "benchmarks.links",
     "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",
