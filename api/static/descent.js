@@ -105,6 +105,9 @@ const choose = (layer, line, inAddress = true) => {
     row.append(text);
     body.append(row);
   }
+  const others = [...boxes.keys()].filter((at) => at !== layer).map((at) => `${found[at].length} of ${layers[at].title}`);
+  document.getElementById("said").textContent =
+    `Line ${line} of ${layers[layer].title}: ${textOf(layer, line).trim()}. Marked: ${others.join(", ") || "none"}.`;
   root.dataset.chosen = `${layer}:${line}`;
   root.querySelector("input[name=line]").value = root.dataset.chosen;
   if (!inAddress) return;
