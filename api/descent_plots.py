@@ -21,7 +21,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class PlottedRecord:
     """A record in a plot. ``kind`` is ``own``, ``task`` or ``device``."""
 
     x: float
@@ -36,7 +36,7 @@ class RooflinePlot:
     """``roof`` is the path of the limit; empty where no peak was measured."""
 
     roof: str
-    dots: tuple[Dot, ...]
+    dots: tuple[PlottedRecord, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
 
@@ -80,7 +80,9 @@ def roofline_plot(explanation: Explanation, record_id: int, neighbours: Sequence
     limits = [peak] if peak else []
     limits += [memory * i for i in (explanation.flops_per_byte,)] if memory else []
     y = _Axis.around([*rates, *(min(limit, peak or limit) for limit in limits)], HEIGHT - BOTTOM, TOP)
-    dots = [Dot(x.at(i), y.at(rate), kind, n, f"{_short(rate)}FLOP/s") for i, rate, kind, n in reversed(points)]
+    dots = [
+        PlottedRecord(x.at(i), y.at(rate), kind, n, f"{_short(rate)}FLOP/s") for i, rate, kind, n in reversed(points)
+    ]
     return RooflinePlot(_roof(x, y, peak, memory), tuple(dots), x.ticks(), y.ticks())
 
 
