@@ -28,6 +28,7 @@ SUITES = {
     "fleet-restarts": "benchmarks.fleet_restarts",
     "fleet-share": "benchmarks.fleet_share",
     "kill": "benchmarks.kill",
+    "links": "benchmarks.links",
     "machine-code": "benchmarks.machine_code",
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",

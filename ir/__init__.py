@@ -8,6 +8,7 @@ share the scalar expressions. Nothing here knows a target, a device or a schedul
 - ``build`` writes kernels statement by statement, ``text`` prints them, ``rewrite`` maps and substitutes.
 - ``verify`` says what a legal kernel is; ``verifier/`` holds its rules, ``uniformity`` decides which conditions all
   threads of a group agree on.
+- ``provenance`` says which statement each statement of a rewritten kernel was made from.
 - ``linear_form`` takes index arithmetic apart; ``bounds`` and ``index_analysis`` say what is known of its values, and
   ``simplify`` and ``simplifier`` use that. ``fold`` and ``lanes`` help them.
 - ``interpret`` runs kernels on NumPy arrays and finds what a compiled kernel would do silently; ``interpreter/`` does

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -262,8 +263,10 @@ class CompiledLayers:
     matrix_layers: tuple[MatrixLayer, ...]
 
 
+@lru_cache(maxsize=16)
 def compiled_layers(workload: Workload, target: Target, schedule: Schedule) -> CompiledLayers:
-    """Run the lowering pipeline. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    """Run the lowering pipeline; what was asked for lately is kept, since people look at one kernel again and again.
+    Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     lowered = lowering_stages(workload, target, schedule)
     layers = code_layers(workload, lowered)
     sections = [

@@ -8,7 +8,7 @@ from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ...ir.verify import verify
 from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
-from ..llvm.debug_lines import line_origins, with_debug_lines
+from ..llvm.debug_lines import assembly_origins, with_debug_lines
 from ..llvm.instructions import count_instructions
 from ..passes.pipeline import Pass
 from ..passes.unroll import unroll
@@ -52,7 +52,7 @@ class AmdgpuBackend:
         text = compiler.assembly(source, target)
         counts = count_instructions(text, target.arch)
         annotated = compiler.assembly(replace(source, text=with_debug_lines(source.text)), target)
-        layer = CodeLayer("assembly", "assembly", text, line_origins(text, annotated))
+        layer = CodeLayer("assembly", "assembly", text, assembly_origins(text, annotated))
         return Artifacts((layer,), counts, compiler.resources(text))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:

@@ -10,7 +10,7 @@ from ...ir.expr import WARP_LANES
 from ...ir.stmt import AxisBinding, HardwareAxis, Kernel, Launch, Seq
 from ...schedule.gpu.occupancy import limits_of
 from ..backend import LaunchConfig, Source, parameters_of
-from ..llvm.emit import line_origins
+from ..llvm.emit import source_origins
 from ..llvm.frame_layout import FrameLayout
 from ..llvm.function_context import FunctionContext
 from ..llvm.statements import KernelContext, emit_statement
@@ -37,7 +37,7 @@ def emit(kernel: Kernel, target: Target) -> Source:
         except RecursionError as error:
             raise CompileError("an expression or loop nest is nested too deeply to be compiled") from error
     text = f'; {kernel.name} for {target}\ntarget triple = "{TRIPLE}"\n\n{module.text()}'
-    origins = line_origins(kernel, module)
+    origins = source_origins(kernel, module)
     return Source("llvm-ir", text, configs[0].function, parameters_of(kernel), tuple(configs), origins=origins)
 
 

@@ -7,7 +7,7 @@ from ...ir.stmt import Kernel
 from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
 from ..passes.pipeline import run_passes
 from . import compile as compiler
-from .debug_lines import line_origins, with_debug_lines
+from .debug_lines import assembly_origins, with_debug_lines
 from .emit import emit
 from .header import header
 from .instructions import count_instructions
@@ -36,7 +36,7 @@ class LlvmBackend:
     def artifacts(self, source: Source, target: Target) -> Artifacts:
         text = compiler.assembly(source, target)
         annotated = compiler.assembly(replace(source, text=with_debug_lines(source.text)), target)
-        layer = CodeLayer("assembly", "assembly", text, line_origins(text, annotated))
+        layer = CodeLayer("assembly", "assembly", text, assembly_origins(text, annotated))
         return Artifacts((layer,), count_instructions(text, target.arch))
 
     def package(self, source: Source, target: Target, packaging: Packaging) -> Package:

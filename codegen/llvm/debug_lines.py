@@ -1,7 +1,7 @@
 """Adds debug locations to LLVM IR, so that the assembly says which line of the IR each instruction comes from.
 
 Every instruction on line n gets the location n. Passes keep locations, merge them, or drop them where two instructions
-become one. Debug locations change no machine code; ``line_origins`` says nothing where they did.
+become one. Debug locations change no machine code; ``assembly_origins`` says nothing where they did.
 
 Source: "Source Level Debugging with LLVM", llvm.org.
 """
@@ -46,7 +46,7 @@ def with_debug_lines(text: str) -> str:
     return "\n".join(lines) + "\n" + "".join(metadata)
 
 
-def line_origins(plain: str, annotated: str) -> LineOrigins:
+def assembly_origins(plain: str, annotated: str) -> LineOrigins:
     """Return the lines of the IR that each line of the assembly ``plain`` comes from. ``annotated`` is the assembly of
     ``with_debug_lines``."""
     return transferred("\n".join(map(_instruction, plain.splitlines())), _annotated(annotated))

@@ -40,11 +40,11 @@ def emit(kernel: Kernel, target: Target) -> Source:
         parameters_of(kernel),
         prologue=first,
         minimal_passes=kernel.minimal_passes,
-        origins=line_origins(kernel, module),
+        origins=source_origins(kernel, module),
     )
 
 
-def line_origins(kernel: Kernel, module: ModuleWriter) -> tuple[tuple[Origin, ...], ...]:
+def source_origins(kernel: Kernel, module: ModuleWriter) -> tuple[tuple[Origin, ...], ...]:
     """Return what the lines of a source were written for: two lines of head, an empty one, and the module."""
     head: list[tuple[Origin, ...]] = [(kernel,), (kernel,), ()]
     return (*head, *(() if origin is None else (origin,) for origin in module.origins()))

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from tilewright.api.responses import ExplanationOut, SectionOut
-from tilewright.cli.explain import layers_named, show_layer
+from tilewright.cli.explain import layers_named, linked, show_layer
 from tilewright.core.errors import InvalidParameter
 
 SECTIONS = (
@@ -36,3 +36,13 @@ def test_an_unknown_layer_is_refused_with_the_names_of_all() -> None:
 def test_an_empty_layer_says_so() -> None:
     assert "(this layer is empty)" in shown(SECTIONS[0])
     assert "for i in range(4)" in shown(SECTIONS[1]) and "empty" not in shown(SECTIONS[1])
+
+
+def test_lines_say_which_lines_they_come_from() -> None:
+    origins = ((), (2,), (1, 2, 3, 7))
+    section = SectionOut(title="source", language="cuda-c++", text="a\nb\nc\n", above="after simplify", origins=origins)
+    shown_as = linked(section)
+    assert shown_as.text.splitlines() == ["1         | a", "2 < 2     | b", "3 < 1-3,7 | c"]
+    assert shown_as.title == "source  (< lines of after simplify)"
+    unlinked = linked(SectionOut(title="knobs", language="text", text="m = 1\nn = 2\n"))
+    assert unlinked.text.splitlines() == ["1 | m = 1", "2 | n = 2"] and unlinked.title == "knobs"
