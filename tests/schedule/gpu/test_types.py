@@ -9,10 +9,14 @@ import pytest
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
@@ -20,7 +24,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "tf32, A along m and B along n": ("matmul", {"m": 72, "n": 104, "k": 50, "transpose_a": True, "precision": "tf32"}),
     "tf32, odd rows": ("matmul", {"m": 72, "n": 40, "k": 37, "transpose_b": True, "precision": "tf32"}),
     "tf32x3": ("matmul", {"m": 72, "n": 40, "k": 40, "transpose_b": True, "precision": "tf32x3"}),
-    "bf16x9, batch": ("batch_matmul", {"batch": 2, "m": 72, "n": 40, "k": 72, "precision": "bf16x9"}),
+    "bf16x9, batch": ("batch_matmul", {"batch": 2, "m": 40, "n": 40, "k": 40, "precision": "bf16x9"}),
     "int8, B along n": ("matmul", {"m": 72, "n": 104, "k": 138, "dtype": "int8"}),
     "int8, zero points": (
         "scaled_matmul",
@@ -39,21 +43,17 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     operator, parameters = CASES[case]
-    assert assert_agrees(SKETCH, workload_of(operator, **parameters), 2, FEW) == 2
+    assert assert_agrees(SKETCH, workload_of(operator, **parameters), 1, FEW) == 1
 
 
 @pytest.mark.parametrize("knobs", [{"split_k": 2}, {"stream_k": 1}, {"ping_pong": 1, "atoms_m": 1}], ids=str)
 def test_promoted_sums_can_be_shared_out(knobs: dict[str, int]) -> None:
-    workload = workload_of("scaled_matmul", m=200, n=136, k=400, scales="block", result="float32")
+    workload = workload_of("scaled_matmul", m=136, n=72, k=400, scales="block", result="float32")
     schedule = legal_schedule_of(SKETCH, workload, FEW, **knobs)
     _agrees(workload, schedule)
 
 
-def _agrees(workload: Workload, schedule: Any) -> None:
-    from tilewright.te.data import random_inputs
-    from tilewright.te.reference import reference
-    from tilewright.te.tolerance import tolerance
-
+def _agrees(workload: Workload, schedule: Schedule) -> None:
     inputs = random_inputs(workload, 3)
     got = interpret(finish(SKETCH.lower(workload, FEW, schedule), FEW), inputs)
     for name, wanted in reference(workload, inputs).items():
@@ -67,10 +67,10 @@ def test_mixed_types_of_8_bits() -> None:
     assert assert_agrees(SKETCH, te.workload(total), 1, FEW) == 1
 
 
-@pytest.mark.parametrize(("precision", "most"), [("tf32x3", 2.0), ("bf16x6", 2.0), ("bf16x9", 2.0), ("tf32", 0.0)])
+@pytest.mark.parametrize(("precision", "most"), [("tf32x3", 2.0), ("bf16x6", 2.0), ("tf32", 0.0)])
 def test_split_sums_are_as_exact_as_float32(precision: str, most: float) -> None:
     """On normal inputs, by root mean square, against what float32 itself makes of them. TF32 alone is far from it."""
-    workload = workload_of("matmul", m=72, n=40, k=512, transpose_b=True, precision=precision)
+    workload = workload_of("matmul", m=66, n=32, k=256, transpose_b=True, precision=precision)
     draw = np.random.default_rng(1)
     inputs = {t.name: draw.standard_normal(t.shape).astype(np.float32) for t in workload.inputs}
     exact = inputs["A"].astype(np.float64) @ inputs["B"].T.astype(np.float64)
