@@ -35,6 +35,7 @@ SUITES = {
     "h200-convolution": "benchmarks.h200_convolution",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
+    "h200-types": "benchmarks.h200_types",
     "prior-check": "benchmarks.prior_check",
     "products-check": "benchmarks.products_check",
     "record": "benchmarks.record",

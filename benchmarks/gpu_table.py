@@ -286,6 +286,8 @@ def inputs_sets(workload: Workload, total: int, seed: int) -> list[Tensors]:
 def _tensor(array: Any) -> torch.Tensor:
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).cuda().view(torch.bfloat16)
+    if array.dtype.name.startswith("float8"):
+        return torch.from_numpy(array.view(np.uint8)).cuda().view(getattr(torch, array.dtype.name))
     return torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
 

@@ -74,6 +74,10 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             **{"padding": 3, "stride": 2, "layout": "NHWC", "dtype": "float16"},
         },
     ),
+    "TF32, packed": ("matmul", {"m": 136, "n": 200, "k": 72, "transpose_a": True, "precision": "tf32"}),
+    "float32 in parts": ("matmul", {"m": 136, "n": 200, "k": 72, "transpose_b": True, "precision": "bf16x6"}),
+    "8-bit floats, scales of blocks": ("scaled_matmul", {"m": 136, "n": 264, "k": 400, "scales": "block"}),
+    "8-bit integers": ("scaled_matmul", {"m": 136, "n": 200, "k": 272, "zero_points": True, "dtype": "int8"}),
     "odd rows": ("matmul", {"m": 101, "n": 113, "k": 99, "dtype": "float16"}),
 }
 """What is special -> operator and parameters: several tiles each, quickly checked."""

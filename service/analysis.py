@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from .analysis_views import ScheduleComparison, JobEstimate, StoredModels, WorkloadHistory, WorkloadView
+from .analysis_views import JobEstimate, ScheduleComparison, StoredModels, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
 from .estimate import KnownBest, estimate
 from .stored_models import stored_models

@@ -9,7 +9,7 @@ from ..core.errors import InvalidParameter, NotFound
 from ..core.trial import Timed
 from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
-from .analysis_views import ComparedSample, ComparedView, ScheduleComparison, CurvePoint, KnobRow
+from .analysis_views import ComparedSample, ComparedView, CurvePoint, KnobRow, ScheduleComparison
 from .pagination import valid_key, valid_number
 from .rank_test import NAME, RankTest, holm, mann_whitney
 

@@ -62,7 +62,8 @@ def contraction_of(stage: Stage) -> Contraction | None:
 
 def _groups(body: Expr, single: set[str]) -> list[tuple[Expr, set[str]]]:
     """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
-    it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no factor names belong to the one with the fewest axes."""
+    it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no factor
+    names belong to the one with the fewest axes."""
     factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)}) for f in _factors(body)]
     fewest = min(factors, key=lambda f: len(f[1]))[1]
     fewest |= single.difference(*(axes for _, axes in factors))

@@ -4,7 +4,7 @@ All are plain functions over the nodes of ``ir.expr``. A number among the operan
 expression.
 """
 
-from ..core.dtypes import DTYPES, INDEX, INPUT_DTYPES, DType
+from ..core.dtypes import INDEX, INPUT_DTYPES, DType
 from ..core.errors import InvalidWorkload
 from ..ir.expr import (
     Binary,

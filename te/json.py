@@ -11,8 +11,8 @@ An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"
 ``{"const", "dtype"}``; infinities are the strings "inf" and "-inf". An index is the name of an axis, a whole number,
 or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that are quotients and remainders of indices,
 each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
-neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``. A workload
-whose ``precision`` is not ``ieee`` says so.
+neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``.
+A workload whose ``precision`` is not ``ieee`` names it.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,7 @@
 """Random workloads: valid, small, odd. Every layer is tried on them, so they reach into the corners: extents of 1 and
 primes, zero dimensions, transposed, strided, reversed, shifted and guarded reads, quotients and remainders of axes,
 windows, broadcasts, reductions over one or two axes, selects on axes and on data, casts between all dtypes, wrapping
-integers, several outputs, outputs read by later stages, inputs that nobody reads.
+integers, several outputs, outputs read by later stages, inputs that nobody reads, floats of 8 bits, precisions.
 
 They are numerically tame: floats stay far from overflow and from the poles of functions, and only exact values (loads
 and extremes of them) are compared, rounded to whole numbers or cast to integers: a right kernel meets the tolerance.
@@ -13,10 +13,11 @@ from math import prod
 
 import numpy as np
 
-from tilewright.core.dtypes import DTYPES, DType, int64
+from tilewright.core.dtypes import DTYPES, INPUT_DTYPES, DType, int64
 from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer
 from tilewright.ir.expr import Expr, Load, walk
+from tilewright.ir.rewrite import map_loads
 from tilewright.te import build as te
 from tilewright.te.check import check
 from tilewright.te.workload import Reducer, Workload
@@ -27,6 +28,7 @@ MAX_POINTS = 3000
 _EXTENTS = (1, 1, 2, 3, 4, 5, 7, 8, 11, 13, 16, 17, 23, 31, 32, 37)
 _FLOATS = ("float32", "float32", "float32", "float64", "float16", "bfloat16")
 _INTEGERS = ("int32", "int8", "int64", "uint8")
+_PRECISIONS = ("tf32", "bf16x6")
 _LARGEST = 64.0
 """Magnitude beyond which floats are scaled down."""
 
@@ -350,7 +352,24 @@ def random_workload(seed: int) -> Workload:
     inputs = [i.tensor for i in writer.inputs]
     if writer.chance(0.1):
         inputs.append(te.placeholder((3,), "float32", "unread"))
-    return te.workload(outputs, inputs=inputs)
+    precision = _PRECISIONS[seed % 10 // 2] if seed % 10 < 2 * len(_PRECISIONS) else "ieee"
+    workload = te.workload(outputs, inputs=inputs, precision=precision)
+    return _with_narrow_inputs(workload, "float8_e4m3fn" if seed % 2 else "float8_e5m2") if seed % 3 == 0 else workload
+
+
+def _with_narrow_inputs(workload: Workload, dtype: str) -> Workload:
+    """``workload`` with floats of 8 bits for inputs of 16-bit floats, which are exact in those."""
+    inputs = {t.name: t for t in workload.inputs}
+    for t in workload.inputs:
+        if t.dtype.name in ("float16", "bfloat16"):
+            inputs[t.name] = replace(t, dtype=INPUT_DTYPES[dtype])
+
+    def narrowed(load: Load) -> Expr:
+        tensor = inputs.get(load.buffer.name, load.buffer)
+        return load if tensor == load.buffer else te.cast(Load(tensor, load.indices), load.dtype)
+
+    stages = tuple(replace(s, body=map_loads(s.body, narrowed)) for s in workload.stages)
+    return check(replace(workload, inputs=tuple(inputs.values()), stages=stages))
 
 
 def _read_by_stages(writer: _Writer) -> set[te.Tensor]:

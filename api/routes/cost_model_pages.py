@@ -39,7 +39,9 @@ RECORDS = (
 
 
 @router.get("/cost-models")
-def cost_models_page(service: ServiceDependency, model: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None) -> Response:
+def cost_models_page(
+    service: ServiceDependency, model: Annotated[int | None, Query(ge=1, le=MAX_ID)] = None
+) -> Response:
     """Show the stored cost models: metrics over time, importance of features, and where one of them is wrong."""
     found = StoredModelsOut.model_validate(service.analysis.models(model))
     api = "/v1/cost-models" + (f"?model={found.shown.id}" if found.shown else "")

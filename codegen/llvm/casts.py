@@ -28,7 +28,7 @@ def to_storage(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
     if dtype.name == "bfloat16":
         return _narrow_bfloat16(w, value)
     if dtype.is_float8:
-        raise CompileError(f"a value is stored as {dtype}, which only inputs have")
+        return _narrow_float8(w, value, dtype)
     if dtype.is_bool:
         return w.convert("zext", value, "i8")
     return value
@@ -120,6 +120,21 @@ def _widen_float8(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValu
     return w.select(
         w.compare("eq", rest, w.number(0x7F, wide)), bits_constant(0x7FC00000, "float", value.lanes), scaled
     )
+
+
+def _narrow_float8(w: FunctionWriter, value: LlvmValue, dtype: DType) -> LlvmValue:
+    """Narrow a float32 that is a number of ``dtype``: one that was loaded, since nothing is rounded to it. It is the
+    inverse of ``_widen_float8``."""
+    _require_float16(w)
+    if dtype.name == "float8_e5m2":
+        bits = w.convert("bitcast", w.convert("fptrunc", value, "half"), "i16")
+        return w.convert("trunc", w.op("lshr", bits, w.number(8, bits)), "i8")
+    scaled = w.op("fmul", value, w.number(2.0**-8, value))
+    bits = w.convert("bitcast", w.convert("fptrunc", scaled, "half"), "i16")
+    sign = w.op("and", w.op("lshr", bits, w.number(8, bits)), w.number(0x80, bits))
+    rest = w.op("and", w.op("lshr", bits, w.number(7, bits)), w.number(0x7F, bits))
+    rest = w.select(w.compare("uno", value, value), w.number(0x7F, rest), rest)
+    return w.convert("trunc", w.op("or", sign, rest), "i8")
 
 
 def _narrow_bfloat16(w: FunctionWriter, value: LlvmValue) -> LlvmValue:

@@ -72,22 +72,22 @@ WGMMA_ATOMS: dict[tuple[str, str], WgmmaAtom] = {
 class WarpgroupMma(Operation):
     """Starts ``d += a @ transposed(b)`` by a warpgroup; ``d = a @ transposed(b)`` where ``accumulates`` is false.
 
-    ``accumulates`` is a scalar bool, the same in the whole warpgroup (``scale-d`` of PTX). The dtypes of ``a`` and ``b``
-    have an atom in ``WGMMA_ATOMS``, and ``d`` has its accumulator's dtype. ``a`` has 64 rows, ``b`` has ``n`` rows (8 to
-    256, as the atom takes them), each of ``k`` elements (a multiple of the atom's, a line at most). ``b``, and ``a``
-    unless it is a register buffer, lie in shared memory in lines of ``LINE_BYTES``, swizzled as ``tma_swizzle`` says.
+    ``accumulates`` is a scalar bool, the same in the whole warpgroup (``scale-d`` of PTX). The dtypes of ``a`` and
+    ``b`` have an atom in ``WGMMA_ATOMS``, and ``d`` has its accumulator's dtype. ``a`` has 64 rows, ``b`` has ``n``
+    rows (8 to 256, as the atom takes them), each of ``k`` elements (a multiple of the atom's, a line at most). ``b``,
+    and ``a`` unless it is a register buffer, lie in shared memory in lines of ``LINE_BYTES``, swizzled as
+    ``tma_swizzle`` says.
 
     - An operand is usually K-major: the elements of a row are contiguous. A row lies within a line, where it begins at
       a multiple of ``STEP_BYTES``; the next row lies in the next line. The first line has a number that 8 divides.
     - With ``a_transposed`` or ``b_transposed`` the operand, of 16-bit floats, is M-major or N-major. It lies as ``k``
-      lines, one for each
-      index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third last dimension of the
-      buffer. The first line has a number that 8 divides, and the first row begins it.
+      lines, one for each index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third
+      last dimension of the buffer. The first line has a number that 8 divides, and the first row begins it.
 
-    - ``a`` in registers, 16-bit floats, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every 16 places of k,
-      a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from ``16 * w`` on. So two
-      neighbouring fragments ``d`` of another product, rounded to 16 bits in their order, are one fragment ``a``. All
-      64 rows count, and nothing is transposed.
+    - ``a`` in registers, 16-bit floats, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every
+      16 places of k, a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from
+      ``16 * w`` on. So two neighbouring fragments ``d`` of another product, rounded to 16 bits in their order, are one
+      fragment ``a``. All 64 rows count, and nothing is transposed.
 
     ``valid_rows`` says how many of the 64 rows of ``a`` count. The others are read too, whatever may be there or happen
     to it, and their rows of ``d`` mean nothing.

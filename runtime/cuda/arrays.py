@@ -73,8 +73,9 @@ def view(parameter: KernelParameter, array: Any, stream: int, ordinal: int, *, w
     """Return the address of ``array``. Pending work of its library on the array completes before later work of
     ``stream``.
 
-    Raises InvalidParameter for another dtype, shape or device, for arrays that are not contiguous or do not begin at a
-    multiple of 16 bytes, and for read-only arrays that are to be ``written``.
+    Floats of 8 bits may come as their bits, uint8. Raises InvalidParameter for another dtype, shape or device, for
+    arrays that are not contiguous or do not begin at a multiple of 16 bytes, and for read-only arrays that are to be
+    ``written``.
     """
     name = parameter.name
     if not is_device_array(array):
@@ -84,13 +85,16 @@ def view(parameter: KernelParameter, array: Any, stream: int, ordinal: int, *, w
         )
     if isinstance(array, np.ndarray):
         raise InvalidParameter(f"{name} lies in the host's memory, other arrays on the device", field=name)
+    if parameter.dtype.is_float8 and str(getattr(array, "dtype", "")) == f"torch.{parameter.dtype}":
+        array = array.view(import_module("torch").uint8)  # not every version hands over such floats
     try:
         found = _strided_view()(array, stream_ptr=stream or _default(array))
     except (BufferError, TypeError, RuntimeError, ValueError) as error:
         raise InvalidParameter(
             f"{name}, a {type(array).__name__}, cannot be taken over: {error}", field=name
         ) from error
-    if found.dtype != parameter.dtype.numpy:
+    as_bits = parameter.dtype.is_float8 and found.dtype == np.uint8
+    if found.dtype != parameter.dtype.numpy and not as_bits:
         raise InvalidParameter(f"{name} is {found.dtype}, needed: {parameter.dtype}", field=name)
     if tuple(found.shape) != parameter.shape:
         raise InvalidParameter(f"{name} has shape {list(found.shape)}, needed: {list(parameter.shape)}", field=name)

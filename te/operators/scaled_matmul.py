@@ -68,8 +68,8 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
     exact = np.float32 if INPUT_DTYPES[v.text("dtype")].is_float or k << 14 <= 1 << 24 else np.float64
     a, b, a_scale, b_scale = inputs["A"].astype(exact), inputs["B"].astype(exact), inputs["SA"], inputs["SB"]
     if v.text("scales") == "block":
-        a *= np.repeat(a_scale, BLOCK, 1)[:, :k]
-        b *= np.repeat(np.repeat(b_scale, BLOCK, 1)[:, :k], BLOCK, 0)[: v.integer("n")]
+        a = a * np.repeat(a_scale, BLOCK, 1)[:, :k]
+        b = b * np.repeat(np.repeat(b_scale, BLOCK, 1)[:, :k], BLOCK, 0)[: v.integer("n")]
     total = np.matmul(a, b.T)
     if v.flag("zero_points"):
         total = total.astype(np.int32) - inputs["Z"][:, None] * inputs["S"]

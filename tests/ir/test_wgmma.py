@@ -8,7 +8,17 @@ import pytest
 
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
-from tilewright.core.dtypes import bfloat16, float32
+from tilewright.core.dtypes import (
+    DType,
+    bfloat16,
+    float8_e4m3fn,
+    float8_e5m2,
+    float32,
+    int8,
+    int32,
+    tfloat32,
+    uint8,
+)
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
@@ -16,6 +26,7 @@ from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
 from tilewright.ir.gpu.fence import AsyncProxyFence
+from tilewright.ir.gpu.tma import tma_swizzle
 from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -171,6 +182,45 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):
         verify(kernel)
+
+
+def _of_type(a: DType, b: DType, d: DType, columns: int = 32, k: int = 32, transposed: bool = False) -> Kernel:
+    w = Writer()
+    with w.launch("f", [("t", 128, HardwareAxis.THREAD)]):
+        line = 128 // a.bytes
+        layout = Layout((line, 1), tma_swizzle(a))
+        left, right = (w.allocate(n, (64, line), t, MemoryScope.SHARED, layout) for n, t in (("a", a), ("b", b)))
+        sums = w.allocate("d", (128,), d, MemoryScope.REGISTER)
+        at = (ZERO, ZERO)
+        w.emit(WarpgroupMma(sums, (ZERO,), left, at, right, at, columns, k, False, b_transposed=transposed))
+        w.emit(WarpgroupMmaWait(0))
+        w.store(C, (ZERO, ZERO), const(1.0, float32))
+    return Kernel("k", (A,), (C,), (), w.finish())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        (_of_type(int8, int8, int32, 40), "n = 40; 8 to 256 in steps of 16, and 8, 24"),
+        (_of_type(int8, int8, float32), "d of a wgmma is float32, not int32"),
+        (_of_type(float8_e4m3fn, int8, float32), "a wgmma of float8_e4m3fn and int8, which have none"),
+        (_of_type(float32, float32, float32, k=8), "a wgmma of float32 and float32, which have none"),
+        (_of_type(tfloat32, tfloat32, float32, k=12), "k = 12; 8 to 32 in steps of 8"),
+        (_of_type(float8_e5m2, float8_e4m3fn, float32, k=16), "k = 16; 32 to 128 in steps of 32"),
+        (_of_type(tfloat32, tfloat32, float32, k=8, transposed=True), "transposed; only 16-bit floats may be"),
+    ],
+    ids=["columns", "accumulator", "mixed", "float32", "tf32", "float8", "transposed"],
+)
+def test_each_type_has_its_rules(kernel: Kernel, what: str) -> None:
+    with pytest.raises(InvalidKernel, match=what):
+        verify(kernel)
+
+
+@pytest.mark.parametrize(
+    "types", [(tfloat32, tfloat32, float32), (int8, uint8, int32), (float8_e4m3fn, float8_e5m2, float32)], ids=str
+)
+def test_each_type_is_allowed(types: tuple[DType, DType, DType]) -> None:
+    verify(_of_type(*types))
 
 
 def test_it_becomes_the_instruction_of_hopper_alone() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tests.random_expressions import MAX_POINTS, random_workload
-from tilewright.core.dtypes import DTYPES
+from tilewright.core.dtypes import DTYPES, INPUT_DTYPES
 from tilewright.ir.expr import Cast, Compare, Expr, Load, Logic, Select, Unary, walk
 from tilewright.te.check import check
 from tilewright.te.data import random_inputs
@@ -81,7 +81,9 @@ def _index_features(stage: Stage, e: Load) -> set[str]:
 def test_they_reach_into_the_corners() -> None:
     found = set().union(*(_features(w) for w in WORKLOADS))
     wanted = (
-        {f"dtype {d}" for d in DTYPES} | {f"input {d}" for d in DTYPES} | {f"cast {d}" for d in DTYPES if d != "bool"}
+        {f"dtype {d}" for d in DTYPES}
+        | {f"input {d}" for d in INPUT_DTYPES}
+        | {f"cast {d}" for d in DTYPES if d != "bool"}
     )
     wanted |= {f"reducer {r}" for r in ("sum", "max", "min", None)} | {f"rank {n}" for n in range(4)}
     wanted |= {

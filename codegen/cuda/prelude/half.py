@@ -1,5 +1,5 @@
-"""These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word. They
-also convert those of 8 bits, and round to TF32."""
+"""These functions convert and pack floats of 16 bits, which emitted code keeps as their bits, two in a 32-bit word.
+They also convert those of 8 bits, and round to TF32."""
 
 from .device_function import DeviceFunction
 

@@ -1,7 +1,8 @@
 """Large matrix products on Hopper, by TMA and wgmma (sketch ``cuda_gemm``).
 
 What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
-launch, with one before it that repacks operands where TMA cannot load their rows, and with one behind it for stream-K.
+launch, with others before it that repack operands where TMA cannot load their rows, or pack them where wgmma cannot
+take them as they lie, and with one behind it for stream-K.
 
 ``space``           the sketch: knobs, quantities, and what the modules below say of a setting
 ``sizes``           the knobs, and the record of all sizes that follow from a setting
@@ -10,6 +11,7 @@ launch, with one before it that repacks operands where TMA cannot load their row
 ``pruning``         which legal settings are worth a measurement
 ``kernel``          the launch: warp roles, the persistent loop over tiles, ping-pong, split-K and stream-K
 ``mainloop``        the loop over k: mbarriers, TMA loads, wgmma
+``mma_atom``        which wgmma multiplies operands of which types, and what these ask of operands and accumulators
 ``k_atoms``         how k is taken apart, that of convolutions included
 ``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast
 ``epilogue``        from accumulators to outputs, stored by TMA, as staged rows, or from registers
@@ -17,4 +19,6 @@ launch, with one before it that repacks operands where TMA cannot load their row
 ``tile_scheduler``  the order of the tiles (rasterisation)
 ``stream_k``        the work units of stream-K, and the launch that adds them up
 ``repack``          the launch that copies operands to aligned rows
+``pack``            the launches that make operands K-major, and split float32 into planes
+``promotion``       block sums that are added to accumulators in float32, with scales
 """

@@ -97,6 +97,7 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
     """What a multiprocessor has room for."""
     limits, spare, sources = limits_of(target), spare_registers(gemm), source_registers(gemm)
+    sums = ", block sums" if promoted_k_atoms(gemm) else ""
     return (
         rule(
             "a producer_warpgroup leaves each of the consumer_warpgroups more registers than an equal share",
@@ -109,12 +110,10 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
             lambda s: s.mma_n // 2 + MMA_REGISTERS <= s.launch_registers,
         ),
         rule(
-            f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators and about {spare} more, of "
-            f"which {sources} are for an epilogue with stages",
+            f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators{sums} and about {spare} more, "
+            f"of which {sources} are for an epilogue with stages",
             f"{TILE} {THREADS} epilogue_stages",
-            lambda s: (
-                s.accumulator_registers + spare - np.where(s.epilogue_stages == 0, sources, 0) <= s.thread_registers
-            ),
+            lambda s: s.registers_beside(spare - np.where(s.epilogue_stages == 0, sources, 0)) <= s.thread_registers,
         ),
         rule(
             "two stages fit into shared memory, or one if a CTA fills no more",
@@ -178,9 +177,9 @@ def _epilogue(rule: _Rule, gemm: Gemm) -> Constraint:
     """How many buffers the epilogue can use."""
     if can_store_by_tma(gemm):
         return rule(
-            f"epilogue_stages is at most the number of subtiles (64 x {subtile_columns(gemm)}) that a warpgroup stores, "
-            "and 0 where CTAs "
-            "have no whole tiles to store (with split_k, and with stream_k if it splits every tile)",
+            f"epilogue_stages is at most the number of subtiles (64 x {subtile_columns(gemm)}) that a warpgroup "
+            "stores, and 0 where CTAs have no whole tiles to store (with split_k, and with stream_k if it splits every "
+            "tile)",
             f"{GRID} epilogue_stages",
             lambda s: s.epilogue_stages <= np.where(stores_tiles(s), len(gemm.results) * epilogue_subtiles(gemm, s), 0),
         )

@@ -43,7 +43,7 @@ from ...problems.gemm import Gemm, Result
 from ...tile.stage_body import vector_at
 from .mainloop import WarpRoles
 from .result_box import result_box
-from .sizes import WARPGROUP_WARPS, GemmSizes, subtile_columns
+from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
 
 UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
@@ -51,8 +51,6 @@ FEW_ACCUMULATORS = 128
 """Accumulators of a thread up to which registers are left to store many staged rows at once. For tile after tile that
 takes an H200 1 % less for 4095x4097x4093, and 4 to 12 % less for 2048x50257x768 with tiles of 128x256. For a single
 tile the longer code takes longer to load: 8.2 us for 1000x1111x777, not 7.9."""
-SPARE_REGISTERS = 30
-"""Registers for addresses and constants, roughly (from compiled kernels)."""
 VALUE_REGISTERS = 12
 """Further ones where results are more than the cast of an accumulator (likewise)."""
 
@@ -270,10 +268,9 @@ class Epilogue:
         if output.dtype.bits == 32:
             with w.loop("staged_pair", staged.columns // 8, UNROLLED) as pair, w.loop("half", 2, UNROLLED) as half:
                 row = self.warp_in_group * WARP_ROWS + lane // 4 + half * 8
-                to = (self.warpgroup, index(stage), row)
+                outer = (Broadcast(i, 2) for i in (self.warpgroup, index(stage), row))
                 columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
-                value = Load(output, (Ramp(pair * 4 + half * 2, 1, 2),))
-                w.store(staged.buffer, (*(Broadcast(i, 2) for i in to), columns), value)
+                w.store(staged.buffer, (*outer, columns), Load(output, (Ramp(pair * 4 + half * 2, 1, 2),)))
             return
         row = self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8 + lane % 8
         whole, rest = staged.columns // 16, staged.columns % 16

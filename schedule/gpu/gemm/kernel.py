@@ -26,7 +26,7 @@ from ..split_k import TileSlice, reduce_tile
 from .epilogue import Epilogue
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles
 from .mma_atom import promoted_k_atoms, wgmma_atom
-from .promotion import Promotion
+from .promotion import Promotion, Scales
 from .repack import repack
 from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
 from .stream_k import StreamK, WorkUnit, write_fixup
@@ -82,7 +82,8 @@ class _GemmKernelWriter:
         buffers = s.consumer_warpgroups if s.ping_pong else 1
         self.accumulators = [self._allocate_accumulators("accumulators") for _ in range(buffers)]
         if self.promoted:
-            self.block_sums = [self._allocate_accumulators("block_sums") for _ in range(buffers)]
+            atoms = 1 if self.promoted == 1 else s.atoms_m
+            self.block_sums = [self._allocate_accumulators("block_sums", atoms) for _ in range(buffers)]
             self.promotion = Promotion(w, self.gemm, s, self.roles)
         with w.scope():
             self.mainloop = GemmMainloop(w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank)
@@ -102,8 +103,8 @@ class _GemmKernelWriter:
         if s.cluster_size > 1:
             w.barrier(SyncScope.CLUSTER)
 
-    def _allocate_accumulators(self, name: str) -> Buffer:
-        shape = (self.s.atoms_m, self.s.mma_n // 2)
+    def _allocate_accumulators(self, name: str, atoms: int = 0) -> Buffer:
+        shape = (atoms or self.s.atoms_m, self.s.mma_n // 2)
         return self.w.allocate(name, shape, self.atom.accumulator, MemoryScope.REGISTER)
 
     def _initialise(self) -> None:
@@ -183,8 +184,8 @@ class _GemmKernelWriter:
         warpgroup: int = 0,
         unit: WorkUnit | None = None,
     ) -> None:
-        """The k iterations of a tile, or of a stream-K ``unit`` of it, block after block. The accumulators of each block
-        are promoted."""
+        """The k iterations of a tile, or of a stream-K ``unit`` of it, block after block. The accumulators of each
+        block are promoted."""
         s, w, mainloop, block_sums = self.s, self.w, self.mainloop, self.block_sums[warpgroup]
         most, size = min(s.k_iters, s.unit_k_iters) if unit else s.k_iters, self.promoted
         first: Expr = index(0) if unit is None else unit.first_k_iter
@@ -206,11 +207,26 @@ class _GemmKernelWriter:
                         with w.when(self.roles.produces), w.when(self.roles.elected):
                             mainloop.load(at, first + begin + k_iter, fill)
                         with w.when(consumes):
-                            mainloop.multiply(block_sums, k_iter, fill)
+                            if size > 1:
+                                mainloop.multiply(block_sums, k_iter, fill)
+                            else:
+                                mainloop.await_stage(fill)
                 with w.when(consumes):
-                    w.emit(WarpgroupMmaWait(0))
-                    mainloop.release(fills_before + minimum(begin + size, count) - 1)
-                    self.promotion.add(self.accumulators[warpgroup], block_sums, scales)
+                    last = fills_before + minimum(begin + size, count) - 1
+                    self._promote(self.accumulators[warpgroup], block_sums, last, scales)
+
+    def _promote(self, accumulators: Buffer, block_sums: Buffer, last_fill: Expr, scales: Scales | None) -> None:
+        """Add the sums of a block whose last stage is that of ``last_fill``. A block of one stage is multiplied here,
+        atom after atom."""
+        s, w, mainloop = self.s, self.w, self.mainloop
+        parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
+        for atoms in parts:
+            if self.promoted == 1:
+                mainloop.issue(block_sums, last_fill, False, atoms)
+            w.emit(WarpgroupMmaWait(0))
+            if atoms.stop == s.atoms_m:
+                mainloop.release(last_fill)
+            self.promotion.add(accumulators, block_sums, scales, atoms)
 
     def _stream_k_unit(self, stream_k: StreamK, iteration: Expr) -> None:
         """What this CTA does of one tile: it stores the outputs where that is all of the tile, else partial sums."""

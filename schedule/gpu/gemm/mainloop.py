@@ -175,33 +175,44 @@ class GemmMainloop:
     def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released. The first
         iteration (``k_iter`` is 0) overwrites the accumulators."""
+        s, w = self.s, self.w
+        self.await_stage(fill)
+        self.issue(accumulators, fill, Compare(CompareOp.GT, k_iter, index(0)), range(s.atoms_m))
+        w.emit(WarpgroupMmaWait(s.k_atoms * s.atoms_m))
+        with w.when(Compare(CompareOp.GT, k_iter, index(0))):
+            self.release(fill - 1)
+
+    def await_stage(self, fill: Expr) -> None:
+        """Wait until the stage of ``fill`` is full."""
+        stages = self.s.stages
+        self.w.emit(MbarrierWait(self.barriers.full, fill % stages, (fill // stages) % 2))
+
+    def issue(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> None:
+        """Issue the wgmma of a stage for some of the warpgroup's atoms of 64 rows, the first into the first
+        accumulators. ``accumulates``: whether the first one adds to what these hold."""
         s, w, zero = self.s, self.w, index(0)
         stage, k = fill % s.stages, multiplied_k(self.gemm)
-        w.emit(MbarrierWait(self.barriers.full, stage, (fill // s.stages) % 2))
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
         for k_atom in range(s.k_atoms):
-            for atom in range(s.atoms_m):
+            for number, atom in enumerate(atoms):
                 row = first_atom + atom
                 a = (row * WGMMA_M, zero) if self.a.along_k else (row, zero, zero)
                 b = (zero, zero) if self.b.along_k else (zero, zero, zero)
                 w.emit(
                     WarpgroupMma(
                         accumulators,
-                        (index(atom), zero),
+                        (index(number), zero),
                         self.a.buffer,
                         (stage, index(k_atom), *a),
                         self.b.buffer,
                         (stage, index(k_atom), *b),
                         s.mma_n,
                         k,
-                        True if k_atom else Compare(CompareOp.GT, k_iter, zero),
+                        True if k_atom else accumulates,
                         not self.a.along_k,
                         not self.b.along_k,
                     )
                 )
-        w.emit(WarpgroupMmaWait(s.k_atoms * s.atoms_m))
-        with w.when(Compare(CompareOp.GT, k_iter, zero)):
-            self.release(fill - 1)
 
     def release(self, fill: Expr) -> None:
         """Arrive at the empty barrier of the stage of ``fill``, in every CTA of the cluster that loads it."""

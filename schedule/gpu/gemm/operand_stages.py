@@ -1,8 +1,9 @@
 """One operand on its way through shared memory: a circular buffer of stages that TMA fills.
 
-A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need the same tile, each of them
-loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in boxes, or images seen through a
-window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in boxes of patches of pixels.
+A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need
+the same tile, each of them loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in
+boxes, or images seen through a window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in
+boxes of patches of pixels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,8 +53,9 @@ class OperandStages:
     """One operand in shared memory, ``extent`` places of ``axis`` in each stage.
 
     ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``; otherwise it is (stage, k atom, 64 places, k,
-    place), of 16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one another along the axis.
-    ``window``: how the one load is read where it is from images; None where it is from a matrix.
+    place), of 16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
+    another along the axis. ``window``: how the one load is read where it is from images; None where it is from a
+    matrix.
     """
 
     buffer: Buffer

@@ -1,8 +1,8 @@
 """Operands that must be K-major and are not, and those that are split into planes, are packed first.
 
 A launch for each operand writes it to workspace in rows along ``k``, at multiples of 16 bytes, filled with zeros:
-(members of the batch, plane, place of m or n, k). Planes are what a float32 is split into: the number rounded to TF32 or
-bfloat16, what that leaves over, rounded again, and so on. Infinities have no such parts: they become NaN.
+(members of the batch, plane, place of m or n, k). Planes are what a float32 is split into: the number rounded to TF32
+or bfloat16, what that leaves over, rounded again, and so on. Infinities have no such parts: they become NaN.
 """
 
 from dataclasses import replace

@@ -62,7 +62,8 @@ def flops_per_cycle(gemm: Gemm, peaks: GpuPeaks) -> float:
 
 
 def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats | float:
-    """How many cycles of a k iteration go to additions of promoted accumulators, which other warpgroups hide in part."""
+    """How many cycles of a k iteration go to additions of promoted accumulators, which other warpgroups hide in
+    part."""
     interval = promoted_k_atoms(gemm)
     if not interval:
         return 0.0

@@ -5,6 +5,8 @@
       wait for them
       accumulators += block_sums * (scale of A * scale of B)
 
+Where a block is a single k iteration, this is done for one atom of 64 rows after the other, with the block sums of one.
+
 On Hopper the accumulators of 8-bit floats keep about 14 bits, and all are truncated with every instruction. While one
 warpgroup adds, another one multiplies. Scales are those of 128 places of k in a row of A and in 128 columns of B; where
 there are none, block sums are added as they are.
@@ -63,16 +65,17 @@ class Promotion:
             n = minimum(at["n"] + group * SCALED_K, index(gemm.n.extent - 1))
             w.store(of_columns, (group,), Load(b.buffer, _indices(b, {**at, "n": n, "k": k})))
 
-    def add(self, accumulators: Buffer, block_sums: Buffer, scales: Scales | None) -> None:
-        """Add the sums of a block, which have been awaited."""
+    def add(self, accumulators: Buffer, block_sums: Buffer, scales: Scales | None, atoms: range) -> None:
+        """Add the sums of a block, which have been awaited, for some of the warpgroup's atoms of 64 rows."""
         w, s = self.w, self.s
         with (
-            w.loop("added_atom", s.atoms_m, UNROLLED) as atom,
+            w.loop("added_atom", len(atoms), UNROLLED) as number,
             w.loop("added_pair", s.mma_n // 8, UNROLLED) as pair,
             w.loop("added_half", 2, UNROLLED) as half,
         ):
-            at = (Broadcast(atom, 2), Ramp(pair * 4 + half * 2, 1, 2))
-            value: Expr = Load(block_sums, at)
+            atom, columns = number + atoms.start, Ramp(pair * 4 + half * 2, 1, 2)
+            at = (Broadcast(atom, 2), columns)
+            value: Expr = Load(block_sums, (Broadcast(number, 2), columns))
             if scales is not None:
                 of_rows, of_columns = scales
                 scale = Load(of_rows, (atom * 2 + half,)) * Load(of_columns, (pair * 8 // SCALED_K,))

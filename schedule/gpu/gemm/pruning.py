@@ -11,6 +11,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
 from .epilogue import can_store_by_tma, spare_registers
+from .mma_atom import promoted_k_atoms, wgmma_atom
 from .repack import uneven_operands
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stores_tiles
 
@@ -23,9 +24,9 @@ class GemmPruning:
     ``long_seconds``: from which time on a product is long. Long products settle at the clock that their power allows,
     which short measurements do not show, so that fewer of their settings are worth one. Those are kept whose prior is
     at most ``close`` times the least; of products with several accumulators, or with operands that are repacked first,
-    less is known, and it is ``close_if_unsure`` times the least; of convolutions, ``close_if_images`` times. The order
-    of the tiles must be good, too: the tiles
-    under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
+    less is known, and it is ``close_if_unsure`` times the least; of convolutions, ``close_if_images`` times; of
+    operands that are no 16-bit floats, ``close_if_other_types`` times. The order of the tiles must be good, too: the
+    tiles under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
     products of 10^11 multiply-adds.
     ``least_stages``: how many stages the pipeline has at least.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
@@ -42,6 +43,7 @@ class GemmPruning:
     close: float = 1.05
     close_if_unsure: float = 1.06
     close_if_images: float = 1.25
+    close_if_other_types: float = 1.3
     least_stages: int = 3
     small_tile: int = 64 * 128
     least_k_iters: int = 4
@@ -57,6 +59,8 @@ class GemmPruning:
             return usual
         close = self.close_if_unsure if len(gemm.accumulators) > 1 or uneven_operands(gemm) else self.close
         close = close if gemm.window is None else self.close_if_images
+        if wgmma_atom(gemm).a.bits != 16 or promoted_k_atoms(gemm):
+            close = self.close_if_other_types
         within = close if prior[usual].min() > self.long_seconds else inf
         kept = best_by_prior(prior, usual, self.most_settings, within)
         return kept & ((prior <= self.long_seconds) | _is_well_ordered(gemm, sizes))
@@ -65,7 +69,7 @@ class GemmPruning:
         """Which settings keep all rules of thumb."""
         alone, elements = s.ctas_per_sm == 1, s.tile_m * s.mma_n
         usual = s.stages >= np.minimum(self.least_stages, s.stage_fills)
-        usual &= s.accumulator_registers + spare_registers(gemm) <= s.thread_registers
+        usual &= s.registers_beside(spare_registers(gemm)) <= s.thread_registers
         usual &= s.tiles_per_cluster <= self.most_cluster_tiles
         # a cluster gains nothing from sharing the operands of a single iteration
         usual &= (s.tiles_per_cluster == 1) | (s.tile_iterations * s.k_iters > 1)

@@ -23,8 +23,8 @@ that 67 MB take."""
 
 
 def uneven_operands(gemm: Gemm) -> tuple[Buffer, ...]:
-    """The tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands that are
-    packed are not among them."""
+    """The tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands that
+    are packed are not among them."""
     operands = [o for o in (gemm.a, *gemm.all_b) if o.load is not None]
     if find_atom(gemm) is not None:
         operands = [o for o in operands if not is_packed(gemm, o)]

@@ -17,6 +17,8 @@ from ..occupancy import limits_of
 from .k_atoms import k_atom_count
 from .mma_atom import is_packed, promoted_k_atoms
 
+SPARE_REGISTERS = 30
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
 MMA_N = (256, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240)
 GROUP_M = (8, 4, 16, 32)
 
@@ -82,6 +84,7 @@ class GemmSizes(Generic[N]):
     ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
     ``shared_bytes``: how much shared memory a CTA takes.
     ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones included.
+    ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
     ``thread_registers``: how many a consumer thread has in the end.
@@ -116,6 +119,7 @@ class GemmSizes(Generic[N]):
     stage_bytes: N
     shared_bytes: N
     accumulator_registers: N
+    block_sum_registers: N
     launch_registers: N
     consumer_registers: N
     thread_registers: N
@@ -132,6 +136,12 @@ class GemmSizes(Generic[N]):
     @property
     def ctas(self) -> N:
         return self.clusters * self.cluster_size
+
+    def registers_beside(self, spare: int | Ints) -> Ints:
+        """How many registers a consumer thread needs, where an epilogue needs ``spare`` besides the accumulators."""
+        spare = np.maximum(spare - self.block_sum_registers, SPARE_REGISTERS)
+        needed: Ints = self.accumulator_registers + spare
+        return needed
 
     @property
     def warps(self) -> N:
@@ -168,6 +178,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     warpgroups = k["consumer_warpgroups"] + 1
     pool = warpgroups * _equal_share(warpgroups * WARPGROUP_THREADS * k["ctas_per_sm"])
     most = np.minimum((pool - PRODUCER_REGISTERS) // k["consumer_warpgroups"] // 8 * 8, MOST_CONSUMER_REGISTERS)
+    block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), k["atoms_m"])
     # shared memory
     stage_bytes = LINE_BYTES * k["k_atoms"] * (tile_m + _stage_columns(gemm, k["mma_n"])) + 16
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
@@ -197,7 +208,8 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
         stages=stages,
         stage_bytes=stage_bytes,
         shared_bytes=shared_bytes,
-        accumulator_registers=k["atoms_m"] * k["mma_n"] // 2 * (2 if promoted_k_atoms(gemm) else 1),
+        accumulator_registers=(k["atoms_m"] + block_sums) * k["mma_n"] // 2,
+        block_sum_registers=block_sums * k["mma_n"] // 2,
         launch_registers=launch_registers,
         consumer_registers=np.where(producer_warpgroup, most, 0),
         thread_registers=np.where(producer_warpgroup, most, launch_registers),
