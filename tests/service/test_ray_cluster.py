@@ -13,7 +13,7 @@ from tests.service.ray_head import RayHead
 from tilewright.core.errors import WorkerLost
 from tilewright.workers.probe import cluster_units
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]  # on a loaded machine Ray starts slowly
 pytest.importorskip("ray")
 
 WAIT_SECONDS = 400.0
