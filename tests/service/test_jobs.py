@@ -242,6 +242,8 @@ def test_a_look_up_is_strict_and_says_what_it_relaxed(service: Service) -> None:
     job = finished(service, service.submit(spec_of(service, 3, seed=11))[0])
     key = job.tasks[0].workload_key
     with pytest.raises(NotFound, match="no timed record has this device, toolchain and profile"):
+        service.best(key, profile="cold-v1")
+    with pytest.raises(NotFound, match="no timed record matches"):
         service.best(key, profile="cold-v1", relax=("toolchain", "device"))
     with pytest.raises(InvalidParameter, match="'workload' cannot give way; allowed: profile, toolchain, device"):
         service.best(key, relax=("workload",))
