@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from .analysis_views import Comparison, JobEstimate, StoredModels, WorkloadHistory, WorkloadView
+from .analysis_views import JobEstimate, ScheduleComparison, StoredModels, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
 from .estimate import estimate
 from .stored_models import stored_models
@@ -42,7 +42,7 @@ class Analysis:
         """Return what was found for a workload over devices, toolchains and time. Raises NotFound."""
         return workload_history(self._store, workload_key)
 
-    def compare(self, asked: Sequence[ComparedJob | ComparedRecord]) -> Comparison:
+    def compare(self, asked: Sequence[ComparedJob | ComparedRecord]) -> ScheduleComparison:
         """Compare two to eight schedules with the first of them. Raises InvalidParameter, NotFound."""
         return compare(self._store, asked)
 

@@ -180,7 +180,7 @@ class KnobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ScheduleComparison:
     """Compares two to eight schedules. ``test`` names the significance test. ``curves`` are those of the schedules that
     were given as jobs. ``same_workload``: whether times may be compared at all."""
 

@@ -9,7 +9,7 @@ from ..core.errors import InvalidParameter, NotFound
 from ..core.trial import Timed
 from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
-from .analysis_views import ComparedSample, ComparedView, Comparison, CurvePoint, KnobRow
+from .analysis_views import ComparedSample, ComparedView, CurvePoint, KnobRow, ScheduleComparison
 from .pagination import valid_key, valid_number
 from .rank_test import NAME, RankTest, holm, mann_whitney
 
@@ -46,7 +46,7 @@ class _Found:
         return self.timed.final_samples or self.timed.samples
 
 
-def compare(store: RecordStore, asked: Sequence[ComparedJob | ComparedRecord]) -> Comparison:
+def compare(store: RecordStore, asked: Sequence[ComparedJob | ComparedRecord]) -> ScheduleComparison:
     """Compare every schedule with the first. Raises InvalidParameter (too few, too many, twice the same, no timed
     trial) and NotFound."""
     if not LEAST <= len(asked) <= MOST:
@@ -69,7 +69,7 @@ def compare(store: RecordStore, asked: Sequence[ComparedJob | ComparedRecord]) -
         for point in _curve(store, item.label, one.asked)
     ]
     samples = [ComparedSample(i.label, s) for i, one in zip(items, found, strict=True) for s in one.samples]
-    return Comparison(items, tuple(samples), tuple(curves), _knobs(found), NAME, same)
+    return ScheduleComparison(items, tuple(samples), tuple(curves), _knobs(found), NAME, same)
 
 
 def _found(store: RecordStore, asked: ComparedJob | ComparedRecord) -> _Found:
