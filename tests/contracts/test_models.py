@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from tilewright.core.streams import stream
-from tilewright.cost_model.metrics import pairwise_accuracy, top_score
+from tilewright.cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
 from tilewright.cost_model.models import MODELS, new_model
 
 LEARNERS = [name for name in MODELS if name != "constant"]
@@ -65,3 +66,26 @@ def test_learning_repeats_and_forgets(name: str) -> None:
 def test_junk_is_refused(name: str) -> None:
     with pytest.raises(ValueError):
         new_model(name).restore(b"junk that no model wrote")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_importance_names_the_columns_that_count(name: str) -> None:
+    model = new_model(name)
+    assert len(model.importance()) == 0
+    features, labels = problem(256, 0)
+    model.fit(features, labels, seed=1)
+    restored = new_model(name)
+    restored.restore(model.to_bytes())
+    for shares in (model.importance(), restored.importance()):
+        if name in LEARNERS:
+            assert shares.shape == (8,) and shares.sum() == pytest.approx(1, abs=1e-5)
+            assert set(np.argsort(-shares)[:3]) == {0, 1, 2}
+        else:
+            assert len(shares) == 0
+
+
+def test_rank_correlation_is_spearmans() -> None:
+    rng = stream(3, "ranks")
+    a, b = rng.integers(0, 9, 40).astype(np.float32), rng.integers(0, 9, 40).astype(np.float32)
+    assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic)
+    assert np.isnan(rank_correlation(a, np.zeros(40, np.float32)))
