@@ -1,6 +1,8 @@
 """Reads figures of all jobs for the dashboard's overview. No query scans the trials."""
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, case, func, or_, select
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
 
 from .dashboard_rows import CauseRow, RunningRow, SpentRow
 from .tables import IS_LEASED, devices, jobs, tasks, trials, workloads
@@ -13,7 +15,7 @@ def load_running(connection: Connection) -> tuple[RunningRow, ...]:
     """Return the tasks that are being searched, the oldest job first."""
     last = tasks.c.trials - 1
     first = case((last > LATELY, last - LATELY), else_=0)
-    query = (
+    query: Select[Any] = (
         select(
             jobs.c.id,
             tasks.c.position,

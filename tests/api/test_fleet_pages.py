@@ -62,7 +62,7 @@ def test_devices_say_what_they_do_and_why_not(browser: Browser, address: str, sc
         expect(row.locator(".state")).to_have_text("ready")
         row.get_by_role("link", name="task 0 of job searched").click()
         expect(page.locator("h1")).to_contain_text("running")
-        page.get_by_role("link", name="Devices").click()
+        page.get_by_role("link", name="Devices", exact=True).click()
         row = page.locator(f"[data-unit={QUARANTINED}]")
         expect(row.locator(".state")).to_have_text("quarantined")
         expect(row).to_contain_text("<b>since noon</b>")  # shown, not obeyed

@@ -134,12 +134,12 @@ def test_a_difference_has_line_numbers_and_leaves_equal_lines_out() -> None:
 
 
 def test_a_model_is_judged_by_what_it_has_not_seen(http: httpx2.Client) -> None:
-    found = http.get("/v1/models").json()
+    found = http.get("/v1/cost-models").json()
     assert [one["job_id"] for one in found["tasks"]] == ["second", "third"] and len(found["records"]) == 20
     assert sum(one["share"] for one in found["importance"]) == pytest.approx(1, abs=0.01)
     errors = [abs(one["predicted"] - one["measured"]) for one in found["records"]]
     assert errors == sorted(errors, reverse=True)
-    assert http.get("/v1/models", params={"model": 99}).status_code == 404
+    assert http.get("/v1/cost-models", params={"model": 99}).status_code == 404
 
 
 PAGES = (

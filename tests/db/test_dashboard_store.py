@@ -80,11 +80,8 @@ def test_figures_of_a_task_and_of_all_jobs(store: RecordStore) -> None:
     wanted = RecordFilter(job_id="other", sketch="cpu_loops", device_key=found[0].record.identity.device_key)
     assert store.dashboard.search(wanted, before=None, limit=5) == ()
 
-
-def test_the_pace_of_what_runs(store: RecordStore) -> None:
-    keep_recorded_job(store, "recorded")
     submit(store, "running", target="cuda")
     assert store.fleet.lease_unit(UNIT, "0123456789abcdef", seconds=LONG) is not None
     claimed(store, "0123456789abcdef", unit=UNIT)
-    (row,) = store.dashboard.running()
-    assert (row.job_id, row.trials, row.lately, row.lately_seconds) == ("running", 0, 0, 0.0)
+    (task,) = store.dashboard.running()
+    assert (task.job_id, task.trials, task.lately, task.lately_seconds) == ("running", 0, 0, 0.0)
