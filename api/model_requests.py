@@ -63,7 +63,7 @@ class ModelTimingIn(RequestModel):
     """Holds the time of whole runs of a model on a device."""
 
     device_key: Key
-    seconds: float = Field(gt=0, lt=1e6, description="The median time of a run with the schedules that are known.")
+    seconds: float = Field(ge=1e-9, le=1e6, description="The median time of a run with the schedules that are known.")
     baseline: Name = Field(description="What it is compared with, such as default-schedules.")
-    baseline_seconds: float = Field(gt=0, lt=1e6, description="Its median time, measured in the same run.")
+    baseline_seconds: float = Field(ge=1e-9, le=1e6, description="Its median time, measured in the same run.")
     tuned_kernels: int = Field(ge=0, le=1_000_000, description="How many kernels had a schedule that was tuned.")

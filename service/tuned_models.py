@@ -72,11 +72,11 @@ class TunedModels:
     def keep_timing(
         self, key: str, *, device_key: str, seconds: float, baseline: str, baseline_seconds: float, tuned_kernels: int
     ) -> ModelView:
-        """Keep the time of whole runs; return the model. Raises NotFound, and InvalidParameter for a time that is not
-        above 0."""
+        """Keep the time of whole runs; return the model. Raises NotFound, and InvalidParameter for a time that is out
+        of bounds."""
         for name, value in (("seconds", seconds), ("baseline_seconds", baseline_seconds)):
-            if not 0 < value < 1e6:
-                raise InvalidParameter(f"{name} is {value}; allowed: above 0, below 1e6", field=name)
+            if not 1e-9 <= value <= 1e6:
+                raise InvalidParameter(f"{name} is {value}; allowed: 1e-9 to 1e6", field=name)
         if not 1 <= len(baseline) <= 64:
             raise InvalidParameter("a baseline has a name of 1 to 64 characters", field="baseline")
         timing = ModelTimingRow(
