@@ -41,7 +41,7 @@ def address(service: Service, settings: Settings) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def http(address: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=address, trust_env=False) as opened:
+    with httpx2.Client(base_url=address, trust_env=False, timeout=60) as opened:
         yield opened
 
 

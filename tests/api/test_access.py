@@ -35,7 +35,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def anonymous(guarded: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=guarded, trust_env=False, follow_redirects=False) as http:
+    with httpx2.Client(base_url=guarded, trust_env=False, follow_redirects=False, timeout=60) as http:
         yield http
 
 
@@ -77,7 +77,9 @@ def test_the_token_is_never_told(guarded: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Settings(token=SecretStr("short token"))
     assert "short token" not in str(refused.value)
-    with httpx2.Client(base_url=guarded, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False) as http:
+    with httpx2.Client(
+        base_url=guarded, headers={"Authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=60
+    ) as http:
         for path in ("/metrics", "/readyz", "/openapi.json", "/version", "/v1/jobs", "/", "/devices", "/queue"):
             assert TOKEN not in http.get(path, headers={"Accept": "text/html"}).text
 

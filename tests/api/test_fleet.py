@@ -149,7 +149,7 @@ def test_a_full_queue_is_429_with_the_time_to_try_again(fleet: tuple[RecordStore
     with pytest.raises(QueueFull) as full:
         client.submit(MATMUL, tenant="small", budget=Budget(1))
     assert (full.value.problem.status, full.value.code) == (429, "QUOTA_EXCEEDED")
-    with httpx2.Client(base_url=client.address, trust_env=False) as http:
+    with httpx2.Client(base_url=client.address, trust_env=False, timeout=60) as http:
         body = {"tasks": [{"operator": "matmul", "parameters": {"m": 4, "n": 4, "k": 4}}], "tenant": "small"}
         refused = http.post("/v1/jobs", json=body)
     assert refused.status_code == 429 and int(refused.headers["Retry-After"]) > 0
@@ -164,7 +164,7 @@ def test_the_etag_of_a_job_follows_its_place_in_the_queue(fleet: tuple[RecordSto
     store, client = fleet
     submit(store, "first")
     submit(store, "second")
-    with httpx2.Client(base_url=client.address, trust_env=False) as http:
+    with httpx2.Client(base_url=client.address, trust_env=False, timeout=60) as http:
         tag = http.get("/v1/jobs/second").headers["ETag"]
         assert http.get("/v1/jobs/second", headers={"If-None-Match": tag}).status_code == 304
         claimed(store)
@@ -179,7 +179,7 @@ def test_prometheus_sees_the_fleet(fleet: tuple[RecordStore, Client]) -> None:
     held = claimed(store, "someone", unit="GPU-h1-0")
     lost = claimed(store, "other", unit="GPU-h1-1")
     store.fleet.end_attempt(lost.lease, AttemptEnd.ACTOR_LOST)
-    with httpx2.Client(base_url=client.address, trust_env=False) as http:
+    with httpx2.Client(base_url=client.address, trust_env=False, timeout=60) as http:
         lines = http.get("/metrics").text.splitlines()
     assert 'tilewright_tasks{state="leased"} 1.0' in lines and 'tilewright_tasks{state="ready"} 2.0' in lines
     assert 'tilewright_leases{kind="task"} 1.0' in lines and 'tilewright_leases{kind="unit"} 1.0' in lines

@@ -51,7 +51,7 @@ def test_equal_requests_at_the_same_moment_make_one_job(address: str) -> None:
     barrier, answers = threading.Barrier(16), []
 
     def submit() -> None:
-        with httpx2.Client(base_url=address, trust_env=False) as http:
+        with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:
             barrier.wait()
             answers.append(http.post("/v1/jobs", json=job(), headers={"Idempotency-Key": "same"}))
 

@@ -199,7 +199,7 @@ def test_look_ups_of_one_moment_share_a_statement_of_a_servers_database(
     with running(create_app(shared, shared.settings)) as address:
 
         async def ask_all() -> list[httpx2.Response]:
-            async with httpx2.AsyncClient(base_url=address, trust_env=False) as http:
+            async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=60) as http:
                 keys = [*(task.workload_key for task in tasks), "0" * 64] * 8
                 asks = (http.get("/v1/schedules/best", params={"workload_key": key, **PLACE}) for key in keys)
                 return await asyncio.gather(*asks)

@@ -45,7 +45,7 @@ def faulty(tmp_path: Path) -> Iterator[tuple[Faulty, str]]:
 def test_a_read_only_database_is_503_with_the_time_to_try_again(faulty: tuple[Faulty, str]) -> None:
     made, address = faulty
     made.pragma = READ_ONLY
-    with httpx2.Client(base_url=address, trust_env=False) as http:
+    with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:
         refused = http.post("/v1/jobs", json={"tasks": [MATMUL]})
         assert (refused.status_code, refused.json()["code"]) == (503, "STORE_ERROR")
         assert refused.headers["Retry-After"].isdigit()
@@ -69,7 +69,7 @@ def test_no_more_streams_than_there_are_threads_for(faulty: tuple[Faulty, str]) 
     made, _ = faulty
     app = create_app(made.service, made.settings)
     app.state.streams.limit = 2
-    with running(app) as limited, httpx2.Client(base_url=limited, trust_env=False) as http:
+    with running(app) as limited, httpx2.Client(base_url=limited, trust_env=False, timeout=60) as http:
         job = http.post("/v1/jobs", json={"tasks": [MATMUL]}).json()["id"]
         path, headers = f"/v1/jobs/{job}/events", {"Accept": "text/event-stream"}
         with http.stream("GET", path, headers=headers) as one, http.stream("GET", path, headers=headers) as two:

@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-revision = "0005_answers"
+revision = "0005"
 down_revision = "0004"
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")

@@ -5,8 +5,8 @@ from typing import Any
 from alembic import op
 from sqlalchemy import Column, Float, Integer, text
 
-revision = "0005_dashboard"
-down_revision = "0005_models"
+revision = "0007"
+down_revision = "0006"
 
 INDEXES = (
     ("ix_trials_rank", ("job", "task", "rank_seconds", "schedule_key", "id"), "seconds IS NOT NULL"),

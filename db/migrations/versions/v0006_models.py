@@ -15,8 +15,8 @@ from sqlalchemy import (
     text,
 )
 
-revision = "0005_models"
-down_revision = "0005_answers"
+revision = "0006"
+down_revision = "0005"
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 
