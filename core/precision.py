@@ -32,7 +32,7 @@ PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
         Precision("ieee", "products and sums as exact as the dtypes are"),
-        Precision("tf32", "factors of float32 have 10 bits of mantissa", 2.0**-10, "tfloat32", 1, ((0, 0),)),
+        Precision("tf32", "factors of float32 have 10 bits of mantissa", 2.0**-11, "tfloat32", 1, ((0, 0),)),
         Precision(
             "tf32x3", "factors are split into two TF32 numbers, three products", 2.0**-22, "tfloat32", 2, _pairs(2, 1)
         ),

@@ -118,10 +118,9 @@ def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generat
     match stage.reducer:
         case Reducer.SUM:
             read = {load.buffer.dtype for load in loads_of(stage.body)} if contraction_of(stage) is not None else set()
-            if float32 in read:
-                error = error + PRECISIONS[precision].factor_error * np.abs(value)
+            factors = PRECISIONS[precision].factor_error if float32 in read else 0.0  # they err at random
             steps = _matrix_unit_steps(length, precision) if any(d.is_float8 for d in read) else 0.0
-            return _sum(value, error, length, _roundoff(stage.tensor.dtype), MATRIX_UNIT_ROUNDOFF * steps)
+            return _sum(value, error, length, _roundoff(stage.tensor.dtype), factors + MATRIX_UNIT_ROUNDOFF * steps)
         case Reducer.PROD:
             return _product(value, error, length, _roundoff(stage.tensor.dtype))
         case Reducer.ARGMAX | Reducer.ARGMIN:  # a value that is not exact may be overtaken by any other

@@ -100,7 +100,7 @@ def _wrong_value(data: Data, draw: np.random.Generator) -> Data | None:
 
 
 def _without_member(data: Data, draw: np.random.Generator) -> Data | None:
-    paths = [p for p in _places(data) if isinstance(_at(data, p[:-1]), dict) and "terms" not in p]
+    paths = [p for p in _places(data) if isinstance(_at(data, p[:-1]), dict) and not {"terms", "precision"} & {*p}]
     path = _pick(draw, paths)
     del _at(data, path[:-1])[path[-1]]
     return data
