@@ -1,7 +1,7 @@
 """``tilewright model`` adds, lists, shows, tunes and times models that users run."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,14 +11,14 @@ from ..api.model_responses import ModelOut
 from ..core.budget import Budget
 from ..core.errors import InvalidParameter, NotFound
 from ..core.schedule import Schedule
-from ..runtime.devices import device_info
-from ..service.targets import compiled_for
 from ..service.views import JobState
 from .context import CommandContext
 from .exits import Exit
 from .follow import follow
-from .model_program import ModelProgram, read_model, time_programs
 from .model_tables import model_summary, models_table
+
+if TYPE_CHECKING:
+    from .model_program import ModelProgram
 
 app = typer.Typer(help="Whole models: add one, tune it by one job, see what is tuned, time it.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="An ONNX model.")]
@@ -36,6 +36,9 @@ def add(
     target: Annotated[str, typer.Option(help="What it is cut into kernels for: llvm, cuda, cuda:sm_90a, …")] = "llvm",
 ) -> None:
     """Cut a model into workloads and store them with how often each occurs. Weights stay here."""
+    from ..service.targets import compiled_for  # these load the compiler
+    from .model_program import read_model
+
     given: CommandContext = context.obj
     model = read_model(file, dim or [], compiled_for(target, ()).device.target)
     with given.client() as client:
@@ -112,6 +115,9 @@ def bench(
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Whether the service keeps the times.")] = True,
 ) -> None:
     """Time whole runs of a model on this processor: with the schedules that are known, and with default ones."""
+    from ..runtime.devices import device_info  # these load the compiler
+    from .model_program import read_model, time_programs
+
     given: CommandContext = context.obj
     info = device_info()
     model = read_model(file, dim or [], info.target)
@@ -144,7 +150,7 @@ def known_schedules(client: Client, keys: list[str]) -> dict[str, Schedule]:
     }
 
 
-def _add(client: Client, model: ModelProgram, name: str) -> ModelOut:
+def _add(client: Client, model: "ModelProgram", name: str) -> ModelOut:
     labels = model.labels()
     workloads = [(task.workload, task.count, labels[key]) for key, task in model.program.tasks.items()]
     if not workloads:
