@@ -178,11 +178,11 @@ class TaskWorker:
             log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
             self._close_executor()
             end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
+            self._give_back(lease, end, lost.message)  # the loss counts while the unit is known as healthy
             if isinstance(lost, NodeLost | DriverLost):  # the unit may be well, and the cluster has to be found again
                 self.stopping.set()
             else:
                 self._suspect_unit(end.value)
-            self._give_back(lease, end, lost.message)
         except StoreError as away:
             self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)
         except TilewrightError as error:

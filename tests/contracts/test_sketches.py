@@ -19,11 +19,11 @@ from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
-RANDOM_EXPRESSIONS = 100
+RANDOM_EXPRESSIONS = 60
 RANDOM_SCHEDULES = {"llvm": 4, "cuda": 3, "amdgpu": 3}
-OPERATOR_SCHEDULES = 2
+OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
-DEVICE_SCHEDULES = 20
+DEVICE_SCHEDULES = 8
 """The same for sketches of one class, which take few of them."""
 GROUP = 10
 """How many random expressions one test works through."""
