@@ -7,6 +7,7 @@
 
 An input has a dtype and a shape. A stage has axes, and an expression or one reduction of it. An axis goes as far as the
 dimension that it reads alone; ``C[i < 512, j] = ...`` or ``# float32[512, 128]`` behind the line says it otherwise.
+A line ``precision: tf32`` says which roundings are allowed.
 What no stage reads is an output, and so is what is marked. A number takes the dtype of what it is combined with, unless
 it has a suffix (``0.5f16``). Stages may use the same names of axes.
 """
@@ -17,8 +18,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NoReturn
 
-from ..core.dtypes import DTYPES, INDEX, DType, boolean, float32, int64
+from ..core.dtypes import DTYPES, INDEX, INPUT_DTYPES, DType, boolean, float32, int64
 from ..core.errors import InvalidWorkload
+from ..core.precision import IEEE, PRECISIONS
 from ..ir.buffer import Buffer
 from ..ir.expr import (
     Binary,
@@ -47,6 +49,7 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 _TYPE = rf"({_NAME})\s*\[([\d\s,]*)\]"
 _INPUT = re.compile(rf"({_NAME})\s*:\s*{_TYPE}")
 _STAGE = re.compile(rf"({_NAME})\s*\[([^\]]*)\]\s*=(?!=)(.*)")
+_PRECISION = re.compile(r"precision\s*:\s*(\S+)")
 _AXIS = re.compile(rf"({_NAME})\s*(?:<\s*(\d{{1,12}}))?")
 _REDUCTION = re.compile(rf"({'|'.join(Reducer)})\s+over\s+(.*?)\s+of\b(.*)")
 _SUFFIXES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8"}
@@ -104,10 +107,16 @@ class _Reader:
     constants: set[str] = field(default_factory=set)
     marked: set[str] = field(default_factory=set)
     lines: dict[str, int] = field(default_factory=dict)
+    precision: str = IEEE
 
     def read(self, line: int, code: str, note: str) -> None:
         given, stage = _INPUT.fullmatch(code), _STAGE.fullmatch(code)
         found = given or stage
+        if found is None and (chosen := _PRECISION.fullmatch(code)):
+            if chosen[1] not in PRECISIONS:
+                _fail(line, f"{chosen[1]!r} is no precision; allowed: {', '.join(PRECISIONS)}")
+            self.precision = chosen[1]
+            return
         if found is None:
             _fail(line, "neither an input (A: float32[4, 8]) nor a stage (C[i, j] = A[i, j] * 2)")
         name = found[1]
@@ -168,7 +177,7 @@ class _Reader:
     def workload(self) -> Workload:
         read = {e.buffer.name for stage in self.stages for e in walk(stage.body) if isinstance(e, Load)}
         outputs = tuple(s.name for s in self.stages if s.name in self.marked or s.name not in read)
-        made = Workload(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants))
+        made = Workload(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants), self.precision)
         try:
             return check(made)
         except InvalidWorkload as error:
@@ -180,9 +189,9 @@ class _Reader:
 
 
 def _dtype(line: int, name: str) -> DType:
-    if name not in DTYPES:
-        _fail(line, f"{name!r} is no dtype; allowed: {', '.join(DTYPES)}")
-    return DTYPES[name]
+    if name not in INPUT_DTYPES:
+        _fail(line, f"{name!r} is no dtype; allowed: {', '.join(INPUT_DTYPES)}")
+    return INPUT_DTYPES[name]
 
 
 def _shape(text: str) -> tuple[int, ...]:
