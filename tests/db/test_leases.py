@@ -264,7 +264,8 @@ def test_the_checker_finds_what_it_is_for(tmp_path: object, fault: str) -> None:
             " sketch_version, device, toolchain, profile, schedule_key, knobs, seconds, samples, launches_per_sample,"
             " failed_stage,"
             " failed_reason, failed_detail, evidence, search_seconds, compile_seconds, check_seconds, time_seconds,"
-            " overhead_seconds, elapsed_seconds, created_at, final_samples, rank_seconds, unit, host, adopted_from, predicted_score, learned_from"
+            " overhead_seconds, elapsed_seconds, created_at, final_samples, rank_seconds, unit, host, adopted_from,"
+            " predicted_score, learned_from"
             " FROM trials WHERE sequence = 1",
             "a trial lost": "DELETE FROM trials WHERE sequence = 1",
             "an old fence": "UPDATE leases SET fence = fence - 1",
