@@ -39,10 +39,10 @@ from benchmarks.tuned import Problem, Tuned, tune_rows
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.module import Module, load_module
-from tilewright.service.roofline import best_peaks
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.workers.peaks_cache import best_peaks
 
 _ROUNDS = 15
 _TRIALS = 128

@@ -82,15 +82,6 @@ def _traffic_seconds(workload: Workload, traffic: int, measured: Mapping[str, fl
     return [traffic * (copied / rates[COPY] + (1.0 - copied) / max(rates.values()))]
 
 
-def best_peaks(known: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    """Merge two measurements of one device: keep the higher rate and the shorter time of each figure."""
-    better = {name: min if name.endswith("_seconds") else max for name in known}
-    return {
-        **known,
-        **{name: better[name](known[name], value) if name in known else value for name, value in now.items()},
-    }
-
-
 def _is_cache(column: str) -> bool:
     return column in ("l2_bytes", "l3_bytes", "l4_bytes")
 

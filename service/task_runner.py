@@ -24,10 +24,11 @@ from ..search.strategy import Strategy
 from ..search.tuner import Finished
 from ..te.json import workload_from_json
 from ..te.workload import Workload
+from ..workers.peaks_cache import best_peaks
 from . import wiring
 from .history import experiences
 from .lease_keeper import LeaseKeeper
-from .roofline import best_peaks, roofline
+from .roofline import roofline
 from .settings import Settings
 from .task_store import TaskStore
 from .views import JobState

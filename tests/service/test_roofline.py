@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.core.target import DeviceInfo, Target
-from tilewright.service.roofline import best_peaks, roofline
+from tilewright.service.roofline import roofline
 from tilewright.te.operators import OPERATORS
 
 DEVICE = DeviceInfo("a CPU", Target("llvm", "x86-64"), {"l3_bytes": 1e6})
@@ -30,17 +30,6 @@ def test_what_fits_a_warm_cache_need_not_cross_the_bus() -> None:
 
 def test_nothing_measured_limits_nothing() -> None:
     assert roofline(OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8}), DEVICE, {}, "warm") is None
-
-
-def test_of_two_measurements_the_better_one_counts() -> None:
-    known = {"peak_float32_flops_per_second": 2.0, "launch_seconds": 3.0, "gone": 1.0}
-    now = {"peak_float32_flops_per_second": 1.0, "launch_seconds": 2.0, "new": 4.0}
-    assert best_peaks(known, now) == {
-        "peak_float32_flops_per_second": 2.0,
-        "launch_seconds": 2.0,
-        "gone": 1.0,
-        "new": 4.0,
-    }
 
 
 GPU = DeviceInfo("a GPU", Target("cuda", "sm_90a"), {"l2_bytes": 5e7})
