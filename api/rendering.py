@@ -16,6 +16,7 @@ NAVIGATION = (
     ("/jobs", "Jobs"),
     ("/queue", "Queue"),
     ("/workloads", "Workloads"),
+    ("/models", "Models"),
     ("/compare", "Compare"),
     ("/devices", "Devices"),
     ("/cost-models", "Cost models"),

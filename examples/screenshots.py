@@ -92,6 +92,7 @@ def pages(jobs: list[JobOut]) -> dict[str, str]:
         "job": f"/jobs/{first.id}",
         "workload": f"/workloads/{first.tasks[0].workload_key}",
         **({"schedule": f"/jobs/{first.id}/trials/{best.record_id}"} if best else {}),
+        **({"layers": f"/trials/{best.record_id}/layers"} if best else {}),
     }
 
 

@@ -34,6 +34,7 @@ PAGES = (
     "/jobs/searched",
     "/queue",
     "/devices",
+    "/models",
     "/data",
     "/data?outcome=failed&operator=softmax",
     "/data?operator=matmul&outcome=timed&sketch=cuda_gemm",
