@@ -128,8 +128,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 390)])
 def test_people_sign_in_to_the_dashboard(browser: Browser, guarded: str, theme: str, width: int) -> None:
     with watched(browser, guarded, theme=theme, width=width) as seen:
         page = seen.page

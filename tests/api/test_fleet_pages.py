@@ -41,8 +41,7 @@ def filled(store: RecordStore) -> None:
     store.fleet.pause_job("held")
 
 
-@pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 390)])
 def test_the_pages_are_clean_in_both_themes(browser: Browser, address: str, theme: str, width: int) -> None:
     with watched(browser, address, theme=theme, width=width) as seen:
         for path, title in (("/devices", "Devices"), ("/queue", "Queue")):

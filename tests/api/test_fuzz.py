@@ -17,7 +17,7 @@ QUICK = """
 include-operation-id = ["estimateJob", "lookUpSchedule", "lookUpSchedules", "explainSchedule", "exportSchedule"]
 phases.coverage.enabled = false
 """
-EXAMPLES = int(os.environ.get("TILEWRIGHT_FUZZ_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("TILEWRIGHT_FUZZ_EXAMPLES", "3"))
 SEED = 20_261_121
 
 

@@ -111,20 +111,20 @@ def test_signed_bytes_are_shifted_and_back(pack: str, kc: int) -> None:
 @pytest.mark.parametrize("case", ["odd", "transposed"])
 def test_compiled_dot_products_agree(case: str) -> None:
     workload = workload_of("matmul", m=67, n=71, k=131, dtype="bfloat16", transpose_b=case == "transposed")
-    assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 3) == 3
+    assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 2) == 2
 
 
 @pytest.mark.skipif("avx512vnni" not in host_target("llvm").features, reason="this CPU has no avx512vnni")
 def test_compiled_dot_products_of_bytes_agree() -> None:
     workload = workload_of("matmul", m=67, n=71, k=131, dtype="int8")
-    assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 3) == 3
+    assert check_schedules("cpu_gemm_dot", WITHOUT_TILES, workload, 1, 2) == 2
 
 
 @pytest.mark.skipif("amx-bf16" not in host_target("llvm").features, reason="this CPU has no tiles")
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_compiled_tiles_agree(dtype: str) -> None:
     workload = workload_of("matmul", m=67, n=71, k=331, dtype=dtype)
-    assert check_schedules("cpu_gemm_amx", host_target("llvm"), workload, 1, 3) == 3
+    assert check_schedules("cpu_gemm_amx", host_target("llvm"), workload, 1, 2) == 2
 
 
 def test_which_instructions_multiply_what() -> None:

@@ -116,7 +116,7 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     target, workload = CASES[case]
-    assert assert_agrees(SKETCH, workload(), 5, target) == 5
+    assert assert_agrees(SKETCH, workload(), 3, target) == 3
 
 
 @pytest.mark.parametrize(("cluster_m", "cluster_n", "split_k"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
@@ -335,7 +335,7 @@ def test_all_that_can_be_built_is_legal_and_what_is_promising_is_part_of_it(work
 )
 def test_legal_settings_that_are_not_promising_are_correct_too(case: str) -> None:
     target, workload = CASES[case]
-    assert assert_agrees(SKETCH, workload(), 3, target, policy=WHOLE) == 3
+    assert assert_agrees(SKETCH, workload(), 2, target, policy=WHOLE) == 2
 
 
 def test_an_illegal_setting_is_refused_with_the_rules_that_it_breaks() -> None:
