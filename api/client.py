@@ -13,21 +13,19 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 import httpx2
-from pydantic import BaseModel, ValidationError
 
 from ..core.budget import Budget
 from ..core.errors import InvalidParameter
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from .analysis_responses import JobEstimateOut
-from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
+from .client_errors import Unreachable
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
+from .connection import checked, given_parts, parsed, path_part, pause_seconds
 from .dashboard_responses import ProgressOut
 from .figure import progress_figure
 from .fleet_responses import (
@@ -43,7 +41,6 @@ from .fleet_responses import (
 from .lookup_cache import LookupCache
 from .model_requests import ModelTimingIn
 from .model_responses import ModelOut, ModelPage
-from .problem import ProblemDetails
 from .relatives_responses import RelativesOut
 from .requests import ExpressionIn
 from .responses import (
@@ -72,7 +69,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8421"
-Model = TypeVar("Model", bound=BaseModel)
 _STREAM_READ_SECONDS = 60.0
 """The service sends something at least every 15 seconds; silence for longer is a lost connection."""
 
@@ -101,28 +97,8 @@ class Client(LookupMethods, ReleaseMethods):
         transport: httpx2.BaseTransport | None = None,
         cache_folder: Path | None = None,
     ) -> None:
-        self.address = address.rstrip("/")
+        super().__init__(address, token=token, timeout_seconds=timeout_seconds, retries=retries, transport=transport)
         self.cache = LookupCache(cache_folder)
-        self._retries = retries
-        self._http = httpx2.Client(
-            base_url=self.address,
-            timeout=httpx2.Timeout(timeout_seconds, connect=min(5.0, timeout_seconds)),
-            transport=transport,
-            trust_env=False,
-            headers={} if token is None else {"Authorization": f"Bearer {token}"},
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
 
     # jobs
 
@@ -164,16 +140,16 @@ class Client(LookupMethods, ReleaseMethods):
     def validate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> ValidatedOut:
         """Check what ``submit`` would be given, and create nothing. ``options`` are those of ``submit``."""
         body = _job_body(tasks, budget or Budget(), **options) | {"validate_only": True}
-        return _parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
+        return parsed(ValidatedOut, self._send("POST", "/v1/jobs", json=body))
 
     def estimate(self, *tasks: Task, budget: Budget | None = None, **options: Any) -> JobEstimateOut:
         """Return what a job would cost, and create nothing. ``options`` are those of ``submit``."""
         body = _job_body(tasks, budget or Budget(), **options)
-        return _parsed(JobEstimateOut, self._send("POST", "/v1/jobs/estimate", json=body))
+        return parsed(JobEstimateOut, self._send("POST", "/v1/jobs/estimate", json=body))
 
     def job(self, job_id: str) -> JobOut:
         """Return a job with the best so far of each task."""
-        return self._job(self._send("GET", f"/v1/jobs/{_part(job_id)}"))
+        return self._job(self._send("GET", f"/v1/jobs/{path_part(job_id)}"))
 
     def jobs(self, *, state: str | None = None, page_size: int = 100) -> Iterator[JobOut]:
         """Yield all jobs, newest first, fetched page by page."""
@@ -184,7 +160,7 @@ class Client(LookupMethods, ReleaseMethods):
 
     def progress(self, job_id: str, *, task: int = 0) -> ProgressOut:
         """Return the trials of a task as columns, thinned out where they are many."""
-        return _parsed(ProgressOut, self._send("GET", f"/v1/jobs/{_part(job_id)}/progress", params={"task": task}))
+        return parsed(ProgressOut, self._send("GET", f"/v1/jobs/{path_part(job_id)}/progress", params={"task": task}))
 
     def plot(self, job_id: str, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":
         """Return the progress of a task as a matplotlib figure (``figure.progress_figure``)."""
@@ -197,41 +173,41 @@ class Client(LookupMethods, ReleaseMethods):
         return progress_figure(shown, self.progress(job_id, task=task), title, across=across, log=log)
 
     def _job(self, answer: httpx2.Response) -> JobOut:
-        job = _parsed(JobOut, answer)
+        job = parsed(JobOut, answer)
         job._plot = self.plot
         return job
 
     def cancel(self, job_id: str) -> JobOut:
         """Stop a job. Raises Contradiction when it has ended already."""
-        path = f"/v1/jobs/{_part(job_id)}/cancel"
+        path = f"/v1/jobs/{path_part(job_id)}/cancel"
         answer, tries = self._try("POST", path)
         if answer.status_code == 409 and tries > 1:  # our first try, which got no answer, may have cancelled it
             job = self.job(job_id)
             if job.state in ("cancelling", "cancelled"):
                 return job
-        return self._job(_checked(answer))
+        return self._job(checked(answer))
 
     def pause(self, job_id: str) -> JobOut:
         """Hold a job back. Raises Contradiction when it has ended."""
-        return self._job(self._send("POST", f"/v1/jobs/{_part(job_id)}/pause"))
+        return self._job(self._send("POST", f"/v1/jobs/{path_part(job_id)}/pause"))
 
     def resume(self, job_id: str) -> JobOut:
         """Let a paused job go on. Raises Contradiction when it has ended."""
-        return self._job(self._send("POST", f"/v1/jobs/{_part(job_id)}/resume"))
+        return self._job(self._send("POST", f"/v1/jobs/{path_part(job_id)}/resume"))
 
     def retry(self, job_id: str) -> JobOut:
         """Try the dead tasks of a job again. Raises Contradiction where there are none."""
-        return self._job(self._send("POST", f"/v1/jobs/{_part(job_id)}/retry"))
+        return self._job(self._send("POST", f"/v1/jobs/{path_part(job_id)}/retry"))
 
     def set_priority(self, job_id: str, priority: int) -> JobOut:
         """Change the priority of a job. Raises Contradiction when it has ended."""
         body = {"priority": priority}
-        return self._job(self._send("PUT", f"/v1/jobs/{_part(job_id)}/priority", json=body))
+        return self._job(self._send("PUT", f"/v1/jobs/{path_part(job_id)}/priority", json=body))
 
     def attempts(self, job_id: str, *, task: int = 0) -> tuple[AttemptOut, ...]:
         """Return the attempts at a task, oldest first."""
-        path = f"/v1/jobs/{_part(job_id)}/tasks/{task:d}/attempts"
-        return _parsed(AttemptList, self._send("GET", path)).attempts
+        path = f"/v1/jobs/{path_part(job_id)}/tasks/{task:d}/attempts"
+        return parsed(AttemptList, self._send("GET", path)).attempts
 
     def events(self, job_id: str, *, after: int = 0) -> Iterator[EventOut]:
         """Yield the job's events as they happen, until it has ended. This reconnects by itself and misses none.
@@ -253,43 +229,43 @@ class Client(LookupMethods, ReleaseMethods):
                 failures += 1
                 if failures > self._retries:
                     raise Unreachable(f"lost the events of job {job_id}: {error or type(error).__name__}") from error
-                time.sleep(_pause(failures))
+                time.sleep(pause_seconds(failures))
 
     def poll_events(self, job_id: str, *, after: int = 0, wait_seconds: float = 0.0) -> EventList:
         """Return events after one id, without a stream. Wait up to ``wait_seconds`` (at most 30) for the first."""
         query = {"after": after, "wait_seconds": wait_seconds}
-        return _parsed(EventList, self._send("GET", f"/v1/jobs/{_part(job_id)}/events", params=query))
+        return parsed(EventList, self._send("GET", f"/v1/jobs/{path_part(job_id)}/events", params=query))
 
     # trials and schedules
 
     def trials(self, job_id: str, *, task: int = 0, order: str = "oldest", page_size: int = 200) -> Iterator[TrialOut]:
         """Yield all trials of one task, fetched page by page. ``order`` is ``oldest``, ``newest`` or ``best``."""
         query = {"task": task, "order": order, "page_size": page_size}
-        for page in self._pages(f"/v1/jobs/{_part(job_id)}/trials", TrialPage, query):
+        for page in self._pages(f"/v1/jobs/{path_part(job_id)}/trials", TrialPage, query):
             yield from page.trials
 
     def series(self, job_id: str, *, task: int = 0, after: int = -1) -> SeriesOut:
         """Return the trials of one task as columns."""
         query = {"task": task, "after": after}
-        return _parsed(SeriesOut, self._send("GET", f"/v1/jobs/{_part(job_id)}/series", params=query))
+        return parsed(SeriesOut, self._send("GET", f"/v1/jobs/{path_part(job_id)}/series", params=query))
 
     def trial(self, record_id: int) -> TrialOut:
         """Return one recorded trial."""
-        return _parsed(TrialOut, self._send("GET", f"/v1/trials/{record_id:d}"))
+        return parsed(TrialOut, self._send("GET", f"/v1/trials/{record_id:d}"))
 
     def source(self, record_id: int) -> ExplanationOut:
         """Return every layer of a trial's schedule as text."""
-        return _parsed(ExplanationOut, self._send("GET", f"/v1/trials/{record_id:d}/source"))
+        return parsed(ExplanationOut, self._send("GET", f"/v1/trials/{record_id:d}/source"))
 
     def relatives(self, record_id: int) -> RelativesOut:
         """Return what a trial can be compared with, and which records have the same schedule."""
-        return _parsed(RelativesOut, self._send("GET", f"/v1/trials/{record_id:d}/relatives"))
+        return parsed(RelativesOut, self._send("GET", f"/v1/trials/{record_id:d}/relatives"))
 
     def explain(self, task: Task, schedule: Schedule | None = None, *, target: str | None = None) -> ExplanationOut:
         """Return every layer of a schedule: by default of the best one known, else of the sketch's first. ``target`` is
         what code is made for: a device of the host (``cuda``) or an architecture (``cuda:sm_90a``)."""
         body = _shown(task, schedule, target)
-        return _parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
+        return parsed(ExplanationOut, self._send("POST", "/v1/schedules/explain", json=body))
 
     def export(
         self,
@@ -303,12 +279,12 @@ class Client(LookupMethods, ReleaseMethods):
         """Return the schedule that ``explain`` would show as files, with a shared library if ``library``. ``name`` is
         what its functions for other programs are called."""
         body = _shown(task, schedule, target) | {"name": name, "library": library}
-        return _parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=body))
+        return parsed(ExportOut, self._send("POST", "/v1/schedules/export", json=body))
 
     def export_record(self, record_id: int, *, name: str = "kernel", library: bool = False) -> ExportOut:
         """Return the schedule of a record as files, as ``export`` makes them."""
         query = {"name": name, "library": str(library).lower()}
-        return _parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export", params=query))
+        return parsed(ExportOut, self._send("GET", f"/v1/trials/{record_id}/export", params=query))
 
     # records
 
@@ -320,7 +296,7 @@ class Client(LookupMethods, ReleaseMethods):
             with self._http.stream("GET", "/v1/records", timeout=timeout) as answer:
                 if answer.status_code != 200:
                     answer.read()
-                    _checked(answer)
+                    checked(answer)
                 yield from _lines(answer.iter_bytes())
         except httpx2.TransportError as error:
             raise Unreachable(f"no answer from {self.address}: {error or type(error).__name__}") from error
@@ -331,7 +307,7 @@ class Client(LookupMethods, ReleaseMethods):
         headers = {"Content-Type": "application/jsonl"}
         timeout = httpx2.Timeout(None, connect=5.0)  # the answer comes when all lines are stored
         answer = self._once("POST", "/v1/records", content=body, headers=headers, timeout=timeout)
-        return _parsed(ImportedOut, _checked(answer))
+        return parsed(ImportedOut, checked(answer))
 
     # models that users run
 
@@ -345,7 +321,7 @@ class Client(LookupMethods, ReleaseMethods):
         computes with how often each occurs. The same model is stored once."""
         parts = [expression_body(task) | {"count": count, "label": label} for task, count, label in workloads]
         body = {"name": name, "workloads": parts, "foreign_calls": dict(foreign_calls or {})}
-        return _parsed(ModelOut, self._send("POST", "/v1/models", json=body))
+        return parsed(ModelOut, self._send("POST", "/v1/models", json=body))
 
     def models(self, *, page_size: int = 20) -> Iterator[ModelOut]:
         """Yield all models, newest first, fetched page by page."""
@@ -354,25 +330,25 @@ class Client(LookupMethods, ReleaseMethods):
 
     def model(self, model_key: str, *, target: str | None = None) -> ModelOut:
         """Return a model with what is known of its workloads on a device."""
-        return _parsed(ModelOut, self._send("GET", f"/v1/models/{_part(model_key)}", params={"target": target}))
+        return parsed(ModelOut, self._send("GET", f"/v1/models/{path_part(model_key)}", params={"target": target}))
 
     def tune_model(self, model_key: str, *, budget: Budget, target: str = "llvm", **options: Any) -> JobOut:
         """Tune a model by one job, whose budget its workloads share. A job that is under way for the same target is the
         answer instead. ``options``: strategy, seed, executor, tenant, priority."""
-        shared = _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
+        shared = given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
         body = {"budget": shared, "target": target, **options}
-        return _parsed(JobOut, self._send("POST", f"/v1/models/{_part(model_key)}/jobs", json=body))
+        return parsed(JobOut, self._send("POST", f"/v1/models/{path_part(model_key)}/jobs", json=body))
 
     def keep_model_timing(self, model_key: str, timing: ModelTimingIn) -> ModelOut:
         """Keep the time of whole runs of a model."""
-        path = f"/v1/models/{_part(model_key)}/timings"
-        return _parsed(ModelOut, self._send("POST", path, json=timing.model_dump()))
+        path = f"/v1/models/{path_part(model_key)}/timings"
+        return parsed(ModelOut, self._send("POST", path, json=timing.model_dump()))
 
     # the fleet
 
     def units(self) -> tuple[UnitOut, ...]:
         """Return the physical devices of the fleet with their states and what they do."""
-        return _parsed(UnitList, self._send("GET", "/v1/units")).units
+        return parsed(UnitList, self._send("GET", "/v1/units")).units
 
     def drain(self, uuid: str, reason: str) -> UnitOut:
         """Take a unit out: the task in hand is given back after the trial that runs, and no other begins."""
@@ -388,93 +364,58 @@ class Client(LookupMethods, ReleaseMethods):
 
     def _change_unit(self, uuid: str, verb: str, reason: str) -> UnitOut:
         body = {"reason": reason}
-        return _parsed(UnitOut, self._send("POST", f"/v1/units/{_part(uuid)}/{verb}", json=body))
+        return parsed(UnitOut, self._send("POST", f"/v1/units/{path_part(uuid)}/{verb}", json=body))
 
     def queue(self, *, limit: int = 200) -> tuple[QueueEntryOut, ...]:
         """Return the tasks that run or wait, in the order in which they are to be claimed."""
-        return _parsed(QueueList, self._send("GET", "/v1/queue", params={"limit": limit})).tasks
+        return parsed(QueueList, self._send("GET", "/v1/queue", params={"limit": limit})).tasks
 
     def tenants(self) -> tuple[TenantOut, ...]:
         """Return the tenants with their weights and quotas."""
-        return _parsed(TenantList, self._send("GET", "/v1/tenants")).tenants
+        return parsed(TenantList, self._send("GET", "/v1/tenants")).tenants
 
     def set_tenant(
         self, name: str, *, weight: float = 1.0, most_units: int | None = None, most_queued: int | None = None
     ) -> TenantOut:
         """Add a tenant, or change its weight and quotas; None: no quota."""
         body = {"weight": weight, "most_units": most_units, "most_queued": most_queued}
-        return _parsed(TenantOut, self._send("PUT", f"/v1/tenants/{_part(name)}", json=body))
+        return parsed(TenantOut, self._send("PUT", f"/v1/tenants/{path_part(name)}", json=body))
 
     # the library and the service
 
     def operators(self) -> tuple[OperatorOut, ...]:
         """Return all operators with the schemas of their parameters."""
-        return _parsed(OperatorList, self._send("GET", "/v1/operators")).operators
+        return parsed(OperatorList, self._send("GET", "/v1/operators")).operators
 
     def operator_workload(self, name: str, parameters: Mapping[str, object] | None = None) -> WorkloadOut:
         """Return the workload that an operator stands for."""
         body = {"parameters": dict(parameters or {})}
-        return _parsed(WorkloadOut, self._send("POST", f"/v1/operators/{_part(name)}/workload", json=body))
+        return parsed(WorkloadOut, self._send("POST", f"/v1/operators/{path_part(name)}/workload", json=body))
 
     def devices(self) -> tuple[DeviceOut, ...]:
         """Return the devices that records were measured on, and those attached now."""
-        return _parsed(DeviceList, self._send("GET", "/v1/devices")).devices
+        return parsed(DeviceList, self._send("GET", "/v1/devices")).devices
 
     def ready(self) -> HealthOut:
         """Return whether the service can take jobs. This asks once, without retries."""
-        return _parsed(HealthOut, self._once("GET", "/readyz"))
+        return parsed(HealthOut, self._once("GET", "/readyz"))
 
     def version(self) -> VersionOut:
         """Return the versions of the service and its wire format, and the name of its run."""
-        return _parsed(VersionOut, self._send("GET", "/version"))
+        return parsed(VersionOut, self._send("GET", "/version"))
 
     # the wire
-
-    def _send(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        return _checked(self._try(method, path, **options)[0])
-
-    def _try(self, method: str, path: str, **options: Any) -> tuple[httpx2.Response, int]:
-        if "params" in options:
-            options["params"] = _given(options["params"])
-        for attempt in range(1, self._retries + 2):
-            last = attempt > self._retries
-            try:
-                answer = self._once(method, path, **options)
-            except Unreachable:
-                if last:
-                    raise
-                time.sleep(_pause(attempt))
-                continue
-            if answer.status_code != 503 or last:
-                return answer, attempt
-            time.sleep(_retry_after(answer, attempt))
-        raise AssertionError("the last attempt returns or raises")
-
-    def _once(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        try:
-            return self._http.request(method, path, **options)
-        except httpx2.TransportError as error:
-            raise Unreachable(f"no answer from {self.address}: {error or type(error).__name__}") from error
-
-    def _pages(self, path: str, model: type[Model], query: Mapping[str, object]) -> Iterator[Model]:
-        token = ""
-        while True:
-            page = _parsed(model, self._send("GET", path, params={**query, "page_token": token or None}))
-            yield page
-            token = str(getattr(page, "next_page_token", ""))
-            if not token:
-                return
 
     def _stream(self, job_id: str, after: int) -> Iterator[tuple[str, str, str]]:
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": str(after)} if after else {})}
         timeout = httpx2.Timeout(_STREAM_READ_SECONDS, connect=5.0)
-        path = f"/v1/jobs/{_part(job_id)}/events"
+        path = f"/v1/jobs/{path_part(job_id)}/events"
         with self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
             if answer.status_code == 503:
                 raise Unreachable("the service is not available now")
             if answer.status_code != 200:
                 answer.read()
-                _checked(answer)
+                checked(answer)
             yield from read_events(answer.iter_lines())
 
     def _ended(self, job_id: str, after: int) -> bool:
@@ -499,7 +440,7 @@ def _job_body(
     defaults = {"tenant": "default", "priority": 0, "deadline_seconds": None, "fresh": False}
     return {
         "tasks": [expression_body(task) for task in tasks],
-        "budget": _given({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
+        "budget": given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
         "strategy": strategy,
         "seed": seed,
         "target": target,
@@ -513,11 +454,7 @@ def _job_body(
 def _shown(task: Task, schedule: Schedule | None, target: str | None) -> dict[str, Any]:
     """Return the body that says what is explained or exported."""
     given = {"schedule": None if schedule is None else schedule.to_json(), "target": target}
-    return expression_body(task) | _given(given)
-
-
-def _given(values: Mapping[str, object]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return expression_body(task) | given_parts(given)
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -528,39 +465,3 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
         yield from (line.decode() for line in whole)
     if rest:
         yield rest.decode()
-
-
-def _part(name: str) -> str:
-    """Return a name as one part of a path."""
-    return quote(name, safe="")
-
-
-def _pause(attempt: int) -> float:
-    return float(min(0.1 * 2**attempt, 5.0))
-
-
-def _retry_after(answer: httpx2.Response, attempt: int) -> float:
-    given = answer.headers.get("retry-after", "")
-    return min(float(given), 30.0) if given.isdigit() else _pause(attempt)
-
-
-def _checked(answer: httpx2.Response) -> httpx2.Response:
-    if answer.status_code < 400:
-        return answer
-    try:
-        problem = ProblemDetails.model_validate_json(answer.content)
-    except ValidationError:
-        detail = f"an answer of {answer.status_code} that is no problem document: {answer.text[:200]!r}"
-        problem = ProblemDetails(
-            title="Not a problem document", status=answer.status_code, detail=detail, code="BAD_ANSWER"
-        )
-    raise ERROR_OF_STATUS.get(answer.status_code, ServiceFault)(problem)
-
-
-def _parsed(model: type[Model], answer: httpx2.Response) -> Model:
-    try:
-        return model.model_validate_json(answer.content)
-    except ValidationError as error:
-        detail = f"an answer that is no {model.__name__}: {error.error_count()} differences, first {error.errors()[0]}"
-        problem = ProblemDetails(title="Bad answer", status=answer.status_code, detail=detail, code="BAD_ANSWER")
-        raise ServiceFault(problem) from error

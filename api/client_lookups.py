@@ -9,11 +9,10 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import httpx2
-
 from ..core.errors import TilewrightError
 from ..te.json import workload_to_json
 from ..te.workload import Workload
+from .connection import ServiceConnection, parsed
 from .lookup_cache import CachedAnswer, LookupCache
 from .requests import ExpressionIn
 from .responses import BatchOut, BestOut
@@ -54,14 +53,10 @@ def conditions_of(
     return {**given, "relax": chosen} if chosen else given
 
 
-class LookupMethods:
+class LookupMethods(ServiceConnection):
     """Is the part of ``Client`` that looks schedules up."""
 
-    address: str
     cache: LookupCache
-
-    def _send(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        raise NotImplementedError
 
     def best(
         self,
@@ -113,7 +108,7 @@ class LookupMethods:
         """Return the best schedule known for an expression. Raises Missing that names the nearest workloads when there
         is none."""
         body = expression_body(task) | conditions_of(device_key, toolchain_key, profile, target, relax)
-        return BestOut.model_validate_json(self._send("POST", "/v1/schedules/lookup", json=body).content)
+        return parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=body))
 
     def _asked(self, method: str, path: str, asked: dict[str, Any]) -> str:
         """Ask, or take the answer that the cache has where the service says that it is the same."""

@@ -1,27 +1,16 @@
 """The part of the Python client for releases."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote
-
-import httpx2
-from pydantic import BaseModel
+from typing import Any
 
 from ..service.bundle import Bundle
+from .connection import ServiceConnection, parsed, path_part
 from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseOut, ReleasePage
 
-Model = TypeVar("Model", bound=BaseModel)
 
-
-class ReleaseMethods:
+class ReleaseMethods(ServiceConnection):
     """Is the part of ``Client`` that makes, compares and fetches releases."""
-
-    def _send(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        raise NotImplementedError
-
-    def _pages(self, path: str, model: type[Model], query: Mapping[str, object]) -> Iterator[Model]:
-        raise NotImplementedError
 
     def freeze(
         self,
@@ -34,7 +23,7 @@ class ReleaseMethods:
         """Make a release of the best schedules that are known now. Raises Contradiction when the name is taken."""
         parts = {"name": name, "device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
         body = {part: value for part, value in parts.items() if value is not None}
-        return ReleaseOut.model_validate_json(self._send("POST", "/v1/releases", json=body).content)
+        return parsed(ReleaseOut, self._send("POST", "/v1/releases", json=body))
 
     def releases(self) -> Iterator[ReleaseOut]:
         """Yield all releases, newest first."""
@@ -43,12 +32,12 @@ class ReleaseMethods:
 
     def release_named(self, name: str) -> ReleaseOut:
         """Return a release."""
-        return ReleaseOut.model_validate_json(self._send("GET", _path(name)).content)
+        return parsed(ReleaseOut, self._send("GET", _path(name)))
 
     def compare(self, name: str, against: str) -> ReleaseDiffOut:
         """Return what is other in a release than in another one."""
         answer = self._send("GET", f"{_path(name)}/diff", params={"against": against})
-        return ReleaseDiffOut.model_validate_json(answer.content)
+        return parsed(ReleaseDiffOut, answer)
 
     def fetch_bundle(self, name: str, file: Path, *, key: bytes | None = None) -> ReleaseOut:
         """Write the bundle of a release to a file, once it was found to be whole and, with a ``key``, signed with it.
@@ -63,11 +52,11 @@ class ReleaseMethods:
 
     def channels(self) -> tuple[ChannelOut, ...]:
         """Return the channels with the releases that they point to."""
-        return ChannelList.model_validate_json(self._send("GET", "/v1/channels").content).channels
+        return parsed(ChannelList, self._send("GET", "/v1/channels")).channels
 
     def channel(self, name: str) -> ChannelOut:
         """Return a channel."""
-        return ChannelOut.model_validate_json(self._send("GET", f"/v1/channels/{quote(name, safe='')}").content)
+        return parsed(ChannelOut, self._send("GET", f"/v1/channels/{path_part(name)}"))
 
     def promote(self, channel: str, release: str) -> ChannelOut:
         """Let a channel point to a release. Raises Contradiction where it may not."""
@@ -86,9 +75,9 @@ class ReleaseMethods:
         return self._change(channel, "unpin")
 
     def _change(self, channel: str, verb: str, **options: Any) -> ChannelOut:
-        answer = self._send("POST", f"/v1/channels/{quote(channel, safe='')}/{verb}", **options)
-        return ChannelOut.model_validate_json(answer.content)
+        answer = self._send("POST", f"/v1/channels/{path_part(channel)}/{verb}", **options)
+        return parsed(ChannelOut, answer)
 
 
 def _path(name: str) -> str:
-    return f"/v1/releases/{quote(name, safe='')}"
+    return f"/v1/releases/{path_part(name)}"
