@@ -15,7 +15,7 @@ def pairwise_accuracy(predicted: NDArray[np.float32], labels: NDArray[np.float32
     return float((0.5 * (1 + guess[differ])).mean())
 
 
-def rank_correlation(predicted: NDArray[np.float32], labels: NDArray[np.float32]) -> float:
+def rank_correlation(predicted: NDArray[np.floating], labels: NDArray[np.floating]) -> float:
     """Spearman's rank correlation, from -1 to 1; equal values share their mean rank. NaN where either is constant."""
     a, b = _ranks(predicted), _ranks(labels)
     if len(a) < 2 or a.std() == 0 or b.std() == 0:
@@ -23,7 +23,7 @@ def rank_correlation(predicted: NDArray[np.float32], labels: NDArray[np.float32]
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _ranks(values: NDArray[np.float32]) -> NDArray[np.float64]:
+def _ranks(values: NDArray[np.floating]) -> NDArray[np.float64]:
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[places], dtype=np.float64)

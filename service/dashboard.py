@@ -24,7 +24,7 @@ from .dashboard_views import (
     WorkersView,
 )
 from .fleet import Fleet
-from .model_quality import MOST_POINTS, points_of, rank_correlation, rounds_of
+from .model_quality import MOST_POINTS, correlation_of, points_of, rounds_of
 from .pagination import page_of_records, valid_key, valid_number
 from .views import JobState, JobView, Page, TrialView
 
@@ -118,7 +118,7 @@ class Dashboard:
         points = points_of(rows, best_at)
         step = max(1, len(points) // MOST_POINTS)
         return ModelQualityView(
-            job_id, task, len(points), rank_correlation(points), rounds_of(rows, best_at), tuple(points[::step])
+            job_id, task, len(points), correlation_of(points), rounds_of(rows, best_at), tuple(points[::step])
         )
 
     def knobs(self, job_id: str, *, task: int = 0, x: str | None = None, y: str | None = None) -> KnobsView:

@@ -1,10 +1,12 @@
 """Compares what a cost model foretold with what was measured."""
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
 
+from ..cost_model.metrics import rank_correlation
 from ..db.dashboard_rows import PredictedRow
 from .dashboard_views import PredictedPoint, RoundView
 
@@ -22,7 +24,7 @@ def rounds_of(rows: Sequence[PredictedRow], best_at: Sequence[float | None]) -> 
                 learned_from,
                 len(members),
                 len(points),
-                rank_correlation(points),
+                correlation_of(points),
                 _mean([point.predicted for point in points]),
                 _mean([point.measured for point in points]),
             )
@@ -41,20 +43,12 @@ def points_of(rows: Sequence[PredictedRow], best_at: Sequence[float | None]) -> 
     return points
 
 
-def rank_correlation(points: Sequence[PredictedPoint]) -> float | None:
+def correlation_of(points: Sequence[PredictedPoint]) -> float | None:
     """Return Spearman's rank correlation of predicted with measured scores; None for fewer than three points, or where
     one side is constant."""
-    predicted, measured = _ranks([p.predicted for p in points]), _ranks([p.measured for p in points])
-    if len(points) < 3 or predicted.std() == 0 or measured.std() == 0:
-        return None
-    return float(np.corrcoef(predicted, measured)[0, 1])
-
-
-def _ranks(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Return the rank of each value, the mean rank for equal ones."""
-    _, inverse, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[inverse], float)
+    predicted, measured = (np.array(side) for side in ([p.predicted for p in points], [p.measured for p in points]))
+    found = rank_correlation(predicted, measured)
+    return None if len(points) < 3 or math.isnan(found) else found
 
 
 def _mean(values: Sequence[float]) -> float | None:

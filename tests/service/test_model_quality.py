@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.db.dashboard_rows import PredictedRow
-from tilewright.service.model_quality import points_of, rank_correlation, rounds_of
+from tilewright.service.model_quality import correlation_of, points_of, rounds_of
 
 BEST_AT = [None, 4.0, 4.0, 2.0, 2.0, 1.0]
 """The least seconds of the first 0, 1, 2, … trials."""
@@ -20,10 +20,10 @@ def test_scores_are_relative_to_what_was_known_then() -> None:
     assert before.measured == 0.25  # nothing of the task was known: the fastest of all is the scale
 
 
-def test_rank_correlation_is_spearmans() -> None:
+def test_the_rank_correlation_is_spearmans() -> None:
     def of(*pairs: tuple[float, float]) -> float | None:
         rows = [PredictedRow(i, predicted, 5, 1.0 / measured) for i, (predicted, measured) in enumerate(pairs)]
-        return rank_correlation(points_of(rows, BEST_AT))
+        return correlation_of(points_of(rows, BEST_AT))
 
     assert of((1, 10), (2, 20), (3, 300)) == pytest.approx(1.0)
     assert of((1, 3), (2, 2), (3, 1)) == pytest.approx(-1.0)
