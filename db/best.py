@@ -154,13 +154,16 @@ def rank_again(connection: Connection, job: int, task: int) -> None:
     """Find the fastest record anew for every identity that the timed trials of a task have."""
     identity = [trials.c[name] for name in _IDENTITY]
     of_task = (trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
-    entries = []
-    for values in connection.execute(select(*identity).where(*of_task).distinct().order_by(*identity)).all():
+    found = []
+    for values in connection.execute(select(*identity).where(*of_task).distinct()).all():
         of_identity = [column == value for column, value in zip(identity, values, strict=True)]
         fastest = FULL.where(*of_identity, trials.c.seconds.is_not(None)).order_by(*_RANK).limit(1)
         entry = _entry(connection, connection.execute(fastest).mappings().one())
+        found.append((tuple(entry[name] for name in _KEY), fastest))
+    entries = []
+    for key, fastest in sorted(found, key=lambda one: one[0]):  # the order of _enter: nobody waits in a circle
         # whoever enters a faster one meanwhile waits for this lock or is seen below
-        kept = [best_records.c[name] == entry[name] for name in _KEY]
+        kept = [best_records.c[name] == value for name, value in zip(_KEY, key, strict=True)]
         connection.execute(select(best_records.c.record_id).where(*kept).with_for_update())
         entries.append(_entry(connection, connection.execute(fastest).mappings().one()))
     _enter(connection, entries, always=True)
