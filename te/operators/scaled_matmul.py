@@ -105,6 +105,8 @@ SCALED_MATMUL = Operator(
     ),
     examples=(
         {"m": 5, "n": 7, "k": 33},
+        {"m": 3, "n": 4, "k": 10, "scales": "row"},
+        {"m": 2, "n": 5, "k": 12, "scales": "tensor", "result": "float32"},
         {"m": 3, "n": 17, "k": 1, "scales": "tensor", "bias": True},
         {"m": 3, "n": 130, "k": 129, "scales": "block", "dtype": "float8_e4m3fn", "result": "float32"},
         {"m": 72, "n": 48, "k": 160, "zero_points": True, "bias": True, "dtype": "int8"},

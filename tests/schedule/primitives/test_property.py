@@ -66,7 +66,7 @@ def test_operators(name: str) -> None:
         if steps(loop_nest(workload).body) <= 3000:
             check(workload, number)
             tried += 1
-    assert tried >= 3
+    assert tried > 3
 
 
 def test_every_primitive_is_tried() -> None:
