@@ -1,5 +1,6 @@
 """Drives Debian's Chromium, with pages that remember all that they should not have done."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,3 +66,11 @@ def watched(
         seen.expect_no_faults()
     finally:
         context.close()
+
+
+def expect_width(page: Page, pixels: int, seconds: float = 30.0) -> None:
+    """Expect the page to be as narrow as this. Charts take the new width a moment after the window has it."""
+    end = time.monotonic() + seconds
+    while (width := page.evaluate("document.documentElement.scrollWidth")) > pixels:
+        assert time.monotonic() < end, f"{page.url} is {width} pixels wide, not {pixels}"
+        page.wait_for_timeout(50)

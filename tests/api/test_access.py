@@ -19,7 +19,7 @@ from tilewright.api.client_errors import TokenRefused
 from tilewright.core.errors import InvalidParameter
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
 from tilewright.tests.api.serving import running
 
 TOKEN = "correct-horse-battery"
@@ -134,7 +134,7 @@ def test_people_sign_in_to_the_dashboard(browser: Browser, guarded: str, theme: 
         page = seen.page
         page.goto("/queue")
         expect(page.locator("h1")).to_have_text("Sign in")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        expect_width(page, width)
         seen.expect_no_faults()
         page.get_by_label("Token of this service").fill("a wrong one")
         page.get_by_role("button", name="Sign in").click()

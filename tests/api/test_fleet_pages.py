@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 from tilewright.api import assets
 from tilewright.core.fleet import UnitState
 from tilewright.db.store import RecordStore
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
 from tilewright.tests.db.fleets import LONG, claimed, gpus, submit, unseen
 
 pytestmark = [
@@ -48,7 +48,7 @@ def test_the_pages_are_clean_in_both_themes(browser: Browser, address: str, them
             seen.page.goto(path)
             expect(seen.page.locator("h1")).to_have_text(title)
             expect(seen.page.locator("nav[aria-label=Main] a[aria-current=page]")).to_have_text(title)
-            assert seen.page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} is too wide"
+            expect_width(seen.page, width)
             seen.expect_no_faults()
 
 

@@ -14,7 +14,7 @@ from tilewright.api.client import Client
 from tilewright.core.budget import Budget
 from tilewright.db.rows import NewJob
 from tilewright.db.store import RecordStore
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
 from tilewright.tests.api.filled import keep_job, operator_task
 from tilewright.tests.api.page_numbers import compare
 from tilewright.tests.api.recorded_job import TRIALS, keep_recorded_job
@@ -94,7 +94,7 @@ def test_every_page_is_clean_and_everybody_can_use_it(
             for dark, pixels in ((False, 390), (True, 1400)):
                 page.emulate_media(color_scheme="dark" if dark else "light")
                 page.set_viewport_size({"width": pixels, "height": 900})
-                assert page.evaluate("document.documentElement.scrollWidth") <= pixels, f"{path} is too wide"
+                expect_width(page, pixels)
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
             if path == "/jobs/nobody":

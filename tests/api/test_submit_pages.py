@@ -14,7 +14,7 @@ from tilewright.api.requests import ExpressionIn
 from tilewright.core.budget import Budget
 from tilewright.db.store import RecordStore
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
 from tilewright.tests.api.filled import keep_job
 from tilewright.tests.api.filled import operator_task as stored_task
 
@@ -122,7 +122,7 @@ def test_an_expression_is_checked_while_it_is_written(browser: Browser, address:
         expect(page).to_have_url(re.compile(r"/submit\?operator=te&text=A%3A"))
         page.reload()
         expect(editor).to_have_value(TEXT)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        expect_width(page, 390)
         page.get_by_role("button", name="Submit job").click()
         expect(page.locator("h1")).to_contain_text("workload")
         job = client.job(page.url.rpartition("/")[2])

@@ -27,7 +27,7 @@ from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.service import wiring
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
 from tilewright.tests.api.filled import HERE, operator_task
 from tilewright.tests.api.page_numbers import compare
 
@@ -173,7 +173,7 @@ def test_the_pages_are_clean_and_their_numbers_are_the_apis(
             if not path.startswith("/submit"):
                 compare(seen.page, http)
             seen.page.set_viewport_size({"width": 390, "height": 900})
-            assert seen.page.evaluate("document.documentElement.scrollWidth") <= 390, f"{path} is too wide"
+            expect_width(seen.page, 390)
             seen.page.set_viewport_size({"width": 1400, "height": 900})
             seen.expect_no_faults()
 
