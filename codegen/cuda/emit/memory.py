@@ -253,7 +253,8 @@ def load_bits(
     if test is not None:
         if read_only and size >= 4:
             return f"{fn.use(f'ld_global{no_allocate}_if')}({source}, {test.text})"
-        return f"{test.within(Precedence.LOGICAL_OR)} ? *{source} : {VECTOR_TYPES[size]}{'{}' if size > 4 else '(0)'}"
+        zero = f"{VECTOR_TYPES[size]}{{}}" if size > 4 else f"({VECTOR_TYPES[size]})0"
+        return f"{test.within(Precedence.LOGICAL_OR)} ? *{source} : {zero}"
     if read_only and size >= 4 and no_allocate:
         return f"{fn.use('ld_global_no_allocate')}({source})"
     return f"*{source}"
