@@ -1,5 +1,8 @@
-"""Runs the command line and services as processes, as a user would."""
+"""Runs the command line and services as a user would. Services are processes; commands run in this process, where a
+test does not need a process of their own, because starting Python and importing the product takes most of their time.
+"""
 
+import io
 import json
 import os
 import socket
@@ -7,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tilewright.api.client import Client
+from tilewright.cli.main import main
 
 MATMUL = ["matmul", "m=24", "n=40", "k=16"]
 
@@ -26,10 +31,34 @@ def command_line(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
 
 
-def tilewright(folder: Path, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """Run a command in ``folder`` on the database there."""
+def tilewright_process(folder: Path, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run a command in ``folder`` on the database there, as a process of its own."""
     command = command_line(folder, *arguments)
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=seconds)
+
+
+def tilewright(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in ``folder`` on the database there, in this process; ``more`` is added to its environment."""
+    return in_process(folder, "--database", str(folder / "t.sqlite3"), *arguments, **more)
+
+
+def in_process(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in ``folder`` in this process, with arguments and an environment of its own."""
+    out, err = io.StringIO(), io.StringIO()
+    command = ["tilewright", *arguments]
+    code = 0
+    with (
+        patch.object(sys, "argv", command),
+        patch.dict(os.environ, environment(**more), clear=True),
+        chdir(folder),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def answer(folder: Path, *arguments: str) -> Any:

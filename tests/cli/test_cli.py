@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, a real database, real kernels."""
+"""The command line as a user meets it: a real database, a real service, real kernels."""
 
 import json
 import re
@@ -11,14 +11,14 @@ import pytest
 
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.cli.commands import MATMUL, serving, tilewright
+from tilewright.tests.cli.commands import MATMUL, serving, tilewright, tilewright_process
 
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder whose database holds one tuned matrix product."""
     folder = tmp_path_factory.mktemp("cli")
-    done = tilewright(folder, "tune", *MATMUL, "--trials", "6")
+    done = tilewright_process(folder, "tune", *MATMUL, "--trials", "6")
     assert done.returncode == 0, done.stderr + done.stdout
     assert "GFLOP/s" in done.stdout and "again" in done.stdout and "/jobs/" in done.stdout
     return folder
@@ -168,7 +168,10 @@ def test_bad_input_is_one_line_and_an_exit_code(
 
 def test_junk_is_no_workload(tmp_path: Path) -> None:
     file = tmp_path / "junk.json"
-    for text in ("not json", '{"inputs": []}', "[1]", '"NaN"'):
+    file.write_text("not json")
+    alone = tilewright_process(tmp_path, "tune", "--workload", str(file))
+    assert alone.returncode == 2 and alone.stderr == tilewright(tmp_path, "tune", "--workload", str(file)).stderr
+    for text in ('{"inputs": []}', "[1]", '"NaN"'):
         file.write_text(text)
         done = tilewright(tmp_path, "tune", "--workload", str(file))
         assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""The commands of a fleet as processes: a front end, a worker on the same PostgreSQL, and what users see of them."""
+"""The commands of a fleet: a front end and a worker on the same PostgreSQL as processes, and what users see of them."""
 
 import json
 import signal
@@ -17,7 +17,7 @@ from tilewright.api.client import Client, operator_task
 from tilewright.core.budget import Budget
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
-from tilewright.tests.cli.commands import MATMUL, answer, environment, free_port, serving, tilewright
+from tilewright.tests.cli.commands import MATMUL, answer, environment, free_port, in_process, serving, tilewright
 from tilewright.tests.db.postgres import server
 
 TOKEN = "a-token-of-the-tests"
@@ -51,15 +51,12 @@ class Fleet:
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.folder = folder
-        self.environment = environment(TILEWRIGHT_DATABASE_URL=url, TILEWRIGHT_TOKEN=TOKEN, COLUMNS="240")
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "tilewright.cli", *arguments]
+        self.settings = {"TILEWRIGHT_DATABASE_URL": url, "TILEWRIGHT_TOKEN": TOKEN, "COLUMNS": "240"}
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-        pipe, command = subprocess.PIPE, self.command(*arguments)
-        with subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=pipe, text=True) as process:
+        command, surroundings = [sys.executable, "-m", "tilewright.cli", *arguments], environment(**self.settings)
+        with subprocess.Popen(command, cwd=self.folder, env=surroundings, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield process
             finally:
@@ -67,9 +64,7 @@ class Fleet:
                 process.wait(150)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = self.command("--url", self.address, *arguments)
-        surroundings = self.environment
-        return subprocess.run(command, cwd=self.folder, env=surroundings, capture_output=True, text=True, timeout=120)
+        return in_process(self.folder, "--url", self.address, *arguments, **self.settings)
 
     def answer(self, *arguments: str) -> Any:
         done = self.run("--json", *arguments)
@@ -149,7 +144,6 @@ def test_a_unit_is_taken_out_by_command(fleet: Fleet) -> None:
 @pytest.mark.postgres
 @pytest.mark.slow
 def test_a_command_without_the_token_is_told_so(fleet: Fleet) -> None:
-    surroundings = {**fleet.environment, "TILEWRIGHT_TOKEN": "another-token-of-16"}
-    command = fleet.command("--url", fleet.address, "queue")
-    refused = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60)
+    surroundings = {**fleet.settings, "TILEWRIGHT_TOKEN": "another-token-of-16"}
+    refused = in_process(fleet.folder, "--url", fleet.address, "queue", **surroundings)
     assert refused.returncode == 4 and "token" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1

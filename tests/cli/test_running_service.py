@@ -125,7 +125,10 @@ def test_reading_and_tuning_beside_a_command_that_tunes(tmp_path: Path) -> None:
     with started(tmp_path, "tune", *MATMUL, "--trials", "100000", "--strategy", "random") as tuning:
         wait_for(lock_path(tmp_path / "t.sqlite3"), '"lasting": false')
         wait_for(lock_path(tmp_path / "t.sqlite3"), "http://")
-        (job,) = answer(tmp_path, "job", "list")
+        end = time.monotonic() + 60
+        while not (jobs := answer(tmp_path, "job", "list")):
+            assert time.monotonic() < end, "the command has submitted no job"
+        (job,) = jobs
         assert job["state"] in ("queued", "running")
         # a job would end with the other command: it is refused
         refused = tilewright(tmp_path, "tune", *MATMUL, "--trials", "1")
