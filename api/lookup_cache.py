@@ -1,7 +1,6 @@
 """Keeps answers of look-ups, with their ETags, so that an answer that has not changed is not sent again."""
 
 import json
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from ..core.cache_folder import write_atomically
 from ..core.keys import canonical_json
 
 
@@ -56,10 +56,8 @@ class LookupCache:
         self._remember(key, answer)
         if self._folder is not None:
             with suppress(OSError):
-                self._folder.mkdir(parents=True, exist_ok=True)
-                made = self._folder / f"{key}.{os.getpid()}.{threading.get_ident()}"
-                made.write_text(json.dumps({"etag": answer.etag, "body": answer.body}), encoding="utf-8")
-                made.replace(self._folder / key)  # readers see the old file or the new one
+                text = json.dumps({"etag": answer.etag, "body": answer.body})
+                write_atomically(self._folder / key, text.encode())
 
     def _remember(self, key: str, answer: CachedAnswer) -> None:
         with self._lock:

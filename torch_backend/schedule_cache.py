@@ -2,20 +2,13 @@
 while the service is away runs as fast as the one before."""
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
+from ..core.cache_folder import cache_folder, write_atomically
 from ..core.errors import TilewrightError
 from ..core.keys import content_key
 from ..core.schedule import Schedule
-
-
-def schedule_folder() -> Path:
-    """The folder of this user, by the rules of the XDG base directories."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")) / "tilewright" / "programs"
 
 
 class ScheduleCache:
@@ -24,7 +17,7 @@ class ScheduleCache:
 
     def __init__(self, program_key: str, device_key: str, toolchain_key: str) -> None:
         key = content_key({"program": program_key, "device": device_key, "toolchain": toolchain_key})
-        self._path = schedule_folder() / f"{key}.json"
+        self._path = cache_folder("programs") / f"{key}.json"
 
     def load(self) -> dict[str, Schedule]:
         """What was stored last, by key of the workload."""
@@ -35,15 +28,7 @@ class ScheduleCache:
             return {}
 
     def store(self, schedules: Mapping[str, Schedule]) -> None:
-        """Replace what is stored. The file is written aside and moved into place: processes may share the folder."""
+        """Replace what is stored. Processes may share the folder."""
         text = json.dumps({key: schedule.to_json() for key, schedule in sorted(schedules.items())})
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=".new-")
-            try:
-                with os.fdopen(handle, "w") as file:
-                    file.write(text)
-                os.replace(name, self._path)
-            except BaseException:
-                os.unlink(name)
-                raise
+            write_atomically(self._path, text.encode())

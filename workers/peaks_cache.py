@@ -5,14 +5,12 @@ other programs ran meanwhile, which may have hidden them. What was measured befo
 """
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..core.cache_folder import cache_folder
+from ..core.cache_folder import cache_folder, write_atomically
 from .environment import disturbance
 
 QUIET_SECONDS, DISTURBED_SECONDS = 3600.0, 60.0
@@ -56,8 +54,4 @@ def _read(path: Path) -> tuple[dict[str, float], float, bool]:
 
 def _write(path: Path, peaks: dict[str, float], *, quiet: bool) -> None:
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-        with os.fdopen(handle, "w") as file:
-            json.dump({"peaks": peaks, "quiet": quiet}, file)
-        os.replace(name, path)
+        write_atomically(path, json.dumps({"peaks": peaks, "quiet": quiet}).encode())

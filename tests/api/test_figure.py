@@ -31,7 +31,7 @@ def test_a_figure_shows_every_trial(client: Client, across: str) -> None:
     assert len(points) == sum(s is not None for s in progress.seconds)
     assert len(failed) == sum(job.tasks[0].failures.values())
     (best,) = (line for line in axes.lines if line.get_label() == "best so far")
-    assert np.asarray(best.get_ydata()).min() == pytest.approx(1e3 * min(s for s in progress.seconds if s))  # milliseconds
+    assert np.asarray(best.get_ydata()).min() == pytest.approx(1e3 * min(s for s in progress.seconds if s))
     assert {text.get_text().split()[0] for text in axes.texts} == {"NumPy", "roofline,"}
 
 

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from tests.torch_backend.models import check, compiled, latest, newest_shape  # noqa: E402
 from tilewright.api.app import create_app  # noqa: E402
 from tilewright.api.client import Client  # noqa: E402
+from tilewright.core.cache_folder import cache_folder  # noqa: E402
 from tilewright.core.schedule import Schedule  # noqa: E402
 from tilewright.schedule.defaults import default_schedule  # noqa: E402
 from tilewright.schedule.sketches import sketches_for  # noqa: E402
@@ -17,7 +18,7 @@ from tilewright.service.service import Service  # noqa: E402
 from tilewright.service.settings import Settings  # noqa: E402
 from tilewright.tests.api.serving import running  # noqa: E402
 from tilewright.torch_backend.compiled import host_device, toolchain_of  # noqa: E402
-from tilewright.torch_backend.schedule_cache import ScheduleCache, schedule_folder  # noqa: E402
+from tilewright.torch_backend.schedule_cache import ScheduleCache  # noqa: E402
 
 WAIT_SECONDS = 300
 
@@ -103,7 +104,7 @@ def test_what_is_kept_is_read_again_and_what_is_broken_is_ignored() -> None:
     cache.store(known)
     assert cache.load() == known
     assert ScheduleCache("ab" * 32, "another", toolchain_of(device).key).load() == {}
-    (file,) = schedule_folder().iterdir()
+    (file,) = cache_folder("programs").iterdir()
     for text in ("{", "[]", '{"a": {"sketch": 3}}'):
         file.write_text(text)
         assert cache.load() == {}

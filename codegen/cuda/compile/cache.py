@@ -7,12 +7,12 @@ that cannot be used costs only time.
 
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ....core.cache_folder import write_atomically
 from ....core.keys import content_key
 from .nvrtc import Compiled
 
@@ -49,15 +49,7 @@ class CompileCache:
         head = json.dumps({"ptx": compiled.ptx, "log": compiled.log}).encode()
         data = zlib.compress(head + b"\n" + compiled.cubin, 1)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(name, self._path(key))
-            except BaseException:
-                os.unlink(name)
-                raise
+            write_atomically(self._path(key), data)
             if key.startswith("0"):  # one key in sixteen checks the size of the whole folder
                 self.trim()
         except OSError:
