@@ -18,7 +18,7 @@ from unittest.mock import patch
 from tilewright.api.client import Client
 from tilewright.cli.main import main
 
-MATMUL = ["matmul", "m=24", "n=40", "k=16"]
+MATMUL = ["matmul", "m=24", "n=8", "k=4"]
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -122,7 +122,9 @@ def test_a_job_that_nobody_runs_is_cancelled_at_once(tmp_path: Path) -> None:
 
 
 def test_reading_and_tuning_beside_a_command_that_tunes(tmp_path: Path) -> None:
-    with started(tmp_path, "tune", *MATMUL, "--trials", "100000", "--strategy", "random") as tuning:
+    with started(
+        tmp_path, "tune", "matmul", "m=64", "n=48", "k=32", "--trials", "100000", "--strategy", "random"
+    ) as tuning:
         wait_for(lock_path(tmp_path / "t.sqlite3"), '"lasting": false')
         wait_for(lock_path(tmp_path / "t.sqlite3"), "http://")
         end = time.monotonic() + 60

@@ -21,7 +21,7 @@ from tilewright.service.upgrade import upgrade_database
 from tilewright.service.views import EventView, JobSpec, JobState, TrialOrder, TrialView
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.tests.db.postgres import server
-from tilewright.tests.service.following import WAIT_SECONDS, all_trials, ended, finished, follow
+from tilewright.tests.service.following import QUICK, WAIT_SECONDS, all_trials, ended, finished, follow
 
 METRICS = {"pairwise_accuracy", "top_8_score", "rank_correlation", "mean_absolute_error", "until_record"}
 
@@ -38,7 +38,7 @@ def service(settings: Settings) -> Iterator[Service]:
 
 
 def spec_of(service: Service, trials: int, **changes: object) -> JobSpec:
-    task = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
+    task = service.operator_workload(*QUICK)
     return replace(JobSpec((task,), Budget(trials), strategy="random", fresh=True), **changes)  # type: ignore[arg-type]
 
 
@@ -134,8 +134,10 @@ def test_what_has_ended_cannot_be_cancelled(service: Service) -> None:
 
 def test_a_job_searches_the_space_that_its_policy_says(service: Service) -> None:
     sizes = []
+    product = service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17})
     for policy in (SpacePolicy(), SpacePolicy(prune=False), SpacePolicy(prior=False)):
-        job = finished(service, service.submit(spec_of(service, 2, policy=policy))[0])
+        spec = spec_of(service, 2, tasks=(product,), policy=policy)
+        job = finished(service, service.submit(spec)[0])
         assert job.state is JobState.SUCCEEDED and SpacePolicy(job.prune, job.prior) == policy
         sizes.append(job.tasks[0].space_size or 0)
     assert 0 < sizes[0] < sizes[1] == sizes[2]
@@ -265,7 +267,7 @@ def test_a_model_is_kept_and_led_by_earlier_tasks(tmp_path: Path) -> None:
     settings = Settings(database_url=f"sqlite:///{tmp_path}/tilewright.sqlite3")
     with Service.open(settings) as service:
         for n in (32, 40):
-            task = service.operator_workload("matmul", {"m": 24, "n": n, "k": 16})
+            task = service.operator_workload("broadcast_affine", {"rows": 24, "columns": n})
             job = finished(service, service.submit(JobSpec((task,), Budget(20), "model", 1))[0])
             assert job.state is JobState.SUCCEEDED
     with RecordStore(settings.database_url) as store:

@@ -12,13 +12,13 @@ from tilewright.service.upgrade import upgrade_database
 from tilewright.service.views import JobSpec, JobState
 from tilewright.tests.db.postgres import server
 from tilewright.tests.db.small_disk import small_disk
-from tilewright.tests.service.following import all_trials, finished, follow
+from tilewright.tests.service.following import QUICK, all_trials, finished, follow
 
 TRIALS = 60
 
 
 def spec_of(service: Service) -> JobSpec:
-    return JobSpec((service.operator_workload("matmul", {"m": 33, "n": 48, "k": 17}),), Budget(TRIALS), "random")
+    return JobSpec((service.operator_workload(*QUICK),), Budget(TRIALS), "random")
 
 
 def judge(service: Service, job_id: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.service.following import all_trials, ended, finished, follow
+from tests.service.following import QUICK, all_trials, ended, finished, follow
 from tilewright.core.budget import Budget
 from tilewright.core.fleet import AttemptEnd
 from tilewright.service.service import Service
@@ -28,8 +28,8 @@ def opened(folder: Path) -> Iterator[Service]:
         yield service
 
 
-def spec_of(service: Service, trials: int = TRIALS, *, fresh: bool = True, m: int = 33) -> JobSpec:
-    task = service.operator_workload("matmul", {"m": m, "n": 48, "k": 17})
+def spec_of(service: Service, trials: int = TRIALS, *, fresh: bool = True) -> JobSpec:
+    task = service.operator_workload(*QUICK)
     return JobSpec((task,), Budget(trials), "random", fresh=fresh)
 
 
