@@ -11,7 +11,7 @@ It needs the extra ``client`` only. Methods raise the errors of ``client_errors`
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +112,12 @@ class Client(LookupMethods, ReleaseMethods):
         executor: str = "local",
         cache: str | None = None,
         policy: SpacePolicy = DEFAULT_POLICY,
-        tenant: str = "default",
+        tenant: str | None = None,
         priority: int = 0,
         deadline_seconds: float | None = None,
         fresh: bool = False,
+        tags: Sequence[str] = (),
+        notes: str = "",
         idempotency_key: str | None = None,
     ) -> JobOut:
         """Submit a job; ``service.views.JobSpec`` says what the options mean. Without a key a new one is sent, so that
@@ -133,6 +135,8 @@ class Client(LookupMethods, ReleaseMethods):
             priority=priority,
             deadline_seconds=deadline_seconds,
             fresh=fresh,
+            tags=tuple(tags),
+            notes=notes,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._job(self._send("POST", "/v1/jobs", json=body, headers=headers))
@@ -437,7 +441,7 @@ def _job_body(
     """Return the body of a submission. What came later and has its default is left out, so that a service of an earlier
     version takes it."""
     chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
-    defaults = {"tenant": "default", "priority": 0, "deadline_seconds": None, "fresh": False}
+    defaults = {"tenant": None, "tags": (), "notes": "", "priority": 0, "deadline_seconds": None, "fresh": False}
     return {
         "tasks": [expression_body(task) for task in tasks],
         "budget": given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),
