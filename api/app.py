@@ -11,9 +11,10 @@ from fastapi.staticfiles import StaticFiles
 from .. import __version__
 from ..service.service import Service
 from ..service.settings import Settings
-from .access import AccessToken
+from .access import Access
 from .guard import RequestGuard, host_name
 from .lookup_batches import LookupBatches
+from .open_id_connect import OpenIdConnect
 from .openapi import openapi_of
 from .problem_handlers import install_problem_handlers
 from .routes import ROUTES
@@ -44,13 +45,20 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     app.state.service = service
     app.state.streams = EventStreams()
     app.state.lookups = LookupBatches(service.look_up)
-    app.state.access = None if settings.token is None else AccessToken(settings.token)
+    app.state.access = Access(settings, service.users)
+    app.state.sign_in = None if settings.oidc_issuer is None else OpenIdConnect(settings)
     app.state.stopping = lambda: False
     install_problem_handlers(app)
     for router in ROUTES.values():
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.add_middleware(RequestGuard, allowed_hosts=allowed_hosts(settings), access=app.state.access)
+    app.add_middleware(
+        RequestGuard,
+        access=app.state.access,
+        allowed_hosts=allowed_hosts(settings),
+        requests_per_second=settings.key_requests_per_second,
+        shares_records=settings.share_records,
+    )
 
     @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import TilewrightError
 from ..te.json import workload_to_json
 from ..te.workload import Workload
-from .connection import ServiceConnection, parsed
 from .lookup_cache import CachedAnswer, LookupCache
 from .requests import ExpressionIn
 from .responses import BatchOut, BestOut
+from .talks import Talk, ask, call, parsed
 
 if TYPE_CHECKING:
     from ..service.identity import LocalIdentity
@@ -53,11 +53,13 @@ def conditions_of(
     return {**given, "relax": chosen} if chosen else given
 
 
-class LookupMethods(ServiceConnection):
-    """Is the part of ``Client`` that looks schedules up."""
+class LookupMethods:
+    """Describes the methods of a client that look schedules up."""
 
+    address: str
     cache: LookupCache
 
+    @call
     def best(
         self,
         workload_key: str,
@@ -67,15 +69,17 @@ class LookupMethods(ServiceConnection):
         profile: str | None = None,
         target: str | None = None,
         relax: Iterable[str] = (),
-    ) -> BestOut:
+    ) -> Talk[BestOut]:
         """Return the best schedule known for a workload key. ``relax`` names what may give way where nothing fits
         exactly: ``profile``, ``toolchain``, ``device``. Raises Missing when there is none."""
         asked = conditions_of(device_key, toolchain_key, profile, target, relax)
         if "relax" in asked:
             asked["relax"] = ",".join(asked["relax"])
         query = {"workload_key": workload_key, **asked}
-        return BestOut.model_validate_json(self._asked("GET", "/v1/schedules/best", query))
+        text = yield from self._asked("GET", "/v1/schedules/best", query)
+        return BestOut.model_validate_json(text)
 
+    @call
     def best_of_many(
         self,
         workload_keys: Sequence[str],
@@ -85,16 +89,17 @@ class LookupMethods(ServiceConnection):
         profile: str | None = None,
         target: str | None = None,
         relax: Iterable[str] = (),
-    ) -> list[BestOut | None]:
+    ) -> Talk[list[BestOut | None]]:
         """Return the best schedules of many workloads, as ``best`` does for one; None where there is none."""
         asked = conditions_of(device_key, toolchain_key, profile, target, relax)
         found: list[BestOut | None] = []
         for first in range(0, len(workload_keys), MOST_KEYS):
             body = {"workload_keys": list(workload_keys[first : first + MOST_KEYS]), **asked}
-            text = self._asked("POST", "/v1/schedules/batch_lookup", body)
+            text = yield from self._asked("POST", "/v1/schedules/batch_lookup", body)
             found += BatchOut.model_validate_json(text).answers
         return found
 
+    @call
     def lookup(
         self,
         task: Task,
@@ -104,19 +109,19 @@ class LookupMethods(ServiceConnection):
         profile: str | None = None,
         target: str | None = None,
         relax: Iterable[str] = (),
-    ) -> BestOut:
+    ) -> Talk[BestOut]:
         """Return the best schedule known for an expression. Raises Missing that names the nearest workloads when there
         is none."""
         body = expression_body(task) | conditions_of(device_key, toolchain_key, profile, target, relax)
-        return parsed(BestOut, self._send("POST", "/v1/schedules/lookup", json=body))
+        return parsed(BestOut, (yield ask("POST", "/v1/schedules/lookup", json=body)))
 
-    def _asked(self, method: str, path: str, asked: dict[str, Any]) -> str:
+    def _asked(self, method: str, path: str, asked: dict[str, Any]) -> Talk[str]:
         """Ask, or take the answer that the cache has where the service says that it is the same."""
         key = LookupCache.key(self.address, path, asked)
         known = self.cache.find(key)
         headers = {} if known is None else {"If-None-Match": known.etag}
         options: dict[str, Any] = {"params": asked} if method == "GET" else {"json": asked}
-        answer = self._send(method, path, headers=headers, **options)
+        answer = yield ask(method, path, headers=headers, **options)
         if answer.status_code == 304 and known is not None:
             return known.body
         etag = answer.headers.get("etag")

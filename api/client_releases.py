@@ -1,17 +1,17 @@
 """The part of the Python client for releases."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..service.bundle import Bundle
-from .connection import ServiceConnection, parsed, path_part
 from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseOut, ReleasePage
+from .talks import Listing, Talk, ask, call, listed, parsed, path_part
 
 
-class ReleaseMethods(ServiceConnection):
-    """Is the part of ``Client`` that makes, compares and fetches releases."""
+class ReleaseMethods:
+    """Describes the methods of a client that make, compare and fetch releases."""
 
+    @call
     def freeze(
         self,
         name: str,
@@ -19,63 +19,72 @@ class ReleaseMethods(ServiceConnection):
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
-    ) -> ReleaseOut:
+    ) -> Talk[ReleaseOut]:
         """Make a release of the best schedules that are known now. Raises Contradiction when the name is taken."""
         parts = {"name": name, "device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
         body = {part: value for part, value in parts.items() if value is not None}
-        return parsed(ReleaseOut, self._send("POST", "/v1/releases", json=body))
+        return parsed(ReleaseOut, (yield ask("POST", "/v1/releases", json=body)))
 
-    def releases(self) -> Iterator[ReleaseOut]:
+    @listed
+    def releases(self) -> Listing[ReleaseOut]:
         """Yield all releases, newest first."""
-        for page in self._pages("/v1/releases", ReleasePage, {}):
-            yield from page.releases
+        return Listing("/v1/releases", ReleasePage, lambda page: page.releases)
 
-    def release_named(self, name: str) -> ReleaseOut:
+    @call
+    def release_named(self, name: str) -> Talk[ReleaseOut]:
         """Return a release."""
-        return parsed(ReleaseOut, self._send("GET", _path(name)))
+        return parsed(ReleaseOut, (yield ask("GET", _path(name))))
 
-    def compare(self, name: str, against: str) -> ReleaseDiffOut:
+    @call
+    def compare(self, name: str, against: str) -> Talk[ReleaseDiffOut]:
         """Return what is other in a release than in another one."""
-        answer = self._send("GET", f"{_path(name)}/diff", params={"against": against})
+        answer = yield (ask("GET", f"{_path(name)}/diff", params={"against": against}))
         return parsed(ReleaseDiffOut, answer)
 
-    def fetch_bundle(self, name: str, file: Path, *, key: bytes | None = None) -> ReleaseOut:
+    @call
+    def fetch_bundle(self, name: str, file: Path, *, key: bytes | None = None) -> Talk[ReleaseOut]:
         """Write the bundle of a release to a file, once it was found to be whole and, with a ``key``, signed with it.
         Raises BadBundle, and then writes nothing."""
-        release = self.release_named(name)
-        data = self._send("GET", f"{_path(name)}/bundle").content
+        release = parsed(ReleaseOut, (yield ask("GET", _path(name))))
+        data = (yield ask("GET", f"{_path(name)}/bundle")).content
         Bundle(data, key=key, sha256=release.sha256)
         made = file.with_name(f"{file.name}.part")
         made.write_bytes(data)
         made.replace(file)
         return release
 
-    def channels(self) -> tuple[ChannelOut, ...]:
+    @call
+    def channels(self) -> Talk[tuple[ChannelOut, ...]]:
         """Return the channels with the releases that they point to."""
-        return parsed(ChannelList, self._send("GET", "/v1/channels")).channels
+        return parsed(ChannelList, (yield ask("GET", "/v1/channels"))).channels
 
-    def channel(self, name: str) -> ChannelOut:
+    @call
+    def channel(self, name: str) -> Talk[ChannelOut]:
         """Return a channel."""
-        return parsed(ChannelOut, self._send("GET", f"/v1/channels/{path_part(name)}"))
+        return parsed(ChannelOut, (yield ask("GET", f"/v1/channels/{path_part(name)}")))
 
-    def promote(self, channel: str, release: str) -> ChannelOut:
+    @call
+    def promote(self, channel: str, release: str) -> Talk[ChannelOut]:
         """Let a channel point to a release. Raises Contradiction where it may not."""
-        return self._change(channel, "promote", json={"release": release})
+        return (yield from self._change(channel, "promote", json={"release": release}))
 
-    def roll_back(self, channel: str) -> ChannelOut:
+    @call
+    def roll_back(self, channel: str) -> Talk[ChannelOut]:
         """Let a channel point to the release before the present one."""
-        return self._change(channel, "rollback")
+        return (yield from self._change(channel, "rollback"))
 
-    def pin(self, channel: str) -> ChannelOut:
+    @call
+    def pin(self, channel: str) -> Talk[ChannelOut]:
         """Pin a channel to the release that it points to."""
-        return self._change(channel, "pin")
+        return (yield from self._change(channel, "pin"))
 
-    def unpin(self, channel: str) -> ChannelOut:
+    @call
+    def unpin(self, channel: str) -> Talk[ChannelOut]:
         """Let a channel take other releases again."""
-        return self._change(channel, "unpin")
+        return (yield from self._change(channel, "unpin"))
 
-    def _change(self, channel: str, verb: str, **options: Any) -> ChannelOut:
-        answer = self._send("POST", f"/v1/channels/{path_part(channel)}/{verb}", **options)
+    def _change(self, channel: str, verb: str, **options: Any) -> Talk[ChannelOut]:
+        answer = yield (ask("POST", f"/v1/channels/{path_part(channel)}/{verb}", **options))
         return parsed(ChannelOut, answer)
 
 

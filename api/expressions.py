@@ -50,6 +50,8 @@ def spec_of(service: Service, given: JobIn) -> JobSpec:
         priority=given.priority,
         deadline_seconds=given.deadline_seconds,
         fresh=given.fresh,
+        tags=tuple(given.tags),
+        notes=given.notes,
     )
 
 

@@ -65,7 +65,13 @@ def local_service(settings: Settings, *, runs_jobs: bool) -> Iterator[RunningSer
     ``server.running`` raises.
     """
     own = settings.model_copy(
-        update={"host": "127.0.0.1", "port": 0, "log_level": "warning", "run_jobs": settings.run_jobs and runs_jobs}
+        update={
+            "host": "127.0.0.1",
+            "port": 0,
+            "allowed_hosts": ("127.0.0.1", "localhost", "[::1]"),
+            "log_level": "warning",
+            "run_jobs": settings.run_jobs and runs_jobs,
+        }
     )
     deadline = time.monotonic() + WAIT_SECONDS
     with ExitStack() as stack:

@@ -55,7 +55,9 @@ class ModelJobIn(RequestModel):
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID)
     executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
-    tenant: Name = Field(default="default", description="Who the device time is charged to.")
+    tenant: Name | None = Field(
+        default=None, description="Whose the job is, and who its device time is charged to; null: the key's own."
+    )
     priority: int = Field(default=0, ge=-100, le=100)
 
 

@@ -13,6 +13,7 @@ from starlette.routing import Match
 from ..core.errors import (
     CompileError,
     Conflict,
+    Forbidden,
     IllegalSchedule,
     InvalidParameter,
     InvalidWorkload,
@@ -35,6 +36,7 @@ STATUS_OF: dict[type[TilewrightError], int] = {
     IllegalSchedule: 422,
     UnsupportedTarget: 422,
     CompileError: 422,
+    Forbidden: 403,
     NotFound: 404,
     Conflict: 409,
     QuotaExceeded: 429,
@@ -48,11 +50,12 @@ TITLES = {
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
+    408: "Body too slow",
     409: "Conflict",
     413: "Body too large",
     415: "Unsupported media type",
     422: "Invalid input",
-    429: "Too much in the queue",
+    429: "Too much at once",
     500: "Internal error",
     503: "Not available now",
     507: "Out of storage",
@@ -66,14 +69,28 @@ _log = structlog.get_logger("tilewright.api")
 class RequestRefused(Exception):
     """The web layer itself refuses a request."""
 
-    def __init__(self, status: int, code: str, detail: str, field: str = "") -> None:
+    def __init__(self, status: int, code: str, detail: str, field: str = "", retry_after: int | None = None) -> None:
         super().__init__(detail)
-        self.status, self.code, self.detail, self.field = status, code, detail, field
+        self.status, self.code, self.detail, self.field, self.retry_after = status, code, detail, field, retry_after
 
 
 def status_of(error: TilewrightError) -> int:
     """Return the HTTP status of an error: that of its nearest class in the table, else 500."""
     return next((STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF), 500)
+
+
+def status_of_any(error: Exception) -> int:
+    """Return the HTTP status that the handlers give an error."""
+    match error:
+        case TilewrightError():
+            return status_of(error)
+        case RequestRefused():
+            return error.status
+        case HTTPException():
+            return error.status_code
+        case RequestValidationError():
+            return 422
+    return 500
 
 
 def within(error: TilewrightError, pointer: str) -> TilewrightError:
@@ -125,7 +142,8 @@ async def _tilewright_error(request: Request, error: Exception) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestRefused)
-    return problem_answer(request, error.status, error.code, error.detail, error.field)
+    headers = None if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    return problem_answer(request, error.status, error.code, error.detail, error.field, headers=headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

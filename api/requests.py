@@ -16,6 +16,10 @@ FunctionName = Annotated[str, StringConstraints(pattern=limits.FUNCTION_PATTERN)
 Key = Annotated[str, StringConstraints(pattern=limits.KEY_PATTERN)]
 
 
+Tag = Annotated[str, StringConstraints(pattern=limits.TAG_PATTERN)]
+Notes = Annotated[str, StringConstraints(max_length=limits.MAX_NOTES, pattern=r"^[^\x00]*$")]
+
+
 class RequestModel(BaseModel):
     """Refuses fields it does not know, NaN and infinities."""
 
@@ -99,7 +103,11 @@ class JobIn(RequestModel):
         description="Use the analytic estimate of each setting's time for pruning, ranking and features; "
         "false: use no estimate at all, so that nothing is pruned either.",
     )
-    tenant: Name = Field(default="default", description="Who the device time is charged to.")
+    tenant: Name | None = Field(
+        default=None, description="Whose the job is, and who its device time is charged to; null: the key's own."
+    )
+    tags: list[Tag] = Field(default_factory=list, max_length=limits.MAX_TAGS, description="For people, all different.")
+    notes: Notes = Field(default="", description="For people.")
     priority: int = Field(
         default=0, ge=-100, le=100, description="Of a tenant's jobs, those with a higher one go first."
     )
@@ -252,3 +260,31 @@ class ParametersIn(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"parameters": {"m": 512, "n": 512, "k": 512}}]})
 
     parameters: dict[str, Any] = Field(default_factory=dict)
+
+
+class NotesIn(RequestModel):
+    """Replaces what people wrote to a job."""
+
+    tags: list[Tag] = Field(default_factory=list, max_length=limits.MAX_TAGS, description="All different.")
+    notes: Notes = ""
+
+
+class KeyIn(RequestModel):
+    """Says what a key is for."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "nightly", "scopes": ["read", "submit"]}]})
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128)] = Field(
+        description="Whose it is, for people."
+    )
+    scopes: list[Literal["read", "submit", "worker", "admin"]] = Field(
+        min_length=1,
+        max_length=limits.MAX_SCOPES,
+        description="read: see what its tenant has. submit: change it. worker: bring records. admin: everything, "
+        "of all tenants.",
+    )
+    tenant: Name | None = Field(default=None, description="Whose rows it sees and makes; null: the caller's own.")
+    requests_per_second: float | None = Field(
+        default=None, gt=0, le=1e6, description="How many requests it may send, on average; null: as the service says."
+    )
+    days: float | None = Field(default=None, gt=0, le=3660, description="How long it is good; null: until revoked.")

@@ -224,6 +224,9 @@ class JobOut(ResponseModel):
     model_key: str | None = Field(
         default=None, description="The model whose workloads its tasks are; they share the budget."
     )
+    owner: str = Field(default="", description="Who submitted it: the name of a key, or of a person; empty: unknown.")
+    tags: tuple[str, ...] = ()
+    notes: str = ""
     _plot: "Callable[..., Figure] | None" = PrivateAttr(default=None)
 
     def plot(self, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":

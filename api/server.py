@@ -12,7 +12,7 @@ from ..core.errors import InvalidParameter
 from ..service.service import Service
 from ..service.settings import Settings
 from ..service.views import RunningService
-from .access import check_token
+from .access import check_access
 from .app import create_app
 
 _STOP_SECONDS = 5
@@ -45,10 +45,10 @@ def address_of(listener: socket.socket) -> str:
 
 def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM. Raises InvalidParameter when the port is taken, or when others can reach the
-    service and it has no token; DatabaseInUse and StoreError when the database cannot be opened. Nothing is left
-    running then."""
-    check_token(settings)
+    service and nobody could administer it; DatabaseInUse and StoreError when the database cannot be opened. Nothing is
+    left running then."""
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
+        check_access(settings, service.users)
         server = _server(service, settings)
         service.announce(address_of(listener), lasting=True)
         server.run(sockets=[listener])
@@ -59,8 +59,8 @@ def serve(settings: Settings) -> None:
 def running(settings: Settings, *, announce: bool = False) -> Iterator[RunningService]:
     """Serve from a thread of this process while the block runs. With ``announce``, other processes find the service.
     Raises what ``serve`` raises."""
-    check_token(settings)
     with bind(settings.host, settings.port) as listener, Service.open(settings) as service:
+        check_access(settings, service.users)
         server = _server(service, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="server", daemon=True)
         thread.start()

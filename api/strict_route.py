@@ -1,14 +1,19 @@
-"""Routes that refuse what they do not know: query parameters, media types, JSON."""
+"""Routes that refuse callers without their scope, and what they do not know: query parameters, media types, JSON."""
 
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+import structlog
 from fastapi import Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from ..core.errors import TilewrightError
+from ..service.callers import LOCAL, READ, Caller, present_caller
 from .json_body import BadBody, parse_json
-from .problem_handlers import RequestRefused
+from .problem_handlers import RequestRefused, status_of_any
+from .scopes import scope_of
 
 
 class _StrictRequest(Request):
@@ -16,12 +21,63 @@ class _StrictRequest(Request):
         return parse_json(await self.body())
 
 
-class StrictRoute(APIRoute):
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_log = structlog.get_logger("tilewright.api")
+
+
+class GuardedRoute(APIRoute):
+    """A route that asks for its scope (``scopes.scope_of``), and that notes in the audit log what a key changed or was
+    not allowed to do."""
+
+    def get_route_handler(self) -> Handler:
+        handler = self.checked_handler()
+        scope, action = scope_of(self.methods or (), self.path), self.operation_id or self.name
+
+        async def handle(request: Request) -> Response:
+            caller = present_caller()
+            if scope == READ and caller.may(READ):
+                return await handler(request)
+            status = 500
+            try:
+                if not caller.may(scope):
+                    detail = f"this needs a key with the scope {scope}; the given one has {_listed(caller.scopes)}"
+                    raise RequestRefused(403, "SCOPE_MISSING", detail, "authorization")
+                answer = await handler(request)
+                status = answer.status_code
+                return answer
+            except Exception as error:
+                status = status_of_any(error)
+                raise
+            finally:
+                if caller is not LOCAL:
+                    await _audit(request, caller, action, status)
+
+        return handle
+
+    def checked_handler(self) -> Handler:
+        """Return what answers a request that may be sent."""
+        return super().get_route_handler()
+
+
+def _listed(scopes: Collection[str]) -> str:
+    return ", ".join(sorted(scopes)) or "none"
+
+
+async def _audit(request: Request, caller: Caller, action: str, status: int) -> None:
+    users, path = request.app.state.service.users, request.url.path
+    request_id = request.scope["state"]["request_id"]
+    try:
+        await run_in_threadpool(users.audit, caller, action, path, status, request_id)
+    except TilewrightError as error:  # what was answered stays true
+        _log.error("not in the audit log", action=action, path=path, status=status, name=caller.name, why=error.message)
+
+
+class StrictRoute(GuardedRoute):
     """A route that refuses query parameters it does not have or that are given twice (422), and a body that is not
     sent as ``application/json`` (415) or is not JSON in the strict sense of ``parse_json`` (400)."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
+    def checked_handler(self) -> Handler:
+        handler = super().checked_handler()
         takes_body = self.body_field is not None
         described = (self.openapi_extra or {}).get("parameters", [])
         known = _query_names(self.dependant) | {field["name"] for field in described if field["in"] == "query"}
@@ -47,12 +103,12 @@ def _query_names(dependant: Dependant) -> set[str]:
     return names.union(*(_query_names(inner) for inner in dependant.dependencies))
 
 
-class DirectRoute(APIRoute):
+class DirectRoute(GuardedRoute):
     """A route whose endpoint takes the request as it is and checks it itself. It is for the hot path, where FastAPI's
     own handling costs as much as the answer."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        endpoint: Callable[[Request], Coroutine[Any, Any, Response]] = self.endpoint
+    def checked_handler(self) -> Handler:
+        endpoint: Handler = self.endpoint
         return endpoint
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from ..api.client import Client
+from ..api.credentials import stored_token
 from ..api.local_service import local_service
 from ..service.settings import Settings
 
@@ -53,7 +54,7 @@ class CommandContext:
     @contextmanager
     def _connection(self, *, runs_jobs: bool) -> Iterator[Connection]:
         if self.url is not None:
-            with Client(self.url, token=self.settings.shown_token) as client:
+            with Client(self.url, token=stored_token(self.url, self.settings)) as client:
                 yield Connection(client, lasting=True)
         else:
             with local_service(self.settings, runs_jobs=runs_jobs) as service:

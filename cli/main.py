@@ -18,6 +18,7 @@ from . import (
     explain,
     export,
     job,
+    key,
     model,
     operators,
     queue,
@@ -50,6 +51,7 @@ app.command("queue")(queue.queue)
 app.command("devices")(devices.devices)
 app.command("operators")(operators.operators)
 app.add_typer(job.app, name="job")
+app.add_typer(key.app, name="key")
 app.add_typer(model.app, name="model")
 app.add_typer(workers.app, name="workers")
 app.add_typer(tenants.app, name="tenants")
@@ -76,6 +78,9 @@ def common(
     database: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL, or a path for SQLite; default: TILEWRIGHT_DATABASE_URL.")
     ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="The key to show; default: TILEWRIGHT_TOKEN, else the file of `key save`.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
@@ -84,6 +89,8 @@ def common(
     if database is not None:
         given = database if "://" in database else f"sqlite:///{Path(database).absolute()}"
         settings = settings.model_copy(update={"database_url": given})
+    if token is not None:
+        settings = Settings.model_validate({**settings.model_dump(), "token": token})
     console = Console(stderr=as_json, highlight=False)
     context.obj = CommandContext(settings, url or settings.url, as_json, console)
 

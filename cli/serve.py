@@ -24,12 +24,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the API and the dashboard until interrupted; unfinished jobs are resumed. A service that others can reach
-    needs a token (TILEWRIGHT_TOKEN)."""
-    from ..api.access import check_token  # it loads a part of the service
-
+    wants keys (`tilewright key`), and needs an administrator: a key, or TILEWRIGHT_TOKEN."""
     given: CommandContext = context.obj
     changes = {name: value for name, value in (("host", host), ("port", port), ("run_jobs", jobs)) if value is not None}
     settings = given.settings.model_copy(update=changes)
-    check_token(settings)
     given.console.print(f"dashboard and API on http://{settings.host}:{settings.port}  (Ctrl-C stops)", soft_wrap=True)
     serve_when_free(settings)

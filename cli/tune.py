@@ -49,7 +49,11 @@ def tune(
             "--prior/--no-prior", help="Use the analytic estimate of times, or none (then nothing is pruned)."
         ),
     ] = True,
-    tenant: Annotated[str, typer.Option(help="Who the device time is charged to.")] = "default",
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose the job is, and who its device time is charged to; default: your own.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag of the job; may be given often.")] = None,
+    notes: Annotated[str, typer.Option(help="Notes of the job, for people.")] = "",
     priority: Annotated[
         int, typer.Option(help="-100 to 100; of a tenant's jobs, those with a higher one go first.")
     ] = 0,
@@ -81,6 +85,8 @@ def tune(
             cache=cache,
             policy=SpacePolicy(prune, prior),
             tenant=tenant,
+            tags=tag or (),
+            notes=notes,
             priority=priority,
             deadline_seconds=deadline,
             fresh=fresh,

@@ -115,6 +115,12 @@ class Conflict(TilewrightError):
     code = "CONFLICT"
 
 
+class Forbidden(TilewrightError):
+    """Whoever asks may not do this."""
+
+    code = "FORBIDDEN"
+
+
 class QuotaExceeded(TilewrightError):
     """A tenant has as much in the queue as it may have. The same request is possible once some of that is done."""
 

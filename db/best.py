@@ -1,8 +1,8 @@
 """Keeps the fastest record of each identity ready to be answered, and finds it by one entry of one index.
 
 Whoever adds a timed trial calls ``keep_best``, and whoever changes what trials are ranked by calls ``rank_again``, in
-the transaction that does it. An identity here is (workload, device, toolchain, profile, sketch, its version). Among
-equal times the schedule's key decides, and then the record's id.
+the transaction that does it. An identity here is (workload, device, toolchain, profile, tenant of the job, sketch, its
+version). Among equal times the schedule's key decides, and then the record's id.
 """
 
 import json
@@ -19,7 +19,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from ..core.trial import Evidence, Timed
 from .rows import AnswerRow
-from .tables import best_records, devices, measured_on, toolchains, trials, workloads
+from .tables import best_records, devices, jobs, measured_on, toolchains, trials, workloads
 from .trials import FULL, trial_of
 
 ORACLE = "float64 reference of the workload"
@@ -28,7 +28,7 @@ FILLED_AT_ONCE = 1_000
 """How many records are entered at once when the table is filled."""
 _IDENTITY = ("workload", "device", "toolchain", "profile", "sketch", "sketch_version")
 _RANK = (trials.c.rank_seconds, trials.c.schedule_key, trials.c.id)
-_KEY = ("workload_key", "measured_on", "sketch", "sketch_version")
+_KEY = ("workload_key", "measured_on", "tenant", "sketch", "sketch_version")
 
 
 def _is_on() -> ColumnElement[bool]:
@@ -50,22 +50,39 @@ _ANSWER = (
 _ONE = best_records.c.workload_key == bindparam("workload_key")
 _MANY = best_records.c.workload_key.in_(bindparam("workload_keys", expanding=True))
 _PARTS = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
+_OF_TENANT = best_records.c.tenant == bindparam("tenant")
 _EXACT_ONE: Select[Any] = select(*_ANSWER).where(_ONE, _is_on())
-_EXACT_ONE_SQLITE = str(_EXACT_ONE.compile(dialect=sqlite.dialect(paramstyle="named")))
 _EXACT_MANY: Select[Any] = select(*_ANSWER).where(_MANY, _is_on())
+
+
+def _sqlite_text(query: Select[Any]) -> str:
+    return str(query.compile(dialect=sqlite.dialect(paramstyle="named")))
+
+
+_EXACT_ONE_SQLITE = {False: _sqlite_text(_EXACT_ONE), True: _sqlite_text(_EXACT_ONE.where(_OF_TENANT))}
+"""The statement for one workload, by whether it is for one tenant."""
 _ANY: Select[Any] = (
     select(*_ANSWER, *_PARTS).join(measured_on, measured_on.c.id == best_records.c.measured_on).where(_MANY)
 )
 
 
 def find_exact(
-    connection: Connection, workload_keys: Sequence[str], device_key: str, toolchain_key: str, profile: str
+    connection: Connection,
+    workload_keys: Sequence[str],
+    device_key: str,
+    toolchain_key: str,
+    profile: str,
+    tenant: str | None = None,
 ) -> list[AnswerRow]:
-    """Return what is kept of these workloads under these conditions: one row for each sketch and version."""
+    """Return what is kept of these workloads under these conditions: one row for each tenant, sketch and version; with
+    a ``tenant`` of that one alone."""
     parts: dict[str, Any] = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+    if tenant is not None:
+        parts["tenant"] = tenant
     if len(workload_keys) == 1:
         return _find_one(connection, {**parts, "workload_key": workload_keys[0]})
-    found = connection.execute(_EXACT_MANY, {"workload_keys": list(workload_keys), **parts})
+    query = _EXACT_MANY if tenant is None else _EXACT_MANY.where(_OF_TENANT)
+    found = connection.execute(query, {"workload_keys": list(workload_keys), **parts})
     return [AnswerRow(*(*row, device_key, toolchain_key, profile)) for row in found]
 
 
@@ -76,16 +93,17 @@ def _find_one(connection: Connection, wanted: dict[str, Any]) -> list[AnswerRow]
     driver = connection.connection.driver_connection
     if isinstance(driver, sqlite3.Connection):
         with suppress(sqlite3.Error):
-            rows = driver.execute(_EXACT_ONE_SQLITE, wanted).fetchall()
+            rows = driver.execute(_EXACT_ONE_SQLITE["tenant" in wanted], wanted).fetchall()
     if rows is None:
-        rows = connection.execute(_EXACT_ONE, wanted)
+        rows = connection.execute(_EXACT_ONE.where(_OF_TENANT) if "tenant" in wanted else _EXACT_ONE, wanted)
     place = (wanted["device_key"], wanted["toolchain_key"], wanted["profile"])
     return [AnswerRow(*(*row, *place)) for row in rows]
 
 
-def find_any(connection: Connection, workload_keys: Sequence[str]) -> list[AnswerRow]:
-    """Return what is kept of these workloads under any conditions."""
-    return [AnswerRow(*row) for row in connection.execute(_ANY, {"workload_keys": list(workload_keys)})]
+def find_any(connection: Connection, workload_keys: Sequence[str], tenant: str | None = None) -> list[AnswerRow]:
+    """Return what is kept of these workloads under any conditions; with a ``tenant`` of that one alone."""
+    query = _ANY if tenant is None else _ANY.where(best_records.c.tenant == tenant)
+    return [AnswerRow(*row) for row in connection.execute(query, {"workload_keys": list(workload_keys)})]
 
 
 def answer_of(row: RowMapping) -> str:
@@ -131,6 +149,7 @@ _PLACE = (
 _KEPT = (
     (best_records.c.workload_key == workloads.c.key)
     & (best_records.c.measured_on == measured_on.c.id)
+    & (best_records.c.tenant == jobs.c.tenant)
     & (best_records.c.sketch == trials.c.sketch)
     & (best_records.c.sketch_version == trials.c.sketch_version)
 )
@@ -154,10 +173,11 @@ def rank_again(connection: Connection, job: int, task: int) -> None:
     """Find the fastest record anew for every identity that the timed trials of a task have."""
     identity = [trials.c[name] for name in _IDENTITY]
     of_task = (trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
+    of_tenant = jobs.c.tenant == select(jobs.c.tenant).where(jobs.c.number == job).scalar_subquery()
     found = []
     for values in connection.execute(select(*identity).where(*of_task).distinct()).all():
         of_identity = [column == value for column, value in zip(identity, values, strict=True)]
-        fastest = FULL.where(*of_identity, trials.c.seconds.is_not(None)).order_by(*_RANK).limit(1)
+        fastest = FULL.where(*of_identity, of_tenant, trials.c.seconds.is_not(None)).order_by(*_RANK).limit(1)
         entry = _entry(connection, connection.execute(fastest).mappings().one())
         found.append((tuple(entry[name] for name in _KEY), fastest))
     entries = []
@@ -173,8 +193,10 @@ def fill_best(connection: Connection) -> None:
     """Empty the table and fill it from all trials."""
     connection.execute(delete(best_records))
     connection.execute(delete(measured_on))
-    place = func.row_number().over(partition_by=[trials.c[name] for name in _IDENTITY], order_by=_RANK)
-    ranked = select(trials.c.id, place.label("place")).where(trials.c.seconds.is_not(None)).subquery()
+    identity = [*(trials.c[name] for name in _IDENTITY), jobs.c.tenant]
+    place = func.row_number().over(partition_by=identity, order_by=_RANK)
+    timed = select(trials.c.id, place.label("place")).join(jobs, jobs.c.number == trials.c.job)
+    ranked = timed.where(trials.c.seconds.is_not(None)).subquery()
     numbers = list(connection.execute(select(ranked.c.id).where(ranked.c.place == 1).order_by(ranked.c.id)).scalars())
     for first in range(0, len(numbers), FILLED_AT_ONCE):
         keep_best(connection, numbers[first : first + FILLED_AT_ONCE])
@@ -184,6 +206,7 @@ def _entry(connection: Connection, row: RowMapping) -> dict[str, object]:
     return {
         "workload_key": row["workload_key"],
         "measured_on": _number_of(connection, (row["device_key"], row["toolchain_key"], row["profile"])),
+        "tenant": row["tenant"],
         "sketch": row["sketch"],
         "sketch_version": row["sketch_version"],
         "record_id": row["id"],

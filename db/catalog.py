@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Table, exists, insert, select, update
 from sqlalchemy.dialects import postgresql
 
 from ..core.target import DeviceInfo, Toolchain
 from .encode import device_from_json, device_to_json
 from .rows import NewTask
-from .tables import devices, toolchains, workloads
+from .tables import devices, tasks, toolchains, tuned_model_workloads, tuned_models, workloads
+from .visibility import visible_record
 
 
 def number_of(connection: Connection, table: Table, key: str, values: Mapping[str, object]) -> int:
@@ -74,6 +75,18 @@ def load_workload(connection: Connection, key: str) -> Mapping[str, object] | No
         select(workloads.c.data).where(workloads.c.key == key)
     ).scalar()
     return found
+
+
+def sees_workload(connection: Connection, key: str) -> bool:
+    """Return whether a workload is one of a task, or of a model, that is seen."""
+    this = select(workloads.c.id).where(workloads.c.key == key).scalar_subquery()
+    of_task = exists().where(tasks.c.workload == this, visible_record(tasks.c.tenant))
+    of_model = (
+        exists()
+        .where(tuned_model_workloads.c.workload == this, visible_record(tuned_models.c.tenant))
+        .where(tuned_models.c.id == tuned_model_workloads.c.model)
+    )
+    return bool(connection.execute(select(of_task | of_model)).scalar())
 
 
 def load_device(connection: Connection, key: str) -> Mapping[str, object] | None:

@@ -12,7 +12,8 @@ from .dashboard_rows import CauseRow, HealthRow, PredictedRow, ProgressRow, Runn
 from .engine import Database
 from .record_search import search_records
 from .rows import TrialRow
-from .tables import events, trials
+from .tables import events, jobs, trials
+from .visibility import visible_record
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,7 +52,8 @@ class DashboardStore:
 
     def samples(self, record_ids: Sequence[int]) -> Mapping[int, Sequence[float]]:
         """Return the samples of timed records: those that their ``seconds`` is the median of."""
-        query = select(trials.c.id, trials.c.samples).where(trials.c.id.in_(record_ids))
+        query = select(trials.c.id, trials.c.samples).join(jobs, jobs.c.number == trials.c.job)
+        query = query.where(trials.c.id.in_(record_ids), visible_record(jobs.c.tenant))
         with self._database.reading() as connection:
             return {number: samples for number, samples in connection.execute(query)}
 

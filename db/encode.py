@@ -15,7 +15,12 @@ T = TypeVar("T")
 
 def now() -> str:
     """Return the present time as the tables hold it: RFC 3339 in UTC with microseconds."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return time_text(datetime.now(UTC))
+
+
+def time_text(moment: datetime) -> str:
+    """Return a time in UTC as the tables hold it."""
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def profile_from_text(text: str) -> Profile:

@@ -25,6 +25,7 @@ from .fleet_figures import load_figures, load_task_seconds, load_waiting
 from .queue import load_queue
 from .rows import AttemptRow, FleetFigures, JobRow, QueueRow, TenantRow, UnitRow
 from .tables import jobs
+from .visibility import EVERYTHING, Visibility, seeing
 from .wanted import wanted_of
 
 
@@ -165,8 +166,8 @@ class FleetStore:
         """Let tasks go on that waited for an equal one, of this job or of any, which is over."""
         with self._database.reading() as connection:
             waiting = flights.landed(connection, job_id)
-        for number, position in waiting:
-            with self._database.writing() as connection:
+        for number, position in waiting:  # tasks of whichever tenant
+            with seeing(EVERYTHING), self._database.writing() as connection:
                 flights.go_on(connection, number, position)
 
     # tasks
@@ -191,11 +192,19 @@ class FleetStore:
             return claims.has_ready(connection, targets, executors)
 
     def adopt_known(
-        self, lease: Lease, *, device_key: str, toolchain_key: str, profile: str, sketches: Mapping[str, int]
+        self,
+        lease: Lease,
+        *,
+        device_key: str,
+        toolchain_key: str,
+        profile: str,
+        sketches: Mapping[str, int],
+        shared: bool = True,
     ) -> int:
         """Adopt records as the first trials of a task that has none, at most its budget; return how many. They fit
         exactly: the workload, the device, the toolchain, the profile, and a sketch of ``sketches`` (name -> version).
-        Nothing is adopted for a job that is ``fresh``. The task's event says how many. Raises LeaseLost."""
+        If not ``shared``, they are of the tenant of the task. Nothing is adopted for a job that is ``fresh``. The
+        task's event says how many. Raises LeaseLost."""
         job_id, position = lease_rows.task_in(lease)
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
@@ -205,7 +214,9 @@ class FleetStore:
             if job["fresh"] or task["trials"] or not sketches:
                 return 0
             limit = job["budget_trials"]  # also of a budget that tasks share: records that are there cost nothing
-            told = adopt(connection, task, exact_records(task, device_key, toolchain_key, profile, sketches, limit))
+            with seeing(EVERYTHING if shared else Visibility(task["tenant"])):
+                known = exact_records(task, device_key, toolchain_key, profile, sketches, limit)
+            told = adopt(connection, task, known)
             if told["adopted"]:
                 job_rows.lock_job(connection, job_id)
                 job_rows.update_job(connection, number)

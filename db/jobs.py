@@ -20,6 +20,7 @@ from .encode import now
 from .rows import EventRow, JobRow, NewJob, TaskRow
 from .tables import devices, events, jobs, tasks, tuned_models, workloads
 from .trials import load_best_rows
+from .visibility import visible
 
 FINAL = ("succeeded", "failed", "cancelled")
 """A job does not leave these states, but for a retry of its dead tasks."""
@@ -43,7 +44,8 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
     job with the first slice of its budget."""
     model = None
     if new.model_key is not None:
-        model = select(tuned_models.c.id).where(tuned_models.c.key == new.model_key).scalar_subquery()
+        found = select(tuned_models.c.id).where(tuned_models.c.key == new.model_key, visible(tuned_models.c.tenant))
+        model = found.order_by(tuned_models.c.id).limit(1).scalar_subquery()
     inserted = connection.execute(
         insert(jobs).values(
             id=new.id,
@@ -64,6 +66,9 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
             deadline=new.deadline,
             fresh=new.fresh,
             model=model,
+            owner=new.owner,
+            tags=stored_tags(new.tags),
+            notes=new.notes,
             imported=imported,
             version=1,
         )
@@ -101,9 +106,25 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
     return number
 
 
+def stored_tags(tags: Sequence[str]) -> str:
+    """Return tags as they are stored: between commas, so that one is found by a part of the text."""
+    return f",{','.join(tags)}," if tags else ""
+
+
+def read_tags(text: str) -> tuple[str, ...]:
+    """Return the tags in a column."""
+    return tuple(filter(None, text.split(",")))
+
+
+def annotate_job(connection: Connection, job_id: str, tags: Sequence[str], notes: str) -> None:
+    """Replace the tags and notes of a job. Raises NotFound."""
+    number = touch_job(connection, job_id)["number"]
+    connection.execute(update(jobs).where(jobs.c.number == number).values(tags=stored_tags(tags), notes=notes))
+
+
 def lock_job(connection: Connection, job_id: str) -> RowMapping:
     """Return the row of a job and lock it: nobody else changes it until the transaction ends. Raises NotFound."""
-    query = select(jobs).where(jobs.c.id == job_id).with_for_update(key_share=True)
+    query = select(jobs).where(jobs.c.id == job_id, visible(jobs.c.tenant)).with_for_update(key_share=True)
     row = connection.execute(query).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
@@ -117,7 +138,7 @@ def load_row(connection: Connection, number: int) -> RowMapping:
 
 def number_of_job(connection: Connection, job_id: str) -> int:
     """Return the number of a job. Raises NotFound."""
-    number = connection.execute(select(jobs.c.number).where(jobs.c.id == job_id)).scalar()
+    number = connection.execute(select(jobs.c.number).where(jobs.c.id == job_id, visible(jobs.c.tenant))).scalar()
     if number is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
     return int(number)
@@ -130,8 +151,8 @@ def update_job(connection: Connection, number: int, **values: object) -> None:
 
 def touch_job(connection: Connection, job_id: str) -> RowMapping:
     """Increment a job's version, which locks its row; return the row. Raises NotFound."""
-    changed = update(jobs).where(jobs.c.id == job_id).values(version=jobs.c.version + 1).returning(*jobs.columns)
-    row = connection.execute(changed).mappings().first()
+    changed = update(jobs).where(jobs.c.id == job_id, visible(jobs.c.tenant)).values(version=jobs.c.version + 1)
+    row = connection.execute(changed.returning(*jobs.columns)).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
     return row
@@ -191,15 +212,27 @@ def load_task(connection: Connection, number: int, position: int, *, lock: bool 
 
 def load_job(connection: Connection, job_id: str) -> JobRow:
     """Return a job with its tasks. Raises NotFound."""
-    row = connection.execute(JOB.where(jobs.c.id == job_id)).mappings().first()
+    row = connection.execute(JOB.where(jobs.c.id == job_id, visible(jobs.c.tenant))).mappings().first()
     if row is None:
         raise NotFound(f"there is no job {job_id!r}", field="job_id")
     return _jobs_of(connection, [row])[0]
 
 
-def page_of_jobs(connection: Connection, *, before: int | None, limit: int, state: str | None) -> tuple[JobRow, ...]:
+def page_of_jobs(
+    connection: Connection,
+    *,
+    before: int | None,
+    limit: int,
+    state: str | None,
+    owner: str | None = None,
+    tag: str | None = None,
+) -> tuple[JobRow, ...]:
     """Return jobs with numbers below ``before``, newest first."""
-    query = JOB.order_by(jobs.c.number.desc()).limit(limit)
+    query = JOB.where(visible(jobs.c.tenant)).order_by(jobs.c.number.desc()).limit(limit)
+    if owner is not None:
+        query = query.where(jobs.c.owner == owner)
+    if tag is not None:
+        query = query.where(jobs.c.tags.contains(f",{tag},", autoescape=True))
     if before is not None:
         query = query.where(jobs.c.number < before)
     if state is not None:
@@ -209,7 +242,8 @@ def page_of_jobs(connection: Connection, *, before: int | None, limit: int, stat
 
 def count_by_state(connection: Connection) -> dict[str, int]:
     """Return how many jobs there are in each state that has any."""
-    return {state: count for state, count in connection.execute(select(jobs.c.state, func.count()).group_by("state"))}
+    query = select(jobs.c.state, func.count()).where(visible(jobs.c.tenant)).group_by("state")
+    return {state: count for state, count in connection.execute(query)}
 
 
 def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow, ...]:
@@ -241,6 +275,7 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
         JobRow(
             budget=Budget(row["budget_trials"], row["budget_seconds"], row["budget_stall"]),
             policy=SpacePolicy(row["prune"], row["prior"]),
+            tags=read_tags(row["tags"]),
             tasks=tuple(by_job[row["number"]]),
             **{name: row[name] for name in _JOB_NAMES},
         )
@@ -248,7 +283,7 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
     )
 
 
-_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "policy", "tasks"))
+_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "policy", "tags", "tasks"))
 _TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name not in ("best", "state"))
 
 

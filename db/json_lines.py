@@ -42,6 +42,7 @@ from .rows import JobRow, NewJob, NewTask, NewTrial, TrialRow
 from .tables import jobs, tasks
 from .task import task_of
 from .trials import load_after
+from .visibility import job_tenant, visible
 
 MAX_LINE_CHARACTERS = 16 << 20
 MAX_TARGET_CHARACTERS = 64
@@ -178,7 +179,9 @@ class JsonLinesImporter:
         job_id = value_in(data, "id", str)
         if not 1 <= len(job_id) <= 64:
             raise InvalidParameter("a job's name has 1 to 64 characters", field="/id")
-        found = self.connection.execute(select(jobs.c.imported).where(jobs.c.id == job_id)).first()
+        found = self.connection.execute(select(jobs.c.imported, jobs.c.tenant).where(jobs.c.id == job_id)).first()
+        if found is not None and job_tenant() not in (None, found[1]):
+            raise InvalidParameter(f"the name {job_id[:80]!r} is taken; a job needs another one", field="/id")
         if found is not None:
             if not found[0]:
                 self.own_jobs.add(job_id)
@@ -201,6 +204,7 @@ class JsonLinesImporter:
             target=_name(data, "target", MAX_TARGET_CHARACTERS),
             executor=_name(data, "executor"),
             cache=_name(data, "cache"),
+            tenant=job_tenant() or "default",
         )
         insert_job(self.connection, new, imported=True, created_at=_time(data))
 
@@ -254,7 +258,7 @@ class JsonLinesImporter:
         query = (
             select(tasks.c.trials)
             .join(jobs, jobs.c.number == tasks.c.job)
-            .where(jobs.c.id == job_id, tasks.c.position == min(max(task, -1), 1 << 30))
+            .where(jobs.c.id == job_id, visible(jobs.c.tenant), tasks.c.position == min(max(task, -1), 1 << 30))
         )
         found = self.connection.execute(query).scalar()
         if found is None:

@@ -6,6 +6,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, fu
 
 from .dashboard_rows import CauseRow, RunningRow, SpentRow
 from .tables import IS_LEASED, devices, jobs, tasks, trials, workloads
+from .visibility import visible
 
 LATELY = 50
 """The rate of a task is that of so many trials before now."""
@@ -32,7 +33,7 @@ def load_running(connection: Connection) -> tuple[RunningRow, ...]:
         )
         .join(jobs, jobs.c.number == tasks.c.job)
         .join(workloads, workloads.c.id == tasks.c.workload)
-        .where(IS_LEASED)
+        .where(IS_LEASED, visible(tasks.c.tenant))
         .order_by(tasks.c.job, tasks.c.position)
     )
     return tuple(RunningRow(*row) for row in connection.execute(query))
@@ -58,6 +59,7 @@ def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
         )
         .join(jobs, jobs.c.device == devices.c.id)
         .join(tasks, tasks.c.job == jobs.c.number)
+        .where(visible(jobs.c.tenant))
         .group_by(devices.c.id, devices.c.key, devices.c.name)
         .order_by(func.sum(tasks.c.device_seconds).desc(), devices.c.key)
     )
@@ -68,7 +70,8 @@ def load_causes(connection: Connection, since: str) -> tuple[CauseRow, ...]:
     """Return why trials failed after ``since``, the most frequent cause first."""
     kinds = (
         select(trials.c.failed_stage, trials.c.failed_reason, func.count(), func.max(trials.c.id))
-        .where(trials.c.created_at > since, trials.c.seconds.is_(None))
+        .join(jobs, jobs.c.number == trials.c.job)
+        .where(trials.c.created_at > since, trials.c.seconds.is_(None), visible(jobs.c.tenant))
         .group_by(trials.c.failed_stage, trials.c.failed_reason)
         .order_by(func.count().desc(), trials.c.failed_stage, trials.c.failed_reason)
     )

@@ -6,13 +6,14 @@ from ..core.record import RecordFilter
 from .rows import TrialRow
 from .tables import devices, jobs, tasks, trials, workloads
 from .trials import FULL, trial_rows_of
+from .visibility import visible_record
 
 
 def search_records(
     connection: Connection, wanted: RecordFilter, *, before: int | None, limit: int
 ) -> tuple[TrialRow, ...]:
     """Return records that a filter lets through with ids below ``before``, newest first."""
-    query = FULL.order_by(trials.c.id.desc()).limit(limit)
+    query = FULL.where(visible_record(jobs.c.tenant)).order_by(trials.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(trials.c.id < before)
     if wanted.operator is not None:

@@ -53,6 +53,9 @@ class NewJob:
     deadline: float | None = None
     fresh: bool = False
     model_key: str | None = None
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,9 @@ class JobRow:
     fresh: bool = False
     model_key: str | None = None
     """The model whose workloads its tasks are; they share the budget."""
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +450,7 @@ class NewTunedModel:
     name: str
     workloads: tuple[tuple[NewTask, str, int], ...]
     foreign_calls: Mapping[str, int]
+    tenant: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,3 +490,52 @@ class TunedModelRow:
     workloads: tuple[ModelWorkloadRow, ...]
     jobs: tuple[str, ...]
     timings: tuple[ModelTimingRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """This key, or session of a browser (``kind``), is to be stored. ``id`` names it, and ``sha256`` is that of its
+    secret. ``parent`` is the key that a session was opened with."""
+
+    id: str
+    sha256: str
+    kind: str
+    name: str
+    tenant: str
+    scopes: tuple[str, ...]
+    parent: str | None = None
+    requests_per_second: float | None = None
+    expires_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """Holds a key or a session as it is stored; ``number`` orders them."""
+
+    number: int
+    id: str
+    sha256: str
+    kind: str
+    parent: str | None
+    name: str
+    tenant: str
+    scopes: tuple[str, ...]
+    requests_per_second: float | None
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """Holds an entry of the audit log: who asked for what, and what the answer was."""
+
+    number: int
+    at: str
+    key_id: str | None
+    name: str
+    tenant: str
+    action: str
+    path: str
+    status: int
+    request_id: str

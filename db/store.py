@@ -17,7 +17,7 @@ from . import trials as trial_rows
 from .admission import admit_job
 from .analysis_store import AnalysisStore
 from .best import find_any, find_exact
-from .catalog import keep_device, load_devices, load_measured, load_workload
+from .catalog import keep_device, load_devices, load_measured, load_workload, sees_workload
 from .dashboard_store import DashboardStore
 from .driver_errors import DuplicateKey
 from .encode import now
@@ -25,6 +25,7 @@ from .engine import Database, embedded_path, parse_url
 from .fleet_store import FleetStore
 from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
+from .key_store import KeyStore
 from .leases import guard_task
 from .models import insert_model, newest_model
 from .recording import record_remeasurement, record_trial
@@ -49,6 +50,7 @@ from .rows import (
 from .tables import idempotency_keys, jobs
 from .transfers import load_transfers
 from .tuned_models import add_timing, admit_model_job, keep_tuned_model, load_tuned_model, page_of_tuned_models
+from .visibility import record_tenant
 
 
 def is_embedded(url: str) -> bool:
@@ -69,6 +71,7 @@ class RecordStore:
         self.releases = ReleaseStore(self.database)
         self.analysis = AnalysisStore(self.database)
         self.dashboard = DashboardStore(self.database)
+        self.keys = KeyStore(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)
@@ -130,7 +133,7 @@ class RecordStore:
                     found = connection.execute(
                         select(idempotency_keys.c.body_sha256, jobs.c.id)
                         .join(jobs, jobs.c.number == idempotency_keys.c.job)
-                        .where(idempotency_keys.c.key == key)
+                        .where(idempotency_keys.c.key == key, idempotency_keys.c.tenant == new.tenant)
                     ).first()
                     if found is not None:
                         if found[0] != body_sha256:
@@ -141,9 +144,8 @@ class RecordStore:
                         return job_rows.load_job(connection, found[1]), False
                 number = admit_job(connection, new)
                 if key is not None:
-                    connection.execute(
-                        insert(idempotency_keys).values(key=key, body_sha256=body_sha256, job=number, created_at=now())
-                    )
+                    row = {"tenant": new.tenant, "key": key, "body_sha256": body_sha256, "job": number}
+                    connection.execute(insert(idempotency_keys).values(**row, created_at=now()))
                 return job_rows.load_job(connection, new.id), True
         except DuplicateKey:
             if key is None:
@@ -156,10 +158,24 @@ class RecordStore:
         with self.database.reading() as connection:
             return job_rows.load_job(connection, job_id)
 
-    def jobs(self, *, before: int | None = None, limit: int, state: str | None = None) -> tuple[JobRow, ...]:
+    def jobs(
+        self,
+        *,
+        before: int | None = None,
+        limit: int,
+        state: str | None = None,
+        owner: str | None = None,
+        tag: str | None = None,
+    ) -> tuple[JobRow, ...]:
         """Return jobs with numbers below ``before``, newest first."""
         with self.database.reading() as connection:
-            return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state)
+            return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state, owner=owner, tag=tag)
+
+    def annotate_job(self, job_id: str, tags: Sequence[str], notes: str) -> JobRow:
+        """Replace the tags and notes of a job; return it. Raises NotFound."""
+        with self.database.writing() as connection:
+            job_rows.annotate_job(connection, job_id, tags, notes)
+            return job_rows.load_job(connection, job_id)
 
     def move_job(self, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
         """Take a job through the states ``path[present state]``, with one event for each. An empty path changes
@@ -320,17 +336,24 @@ class RecordStore:
             return trial_rows.load_failures(connection, number, task)
 
     def answers(
-        self, workload_keys: Sequence[str], *, device_key: str, toolchain_key: str, profile: str
+        self,
+        workload_keys: Sequence[str],
+        *,
+        device_key: str,
+        toolchain_key: str,
+        profile: str,
+        tenant: str | None = None,
     ) -> list[AnswerRow]:
-        """Return the fastest records of workloads under exactly these conditions, one for each sketch and version, in
-        no order. This is one statement, whatever the number of keys."""
+        """Return the fastest records of workloads under exactly these conditions, one for each tenant, sketch and
+        version, in no order; with a ``tenant`` those of its jobs alone. This is one statement, whatever the number of
+        keys."""
         with self.database.autocommit() as connection:
-            return find_exact(connection, workload_keys, device_key, toolchain_key, profile)
+            return find_exact(connection, workload_keys, device_key, toolchain_key, profile, tenant)
 
-    def answers_anywhere(self, workload_keys: Sequence[str]) -> list[AnswerRow]:
-        """Return the fastest records of workloads, one for each identity, in no order."""
+    def answers_anywhere(self, workload_keys: Sequence[str], *, tenant: str | None = None) -> list[AnswerRow]:
+        """Return the fastest records of workloads, one for each identity and tenant, in no order."""
         with self.database.autocommit() as connection:
-            return find_any(connection, workload_keys)
+            return find_any(connection, workload_keys, tenant)
 
     def transfers(self, sketches: Mapping[str, int], *, limit: int) -> list[TransferRow]:
         """Return what schedules lose under other conditions than those where they are the fastest (``transfers``)."""
@@ -390,9 +413,10 @@ class RecordStore:
     # workloads and devices
 
     def workload(self, key: str) -> Mapping[str, object] | None:
-        """Return the JSON of a workload; None when it is unknown."""
+        """Return the JSON of a workload; None when it is unknown, or of tenants that are not seen."""
         with self.database.reading() as connection:
-            return load_workload(connection, key)
+            seen = record_tenant() is None or sees_workload(connection, key)
+            return load_workload(connection, key) if seen else None
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Return every device ever seen."""

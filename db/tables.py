@@ -102,6 +102,11 @@ jobs = Table(
     Column("fresh", Boolean, nullable=False, server_default=false()),
     # the id of the model that its tasks are of: they share the budget then
     Column("model", NUMBER),
+    # who submitted it, and what people wrote to it; tags stand between commas: ",nightly,llama,"
+    Column("owner", String(128), nullable=False, server_default=""),
+    Column("tags", String(1024), nullable=False, server_default=""),
+    Column("notes", Text, nullable=False, server_default=""),
+    Index("ix_jobs_tenant_number", "tenant", "number"),
     Index(None, "state", "number"),
     Index(
         "ix_jobs_model",
@@ -334,6 +339,7 @@ best_records = Table(
     metadata,
     Column("workload_key", KEY, primary_key=True),
     Column("measured_on", ForeignKey("measured_on.id"), primary_key=True),
+    Column("tenant", String(64), primary_key=True),
     Column("sketch", String(64), primary_key=True),
     Column("sketch_version", Integer, primary_key=True, autoincrement=False),
     Column("record_id", BigInteger, nullable=False),
@@ -403,11 +409,13 @@ tuned_models = Table(
     "tuned_models",
     metadata,
     Column("id", NUMBER, primary_key=True),
-    Column("key", KEY, nullable=False, unique=True),
+    Column("key", KEY, nullable=False),
     Column("name", String(128), nullable=False),
     # operators that the model's own library computes -> how often each occurs
     Column("foreign_calls", JSON, nullable=False),
     Column("created_at", TIME, nullable=False),
+    Column("tenant", String(64), nullable=False, server_default="default"),
+    UniqueConstraint("tenant", "key"),
 )
 
 tuned_model_workloads = Table(
@@ -438,8 +446,43 @@ model_timings = Table(
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,
+    Column("tenant", String(64), primary_key=True, server_default="default"),
     Column("key", String(64), primary_key=True),
     Column("body_sha256", KEY, nullable=False),
     Column("job", ForeignKey("jobs.number"), nullable=False),
     Column("created_at", TIME, nullable=False),
+)
+
+# what programs and people show to the service: keys, and sessions of browsers, whose secrets it does not keep
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", String(16), nullable=False, unique=True),
+    Column("sha256", KEY, nullable=False),
+    Column("kind", String(8), nullable=False),
+    # the key that a session was opened with: it ends with that
+    Column("parent", String(16)),
+    Column("name", String(128), nullable=False),
+    Column("tenant", String(64), nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("requests_per_second", Float),
+    Column("created_at", TIME, nullable=False),
+    Column("expires_at", TIME),
+    Column("revoked_at", TIME),
+)
+
+# who changed what: one row for each request that may change something, and for each that was not allowed
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("at", TIME, nullable=False),
+    Column("key_id", String(16)),
+    Column("name", String(128), nullable=False),
+    Column("tenant", String(64), nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("path", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("request_id", String(64), nullable=False),
 )

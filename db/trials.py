@@ -17,11 +17,13 @@ from .catalog import keep_device, keep_toolchain
 from .encode import evidence_to_json, now, stored_evidence
 from .rows import BestRow, FailureRow, NearRow, NewTrial, PointRow, TrialRow
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
+from .visibility import visible, visible_record
 
 FULL: Select[Any] = (
     select(
         trials,
         jobs.c.id.label("job_id"),
+        jobs.c.tenant,
         workloads.c.key.label("workload_key"),
         devices.c.key.label("device_key"),
         toolchains.c.key.label("toolchain_key"),
@@ -150,7 +152,7 @@ def best_of(row: RowMapping) -> BestRow:
 
 def load_trial(connection: Connection, record_id: int) -> TrialRow:
     """Return one record. Raises NotFound."""
-    row = connection.execute(FULL.where(trials.c.id == record_id)).mappings().first()
+    row = connection.execute(FULL.where(trials.c.id == record_id, visible_record(jobs.c.tenant))).mappings().first()
     if row is None:
         raise NotFound(f"there is no record {record_id}", field="record_id")
     return _trial_row(row)
@@ -189,11 +191,12 @@ def page_by_seconds(
 def load_same_schedule(connection: Connection, record_id: int, *, limit: int) -> tuple[TrialRow, ...]:
     """Return timed trials of a record's workload and schedule, in any job and on any device, newest first. Raises
     NotFound."""
-    own = select(trials.c.workload, trials.c.schedule_key).where(trials.c.id == record_id)
-    row = connection.execute(own).first()
+    seen = visible_record(jobs.c.tenant)
+    own = select(trials.c.workload, trials.c.schedule_key).join(jobs, jobs.c.number == trials.c.job)
+    row = connection.execute(own.where(trials.c.id == record_id, seen)).first()
     if row is None:
         raise NotFound(f"there is no record {record_id}", field="record_id")
-    same = FULL.where(trials.c.workload == row.workload, trials.c.schedule_key == row.schedule_key)
+    same = FULL.where(trials.c.workload == row.workload, trials.c.schedule_key == row.schedule_key, seen)
     return trial_rows_of(
         connection, same.where(trials.c.seconds.is_not(None)).order_by(trials.c.id.desc()).limit(limit)
     )
@@ -258,7 +261,7 @@ def find_near(connection: Connection, operator: str, limit: int) -> tuple[NearRo
     newest = (
         select(workloads.c.key, tasks.c.parameters)
         .join(workloads, workloads.c.id == tasks.c.workload)
-        .where(tasks.c.operator == operator, tasks.c.best_trial.is_not(None))
+        .where(tasks.c.operator == operator, tasks.c.best_trial.is_not(None), visible_record(tasks.c.tenant))
         .order_by(tasks.c.job.desc(), tasks.c.position)
         .limit(limit)
     )
@@ -274,7 +277,7 @@ def find_origin(connection: Connection, workload_key: str) -> tuple[str, Mapping
     query = (
         select(tasks.c.operator, tasks.c.parameters)
         .join(workloads, workloads.c.id == tasks.c.workload)
-        .where(workloads.c.key == workload_key, tasks.c.operator.is_not(None))
+        .where(workloads.c.key == workload_key, tasks.c.operator.is_not(None), visible_record(tasks.c.tenant))
         .order_by(tasks.c.job.desc())
         .limit(1)
     )
@@ -297,7 +300,8 @@ def load_history(
 
 def load_after(connection: Connection, record_id: int, limit: int) -> tuple[TrialRow, ...]:
     """Return the next ``limit`` records with ids above ``record_id``, in order."""
-    return trial_rows_of(connection, FULL.where(trials.c.id > record_id).order_by(trials.c.id).limit(limit))
+    query = FULL.where(trials.c.id > record_id, visible(jobs.c.tenant))
+    return trial_rows_of(connection, query.order_by(trials.c.id).limit(limit))
 
 
 def newest_record(connection: Connection) -> int:

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import NotFound
 from .admission import admit_job
-from .catalog import keep_workload, number_of
+from .catalog import keep_workload
 from .encode import now
 from .jobs import CLOSED
 from .rows import ModelTimingRow, ModelWorkloadRow, NewJob, NewTunedModel, TunedModelRow
 from .tables import jobs, model_timings, tuned_model_workloads, tuned_models, workloads
+from .visibility import visible
 
 MOST_JOBS = 20
 MOST_TIMINGS = 20
@@ -23,7 +25,7 @@ MOST_TIMINGS = 20
 
 def keep_tuned_model(connection: Connection, new: NewTunedModel) -> bool:
     """Store a model unless it is there; return whether it is new. The name is the one that was given last."""
-    find = select(tuned_models.c.id).where(tuned_models.c.key == new.key)
+    find = select(tuned_models.c.id).where(tuned_models.c.key == new.key, tuned_models.c.tenant == new.tenant)
     found = connection.execute(find).scalar()
     if found is not None:
         renamed = update(tuned_models).where(tuned_models.c.id == found, tuned_models.c.name != new.name)
@@ -31,9 +33,12 @@ def keep_tuned_model(connection: Connection, new: NewTunedModel) -> bool:
         return False
     by_key = {task.workload_key: task for task, _, _ in new.workloads}
     ids = {key: keep_workload(connection, by_key[key]) for key in sorted(by_key)}
-    values = {"name": new.name, "foreign_calls": dict(new.foreign_calls), "created_at": now()}
-    number = number_of(connection, tuned_models, new.key, values)
-    if lock_tuned_model(connection, new.key)["id"] != number or _has_workloads(connection, number):
+    kind = sqlite if connection.dialect.name == "sqlite" else postgresql
+    values = {"key": new.key, "tenant": new.tenant, "name": new.name, "created_at": now()}
+    added = kind.insert(tuned_models).values(**values, foreign_calls=dict(new.foreign_calls))
+    connection.execute(added.on_conflict_do_nothing())
+    number = int(connection.execute(find.with_for_update(key_share=True)).scalar_one())
+    if _has_workloads(connection, number):
         return False  # another process stored it at the same moment
     rows = [
         {"model": number, "position": n, "workload": ids[task.workload_key], "label": label, "count": count}
@@ -49,10 +54,15 @@ def _has_workloads(connection: Connection, number: int) -> bool:
     return connection.execute(query).first() is not None
 
 
+def _named(key: str) -> Select[Any]:
+    """Select the model with a key. Whoever sees those of all tenants is shown the one that was stored first."""
+    seen = select(tuned_models).where(tuned_models.c.key == key, visible(tuned_models.c.tenant))
+    return seen.order_by(tuned_models.c.id).limit(1)
+
+
 def lock_tuned_model(connection: Connection, key: str) -> RowMapping:
     """Return the row of a model and lock it until the transaction ends. Raises NotFound."""
-    query = select(tuned_models).where(tuned_models.c.key == key).with_for_update(key_share=True)
-    row = connection.execute(query).mappings().first()
+    row = connection.execute(_named(key).with_for_update(key_share=True)).mappings().first()
     if row is None:
         raise NotFound(f"there is no model {key[:80]!r}", field="model_key")
     return row
@@ -90,7 +100,7 @@ def add_timing(connection: Connection, key: str, timing: ModelTimingRow) -> None
 
 def load_tuned_model(connection: Connection, key: str) -> TunedModelRow:
     """Return a model. Raises NotFound."""
-    row = connection.execute(select(tuned_models).where(tuned_models.c.key == key)).mappings().first()
+    row = connection.execute(_named(key)).mappings().first()
     if row is None:
         raise NotFound(f"there is no model {key[:80]!r}", field="model_key")
     return _rows_of(connection, [row])[0]
@@ -98,7 +108,7 @@ def load_tuned_model(connection: Connection, key: str) -> TunedModelRow:
 
 def page_of_tuned_models(connection: Connection, *, before: int | None, limit: int) -> tuple[TunedModelRow, ...]:
     """Return models with numbers below ``before``, newest first."""
-    query = select(tuned_models).order_by(tuned_models.c.id.desc()).limit(limit)
+    query = select(tuned_models).where(visible(tuned_models.c.tenant)).order_by(tuned_models.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(tuned_models.c.id < before)
     return _rows_of(connection, connection.execute(query).mappings().all())
@@ -136,8 +146,8 @@ def _parts(numbers: Sequence[int]) -> Select[Any]:
 
 
 def _jobs_of(connection: Connection, number: int) -> tuple[str, ...]:
-    query = select(jobs.c.id).where(jobs.c.model == number).order_by(jobs.c.number.desc()).limit(MOST_JOBS)
-    return tuple(connection.execute(query).scalars())
+    query = select(jobs.c.id).where(jobs.c.model == number, visible(jobs.c.tenant))
+    return tuple(connection.execute(query.order_by(jobs.c.number.desc()).limit(MOST_JOBS)).scalars())
 
 
 def _timings_of(connection: Connection, number: int) -> tuple[ModelTimingRow, ...]:

@@ -6,6 +6,7 @@ from ..core.record import Record
 from .rows import ResultRow, WorkloadSummary
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 from .trials import FULL, best_of, record_of
+from .visibility import visible_record
 
 
 def page_of_workloads(
@@ -24,6 +25,7 @@ def page_of_workloads(
             func.min(tasks.c.best_seconds).label("best_seconds"),
         )
         .join(jobs, jobs.c.number == tasks.c.job)
+        .where(visible_record(tasks.c.tenant))
         .group_by(tasks.c.workload)
     )
     if operator is not None:
@@ -77,6 +79,7 @@ def load_results(connection: Connection, workload_key: str, *, limit: int) -> tu
             tasks.c.baseline_seconds,
         )
         .join(tasks, tasks.c.best_trial == trials.c.id)
+        .where(visible_record(tasks.c.tenant))
         .where(tasks.c.workload == select(workloads.c.id).where(workloads.c.key == workload_key).scalar_subquery())
         .order_by(trials.c.id.desc())
         .limit(limit)

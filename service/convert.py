@@ -14,6 +14,7 @@ from ..db.recording import gflops
 from ..db.rows import BestRow, EventRow, FailureRow, JobRow, NewJob, NewTask, PointRow, TaskRow, TrialRow
 from ..db.task import task_of
 from ..te.json import workload_to_json
+from .callers import DEFAULT_TENANT
 from .lookup import Answer
 from .views import (
     BestView,
@@ -41,6 +42,8 @@ def spec_to_json(spec: JobSpec) -> dict[str, object]:
         "priority": spec.priority,
         "deadline_seconds": spec.deadline_seconds,
         "fresh": spec.fresh,
+        "tags": spec.tags,
+        "notes": spec.notes,
     }
     chosen |= {name: value for name, value in later.items() if value != getattr(_DEFAULTS, name)}
     return {
@@ -67,15 +70,15 @@ def body_sha256(spec: JobSpec) -> str:
     return content_key(spec_to_json(spec))
 
 
-_DEFAULTS = JobSpec(())
+_DEFAULTS = JobSpec((), tenant="default")
 
 
-def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float) -> NewJob:
-    """Return the job to store for a spec that was checked. ``sketches`` are those there are, with their versions, and
-    ``now`` is the database's time. Raises InvalidWorkload when operations or bytes of a workload are too many to
-    count."""
-    assert spec.cache is not None
-    search = {
+def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float, owner: str, *, shared: bool) -> NewJob:
+    """Return the job to store for a spec that was checked, and that ``owner`` submits. ``sketches`` are those there
+    are, with their versions, and ``now`` is the database's time. If not ``shared``, equal tasks of other tenants are
+    not waited for. Raises InvalidWorkload when operations or bytes of a workload are too many to count."""
+    assert spec.cache is not None and spec.tenant is not None
+    search: dict[str, object] = {
         "target": spec.target,
         "executor": spec.executor,
         "cache": spec.cache,
@@ -85,6 +88,8 @@ def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float)
         "prior": spec.policy.prior,
         "sketches": dict(sketches),
     }
+    if not shared and spec.tenant != DEFAULT_TENANT:
+        search["tenant"] = spec.tenant
     return NewJob(
         id=job_id,
         state=JobState.QUEUED.value,
@@ -101,6 +106,9 @@ def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float)
         deadline=None if spec.deadline_seconds is None else now + spec.deadline_seconds,
         fresh=spec.fresh,
         model_key=spec.model_key,
+        owner=owner,
+        tags=spec.tags,
+        notes=spec.notes,
     )
 
 
@@ -141,6 +149,9 @@ def job_view(row: JobRow) -> JobView:
         version=row.version,
         deadline=None if row.deadline is None else moment(row.deadline),
         model_key=row.model_key,
+        owner=row.owner,
+        tags=row.tags,
+        notes=row.notes,
     )
 
 

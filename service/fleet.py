@@ -1,5 +1,6 @@
 """The use cases of the fleet: units, the queue, attempts, tenants, and changes to jobs that wait or run."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,6 +9,7 @@ from ..core.errors import InvalidParameter, StoreError
 from ..core.fleet import TaskState, UnitState
 from ..db.fleet_store import FleetStore
 from ..db.rows import AttemptRow, FleetFigures, JobRow, QueueRow, TenantRow, UnitRow
+from ..db.visibility import job_tenant
 from .convert import job_view, moment
 from .fleet_views import AttemptView, QueueView, TaskName, TenantView, UnitView
 from .pagination import valid_key, valid_number
@@ -37,7 +39,8 @@ class Fleet:
     def units(self) -> tuple[UnitView, ...]:
         """Return every unit of the fleet with its state, who holds it and what it does."""
         rows, now = self._store.units(), self._store.now()
-        running = [row for row in self._store.queue(limit=2 * len(rows) + 2) if row.state is TaskState.LEASED]
+        queue = self._store.queue(limit=2 * len(rows) + 2)
+        running = [row for row in queue if row.state is TaskState.LEASED and _is_seen(row.tenant)]
         return tuple(_unit_view(row, running, now) for row in rows)
 
     def drain(self, uuid: str, reason: str) -> UnitView:
@@ -68,11 +71,12 @@ class Fleet:
         are blocked; at most ``limit`` in all. Raises InvalidParameter."""
         if not 1 <= limit <= MAX_QUEUE:
             raise InvalidParameter(f"limit {limit}; allowed: 1 to {MAX_QUEUE}", field="limit")
-        rows, units, now = self._store.queue(limit=limit), self._store.units(), self._store.now()
+        most = limit if job_tenant() is None else MAX_QUEUE
+        rows, units, now = self._store.queue(limit=most), self._store.units(), self._store.now()
         starts = expected_starts(rows, units, self._store.task_seconds(), now)
         ready = [row for row in rows if row.state is TaskState.READY]
         positions = {(row.job_id, row.task): number for number, row in enumerate(ready, 1)}
-        return tuple(
+        views = (
             _queue_view(
                 row,
                 positions.get((row.job_id, row.task)),
@@ -80,7 +84,9 @@ class Fleet:
                 waits_for(row.state, row.target, row.executor, row.source, units, now),
             )
             for row, start in zip(rows, starts, strict=True)
+            if _is_seen(row.tenant)
         )
+        return tuple(itertools.islice(views, limit))
 
     def shown(self, rows: Sequence[JobRow]) -> tuple[JobView, ...]:
         """Return jobs as they are answered, with where their tasks stand in the queue and what they wait for."""
@@ -148,7 +154,7 @@ class Fleet:
 
     def tenants(self) -> tuple[TenantView, ...]:
         """Return every tenant with its weight and its quotas."""
-        return tuple(_tenant_view(row) for row in self._store.tenants())
+        return tuple(_tenant_view(row) for row in self._store.tenants() if _is_seen(row.name))
 
     def set_tenant(
         self, name: str, *, weight: float = 1.0, most_units: int | None = None, most_queued: int | None = None
@@ -160,6 +166,12 @@ class Fleet:
         )
         self._changed()
         return _tenant_view(row)
+
+
+def _is_seen(tenant: str) -> bool:
+    """Return whether the present request sees jobs of a tenant. The queue is read as a whole, because where a task
+    stands in it depends on those of all tenants."""
+    return job_tenant() in (None, tenant)
 
 
 def _unit_view(row: UnitRow, running: Sequence[QueueRow], now: float) -> UnitView:

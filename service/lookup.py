@@ -20,6 +20,7 @@ from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo
 from ..db.rows import AnswerRow
 from ..db.store import RecordStore
+from ..db.visibility import record_tenant
 from .identity import LocalIdentity
 from .views import ExpectedLoss
 
@@ -38,6 +39,8 @@ class Conditions:
     profile: str
     relax: frozenset[str] = frozenset()
     code: tuple[str, str] | None = None
+    tenant: str | None = None
+    """Only records of this tenant are served; None: those of all."""
 
     @classmethod
     def of(
@@ -54,7 +57,7 @@ class Conditions:
             raise InvalidParameter(f"{name[:80]!r} cannot give way; allowed: {', '.join(RELAXABLE)}", field="relax")
         # no record has an empty key: there is no device here, and none was given
         device, toolchain = device_key or local.device_key or "", toolchain_key or local.toolchain_key or ""
-        return cls(device, toolchain, profile or local.profile, chosen, local.code)
+        return cls(device, toolchain, profile or local.profile, chosen, local.code, record_tenant())
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,13 @@ class Lookups:
             device_key=wanted.device_key,
             toolchain_key=wanted.toolchain_key,
             profile=wanted.profile,
+            tenant=wanted.tenant,
         )
         by_key = _by_workload(rows)
         found: dict[str, Answer | Miss] = {key: self._exact(by_key.get(key, ())) for key in workload_keys}
         missing = [key for key, answer in found.items() if isinstance(answer, Miss)]
         if missing and wanted.relax:
-            by_key = _by_workload(self._store.answers_anywhere(missing))
+            by_key = _by_workload(self._store.answers_anywhere(missing, tenant=wanted.tenant))
             alike = self._alike(wanted) if "device" in wanted.relax else frozenset()
             for key in missing:
                 found[key] = self._relaxed(by_key.get(key, ()), wanted, alike)

@@ -1,7 +1,7 @@
 """Answers lists in pages. Each page is found by the sort key of the last item before it (keyset pagination)."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from ..core.errors import InvalidParameter, NotFound
@@ -12,7 +12,7 @@ from ..db.rows import JobRow, TrialRow
 from ..db.store import RecordStore
 from .convert import trial_view
 from .page_token import page_size, read_token, write_token
-from .views import JobState, JobView, Page, TrialOrder, TrialView
+from .views import JobView, Page, TrialOrder, TrialView
 
 KEY = re.compile(r"[\x21-\x7e]{1,128}")
 """Keys and the names of jobs are visible ASCII."""
@@ -37,14 +37,14 @@ def page_of_jobs(
     shown: Callable[[Sequence[JobRow]], tuple[JobView, ...]],
     size: int,
     token: str,
-    state: JobState | None,
+    wanted: Mapping[str, str | None],
 ) -> Page[JobView]:
-    """Return jobs as ``shown`` makes them, newest first."""
+    """Return jobs as ``shown`` makes them, newest first; ``wanted`` are conditions of ``RecordStore.jobs``."""
     size = page_size(size)
-    name = ("jobs", "" if state is None else state.value)
+    name = ("jobs", *(value or "" for value in wanted.values()))
     cursor = read_token(token, name, (int,))
     before = None if cursor is None else int(cursor[0])
-    rows = store.jobs(before=before, limit=size + 1, state=None if state is None else state.value)
+    rows = store.jobs(before=before, limit=size + 1, **wanted)
     more = len(rows) > size
     return Page(shown(rows[:size]), write_token(name, [rows[size - 1].number]) if more else "")
 

@@ -21,6 +21,7 @@ from ..te.key import workload_key
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .analysis import Analysis
+from .callers import present_caller
 from .dashboard import Dashboard
 from .expected_loss import LossEstimates
 from .explain import CompilationInput, compilation_input, explain, export
@@ -36,9 +37,10 @@ from .reaper import LeaseReaper
 from .relatives import RelativesView, relatives
 from .releases import Releases
 from .settings import Settings
-from .submit import checked, checked_key, continued, new_id
+from .submit import check_annotations, checked, checked_key, continued, new_id
 from .task_worker_pool import LOOKS_FOR_A_LEASE, TaskWorkerPool
 from .tuned_models import TunedModels
+from .users import Users
 from .views import (
     BestView,
     DeviceView,
@@ -88,6 +90,8 @@ class Service:
         """The use cases of units, the queue and tenants."""
         self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
         """The use cases of models that users run."""
+        self.users = Users(store.keys)
+        """The use cases of keys, sessions and the audit log."""
         self.analysis = Analysis(store, self.checked, self._known_devices, self._known_best)
         """The use cases that look at many jobs at once."""
         self.dashboard = Dashboard(store, self.fleet, self.jobs)
@@ -96,7 +100,7 @@ class Service:
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
                 settings.model_copy(
-                    update={"token": None, "release_key": None}
+                    update={"token": None, "release_key": None, "oidc_client_secret": None}
                 ),  # workers speak to the database, never to the API
                 store,
                 poll_seconds=POLL_SECONDS,
@@ -155,7 +159,9 @@ class Service:
         spec = self.checked(spec)
         if self.settings.run_jobs and self._store.embedded:  # otherwise hosts of the fleet may have such a device
             targets.check_present(spec.target)
-        new = convert.new_job(new_id(), spec, wiring.sketch_versions(), self._store.fleet.now())
+        shared, owner = self.settings.share_records, present_caller().name
+        now, sketches = self._store.fleet.now(), wiring.sketch_versions()
+        new = convert.new_job(new_id(), spec, sketches, now, owner, shared=shared)
         if spec.model_key is not None:
             row, created = self._store.create_model_job(new)
         else:
@@ -177,9 +183,24 @@ class Service:
         """Return a job with its tasks. Raises NotFound."""
         return self.fleet.shown([self._store.job(valid_key(job_id, "job_id"))])[0]
 
-    def jobs(self, *, page_size: int = 50, token: str = "", state: JobState | None = None) -> Page[JobView]:
-        """Return jobs, newest first. Raises InvalidParameter for a bad page size or token."""
-        return pagination.page_of_jobs(self._store, self.fleet.shown, page_size, token, state)
+    def jobs(
+        self,
+        *,
+        page_size: int = 50,
+        token: str = "",
+        state: JobState | None = None,
+        owner: str | None = None,
+        tag: str | None = None,
+    ) -> Page[JobView]:
+        """Return jobs, newest first, with this state, owner and tag where they are given. Raises InvalidParameter for a
+        bad page size or token."""
+        wanted = {"state": None if state is None else state.value, "owner": owner, "tag": tag}
+        return pagination.page_of_jobs(self._store, self.fleet.shown, page_size, token, wanted)
+
+    def annotate(self, job_id: str, tags: Sequence[str], notes: str) -> JobView:
+        """Replace the tags and notes of a job in any state. Raises NotFound, InvalidParameter."""
+        check_annotations(tags, notes)
+        return self.fleet.shown([self._store.annotate_job(valid_key(job_id, "job_id"), tags, notes)])[0]
 
     def cancel(self, job_id: str) -> JobView:
         """Stop a job. Workers on its tasks stop at once; one that does not answer within a second is fenced off:

@@ -15,6 +15,12 @@ def state_folder() -> Path:
     return Path(base) / "tilewright"
 
 
+def config_folder() -> Path:
+    """Return the folder where this user configures Tilewright, by the XDG base directory rules."""
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(base) / "tilewright"
+
+
 TOKEN = re.compile(r"[!-~]{16,512}")
 
 
@@ -49,6 +55,28 @@ class Settings(BaseSettings):
     )
     release_key: Annotated[SecretStr, AfterValidator(_checked_token)] | None = Field(
         default=None, description="the secret that releases are signed with; whoever verifies a bundle has it too"
+    )
+    token_file: str = Field(
+        default_factory=lambda: str(config_folder() / "tokens"),
+        description="the file where commands find the tokens of services: lines of an address and a token, mode 0600",
+    )
+    share_records: bool = Field(
+        default=False,
+        description="whether tenants share records, workloads and look-ups; jobs are of their tenant alone in any case",
+    )
+    key_requests_per_second: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        default=None, description="how many requests a key may send, on average, unless it has a limit of its own"
+    )
+    oidc_issuer: str | None = Field(
+        default=None, description="the OpenID provider that people sign in with: the address that its tokens name"
+    )
+    oidc_client_id: str = Field(default="", description="the name under which the provider knows this service")
+    oidc_client_secret: SecretStr | None = Field(default=None, description="the secret of this service there")
+    oidc_tenant_claim: str = Field(
+        default="tilewright_tenant", description="the claim of an identity token that names a person's tenant"
+    )
+    oidc_admins: tuple[str, ...] = Field(
+        default=(), description="subjects (sub) of the people who administer this service; others may read and submit"
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

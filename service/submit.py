@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ..core.errors import InvalidParameter
@@ -12,6 +12,7 @@ from ..core.target import DeviceInfo
 from ..te.check import check
 from ..te.workload import Workload
 from . import wiring
+from .callers import tenant_for
 from .targets import default_cache, kind_of
 from .views import JobSpec, JobView, TaskSpec
 
@@ -20,13 +21,16 @@ MAX_TASKS = 256
 """How many tasks a job may have."""
 MOST_DEADLINE_SECONDS = 365 * 86_400.0
 TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MOST_TAGS = 16
+MOST_NOTES = 10_000
+TAG = re.compile(r"[A-Za-z0-9._-]{1,48}")
 KEY = re.compile(r"[\x21-\x7e]{1,64}")
 """An idempotency key has 1 to 64 visible ASCII characters."""
 
 
 def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_host: bool) -> JobSpec:
     """Return ``spec`` with its defaults filled in; ``known`` and ``one_host`` are those of ``targets.kind_of``. Raises
-    InvalidParameter, InvalidWorkload or UnsupportedTarget, with the field, when it cannot be run here."""
+    InvalidParameter, InvalidWorkload, UnsupportedTarget or Forbidden, with the field, when it cannot be run here."""
     if not 1 <= len(spec.tasks) <= MAX_TASKS:
         raise InvalidParameter(f"a job of {len(spec.tasks)} tasks; allowed: 1 to {MAX_TASKS}", field="tasks")
     if spec.model_key is not None and spec.budget.trials < len(spec.tasks):
@@ -44,7 +48,8 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_hos
     if not -MOST_PRIORITY <= spec.priority <= MOST_PRIORITY:
         allowed = f"{-MOST_PRIORITY} to {MOST_PRIORITY}"
         raise InvalidParameter(f"priority {spec.priority}; allowed: {allowed}", field="priority")
-    checked_tenant(spec.tenant, "tenant")
+    tenant = checked_tenant(tenant_for(spec.tenant), "tenant")
+    check_annotations(spec.tags, spec.notes)
     if spec.deadline_seconds is not None and not 0 < spec.deadline_seconds <= MOST_DEADLINE_SECONDS:
         raise InvalidParameter(
             f"a deadline in {spec.deadline_seconds:g} seconds; allowed: over 0, at most {MOST_DEADLINE_SECONDS:g}",
@@ -52,7 +57,18 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_hos
         )
     for task in spec.tasks:
         check(task.workload)
-    return replace(spec, cache=cache)
+    return replace(spec, cache=cache, tenant=tenant)
+
+
+def check_annotations(tags: Sequence[str], notes: str) -> None:
+    """Raises InvalidParameter for tags and notes of a job that are too many or too long."""
+    if len(tags) > MOST_TAGS or len(set(tags)) != len(tags):
+        raise InvalidParameter(f"{len(tags)} tags; allowed: at most {MOST_TAGS}, all different", field="tags")
+    for tag in tags:
+        if not TAG.fullmatch(tag):
+            raise InvalidParameter(f"tag {tag[:80]!r}; allowed: 1 to 48 letters, digits, . _ -", field="tags")
+    if len(notes) > MOST_NOTES or "\x00" in notes:
+        raise InvalidParameter(f"notes of {len(notes)} characters; allowed: at most {MOST_NOTES}", field="notes")
 
 
 def checked_tenant(name: str, field: str) -> str:

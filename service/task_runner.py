@@ -266,6 +266,7 @@ class TaskRunner:
             toolchain_key=on.toolchain.key,
             profile=str(on.profile),
             sketches={space.sketch: space.version for space in pool.spaces},
+            shared=self._settings.share_records,
         )
         if adopted:
             self._on_commit()

@@ -11,6 +11,7 @@ from ..db.store import RecordStore
 from ..db.task import task_of
 from ..te.check import check
 from ..te.json import workload_from_json
+from .callers import tenant_for
 from .convert import answer_view
 from .lookup import RELAXABLE, Answer, Conditions, Miss
 from .model_views import ModelKernelView, ModelSpec, ModelTimingView, ModelView
@@ -46,7 +47,7 @@ class TunedModels:
     def add(self, spec: ModelSpec) -> tuple[ModelView, bool]:
         """Store a model; return (model, whether it is new). Equal workloads with equal counts are one model, whose name
         is the one that was given last. Raises InvalidParameter and InvalidWorkload."""
-        row, created = self._store.add_tuned_model(_checked(spec))
+        row, created = self._store.add_tuned_model(replace(_checked(spec), tenant=tenant_for(None)))
         return self._view(row, None), created
 
     def get(self, key: str, target: str | None = None) -> ModelView:

@@ -51,9 +51,10 @@ class JobSpec:
     ``service.targets``). With a ``cache`` of None the profile is what is usual on such devices. ``policy`` says how
     much of the spaces is searched.
 
-    ``tenant`` is who the job's device time is charged to. Of a tenant's jobs, those with a higher ``priority`` go
-    first. A job that is not done ``deadline_seconds`` after its submission fails. A ``fresh`` job measures everything
-    anew; others share the search of an equal task that is under way, and adopt records that fit exactly.
+    ``tenant`` is whose the job is, and who its device time is charged to; None: that of whoever submits it. Of a
+    tenant's jobs, those with a higher ``priority`` go first. A job that is not done ``deadline_seconds`` after its
+    submission fails. A ``fresh`` job measures everything anew; others share the search of an equal task that is under
+    way, and adopt records that fit exactly. ``tags`` and ``notes`` are for people.
 
     With a ``model_key`` the tasks are the workloads of that model and share the budget: trials go to the task with the
     largest expected saving."""
@@ -66,11 +67,13 @@ class JobSpec:
     executor: str = "local"
     cache: str | None = None
     policy: SpacePolicy = DEFAULT_POLICY
-    tenant: str = "default"
+    tenant: str | None = None
     priority: int = 0
     deadline_seconds: float | None = None
     fresh: bool = False
     model_key: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,10 @@ class JobView:
     """When the job fails unless it is done."""
     model_key: str | None = None
     """The model whose workloads its tasks are; they share the budget."""
+    owner: str = ""
+    """Who submitted it: the name of a key, or of a person who signed in; empty where no key was needed."""
+    tags: tuple[str, ...] = ()
+    notes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..api.client import Client
+from ..api.credentials import stored_token
 from ..core.budget import Budget
 from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
@@ -29,7 +30,7 @@ class ServiceSchedules:
 
     @classmethod
     def at(cls, address: str) -> "ServiceSchedules":
-        return cls(Client(address, timeout_seconds=TIMEOUT_SECONDS, retries=0))
+        return cls(Client(address, token=stored_token(address), timeout_seconds=TIMEOUT_SECONDS, retries=0))
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         try:
@@ -47,7 +48,8 @@ class ServiceSchedules:
         keys = list(program.tasks)
         foreign = Counter(str(c.node.attributes["target"]) for c in program.calls if isinstance(c, ForeignCall))
         try:
-            with Client(self._client.address, retries=JOB_RETRIES) as client:
+            address = self._client.address
+            with Client(address, token=stored_token(address), retries=JOB_RETRIES) as client:
                 workloads = [(task.workload, task.count, _label(program, key)) for key, task in program.tasks.items()]
                 model = client.add_model(name, workloads, foreign)
                 job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))))

@@ -16,8 +16,9 @@ from ..compilations import explain_record
 from ..dependencies import ServiceDependency
 from ..problem_handlers import RequestRefused
 from ..rendering import render
+from ..strict_route import GuardedRoute
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 """The names ``job`` and ``record`` may be repeated, which ``StrictRoute`` refuses."""
 RECENT_JOBS = 40
 ACROSS = ("trials", "seconds")

@@ -1,7 +1,9 @@
 """Answers with the events of a job as a stream (server-sent events) or by polling."""
 
 import functools
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import anyio
@@ -10,10 +12,18 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from ...service.callers import Caller, present_caller
 from ...service.service import Service
 from ...service.views import EventView
 from ..dependencies import JobId, ServiceDependency
-from ..limits import KEEP_ALIVE_SECONDS, MAX_EVENT_STREAMS, MAX_ID, MAX_WAIT_SECONDS
+from ..limits import (
+    KEEP_ALIVE_SECONDS,
+    MAX_EVENT_STREAMS,
+    MAX_ID,
+    MAX_STREAMS_OF_A_USER,
+    MAX_WAIT_SECONDS,
+    RETRY_AFTER_SECONDS,
+)
 from ..problem_handlers import RequestRefused
 from ..problem_responses import FINDS
 from ..responses import EventList, EventOut
@@ -32,13 +42,42 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+def _user(caller: Caller) -> tuple[str, str]:
+    return caller.tenant, caller.name
+
+
 class EventStreams:
     """Counts the threads that wait for events. They are separate from the threads that serve requests."""
 
     def __init__(self, limit: int = MAX_EVENT_STREAMS) -> None:
         self.limit = limit
         self.open = 0
+        self._of_user: Counter[tuple[str, str]] = Counter()
         self.limiter = anyio.CapacityLimiter(limit)
+
+    def check(self) -> None:
+        """Raise RequestRefused where the present caller may open no other stream: there are too many in all, or the
+        user of a key has too many."""
+        caller = present_caller()
+        if self.open >= self.limit:
+            raise RequestRefused(503, "TOO_MANY_STREAMS", f"{self.limit} event streams are open already")
+        if caller.key_id is not None and self._of_user[_user(caller)] >= MAX_STREAMS_OF_A_USER:
+            detail = f"{MAX_STREAMS_OF_A_USER} event streams of this user are open already"
+            raise RequestRefused(429, "TOO_MANY_STREAMS", detail, retry_after=RETRY_AFTER_SECONDS)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a stream of the present caller during the block."""
+        user = _user(present_caller())
+        self.open += 1
+        self._of_user[user] += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+            self._of_user[user] -= 1
+            if not self._of_user[user]:
+                del self._of_user[user]
 
     async def wait(self, service: Service, job_id: str, after: int, seconds: float) -> tuple[EventView, ...]:
         call = functools.partial(service.events, job_id, after=after, timeout_seconds=seconds)
@@ -61,18 +100,14 @@ async def events(
     `Accept: text/event-stream` gives a stream that ends when the job does; anything else gives JSON.
     """
     streams: EventStreams = request.app.state.streams
-    if streams.open >= streams.limit:
-        raise RequestRefused(503, "TOO_MANY_STREAMS", f"{streams.limit} event streams are open already")
     known = after if last_event_id is None else max(after, last_event_id)
     wanted = "text/event-stream" in request.headers.get("accept", "")
-    final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
-    streams.open += 1
-    try:
+    streams.check()
+    with streams.counted():
+        final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
         found = await streams.wait(service, job_id, known, 0.0 if final or wanted else wait_seconds)
         if not wanted:
             final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final if not found else final
-    finally:
-        streams.open -= 1
     if wanted:
         if final and not found:
             return Response(status_code=204)
@@ -90,8 +125,7 @@ async def _stream(
     request: Request, service: Service, streams: EventStreams, job_id: str, known: int
 ) -> AsyncIterator[bytes]:
     """Yield events as they come, a comment when none has come for a while, and an ``end`` after a job's last one."""
-    streams.open += 1
-    try:
+    with streams.counted():
         quiet = 0.0
         yield b"retry: 2000\n\n"
         while not request.app.state.stopping():
@@ -108,5 +142,3 @@ async def _stream(
             if quiet >= KEEP_ALIVE_SECONDS:
                 quiet = 0.0
                 yield KEEPALIVE_COMMENT
-    finally:
-        streams.open -= 1

@@ -11,10 +11,10 @@ from ...te.key import workload_key
 from ..dependencies import JobId, PageSize, PageToken, ServiceDependency, TaskNumber
 from ..expressions import spec_of
 from ..fleet_responses import AttemptList, AttemptOut
-from ..limits import IDEMPOTENCY_KEY_PATTERN
+from ..limits import IDEMPOTENCY_KEY_PATTERN, TAG_PATTERN
 from ..problem_handlers import within
 from ..problem_responses import CHANGES, CREATES, EDITS, FINDS, READS
-from ..requests import JobIn, PriorityIn
+from ..requests import JobIn, NotesIn, PriorityIn
 from ..responses import JobOut, JobPage, ValidatedOut
 from ..strict_route import StrictRoute
 
@@ -72,9 +72,11 @@ def list_jobs(
     page_size: PageSize = 50,
     page_token: PageToken = "",
     state: Annotated[JobState | None, Query()] = None,
+    owner: Annotated[str | None, Query(max_length=128, pattern=r"^[^\x00]*$", description="Who submitted it.")] = None,
+    tag: Annotated[str | None, Query(pattern=TAG_PATTERN, description="A tag that it has.")] = None,
 ) -> JobPage:
     """List jobs, newest first."""
-    page = service.jobs(page_size=page_size, token=page_token, state=state)
+    page = service.jobs(page_size=page_size, token=page_token, state=state, owner=owner, tag=tag)
     return JobPage(jobs=tuple(JobOut.model_validate(j) for j in page.items), next_page_token=page.next_token)
 
 
@@ -128,6 +130,12 @@ def retry(job_id: JobId, service: ServiceDependency) -> JobOut:
 def set_priority(job_id: JobId, body: PriorityIn, service: ServiceDependency) -> JobOut:
     """Change the priority of a job that has not ended."""
     return JobOut.model_validate(service.fleet.set_priority(job_id, body.priority))
+
+
+@router.put("/{job_id}/notes", operation_id="annotateJob", responses=EDITS)
+def annotate(job_id: JobId, body: NotesIn, service: ServiceDependency) -> JobOut:
+    """Replace the tags and notes of a job in any state."""
+    return JobOut.model_validate(service.annotate(job_id, tuple(body.tags), body.notes))
 
 
 @router.get("/{job_id}/tasks/{task}/attempts", operation_id="listAttempts", responses=FINDS)

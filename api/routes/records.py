@@ -45,7 +45,7 @@ def export_records(service: ServiceDependency) -> Response:
     "",
     operation_id="importRecords",
     response_model=ImportedOut,
-    responses=problem_responses(403, 413, 415, 507),
+    responses=problem_responses(413, 415, 507),
     openapi_extra={"requestBody": {"required": True, "content": {JSON_LINES: _LINES}}},
 )
 async def import_records(request: Request, service: ServiceDependency) -> Response:

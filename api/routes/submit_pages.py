@@ -20,10 +20,10 @@ from ..expressions import spec_of
 from ..json_body import BadBody
 from ..problem_handlers import status_of
 from ..rendering import render
-from ..strict_route import StrictRoute, refuse_others
+from ..strict_route import GuardedRoute, StrictRoute, refuse_others
 from ..submit_form import STARTING_TEXT, TE, field_of, filled_from, job_of, known_names, operator_fields
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 """``StrictRoute`` needs the names of query parameters beforehand; here they depend on the operator."""
 checks = APIRouter(include_in_schema=False, route_class=StrictRoute)
 FIRST = "matmul"

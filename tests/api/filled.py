@@ -1,6 +1,7 @@
 """Fills a database with jobs that have ended. Their trials look as if a search had found them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from sqlalchemy import insert, select
@@ -77,10 +78,13 @@ def keep_job(
     fastest: float = 0.012,
     state: str = "succeeded",
     seed: int = 1,
+    tenant: str = "default",
+    notes: str = "",
 ) -> None:
     """Store a job that has ended with ``trials`` trials of each task."""
     budget = Budget(max(trials, 1), None, None)
-    store.create_job(NewJob(name, "queued", tuple(tasks), budget, "model", seed, "llvm", "local", "warm"))
+    new = NewJob(name, "queued", tuple(tasks), budget, "model", seed, "llvm", "local", "warm")
+    store.create_job(replace(new, tenant=tenant, notes=notes))
     store.move_job(name, {"queued": ("running",)})
     store.set_device(name, HERE.device)
     for index, task in enumerate(tasks):

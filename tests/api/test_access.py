@@ -12,11 +12,10 @@ from playwright.sync_api import Browser, expect
 from pydantic import SecretStr, ValidationError
 
 from tilewright.api import assets
-from tilewright.api.access import COOKIE, check_token, is_loopback
+from tilewright.api.access import COOKIE, is_loopback, is_open
 from tilewright.api.app import create_app
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import TokenRefused
-from tilewright.core.errors import InvalidParameter
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
@@ -48,7 +47,7 @@ def test_without_the_token_there_is_no_answer(anonymous: httpx2.Client, path: st
         {"Cookie": f"{COOKIE}=x"},
     ):
         refused = anonymous.get(path, headers=given)
-        assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_REQUIRED")
+        assert (refused.status_code, refused.json()["code"]) == (401, "KEY_REQUIRED")
         assert refused.headers["WWW-Authenticate"].startswith("Bearer")
         assert refused.headers["content-type"] == "application/problem+json" and TOKEN not in refused.text
 
@@ -86,7 +85,7 @@ def test_the_token_is_never_told(guarded: str) -> None:
 
 def test_the_cookie_is_not_the_token_and_is_for_this_site_alone(anonymous: httpx2.Client) -> None:
     wrong = anonymous.post("/sign-in", data={"token": "no", "next": "/queue"})
-    assert wrong.status_code == 403 and "Set-Cookie" not in wrong.headers and "not the token" in wrong.text
+    assert wrong.status_code == 403 and "Set-Cookie" not in wrong.headers and "not a good key" in wrong.text
     right = anonymous.post("/sign-in", data={"token": TOKEN, "next": "/queue"})
     assert (right.status_code, right.headers["Location"]) == (303, "/queue")
     cookie = right.headers["Set-Cookie"]
@@ -105,16 +104,15 @@ def test_signing_in_leads_to_no_other_site(anonymous: httpx2.Client, next_page: 
 
 def test_a_service_that_others_reach_needs_a_token(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "", "10.1.2.3", "tilewright.example"):
-        with pytest.raises(InvalidParameter, match="TILEWRIGHT_TOKEN") as refused:
-            check_token(Settings(host=host))
-        assert refused.value.field == "token"
-        check_token(Settings(host=host, token=SecretStr(TOKEN)))
+        assert not is_open(Settings(host=host))
+    assert is_open(Settings()) and not is_open(Settings(token=SecretStr(TOKEN)))
+    for settings in (Settings(allowed_hosts=("tilewright.example",)), Settings(oidc_issuer="https://id.example")):
+        assert not is_open(settings)  # a proxy stands before it, or people sign in
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     surroundings = {**os.environ, "TILEWRIGHT_DATABASE_URL": f"sqlite:///{tmp_path}/t.sqlite3", "TILEWRIGHT_PORT": "0"}
     command = [sys.executable, "-m", "tilewright.cli", "serve", "--host", "0.0.0.0"]
     ran = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2 and "TILEWRIGHT_TOKEN" in ran.stderr and len(ran.stderr.splitlines()) == 1
-    assert not (tmp_path / "t.sqlite3").exists()
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +134,12 @@ def test_people_sign_in_to_the_dashboard(browser: Browser, guarded: str, theme: 
         expect(page.locator("h1")).to_have_text("Sign in")
         expect_width(page, width)
         seen.expect_no_faults()
-        page.get_by_label("Token of this service").fill("a wrong one")
+        page.get_by_label("Key or token of this service").fill("a wrong one")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.locator(".notice.bad")).to_contain_text("not the token")
+        expect(page.locator(".notice.bad")).to_contain_text("not a good key")
         assert [fault for fault in seen.faults if "403" not in fault] == []
         seen.faults.clear()
-        page.get_by_label("Token of this service").fill(TOKEN)
+        page.get_by_label("Key or token of this service").fill(TOKEN)
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("h1")).to_have_text("Queue")
         page.get_by_role("link", name="Jobs").click()

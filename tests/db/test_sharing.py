@@ -1,5 +1,7 @@
 """Equal tasks in flight share one search, and tasks adopt records that fit exactly."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import func, select
 
@@ -221,7 +223,7 @@ def test_what_does_not_fit_is_not_adopted(fleet_store: RecordStore) -> None:
     submit(fleet_store, "begun")
     held = claimed(fleet_store)
     measure(fleet_store, held)
-    given = {"device_key": GPU.key, "toolchain_key": TOOLCHAIN.key, "profile": "cold-v2"}
+    given: dict[str, Any] = {"device_key": GPU.key, "toolchain_key": TOOLCHAIN.key, "profile": "cold-v2"}
     assert fleet_store.fleet.adopt_known(held.lease, **given, sketches={"loops": 1}) == 0
     submit(fleet_store, "none")
     held = claimed(fleet_store)
