@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..core.errors import IllegalSchedule
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
-from ..core.trial import Outcome, Timed
+from ..core.trial import Outcome, Reason, Timed, TrialStage
 from ..schedule.sketches import SKETCHES
 from ..te.workload import Workload
 from .features import COLUMNS, schedule_features
@@ -18,18 +18,38 @@ from .features import COLUMNS, schedule_features
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """All that was measured of one workload on one device."""
+    """All that was measured of one workload on one device with one toolchain under one profile: what may be compared.
+
+    ``toolchain_key`` and ``profile`` are empty where nobody knows them.
+    """
 
     workload: Workload
     device: DeviceInfo
     results: Sequence[tuple[Schedule, Outcome]]
+    toolchain_key: str = ""
+    profile: str = ""
+
+
+def says_of_schedule(outcome: Outcome) -> bool:
+    """Whether an outcome says something of its schedule. Noise, a lost machine, and a time-out of whatever prepares a
+    launch, which a busy machine may have caused, do not."""
+    if isinstance(outcome, Timed):
+        return True
+    building = outcome.stage in (TrialStage.LOWER, TrialStage.COMPILE, TrialStage.LOAD)
+    return outcome.reason not in _OF_MACHINES and not (outcome.reason is Reason.TIMEOUT and building)
+
+
+_OF_MACHINES = (Reason.NOISY, Reason.WORKER_LOST)
 
 
 def labels(outcomes: Sequence[Outcome]) -> NDArray[np.float32]:
-    """float32[n]: best seconds of these outcomes / seconds; 0 for failures. One task's outcomes at a time."""
+    """float32[n]: best seconds of these outcomes / seconds; 0 for failures of a schedule; NaN for outcomes that say
+    nothing of their schedule, from which no model learns. One task's outcomes at a time."""
     seconds = np.array([o.seconds if isinstance(o, Timed) else np.inf for o in outcomes])
     best = seconds.min(initial=np.inf)
-    return np.zeros(len(seconds), np.float32) if np.isinf(best) else (best / seconds).astype(np.float32)
+    found = np.zeros(len(seconds), np.float32) if np.isinf(best) else (best / seconds).astype(np.float32)
+    found[[not says_of_schedule(o) for o in outcomes]] = np.nan
+    return found
 
 
 def experience_data(
@@ -37,7 +57,8 @@ def experience_data(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(float32[n, columns], float32[n] labels) of earlier tasks. Without ``prior`` no column holds an estimate.
 
-    Schedules of sketches or versions that this program no longer has are left out: their knobs mean nothing now.
+    Schedules of sketches or versions that this program no longer has are left out: their knobs mean nothing now. So are
+    outcomes that say nothing of their schedule.
     """
     features: list[NDArray[np.float32]] = [np.zeros((0, len(COLUMNS)), np.float32)]
     goals: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
@@ -45,7 +66,7 @@ def experience_data(
         scores = labels([outcome for _, outcome in experience.results])
         order = sorted(range(len(scores)), key=lambda i: experience.results[i][0].sketch)
         for sketch, members in groupby(order, key=lambda i: experience.results[i][0].sketch):
-            rows = [i for i in members if _is_current(experience.results[i][0])]
+            rows = [i for i in members if _is_current(experience.results[i][0]) and not np.isnan(scores[i])]
             schedules = [experience.results[i][0] for i in rows]
             if not rows or not SKETCHES[sketch].matches(experience.workload, experience.device.target):
                 continue

@@ -2,29 +2,38 @@
 
 A row describes one schedule of one workload on one device. Nothing is lowered for it: the columns come from the
 workload, the device and what the sketch derives from its knobs. Columns that do not apply are NaN, which the
-models take as missing.
+models take as missing. A knob or a derived quantity has one column by its name, whichever sketch has it: what has the
+same name means the same. Texts have the same number wherever they come from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..codegen.llvm.architectures import ARCHITECTURES as PROCESSORS
+from ..core.dtypes import DType
+from ..core.precision import PRECISIONS
 from ..core.schedule import KnobValue
 from ..core.target import DeviceInfo
 from ..ir.expr import Select, Unary, walk
+from ..schedule.gpu.peaks import ARCHITECTURES as GPU_ARCHITECTURES
 from ..schedule.sketches import SKETCHES
-from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
+from ..schedule.tensor_peaks import tensor_flops_per_second
 from ..te.cost import flops, minimum_bytes
 from ..te.workload import Workload
+from .knob_names import KNOBS
 
-FEATURE_VERSION = 2
+ARCHITECTURES: tuple[str, ...] = (*PROCESSORS, *GPU_ARCHITECTURES)
+
+FEATURE_VERSION = 3
 """Grows whenever a column changes its place or meaning; models of another version are not loaded."""
 
-KNOB_COLUMNS = 24
-"""Raw knob settings beyond this many are left out (the derived columns still see them)."""
+UNLISTED_KNOBS = 24
+"""So many knobs that ``KNOBS`` does not list have a column, in the order of their names: those of other tuners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,10 @@ WORKLOAD_COLUMNS: tuple[Column, ...] = (
     Column("workload.inputs", "tensors", "input tensors"),
     Column("workload.outputs", "tensors", "output tensors"),
     Column("workload.element_bytes", "bytes", "element size of the first input"),
+    Column("workload.output_bytes", "bytes", "element size of the first output"),
+    Column("workload.is_float", "fraction", "1 where the first input has floats, else 0"),
+    Column("workload.is_bfloat16", "fraction", "1 where the first input has bfloat16, else 0"),
+    Column("workload.precision", "number", "place of the precision among those there are"),
     Column("workload.innermost", "log2 elements", "extent of the last output's last dimension"),
     Column("workload.transcendental", "nodes", "exp, tanh, erf, … in the expressions"),
     Column("workload.selects", "nodes", "selects in the expressions"),
@@ -57,31 +70,54 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
     Column("device.l1_bytes", "log2 bytes", "first-level data cache of a core"),
     Column("device.l2_bytes", "log2 bytes", "second-level cache of a core"),
     Column("device.l3_bytes", "log2 bytes", "last-level cache"),
+    Column("device.float32_flops", "log2 operations/s", "measured peak of float32 arithmetic"),
+    Column("device.tensor_flops", "log2 operations/s", "peak of the best matrix instructions for the first input"),
+    Column("device.memory_rate", "log2 bytes/s", "measured peak of copying"),
+    Column("device.read_rate", "log2 bytes/s", "measured peak of reading"),
+    Column("device.launch_seconds", "log2 s", "measured time of an empty kernel"),
+    *(Column(f"device.is_{name}", "fraction", f"1 on {name}, else 0") for name in ARCHITECTURES),
 )
 
-PRIOR_COLUMNS: tuple[Column, ...] = (
-    Column("prior.nanoseconds", "log2 ns", "the time that the sketch's analytic prior estimates for the device"),
+PRIOR = Column("prior.nanoseconds", "log2 ns", "the time that the sketch's analytic prior estimates for the device")
+
+IDENTITY_COLUMNS: tuple[Column, ...] = tuple(
+    Column(f"sketch.{name}", "fraction", f"1 for schedules of {name}, else 0") for name in SKETCHES
 )
 
-SKETCH_COLUMNS: tuple[Column, ...] = tuple(
-    Column(f"{sketch.name}.{q.name}", q.unit, q.meaning) for sketch in SKETCHES.values() for q in sketch.quantities
+_QUANTITIES = {q.name: q for sketch in SKETCHES.values() for q in sketch.quantities}
+QUANTITY_COLUMNS: tuple[Column, ...] = tuple(
+    Column(f"quantity.{q.name}", q.unit, q.meaning) for q in _QUANTITIES.values()
+)
+
+KNOB_COLUMNS: tuple[Column, ...] = (
+    *(
+        Column(f"knob.{name}", "log2", f"the knob {name}: its value if a number, else a number for its text")
+        for name in KNOBS
+    ),
+    *(
+        Column(f"knob.unlisted.{i}", "log2", f"number {i} of the knobs without a column of their name")
+        for i in range(UNLISTED_KNOBS)
+    ),
 )
 
 COLUMNS: tuple[Column, ...] = (
     *WORKLOAD_COLUMNS,
     *DEVICE_COLUMNS,
-    *PRIOR_COLUMNS,
-    *SKETCH_COLUMNS,
-    *(
-        Column(f"knob.{i}", "log2", f"setting of knob {i}: its value if a number, else its place")
-        for i in range(KNOB_COLUMNS)
-    ),
+    PRIOR,
+    *IDENTITY_COLUMNS,
+    *QUANTITY_COLUMNS,
+    *KNOB_COLUMNS,
 )
+PLACES: Mapping[str, int] = {column.name: place for place, column in enumerate(COLUMNS)}
+"""Name of a column -> its place."""
 
 
 def space_features(space: Space, workload: Workload | None, device: DeviceInfo | None) -> NDArray[np.float32]:
     """float32[n, len(COLUMNS)] for every row of a space. ``workload`` and ``device`` are None for recorded spaces."""
-    knobs = [_knob_numbers(k)[space.codes[:, i]] for i, k in enumerate(space.knobs[:KNOB_COLUMNS])]
+    knobs = {
+        knob.name: np.array([_knob_number(v) for v in knob.values], np.float32)[space.codes[:, i]]
+        for i, knob in enumerate(space.knobs)
+    }
     return _assemble(len(space), space.sketch, space.quantities, space.prior_seconds, knobs, workload, device)
 
 
@@ -93,19 +129,17 @@ def schedule_features(
     workload: Workload,
     device: DeviceInfo,
 ) -> NDArray[np.float32]:
-    """float32[n, len(COLUMNS)] for n given schedules of one sketch.
+    """float32[n, len(COLUMNS)] for n given schedules of one sketch, the same as in their space.
 
     ``quantities`` are as from ``Sketch.derive``, ``prior_seconds`` as from ``Sketch.prior_seconds``, or None.
-
-    String-valued knobs are NaN here: their places belong to a space, not to a schedule.
     """
-    width = min(KNOB_COLUMNS, max((len(k) for k in knobs), default=0))
-    table = np.full((width, len(knobs)), np.nan, dtype=np.float32)
+    table: dict[str, NDArray[np.float32]] = {}
     for row, setting in enumerate(knobs):
-        for column, (_, value) in enumerate(setting[:width]):
-            if isinstance(value, int):
-                table[column, row] = np.log2(1.0 + abs(value))
-    return _assemble(len(knobs), sketch, quantities, prior_seconds, list(table), workload, device)
+        for name, value in setting:
+            if name not in table:
+                table[name] = np.full(len(knobs), np.nan, np.float32)
+            table[name][row] = _knob_number(value)
+    return _assemble(len(knobs), sketch, quantities, prior_seconds, table, workload, device)
 
 
 def workload_features(workload: Workload) -> NDArray[np.float32]:
@@ -115,6 +149,7 @@ def workload_features(workload: Workload) -> NDArray[np.float32]:
     points = max(stage.tensor.elements for stage in workload.stages)
     reduction = max(int(np.prod([a.extent for a in stage.reduce_axes], dtype=np.float64)) for stage in workload.stages)
     last = workload.output_buffers[-1].shape
+    first = _first_dtype(workload)
     return np.array(
         [
             np.log2(1 + operations),
@@ -125,7 +160,11 @@ def workload_features(workload: Workload) -> NDArray[np.float32]:
             len(workload.stages),
             len(workload.inputs),
             len(workload.outputs),
-            (workload.inputs or workload.output_buffers)[0].dtype.bytes,
+            first.bytes,
+            workload.output_buffers[0].dtype.bytes,
+            first.is_float,
+            first.name == "bfloat16",
+            list(PRECISIONS).index(workload.precision),
             np.log2(1 + (last[-1] if last else 1)),
             sum(isinstance(n, Unary) and n.op.value in _TRANSCENDENTAL for n in nodes),
             sum(isinstance(n, Select) for n in nodes),
@@ -137,22 +176,44 @@ def workload_features(workload: Workload) -> NDArray[np.float32]:
 _TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sin", "cos"})
 
 
-def _device_features(device: DeviceInfo) -> NDArray[np.float32]:
-    hardware = device.hardware
+def _first_dtype(workload: Workload) -> DType:
+    return (workload.inputs or workload.output_buffers)[0].dtype
+
+
+def _device_features(device: DeviceInfo, workload: Workload | None) -> NDArray[np.float32]:
+    """float32[len(DEVICE_COLUMNS)]."""
+    hardware, measured = device.hardware, device.measured
+    tensor = None if workload is None else tensor_flops_per_second(device.target, measured, _first_dtype(workload))
+    rates = (
+        measured.get("peak_float32_flops_per_second"),
+        tensor,
+        measured.get("copy_bytes_per_second"),
+        measured.get("read_bytes_per_second"),
+        measured.get("launch_seconds"),
+    )
     return np.array(
         [
             device.target.threads,
             device.target.vector_bytes,
             *(np.log2(1 + hardware.get(f"{level}_bytes", np.nan)) for level in ("l1d", "l2", "l3")),
+            *(np.log2(rate) if rate else np.nan for rate in rates),
+            *(device.target.arch == name for name in ARCHITECTURES),
         ],
         dtype=np.float32,
     )
 
 
-def _knob_numbers(knob: Knob) -> NDArray[np.float32]:
-    """float32[values]: log2(1 + |v|) of numeric settings, the place of textual ones."""
-    numbers = [np.log2(1.0 + abs(v)) if isinstance(v, int) else float(place) for place, v in enumerate(knob.values)]
-    return np.array(numbers, dtype=np.float32)
+def _knob_number(value: KnobValue) -> float:
+    """log2(1 + |v|) of a number. A text has a number that depends on it alone, so that a record has the same one as the
+    pool: its checksum, cut to ten bits."""
+    return float(np.log2(1.0 + abs(value))) if isinstance(value, int) else float(crc32(value.encode()) % 1024)
+
+
+def _knob_places(names: Iterable[str]) -> dict[str, int]:
+    """Name of a knob -> its column. Of unlisted knobs the first ``UNLISTED_KNOBS`` by name have one."""
+    unlisted = sorted(name for name in names if f"knob.{name}" not in PLACES)[:UNLISTED_KNOBS]
+    places = {name: PLACES[f"knob.unlisted.{i}"] for i, name in enumerate(unlisted)}
+    return {**places, **{name: PLACES[f"knob.{name}"] for name in names if f"knob.{name}" in PLACES}}
 
 
 def _assemble(
@@ -160,26 +221,26 @@ def _assemble(
     sketch: str,
     quantities: Mapping[str, NDArray[np.float32]],
     prior_seconds: NDArray[np.float32] | None,
-    knobs: Sequence[NDArray[np.float32]],
+    knobs: Mapping[str, NDArray[np.float32]],
     workload: Workload | None,
     device: DeviceInfo | None,
 ) -> NDArray[np.float32]:
     out = np.full((rows, len(COLUMNS)), np.nan, dtype=np.float32)
     if workload is not None:
         out[:, : len(WORKLOAD_COLUMNS)] = workload_features(workload)
-    start = len(WORKLOAD_COLUMNS)
     if device is not None:
-        out[:, start : start + len(DEVICE_COLUMNS)] = _device_features(device)
-    start += len(DEVICE_COLUMNS)
+        start = len(WORKLOAD_COLUMNS)
+        out[:, start : start + len(DEVICE_COLUMNS)] = _device_features(device, workload)
     if prior_seconds is not None:
-        out[:, start] = np.log2(1.0 + 1e9 * prior_seconds)
-    start += len(PRIOR_COLUMNS)
-    for place, column in enumerate(SKETCH_COLUMNS):
-        owner, _, quantity = column.name.partition(".")
-        if owner == sketch and quantity in quantities:
-            values = quantities[quantity]
-            out[:, start + place] = values if column.unit == "fraction" else np.log2(1.0 + np.maximum(values, 0.0))
-    start += len(SKETCH_COLUMNS)
-    for place, numbers in enumerate(knobs):
-        out[:, start + place] = numbers
+        out[:, PLACES[PRIOR.name]] = np.log2(1.0 + 1e9 * prior_seconds)
+    if sketch in SKETCHES:
+        start = PLACES[IDENTITY_COLUMNS[0].name]
+        out[:, start : start + len(IDENTITY_COLUMNS)] = [name == sketch for name in SKETCHES]
+    for name, values in quantities.items():
+        column = PLACES.get(f"quantity.{name}")
+        if column is not None:
+            in_log = COLUMNS[column].unit != "fraction"
+            out[:, column] = np.log2(1.0 + np.maximum(values, 0.0)) if in_log else values
+    for name, column in _knob_places(knobs).items():
+        out[:, column] = knobs[name]
     return out

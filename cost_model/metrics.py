@@ -36,3 +36,16 @@ def top_score(predicted: NDArray[np.float32], labels: NDArray[np.float32], k: in
         return float("nan")
     chosen = np.argsort(-predicted, kind="stable")[:k]
     return float(labels[chosen].max() / best)
+
+
+def ranking_metrics(predicted: NDArray[np.float32], labels: NDArray[np.float32]) -> dict[str, float]:
+    """All metrics of one task's ranking by name; those that cannot be computed are NaN."""
+    return {
+        "pairwise_accuracy": pairwise_accuracy(predicted[:MOST_ROWS], labels[:MOST_ROWS]),
+        "rank_correlation": rank_correlation(predicted, labels),
+        **{f"top_{k}_score": top_score(predicted, labels, k) for k in (1, 5, 8, 20)},
+    }
+
+
+MOST_ROWS = 1000
+"""Pairs are compared among so many rows at most."""

@@ -10,8 +10,8 @@ class CostModel(Protocol):
     """Learns how good schedules are, from 0 (failed, or endlessly slow) to 1 (the best of its task)."""
 
     def fit(self, features: NDArray[np.float32], labels: NDArray[np.float32], *, seed: int) -> None:
-        """Replace what was learned. ``features``: float32[n, columns], NaN = missing; ``labels``: float32[n] in 0..1;
-        n may be 0. Equal arguments give equal predictions."""
+        """Replace what was learned. ``features``: float32[n, columns], NaN = missing; ``labels``: float32[n] in 0..1,
+        NaN for a row that teaches nothing; n may be 0. Equal arguments give equal predictions."""
         ...
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -30,3 +30,11 @@ class CostModel(Protocol):
     def restore(self, data: bytes) -> None:
         """Become the model that ``to_bytes`` was called on. Raises ValueError for anything else."""
         ...
+
+
+def teaching(
+    features: NDArray[np.float32], labels: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The rows that have a label."""
+    known = ~np.isnan(labels)
+    return (features, labels) if known.all() else (features[known], labels[known])

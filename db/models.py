@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select
+from sqlalchemy import Connection, Select, delete, insert, select
 
 from .encode import now
 from .rows import ModelRow, ModelSummary
@@ -12,6 +12,9 @@ from .tables import devices, models
 MODEL: Select[Any] = select(models, devices.c.key.label("device_key")).outerjoin(
     devices, devices.c.id == models.c.device
 )
+
+KEPT = 20
+"""So many models of a kind are kept."""
 
 
 def insert_model(
@@ -23,7 +26,13 @@ def insert_model(
     metrics: Mapping[str, float],
     device: int | None,
 ) -> ModelRow:
-    """Add a model that was trained on ``records`` records."""
+    """Add a model that was trained on ``records`` records. Those that nobody can load any more are deleted: models of
+    earlier versions of the features, and all but the newest ``KEPT`` of a kind."""
+    connection.execute(delete(models).where(models.c.feature_version < feature_version))
+    of_kind = select(models.c.id).where(models.c.kind == kind).order_by(models.c.id.desc()).offset(KEPT - 1).limit(1)
+    oldest = connection.execute(of_kind).scalar()
+    if oldest is not None:
+        connection.execute(delete(models).where(models.c.kind == kind, models.c.id <= oldest))
     inserted = connection.execute(
         insert(models).values(
             kind=kind,
@@ -40,11 +49,14 @@ def insert_model(
     return ModelRow(**{name: row[name] for name in ModelRow.__dataclass_fields__})
 
 
-def newest_model(connection: Connection, kind: str, feature_version: int) -> ModelRow | None:
-    """Return the model of a kind that was trained last on features of a version; None when there is none."""
+def newest_model(connection: Connection, kind: str, feature_version: int, until: int | None) -> ModelRow | None:
+    """Return the model of a kind that was trained last on features of a version, from records with ids up to ``until``;
+    None when there is none. A model says in its metrics (``until_record``) which records it was trained on."""
     query = MODEL.where(models.c.kind == kind, models.c.feature_version == feature_version)
-    row = connection.execute(query.order_by(models.c.id.desc()).limit(1)).mappings().first()
-    return None if row is None else ModelRow(**{name: row[name] for name in ModelRow.__dataclass_fields__})
+    for row in connection.execute(query.order_by(models.c.id.desc()).limit(KEPT)).mappings():
+        if until is None or row["metrics"].get("until_record", 0) <= until:
+            return ModelRow(**{name: row[name] for name in ModelRow.__dataclass_fields__})
+    return None
 
 
 def newest_models(connection: Connection, limit: int) -> tuple[ModelSummary, ...]:

@@ -23,6 +23,7 @@ from .driver_errors import DuplicateKey
 from .encode import now
 from .engine import Database, embedded_path, parse_url
 from .fleet_store import FleetStore
+from .history import load_groups, load_records
 from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .key_store import KeyStore
@@ -34,6 +35,7 @@ from .rows import (
     AnswerRow,
     EventRow,
     FailureRow,
+    HistoryGroup,
     JobRow,
     ModelRow,
     ModelTimingRow,
@@ -371,12 +373,19 @@ class RecordStore:
         with self.database.reading() as connection:
             return trial_rows.find_origin(connection, workload_key)
 
-    def history(self, *, target_kind: str, until: int, but: tuple[str, int] | None, limit: int) -> tuple[Record, ...]:
-        """Return the newest ``limit`` records with ids up to ``until`` on targets of a kind, oldest first, without
-        those of the (job, task) ``but``."""
+    def history_groups(
+        self, *, target_kind: str, until: int, but: tuple[str, int] | None, limit: int
+    ) -> tuple[HistoryGroup, ...]:
+        """Return the newest ``limit`` groups of comparable records with ids up to ``until`` on targets of a kind,
+        newest first. Those of the (job, task) ``but`` are left out."""
         with self.database.reading() as connection:
             task = None if but is None else (job_rows.number_of_job(connection, but[0]), but[1])
-            return trial_rows.load_history(connection, target_kind=target_kind, until=until, but=task, limit=limit)
+            return load_groups(connection, target_kind=target_kind, until=until, but=task, limit=limit)
+
+    def history(self, groups: Sequence[HistoryGroup], *, until: int) -> tuple[Record, ...]:
+        """Return the records of groups with ids up to ``until``, those of one task in their order."""
+        with self.database.reading() as connection:
+            return load_records(connection, groups, until)
 
     def newest_record(self) -> int:
         """Return the id of the newest record, or 0 when there is none."""
@@ -450,7 +459,8 @@ class RecordStore:
             number = None if device is None else keep_device(connection, device)
             return insert_model(connection, kind, feature_version, data, records, metrics, number)
 
-    def newest_model(self, kind: str, feature_version: int) -> ModelRow | None:
-        """Return the model of a kind that was trained last on features of a version; None when there is none."""
+    def newest_model(self, kind: str, feature_version: int, *, until: int | None = None) -> ModelRow | None:
+        """Return the model of a kind that was trained last on features of a version, from records with ids up to
+        ``until``; None when there is none."""
         with self.database.reading() as connection:
-            return newest_model(connection, kind, feature_version)
+            return newest_model(connection, kind, feature_version, until)

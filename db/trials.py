@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Select, func, insert, select, tuple_, update
 from sqlalchemy.engine import RowMapping
 
 from ..core.errors import NotFound
@@ -283,19 +283,6 @@ def find_origin(connection: Connection, workload_key: str) -> tuple[str, Mapping
     )
     row = connection.execute(query).first()
     return None if row is None else (row[0], row[1] or {})
-
-
-def load_history(
-    connection: Connection, *, target_kind: str, until: int, but: tuple[int, int] | None, limit: int
-) -> tuple[Record, ...]:
-    """Return the newest ``limit`` records with ids up to ``until`` on targets of a kind, oldest first, without those
-    of the (job, task) ``but``. Copies that tasks adopted are left out: nothing counts twice."""
-    query = FULL.where(devices.c.target["kind"].as_string() == target_kind, trials.c.id <= until)
-    query = query.where(trials.c.adopted_from.is_(None))
-    if but is not None:
-        query = query.where(or_(trials.c.job != but[0], trials.c.task != but[1]))
-    rows = connection.execute(query.order_by(trials.c.id.desc()).limit(limit)).mappings().all()
-    return tuple(record_of(row) for row in reversed(rows))
 
 
 def load_after(connection: Connection, record_id: int, limit: int) -> tuple[TrialRow, ...]:

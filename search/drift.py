@@ -2,14 +2,17 @@
 
 A fixed kernel, the anchor, is timed beside every trial. While a processor warms up, or others use it too, the anchor
 is slower and so is every candidate. Such a trial must not be forgotten, and search must not learn that its candidate is
-slow. Records keep what was measured; search sees the corrected times.
+slow. Records keep what was measured; search sees the corrected times. What a search learns from earlier tasks is
+corrected in the same way. A time-out while more processes wanted to run than there are processors says nothing of a
+schedule: search sees it as noise.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import TypeGuard
 
-from ..core.trial import Outcome, Timed, Trial
+from ..core.trial import Failed, Outcome, Reason, Timed, Trial
 
 WINDOW = 5
 """How many anchors are looked at together. The least of them is the speed of the machine: any may be disturbed."""
@@ -17,6 +20,9 @@ NOISE = 0.04
 """Relative changes of the anchor up to this are noise."""
 MOST = 2.0
 """The largest correction. What slows the anchor even more need not slow other kernels as much."""
+
+BUSY = 1.5
+"""A machine is busy where so many times as many processes want to run as it has processors."""
 
 
 @dataclass
@@ -35,7 +41,9 @@ class Drift:
         if anchor is not None:
             self._last = [*self._last, anchor][-WINDOW:]
             self._first = [*self._first, anchor][:WINDOW]
-        if not isinstance(trial.outcome, Timed) or anchor is None:
+        if isinstance(trial.outcome, Failed):
+            return _excused(trial, trial.outcome)
+        if anchor is None:
             return trial.outcome
         factor = min(self._first) / min(self._last)
         if abs(factor - 1) <= NOISE:
@@ -49,6 +57,41 @@ def drift_corrected(trials: Iterable[Trial]) -> Iterator[Outcome]:
     drift = Drift()
     for trial in trials:
         yield drift.drift_corrected(trial)
+
+
+def comparable_outcomes(tasks: Iterable[Sequence[Trial]]) -> Iterator[Outcome]:
+    """The outcomes of earlier tasks of one identity, each task's trials in their order: scaled to the speed of the
+    first trials of the first task, and all by the same kind of measurement.
+
+    Re-measurement times the fastest on a chip in another state. Its samples say which of them is faster, so that they
+    count, but scaled as a whole to the samples that were taken before, which all other trials have too.
+    """
+    first: list[float] = []
+    for trials in tasks:
+        drift = Drift(list(first))
+        outcomes = [drift.drift_corrected(trial) for trial in trials]
+        first = first or drift._first
+        scale = median(ratios) if (ratios := [_final_ratio(o) for o in outcomes if _was_remeasured(o)]) else 1.0
+        for outcome in outcomes:
+            if _was_remeasured(outcome):
+                samples = tuple(s / scale for s in outcome.final_samples)
+                outcome = replace(outcome, samples=samples, final_samples=(), final_rank_seconds=None)
+            yield outcome
+
+
+def _was_remeasured(outcome: Outcome) -> TypeGuard[Timed]:
+    return isinstance(outcome, Timed) and bool(outcome.final_samples)
+
+
+def _final_ratio(outcome: Timed) -> float:
+    return median(outcome.final_samples) / median(outcome.samples)
+
+
+def _excused(trial: Trial, failed: Failed) -> Outcome:
+    """The failure as search sees it: a time-out of a busy machine is noise."""
+    found = trial.evidence.environment
+    busy = found.get("load_average_1min", 0.0) > BUSY * found.get("processors", float("inf"))
+    return replace(failed, reason=Reason.NOISY) if failed.reason is Reason.TIMEOUT and busy else failed
 
 
 def noise(trials: Iterable[Trial]) -> float:

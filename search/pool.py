@@ -10,6 +10,7 @@ from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..cost_model.features import space_features
+from ..cost_model.model import CostModel
 from ..schedule.sketches import sketches_for
 from ..schedule.space.space import Space
 from ..te.workload import Workload
@@ -18,9 +19,13 @@ ROWS_PER_SPACE = 65_536
 """How many rows of a space are ranked in every round; larger spaces are sampled down to it, since a round may cost
 milliseconds per trial."""
 
+LEAST_SPEED = 1e-3
+"""A model that expects a failure expects it to be as bad as a schedule so many times slower than the best."""
+
 
 class CandidatePool:
-    """Candidates are numbered 0..len-1, space after space. ``workload`` and ``device`` are None for recorded spaces."""
+    """Candidates are numbered 0..len-1, space after space. ``workload`` and ``device`` are None for recorded spaces.
+    ``model``: one that has learned from earlier tasks what the priors leave to be learned."""
 
     def __init__(
         self,
@@ -28,8 +33,10 @@ class CandidatePool:
         workload: Workload | None = None,
         device: DeviceInfo | None = None,
         policy: SpacePolicy = DEFAULT_POLICY,
+        model: CostModel | None = None,
     ) -> None:
         self.spaces = tuple(spaces)
+        self._model = model
         self.policy = policy
         self.workload = workload
         self.device = device
@@ -44,6 +51,7 @@ class CandidatePool:
         seed: int,
         limit: int = ROWS_PER_SPACE,
         policy: SpacePolicy = DEFAULT_POLICY,
+        model: CostModel | None = None,
     ) -> "CandidatePool":
         """The pool of every sketch that matches, of what ``policy`` keeps of its legal settings.
 
@@ -53,7 +61,7 @@ class CandidatePool:
         target, peaks = device.target, device.measured
         sketches = sketches_for(workload, target)
         spaces = [s.space(workload, target, seed=seed, limit=limit, policy=policy, peaks=peaks) for s in sketches]
-        return cls(spaces, workload, device, policy)
+        return cls(spaces, workload, device, policy, model)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -84,9 +92,17 @@ class CandidatePool:
 
     @cached_property
     def prior_seconds(self) -> NDArray[np.float32] | None:
-        """float32[len], the time that the priors estimate for each candidate; None where a space has no prior."""
+        """float32[len], the time that the priors estimate for each candidate, corrected by the model that has learned
+        from earlier tasks, if there is one; None where a space has no prior."""
         columns = [s.prior_seconds for s in self.spaces]
-        return None if any(c is None for c in columns) else np.concatenate([c for c in columns if c is not None])
+        if any(c is None for c in columns):
+            return None
+        prior = np.concatenate([c for c in columns if c is not None])
+        if self._model is None or not len(self):
+            return prior
+        relative = 1.0 / np.maximum(self._model.predict(self.features), LEAST_SPEED)
+        scale = np.exp(np.log(prior).mean() - np.log(relative).mean())  # as fast on the whole as the priors say
+        return np.asarray(scale * relative, dtype=np.float32)
 
     @cached_property
     def features(self) -> NDArray[np.float32]:

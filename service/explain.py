@@ -76,7 +76,7 @@ def explain(store: RecordStore, given: CompilationInput) -> Explanation:
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
     compiled = wiring.compiled_layers(workload, device.target, schedule)
     measured = store.measured(device.key)
-    limit, rates = roofline(workload, device, measured, cache), peak_rates(workload, measured)
+    limit, rates = roofline(workload, device, measured, cache), peak_rates(workload, device.target, measured)
     operations, traffic = flops(workload), minimum_bytes(workload)
     return Explanation(
         workload_key=workload_key(workload),

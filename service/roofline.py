@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..core.target import DeviceInfo
+from ..core.target import DeviceInfo, Target
 from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
+from ..schedule.tensor_peaks import tensor_flops_per_second
 from ..te.contraction import contraction_of
 from ..te.cost import minimum_bytes, stage_flops
 from ..te.workload import Stage, Workload
@@ -26,12 +27,12 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
 
     Bytes count only where they must come from memory. With a warm cache, tensors that fit into the last level need
     not. The rate of bytes is that of copying where half of them are written, that of reading where none is written,
-    and an interpolation of the two otherwise. The rate of a product of half floats is the peak of the matrix units
-    where that was measured. The rate of other arithmetic is the peak of float32 or float64; half floats are computed
-    in float32.
+    and an interpolation of the two otherwise. The rate of a product is that of the best matrix instructions for any of
+    its operands (``schedule.tensor_peaks``), where there are some. The rate of other arithmetic is the peak of float32
+    or float64; half floats are computed in float32.
     """
     last_level = max((size for name, size in device.hardware.items() if _is_cache(name)), default=0.0)
-    limits = [Roofline(seconds, "flops") for seconds in _arithmetic_seconds(workload, measured)]
+    limits = [Roofline(seconds, "flops") for seconds in _arithmetic_seconds(workload, device.target, measured)]
     traffic = minimum_bytes(workload)
     if not (cache == "warm" and traffic <= last_level):
         limits += [Roofline(seconds, "bytes") for seconds in _traffic_seconds(workload, traffic, measured)]
@@ -47,30 +48,30 @@ class PeakRates:
     bytes_per_second: float | None
 
 
-def peak_rates(workload: Workload, measured: Mapping[str, float]) -> PeakRates:
+def peak_rates(workload: Workload, target: Target, measured: Mapping[str, float]) -> PeakRates:
     """Return the rates of a workload's roofline: of the arithmetic that takes longest, and of its traffic."""
-    arithmetic = max(_arithmetic_seconds(workload, measured), default=0.0)
+    arithmetic = max(_arithmetic_seconds(workload, target, measured), default=0.0)
     bytes_ = minimum_bytes(workload)
     traffic = max(_traffic_seconds(workload, bytes_, measured), default=0.0)
     operations = sum(stage_flops(stage) for stage in workload.stages)
     return PeakRates(operations / arithmetic if arithmetic else None, bytes_ / traffic if traffic else None)
 
 
-def _arithmetic_seconds(workload: Workload, measured: Mapping[str, float]) -> list[float]:
+def _arithmetic_seconds(workload: Workload, target: Target, measured: Mapping[str, float]) -> list[float]:
     """Return the seconds that each kind of unit takes for its operations, as far as its peak is known. The units work
     at the same time."""
-    operations: dict[str, int] = {}
+    seconds: dict[str, float] = {}
     for stage in workload.stages:
-        peak = f"peak_float{64 if stage.tensor.dtype.name == 'float64' else 32}_flops_per_second"
-        product = contraction_of(stage)
-        if product is not None:
-            operands = {tensor.dtype.name for tensor in _loaded(stage)}
-            (only,) = operands if len(operands) == 1 else ("",)
-            peak = (
-                f"peak_tensor_{only}_flops_per_second" if f"peak_tensor_{only}_flops_per_second" in measured else peak
-            )
-        operations[peak] = operations.get(peak, 0) + stage_flops(stage)
-    return [count / measured[peak] for peak, count in operations.items() if measured.get(peak)]
+        unit = "float64" if stage.tensor.dtype.name == "float64" else "float32"
+        rate = measured.get(f"peak_{unit}_flops_per_second")
+        if contraction_of(stage) is not None:
+            dtypes = {tensor.dtype for tensor in _loaded(stage)}
+            rates = [tensor_flops_per_second(target, measured, dtype, workload.precision) for dtype in dtypes]
+            best = max((found for found in rates if found), default=None)
+            unit, rate = (unit, rate) if best is None else ("tensor", best)
+        if rate:
+            seconds[unit] = seconds.get(unit, 0.0) + stage_flops(stage) / rate
+    return list(seconds.values())
 
 
 def _traffic_seconds(workload: Workload, traffic: int, measured: Mapping[str, float]) -> list[float]:

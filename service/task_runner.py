@@ -13,11 +13,12 @@ import structlog
 from ..core.budget import Budget, StopReason
 from ..core.errors import Conflict, StoreError, TilewrightError
 from ..core.fleet import AttemptEnd, TaskClaim, Unit, Wanted
-from ..core.record import MeasuredOn
+from ..core.record import Identity, MeasuredOn
 from ..core.streams import stream
 from ..core.target import DeviceInfo
 from ..core.trial import Trial
 from ..cost_model.dataset import Experience
+from ..cost_model.similarity import Situation
 from ..db.rows import JobRow, NewTrial, StoredTrial, TaskRow, TrialRow
 from ..search.pool import CandidatePool
 from ..search.strategy import Strategy
@@ -26,8 +27,10 @@ from ..te.json import workload_from_json
 from ..te.workload import Workload
 from ..workers.peaks_cache import best_peaks
 from . import wiring
-from .history import experiences
+from .history import experiences, related_groups
+from .kept_models import kept_model
 from .lease_keeper import LeaseKeeper
+from .model_training import train_models
 from .roofline import roofline
 from .settings import Settings
 from .task_store import TaskStore
@@ -36,6 +39,9 @@ from .views import JobState
 log = structlog.get_logger()
 
 PAGE = 1000
+RELATED_RECORDS = 2000
+"""A strategy learns from so many records of earlier tasks, the most similar ones: it learns again and again while the
+device waits. Models that are kept learn from more."""
 RETRY_SECONDS = 0.2
 """How long to wait before a write is tried again that the database did not take."""
 LEAST_SECONDS = 1e-3
@@ -118,10 +124,14 @@ class TaskRunner:
         workload = self._workload(task)
         executor.prefetch(workload)
         seed = task_seed(job.seed, task.position)
-        pool = wiring.pool_of(workload, device, seed, job.policy)
+        until = self._store.records.begin_task(claim.job_id, claim.task, lease=claim.lease)
+        kept = kept_model(self._store.records, workload, device, until=until)
+        log.info("cost model", job=job.id, task=task.position, used=kept.model is not None, why=kept.why)
+        pool = wiring.pool_of(workload, device, seed, job.policy, kept.model)
         self._store_limits(claim, job, task, workload, pool, device)
         on = replace(executor.measured_on, device=replace(device, measured={}))
-        strategy = wiring.strategy_named(job.strategy, pool, seed, self._history(claim, job, device))
+        history = () if kept.harmful else self._history(job, claim.task, workload, on, device, until)
+        strategy = wiring.strategy_named(job.strategy, pool, seed, history)
         if not task.trials and not job.fresh:
             self._adopt(claim, on, pool)
         done = self._trials(job.id, task.position)
@@ -157,13 +167,13 @@ class TaskRunner:
             return not yielded
         if executor.overlaps:
             before_remeasurement()
-        trials = [row.record.trial for row in self._trials(job.id, claim.task)]
-        timing_seconds = sum(trial.clocks.time for trial in trials) + self._remeasure(prepared, trials)
+        rows = self._trials(job.id, claim.task)
+        timing_seconds = sum(row.record.trial.clocks.time for row in rows) + self._remeasure(prepared, rows)
         facts = {"wall_seconds": elapsed + time.monotonic() - began, "timing_seconds": timing_seconds}
         ended = self._store.fleet.finish_task(claim.lease, reason.value, facts)
         self._on_commit()
         if ended.state == JobState.SUCCEEDED:
-            self._try_to_train_model(ended)
+            self._try_to_train_models(ended, prepared.on, prepared.device)
         return True
 
     def fail(self, claim: TaskClaim, error: TilewrightError) -> None:
@@ -171,42 +181,26 @@ class TaskRunner:
         self._store.fleet.finish_task(claim.lease, StopReason.ERROR.value, {}, detail=error.message)
         self._on_commit()
 
-    def _try_to_train_model(self, job: JobRow) -> None:
+    def _try_to_train_models(self, job: JobRow, on: MeasuredOn, device: DeviceInfo) -> None:
+        if job.strategy not in wiring.LEARNS:
+            return
         try:
-            self.train_model(job)
+            train_models(self._store.records, job, on, device, limit=self._settings.history_records)
         except Exception:  # the job has succeeded, and a model that could not be trained does not change that
             log.exception("no model was trained", job=job.id)
 
-    def train_model(self, job: JobRow) -> None:
-        """Train a cost model on every record known by now and store it, if the job's strategy learns. Raises
-        StoreError."""
-        if job.strategy not in wiring.LEARNS or self._measured is None:
-            return
-        records, last = self._store.records, job.tasks[-1]
-        kind = self._measured[2].target.kind
-        limit, until = self._settings.history_records, records.newest_record()
-        earlier = records.history(target_kind=kind, until=until, but=(job.id, last.position), limit=limit)
-        own = [row.record for row in self._trials(job.id, last.position)]
-        (newest,) = experiences(records, own)
-        trained = wiring.train(experiences(records, earlier), newest, job.seed % (1 << 31))
-        if trained is not None:
-            records.keep_model(
-                trained.kind,
-                trained.feature_version,
-                trained.data,
-                records=trained.records,
-                metrics={**trained.metrics, "until_record": until},  # what is newer, the model has not seen
-                device=newest.device,
-            )
-
-    def _remeasure(self, prepared: PreparedTask, trials: Sequence[Trial]) -> float:
+    def _remeasure(self, prepared: PreparedTask, rows: Sequence[TrialRow]) -> float:
         """Time the fastest trials again, interleaved, and store their samples and ranks; return the seconds it took. A
-        task that was interrupted here repeats its re-measurement."""
-        began = time.monotonic()
-        changed = wiring.remeasure(prepared.workload, prepared.executor, trials)
+        task that was interrupted here repeats its re-measurement. Trials that an earlier attempt took with another
+        toolchain or profile have no part in it: their times cannot be compared."""
+        began, on = time.monotonic(), prepared.on
+        here = (on.device.key, on.toolchain.key, str(on.profile))
+        comparable = [row.record for row in rows if _measured_on(row.record.identity) == here]
+        changed = wiring.remeasure(prepared.workload, prepared.executor, [record.trial for record in comparable])
         if changed:
             claim = prepared.claim
-            self._store.records.add_remeasurement(claim.job_id, claim.task, changed, lease=claim.lease)
+            outcomes = {comparable[position].sequence: outcome for position, outcome in changed.items()}
+            self._store.records.add_remeasurement(claim.job_id, claim.task, outcomes, lease=claim.lease)
             self._on_commit()
         return time.monotonic() - began
 
@@ -271,14 +265,23 @@ class TaskRunner:
         if adopted:
             self._on_commit()
 
-    def _history(self, claim: TaskClaim, job: JobRow, device: DeviceInfo) -> tuple[Experience, ...]:
-        """Return what the strategy learns from: records older than the task, the same ones each time it is resumed."""
-        records = self._store.records
-        until = records.begin_task(claim.job_id, claim.task, lease=claim.lease)
+    def _history(
+        self, job: JobRow, task: int, workload: Workload, on: MeasuredOn, device: DeviceInfo, until: int
+    ) -> tuple[Experience, ...]:
+        """Return what the strategy learns from: records of relatives that are older than the task, the same ones each
+        time it is resumed."""
         if job.strategy not in wiring.LEARNS:
             return ()
-        this, limit = (claim.job_id, claim.task), self._settings.history_records
-        return experiences(records, records.history(target_kind=device.target.kind, until=until, but=this, limit=limit))
+        records = self._store.records
+        groups = related_groups(
+            records,
+            Situation(workload, device, on.toolchain.key, str(on.profile)),
+            operator=job.tasks[task].operator,
+            until=until,
+            but=(job.id, task),
+            limit=min(RELATED_RECORDS, self._settings.history_records),
+        )
+        return experiences(records, records.history(groups, until=until))
 
     def _workload(self, task: TaskRow) -> Workload:
         data = self._store.records.workload(task.workload_key)
@@ -366,6 +369,10 @@ def task_budget(job: JobRow, position: int) -> Budget:
         used = sum(other.wall_seconds or 0.0 for other in job.tasks if other is not task)
         seconds = max(LEAST_SECONDS, seconds - used)
     return replace(whole, trials=task.trial_limit, seconds=seconds)
+
+
+def _measured_on(identity: Identity) -> tuple[str, str, str]:
+    return identity.device_key, identity.toolchain_key, identity.profile
 
 
 def task_seed(seed: int, position: int) -> int:

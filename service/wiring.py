@@ -8,8 +8,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Protocol
 
-import numpy as np
-
 from ..codegen.backend import LaunchConfig, Packaging, Resources
 from ..codegen.export import DESCRIPTION_FILE, exported
 from ..codegen.layers import code_layers, linked_share
@@ -24,11 +22,11 @@ from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Target
 from ..core.trial import Timed, Trial
-from ..cost_model.dataset import Experience, experience_data
-from ..cost_model.features import FEATURE_VERSION
-from ..cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
+from ..cost_model.dataset import Experience
 from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
+from ..cost_model.training import TrainedModel
+from ..cost_model.training import train as _train
 from ..runtime.devices import device_infos
 from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import SKETCHES, sketches_for
@@ -131,12 +129,14 @@ def sketch_versions() -> Mapping[str, int]:
     return {name: sketch.version for name, sketch in SKETCHES.items()}
 
 
-def pool_of(workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy) -> CandidatePool:
+def pool_of(
+    workload: Workload, device: DeviceInfo, seed: int, policy: SpacePolicy, model: CostModel | None = None
+) -> CandidatePool:
     """Return every candidate for a task that ``policy`` keeps. The priors are made from what was measured on
-    ``device``. Raises UnsupportedTarget when no sketch fits."""
+    ``device``, and ``model`` corrects them. Raises UnsupportedTarget when no sketch fits."""
     if not sketches_for(workload, device.target):
         raise UnsupportedTarget(f"no sketch can write this workload for {device.target}", field="target")
-    return CandidatePool.of(workload, device, seed=seed, policy=policy)
+    return CandidatePool.of(workload, device, seed=seed, policy=policy, model=model)
 
 
 def tuning(
@@ -196,50 +196,21 @@ MODEL = "xgboost"
 """The kind of cost model that is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedModel:
-    """Holds a cost model as bytes, with its metrics on a task that it was not trained on."""
-
-    kind: str
-    feature_version: int
-    data: bytes
-    records: int
-    metrics: Mapping[str, float]
+def kept_kind(family: str, target: Target) -> str:
+    """Return under what kind the model of an operator family and a device class, its architecture, is kept."""
+    return f"{MODEL}:{family}:{target.arch}"
 
 
-def train(history: Sequence[Experience], newest: Experience, seed: int) -> TrainedModel | None:
-    """Train a model on everything; return None without any data. The metrics are those of a model that was trained on
-    ``history`` alone, on the task ``newest``."""
-    features, goals = experience_data([*history, newest])
-    if not len(goals):
-        return None
-    own_features, own_goals = experience_data([newest])
-    metrics: dict[str, float] = {}
-    if len(own_goals) and len(own_goals) < len(goals):
-        earlier = new_model(MODEL)
-        earlier.fit(*experience_data(history), seed=seed)
-        predicted = earlier.predict(own_features)[:MAX_METRIC_ROWS]
-        metrics = {
-            "pairwise_accuracy": pairwise_accuracy(predicted, own_goals[:MAX_METRIC_ROWS]),
-            "top_8_score": top_score(predicted, own_goals[:MAX_METRIC_ROWS], 8),
-            "rank_correlation": rank_correlation(predicted, own_goals[:MAX_METRIC_ROWS]),
-            "mean_absolute_error": float(np.abs(predicted - own_goals[:MAX_METRIC_ROWS]).mean()),
-        }
-    model = new_model(MODEL)
-    model.fit(features, goals, seed=seed)
-    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    return TrainedModel(MODEL, FEATURE_VERSION, model.to_bytes(), len(goals), finite)
+def train(experiences: Sequence[Experience], seed: int) -> TrainedModel | None:
+    """Train a model that is kept (see ``cost_model.training``)."""
+    return _train(MODEL, experiences, seed)
 
 
 def restored_model(kind: str, data: bytes) -> CostModel:
     """Return a stored cost model. Raises InvalidParameter for a kind that is no more, ValueError for bad bytes."""
-    model = new_model(kind)
+    model = new_model(kind.partition(":")[0])
     model.restore(data)
     return model
-
-
-MAX_METRIC_ROWS = 1000
-"""Metrics are computed on at most this many rows: comparing pairs grows with the square."""
 
 
 def first_schedule(workload: Workload, target: Target) -> Schedule:

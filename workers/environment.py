@@ -45,8 +45,9 @@ def stolen_seconds() -> float:
 
 
 def load() -> dict[str, float]:
-    """``load_average_1min`` (processes) as the system gives it; empty where it gives none."""
+    """``load_average_1min`` (processes) as the system gives it, and how many ``processors`` this process may use; empty
+    where the system gives no load."""
     try:
-        return {"load_average_1min": round(os.getloadavg()[0], 2)}
+        return {"load_average_1min": round(os.getloadavg()[0], 2), "processors": float(len(os.sched_getaffinity(0)))}
     except OSError:
         return {}

@@ -14,6 +14,7 @@ from ..core.trial import Clocks, Evidence, Failed, Outcome, TrialStage
 from .child import Child, ChildDied, ChildHung
 from .child_environment import library_threads, visible
 from .child_supervisor import ChildSupervisor, WorkerSpec
+from .environment import load
 from .frames import Frame
 from .lease_guard import Allowed, always
 from .losses import DeviceLost
@@ -79,7 +80,7 @@ class RunnerSupervisor(ChildSupervisor):
         if isinstance(answer, Failed):
             clocks = Clocks(time=wall) if answer.stage is TrialStage.TIME else Clocks(check=wall)
             key = hashlib.sha256(binary.code).hexdigest()
-            evidence = Evidence(input_seed=self._spec.seed, binary_key=key, binary_bytes=len(binary.code))
+            evidence = Evidence(self._spec.seed, binary_key=key, binary_bytes=len(binary.code), environment=load())
             return RunReport(answer, clocks, evidence)
         report = report_from_json(answer.header)
         if report.tainted:

@@ -31,7 +31,7 @@ class _Architecture:
     launch_seconds: float
 
 
-_ARCHITECTURES: dict[str, _Architecture] = {
+ARCHITECTURES: dict[str, _Architecture] = {
     "sm_80": _Architecture(2048, 1800, 128, 40, 64, 1.41e9, 1.4e12, 2.5e-6),
     "sm_89": _Architecture(1024, 900, 128, 40, 128, 2.5e9, 0.9e12, 2.5e-6),
     "sm_90a": _Architecture(4096, 2150, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
@@ -75,7 +75,7 @@ def gpu_peaks(target: Target, measured: Peaks) -> GpuPeaks:
 
     The clock follows from the measured float32 rate, since each float32 unit does one multiply-add in a cycle.
     """
-    traits = _ARCHITECTURES[target.arch]
+    traits = ARCHITECTURES[target.arch]
     float32 = measured.get("peak_float32_flops_per_second", 0.0)
     lanes = 2.0 * traits.float32_lanes
     return GpuPeaks(

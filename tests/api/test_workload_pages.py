@@ -77,7 +77,7 @@ def filled(store: RecordStore) -> None:
     first = trials(0, 16, 1e-5)
     keep(store, "first", HERE, first)
     own = Experience(workload, HERE.device, [(trial.schedule, trial.outcome) for trial in first])
-    trained = wiring.train([], own, 1)
+    trained = wiring.train([own], 1)
     assert trained is not None
     metrics = {"pairwise_accuracy": 0.8, "top_8_score": 0.9, "until_record": store.newest_record()}
     store.keep_model(

@@ -13,6 +13,7 @@ from tilewright.codegen.llvm.architectures import target_named
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.cost_model.knob_names import KNOBS
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import SKETCHES, sketches_for
@@ -91,6 +92,7 @@ def test_spaces_are_unique_legal_and_described(sketch: str) -> None:
         for name, column in space.quantities.items():
             assert column.shape == (len(space),) and column.dtype == np.float32 and np.isfinite(column).all(), name
         for knob in space.knobs:
+            assert knob.name in KNOBS, "a new knob needs a line in cost_model/knob_names.py"
             assert knob.meaning and len(set(knob.values)) == len(knob.values)
         again = SKETCHES[sketch].space(workload, _target(sketch), seed=7, limit=500)
         assert np.array_equal(space.codes, again.codes)

@@ -333,12 +333,14 @@ def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: Record
     assert store.begin_task("j", 0) == store.newest_record() - 2
 
     def asked(kind: str = "llvm", until: int = 99, but: tuple[str, int] | None = None, limit: int = 9) -> list[str]:
-        rows = store.history(target_kind=kind, until=until, but=but, limit=limit)
+        groups = store.history_groups(target_kind=kind, until=until, but=but, limit=limit)
+        rows = store.history(groups, until=until)
+        assert sum(group.records for group in groups) == len(rows)
         return [f"{row.job_id}{row.sequence}" for row in rows]
 
     assert asked() == ["j0", "j1", "k0", "k1"]
     assert asked(but=("k", 0)) == ["j0", "j1"] and asked(but=("k", 1)) == asked()
-    assert asked(limit=1) == ["k1"] and asked(until=store.begin_task("j", 0)) == ["j0", "j1"]
+    assert asked(limit=1) == ["k0", "k1"] and asked(until=store.begin_task("j", 0)) == ["j0", "j1"]
     assert asked(kind="cuda") == []
 
 

@@ -1,10 +1,12 @@
 """A machine that slows down: what search sees of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Evidence, Failed, Outcome, Reason, Timed, Trial, TrialStage
-from tilewright.search.drift import NOISE, WINDOW, drift_corrected, noise
+from tilewright.search.drift import NOISE, WINDOW, Drift, comparable_outcomes, drift_corrected, noise
 from tilewright.search.remeasurement import worth_remeasuring
 
 FAILED = Failed(TrialStage.CHECK, Reason.WRONG_RESULT)
@@ -59,3 +61,29 @@ def test_the_noise_of_a_machine_is_that_of_its_anchors() -> None:
     assert noise([_trial(1.0) for _ in range(40)]) == 0.0
     assert noise([_trial(1.0, 1.0 + 0.4 * (n % 2)) for n in range(40)]) == pytest.approx(0.2, rel=0.2)
     assert noise([_trial(1.0), _trial(1.0, 9.0)]) == noise([_trial(1.0, anchor=None)] * 9) == 0.0
+
+
+def test_earlier_tasks_are_corrected_like_the_own_one() -> None:
+    """The second task ran on a machine that was slower from its beginning; finals were played on a hot chip."""
+    slow = [_trial(1.0 + n / 100, 1.3) for n in range(20)]
+    hot = [_with_finals(trial, 1.1 - 0.02 * n) if n < 3 else trial for n, trial in enumerate(slow)]
+    outcomes = list(comparable_outcomes([[_trial(1.0) for _ in range(20)], hot]))
+    seconds = [o.seconds for o in outcomes if isinstance(o, Timed)]
+    assert len(outcomes) == len(seconds) == 40
+    assert seconds[20] > seconds[21] > seconds[22]  # as re-measurement ranks them, on the scale of all others
+    assert seconds[20:] == pytest.approx([1.0 + n / 100 for n in range(20)], rel=0.05)
+    assert all(not o.final_samples for o in outcomes if isinstance(o, Timed))
+
+
+def _with_finals(trial: Trial, scale: float) -> Trial:
+    assert isinstance(trial.outcome, Timed)
+    return replace(trial, outcome=replace(trial.outcome, final_samples=(trial.outcome.seconds * scale,)))
+
+
+def test_a_time_out_of_a_busy_machine_is_noise() -> None:
+    late = Failed(TrialStage.CHECK, Reason.TIMEOUT)
+    seen = [
+        Drift().drift_corrected(Trial(Schedule.of("s", 1, {"n": 1}), late, evidence=Evidence(environment=found)))
+        for found in ({"load_average_1min": 9.0, "processors": 4.0}, {"load_average_1min": 2.0, "processors": 4.0}, {})
+    ]
+    assert [o.reason for o in seen if isinstance(o, Failed)] == [Reason.NOISY, Reason.TIMEOUT, Reason.TIMEOUT]

@@ -3,7 +3,7 @@
 import pytest
 
 from tilewright.core.target import DeviceInfo, Target
-from tilewright.service.roofline import roofline
+from tilewright.service.roofline import peak_rates, roofline
 from tilewright.te.operators import OPERATORS
 
 DEVICE = DeviceInfo("a CPU", Target("llvm", "x86-64"), {"l3_bytes": 1e6})
@@ -49,9 +49,28 @@ def test_traffic_is_held_to_copying_as_far_as_it_is_written() -> None:
     assert read is not None and read.seconds == pytest.approx(4 * 8192**2 / 4.4e12, rel=1e-3)
 
 
-def test_products_of_half_floats_are_held_to_the_matrix_units() -> None:
+def test_products_are_held_to_the_best_matrix_instructions() -> None:
     sizes = {"m": 8192, "n": 8192, "k": 8192}
-    half = roofline(OPERATORS["matmul"].workload({**sizes, "dtype": "float16"}), GPU, GPU_PEAKS, "cold")
-    single = roofline(OPERATORS["matmul"].workload(sizes), GPU, GPU_PEAKS, "cold")
-    assert half is not None and half.seconds == pytest.approx(2 * 8192**3 / 5e14, rel=0.01)
-    assert single is not None and single.seconds == pytest.approx(2 * 8192**3 / 5e13)
+
+    def seconds(device: DeviceInfo, peaks: dict[str, float], **parameters: object) -> float:
+        found = roofline(OPERATORS["matmul"].workload({**sizes, **parameters}), device, peaks, "cold")
+        assert found is not None and found.by == "flops"
+        return found.seconds
+
+    operations = 2 * 8192**3
+    warpgroups = 16 * GPU_PEAKS["peak_float32_flops_per_second"]  # 4096 operations of a cycle, against 256 of float32
+    assert seconds(GPU, GPU_PEAKS, dtype="float16") == pytest.approx(operations / warpgroups, rel=0.01)
+    assert seconds(GPU, GPU_PEAKS) == pytest.approx(operations / 5e13)
+    assert seconds(GPU, GPU_PEAKS, precision="tf32") == pytest.approx(operations / warpgroups * 2)
+    assert seconds(GPU, GPU_PEAKS, precision="bf16x6") == pytest.approx(operations / warpgroups * 6)
+    tiles = {**PEAKS, "peak_tensor_bfloat16_flops_per_second": 1e12}
+    assert seconds(DEVICE, tiles, dtype="bfloat16") == pytest.approx(operations / 1e12, rel=0.01)
+    assert seconds(DEVICE, tiles, dtype="float16") == pytest.approx(operations / 1e11, rel=0.01)
+
+
+def test_scales_beside_8_bit_floats_do_not_hide_the_matrix_units() -> None:
+    case = next(c for c in OPERATORS["scaled_matmul"].cases())
+    workload = OPERATORS["scaled_matmul"].workload(case)
+    rates = peak_rates(workload, GPU.target, GPU_PEAKS)
+    assert rates.flops_per_second is not None
+    assert rates.flops_per_second > GPU_PEAKS["peak_float32_flops_per_second"]

@@ -1,0 +1,66 @@
+"""How alike two tasks are: which earlier ones a model should learn from.
+
+    distance = sum of |differences| of the workloads' features (mostly powers of two)
+               + DEVICE where the device is another one, ARCHITECTURE where its architecture is
+               + TOOLCHAIN, PROTOCOL where these differ
+
+Only tasks of one *operator family* on one *device class* are relatives. A family is what the same sketches write: their
+schedules have knobs in common. Times with cold caches say little of times with warm ones, so that these are never
+relatives either.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+
+from ..core.target import DeviceInfo, Target
+from ..schedule.sketches import sketches_for
+from ..te.workload import Workload
+from .features import workload_features
+
+DEVICE, ARCHITECTURE, TOOLCHAIN, PROTOCOL = 1.0, 3.0, 0.25, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a task is about, and what it is measured on. Two of them are equal where all that is compared is."""
+
+    workload: Workload
+    device: DeviceInfo
+    toolchain_key: str
+    profile: str
+
+
+def distance(one: Situation, other: Situation) -> float:
+    """How far apart two tasks are, 0 for equal ones; infinite where they are no relatives."""
+    cache, protocol = one.profile.partition("-")[::2]
+    other_cache, other_protocol = other.profile.partition("-")[::2]
+    targets = one.device.target, other.device.target
+    if targets[0].kind != targets[1].kind or cache != other_cache:
+        return inf
+    if not family(one.workload, targets[0]) & family(other.workload, targets[1]):
+        return inf
+    apart = float(np.abs(workload_features(one.workload) - workload_features(other.workload)).sum())
+    apart += DEVICE * (one.device.key != other.device.key) + ARCHITECTURE * (targets[0].arch != targets[1].arch)
+    return apart + TOOLCHAIN * (one.toolchain_key != other.toolchain_key) + PROTOCOL * (protocol != other_protocol)
+
+
+@lru_cache(maxsize=1024)
+def family(workload: Workload, target: Target) -> frozenset[str]:
+    """The operator family of a workload: the names of the sketches that write it for a target."""
+    return frozenset(sketch.name for sketch in sketches_for(workload, target))
+
+
+def family_name(workload: Workload, target: Target) -> str:
+    """The name under which a model of a family is kept: that of the first sketch that fits."""
+    return sketches_for(workload, target)[0].name
+
+
+def nearest(task: Situation, others: Iterable[Situation]) -> list[tuple[float, int]]:
+    """(distance, number) of the relatives among ``others``, nearest first. Of equally near ones the first comes
+    first."""
+    found = ((distance(task, other), number) for number, other in enumerate(others))
+    return sorted((apart, number) for apart, number in found if apart < inf)
