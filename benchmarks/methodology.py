@@ -9,7 +9,7 @@
     score    = mean of P over equally spaced times, from the moment when the baseline is 1 % of the way
 
 Seconds of an evaluation include what the strategy took to propose it. ``by_evaluations`` charges every evaluation the
-same instead. This follows the package ``autotuning_methodology`` 1.1.0, which draws its bags from an unseeded generator.
+same instead. This follows the package ``autotuning_methodology`` 1.1.0, whose bags come from an unseeded generator.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Settings as points of a cube, where distance means something: what Gaussian processes and transfer compare them by."""
+"""Settings as points of a cube, where distance means something, for Gaussian processes and for transfer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ class GaussianProcess:
         self._points = points
         self._typical = np.log(_LENGTH) + np.log(max(columns, 1)) / 4
         self._start = np.array([*[self._typical] * columns, 0.0, np.log(_NOISE)])
-        self._lengths, self._scale, self._noise = np.exp(self._start[:-2]), 1.0, _NOISE
+        self.lengths, self.scale, self.noise = np.exp(self._start[:-2]), 1.0, _NOISE
         self._condition(np.zeros(0, np.int64))
 
     def learn(self, rows: NDArray[np.int64], values: Floats, at: NDArray[np.int64]) -> None:
@@ -46,7 +46,7 @@ class GaussianProcess:
         found = minimize(
             self._loss, self._start, args, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}, bounds=bounds
         ).x
-        self._lengths, self._scale, self._noise = np.exp(found[:-2]), float(np.exp(found[-2])), float(np.exp(found[-1]))
+        self.lengths, self.scale, self.noise = np.exp(found[:-2]), float(np.exp(found[-2])), float(np.exp(found[-1]))
         self._condition(at)
 
     def __len__(self) -> int:
@@ -69,12 +69,12 @@ class GaussianProcess:
         return mean, np.sqrt(np.maximum(self._variance, 1e-9))
 
     def _condition(self, rows: NDArray[np.int64]) -> None:
-        self._scaled = (self._points / self._lengths).astype(np.float32)
+        self._scaled = (self._points / self.lengths).astype(np.float32)
         self._squares = np.sum(self._scaled**2, axis=1)
         self._count = 0
         self._factor = np.zeros((len(rows) + 32, len(rows) + 32))
         self._solved = np.empty((len(rows) + 32, len(self._points)), np.float32)
-        self._variance = np.full(len(self._points), self._scale, np.float32)
+        self._variance = np.full(len(self._points), self.scale, np.float32)
         if len(rows):
             self._add(rows)
 
@@ -86,9 +86,9 @@ class GaussianProcess:
             factor[:begin, :begin], solved[:begin] = self._factor[:begin, :begin], self._solved[:begin]
             self._factor, self._solved = factor, solved
         squared = self._squares[rows][:, None] + self._squares[None] - 2 * self._scaled[rows] @ self._scaled.T
-        covariance = self._scale * _matern(np.sqrt(5 * np.maximum(squared, 0)))
+        covariance = self.scale * _matern(np.sqrt(5 * np.maximum(squared, 0)))
         known = self._solved[:begin, rows].T.astype(np.float64)
-        rest = covariance[:, rows] - known @ known.T + (self._noise + _JITTER) * np.eye(len(rows))
+        rest = covariance[:, rows] - known @ known.T + (self.noise + _JITTER) * np.eye(len(rows))
         diagonal = _cholesky(rest)
         self._factor[begin:end, :begin], self._factor[begin:end, begin:end] = known, diagonal
         open_part = covariance - known.astype(np.float32) @ self._solved[:begin]

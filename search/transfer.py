@@ -68,11 +68,17 @@ class Transfer:
         slope = (np.mean((own - own.mean()) * (z - z.mean())) * len(own) + 4 * spread) / (spread * (len(own) + 4))
         return np.asarray(np.clip(slope, 0.0, 1.5) * mean)
 
-    def best_for_any(self, free: NDArray[np.int64], chosen: Sequence[int], weights: Floats) -> int:
-        """The candidate that adds most to the mean, over the sources, of the fastest of those chosen."""
+    def cover(self, count: int) -> list[int]:
+        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen."""
         speed = np.exp(-self.sources)
-        have = speed[:, list(chosen)].max(axis=1, initial=0.0)
-        return int(free[(weights @ np.maximum(speed[:, free], have[:, None])).argmax()])
+        best = np.zeros(len(speed), np.float32)
+        chosen: list[int] = []
+        while len(chosen) < count and len(speed):
+            gain = np.maximum(speed, best[:, None]).mean(axis=0)
+            gain[chosen] = -1
+            chosen.append(int(gain.argmax()))
+            best = np.maximum(best, speed[:, chosen[-1]])
+        return list(dict.fromkeys(chosen))
 
 
 def _source(

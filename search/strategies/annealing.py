@@ -15,7 +15,7 @@ _FIRST = 8
 _HOT, _COOLING = 0.5, 0.97
 """The temperature in units of log(seconds), and its factor from one result to the next."""
 _NEIGHBOURS = 24
-"""A step goes to one of so many candidates next to where the chain stands: the fewest knobs and the least steps away."""
+"""A step goes to one of so many candidates next to where the chain stands: those that differ in the fewest knobs."""
 
 
 class Annealing:
@@ -48,5 +48,6 @@ class Annealing:
             value = float(np.log(observation.outcome.seconds))
             heat = max(_HOT * _COOLING**told, 1e-3)
             uphill = 0.0 if told < _FIRST else float(stream(self._seed, "accept", told).random())
-            if self._at is None or value < self._at[0] or uphill > 0 and np.exp((self._at[0] - value) / heat) > uphill:
+            climbs = self._at is not None and uphill > 0 and np.exp((self._at[0] - value) / heat) > uphill
+            if self._at is None or value < self._at[0] or climbs:
                 self._at = (value, observation.candidate)

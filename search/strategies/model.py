@@ -17,7 +17,7 @@ from ..strategy import Observation, Problem
 
 _TREES_FROM = 16
 """How many results the trees are trained on first, where there is no history."""
-_SMOOTH_UNTIL = 96
+_SMOOTH_UNTIL = 64
 """So long the Gaussian process alone proposes: it needs fewer results than trees."""
 _SMOOTH_SHARE, _RANDOM_SHARE = 0.5, 0.04
 """Later it has half of the proposals. A few are random; the others are the trees'."""
@@ -37,7 +37,7 @@ class ModelSearch:
     lone settings that are far faster than their neighbours, which crossover and trees find. Each has its share.
 
         fewer than 3 results:  a candidate near the centre of the pool, then far from those known
-        fewer than 48:         the largest expected improvement
+        fewer than 64:         the largest expected improvement
         later:                 1/2 expected improvement, 1/4 children of the fastest that the trees choose,
                                1/4 the top of the trees' ranking, a few random ones
 

@@ -1,6 +1,6 @@
 """A portfolio: several strategies share the trials, and those that find improvements get more."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,9 @@ class Portfolio:
     so that a resumed search knows it from the results alone. A share grows with how often the member's trials were
     faster than all before them."""
 
-    def __init__(self, problem: Problem, members: Mapping[str, Strategy]) -> None:
+    def __init__(self, problem: Problem, members: Sequence[Strategy]) -> None:
         self._seed = problem.seed
-        self._members = tuple(members.values())
+        self._members = tuple(members)
         self._best = float("inf")
         self._improved: list[bool] = []
         self._shares: list[NDArray[np.float64]] = []

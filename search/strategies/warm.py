@@ -5,14 +5,16 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from ...core.streams import stream
-from ..improvement import FIRST, Improvement, logarithms
+from ...core.trial import Prediction
+from ..gaussian_process import Floats
+from ..improvement import Improvement, logarithms
 from ..seen import Seen
 from ..strategy import Observation, Predicts, Problem, Strategy
 from ..transfer import Transfer
-from ...core.trial import Prediction
 
 _COVER = 4
-"""So many candidates come first that are the best for some earlier task; no result is needed for them."""
+"""So many candidates come first that are the best for some earlier task; no result is needed for them. It is at least
+what a Gaussian process needs."""
 _ALONE = 16
 """Until there are so many results the cold search proposes nothing, unless the earlier tasks disagree with them."""
 _LEAST_COLD, _MOST_COLD = 0.5, 0.85
@@ -21,11 +23,11 @@ _LEAST_COLD, _MOST_COLD = 0.5, 0.85
 
 class WarmSearch:
     """
-        first:  candidates that are the best of some source, each adding most to those before
-        then:   expected improvement under a Gaussian process whose mean is what the sources say, so that it learns
-                only how this task differs from them
-        guard:  sources count by their rank agreement with the results; after 16 results every other candidate is the
-                cold search's, which is told everything, and more where the sources agree less
+    first:  candidates that are the best of some source, each adding most to those before
+    then:   expected improvement under a Gaussian process whose mean is what the sources say, so that it learns
+            only how this task differs from them
+    guard:  sources count by their rank agreement with the results; after 16 results every other candidate is the
+            cold search's, which is told everything, and more where the sources agree less
     """
 
     def __init__(self, problem: Problem, cold: Strategy) -> None:
@@ -33,6 +35,7 @@ class WarmSearch:
         self._seen = Seen(problem.pool)
         self._cold = cold
         self._transfer = Transfer(problem.pool, problem.history, problem.seed)
+        self._first = self._transfer.cover(2 * _COVER)
         self._smooth = Improvement(problem.pool, problem.seed, self._transfer.points)
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
@@ -40,7 +43,8 @@ class WarmSearch:
         if not len(self._transfer):
             return self._cold.ask(count, pending)
         if len(results) < _COVER or not self._seen.best(1):
-            return self._cover(count, pending)
+            chosen = self._seen.fresh(self._first, count, pending)
+            return chosen + self._cold.ask(count - len(chosen), [*pending, *chosen])
         candidates, z = [o.candidate for o in results], logarithms(results)
         share = self._cold_share(candidates, z)
         cold = int(stream(self._seed, "guard", len(results) + len(pending)).binomial(count, share))
@@ -55,19 +59,8 @@ class WarmSearch:
     def prediction(self, candidate: int) -> Prediction | None:
         return self._cold.prediction(candidate) if isinstance(self._cold, Predicts) else None
 
-    def _cover(self, count: int, pending: Collection[int]) -> list[int]:
-        weights = np.full(len(self._transfer), 1 / len(self._transfer))
-        taken = [*(o.candidate for o in self._seen.observations), *sorted(pending)]
-        chosen: list[int] = []
-        while len(chosen) < count and (free := self._seen.free([*pending, *chosen])).size:
-            chosen.append(self._transfer.best_for_any(free, [*taken, *chosen], weights))
-        return chosen
-
-    def _cold_share(self, candidates: Sequence[int], z: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> float:
+    def _cold_share(self, candidates: Sequence[int], z: Floats) -> float:
         if len(candidates) < _ALONE:
             return 0.0
         agreement = float(np.clip(self._transfer.agreement(candidates, z).max(), 0.0, 1.0))
         return _MOST_COLD + (_LEAST_COLD - _MOST_COLD) * agreement
-
-
-assert FIRST <= _COVER
