@@ -43,6 +43,7 @@ SUITES = {
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",
+    "search-score": "benchmarks.search_score",
     "sweep": "benchmarks.sweep",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""

@@ -39,9 +39,13 @@ class Seen:
                 used.add(int(candidate))
         return chosen
 
-    def draw(self, count: int, rng: np.random.Generator, taken: Iterable[int] = ()) -> list[int]:
-        """``count`` candidates at random that are neither known nor in ``taken`` (fewer when fewer are left)."""
+    def free(self, taken: Iterable[int] = ()) -> NDArray[np.int64]:
+        """All candidates that are neither known nor in ``taken``, in ascending order."""
         free = ~self.known
         free[list(taken)] = False
-        left = np.flatnonzero(free)
+        return np.flatnonzero(free)
+
+    def draw(self, count: int, rng: np.random.Generator, taken: Iterable[int] = ()) -> list[int]:
+        """``count`` candidates at random that are neither known nor in ``taken`` (fewer when fewer are left)."""
+        left = self.free(taken)
         return [int(c) for c in rng.choice(left, size=min(count, len(left)), replace=False)]

@@ -1,4 +1,4 @@
-"""Search led by a learned cost model that scores the whole pool at once."""
+"""Search led by learned cost models: a Gaussian process, and trees once there are enough results."""
 
 from collections.abc import Collection, Sequence
 from math import ceil
@@ -11,30 +11,37 @@ from ...core.trial import Prediction
 from ...cost_model.dataset import experience_data, labels
 from ...cost_model.models import new_model
 from ..crossover import crossover
+from ..improvement import FIRST, Improvement
 from ..seen import Seen
 from ..strategy import Observation, Problem
 
-_FIRST = 16
-"""How many random candidates a model without history is trained on first."""
-_RANDOM_SHARE = 0.15
+_TREES_FROM = 16
+"""How many results the trees are trained on first, where there is no history."""
+_SMOOTH_UNTIL = 64
+"""So long the Gaussian process alone proposes: it needs fewer results than trees."""
+_SMOOTH_SHARE, _RANDOM_SHARE = 0.5, 0.04
+"""Later it has half of the proposals. A few are random; the others are the trees'."""
 _PARENTS = 12
 _CROSSOVER_SHARE = 0.5
 _CHILDREN_PER_PICK = 3
-"""Half of what is not random comes from crossover of the fastest candidates: of every three children, the model picks
-one. The top of the model's ranking alone gets stuck near the first good candidate. With 120 trials on four recorded
-spaces and 8 seeds it reached 0.92 of the optimum alone and 0.96 with crossover; with the forest 0.87 and 0.93."""
+"""Half of what the trees propose comes from crossover of the fastest candidates: of every three children, the trees
+pick one. The top of their ranking alone gets stuck near the first good candidate."""
 _OWN_WEIGHT = 4
 """How often a result of this task is repeated in the training data, where a result of an earlier task stands once."""
 _GROWTH, _STEP = 1.25, 8
-"""The model is trained again once the results have grown by a quarter, at a multiple of the step."""
+"""The trees are trained again once the results have grown by a quarter, at a multiple of the step."""
 
 
 class ModelSearch:
-    """Each batch has the top of the model's ranking without near-duplicates, children of the fastest candidates, and
-    some random ones.
+    """Spaces are smooth along most knobs, where a Gaussian process finds what is good with few results; and they have
+    lone settings that are far faster than their neighbours, which crossover and trees find. Each has its share.
 
-    The model is trained on the records of earlier tasks before anything is measured, where there are such records: it
-    leads the first batch already. It is trained again as this task gets results.
+        fewer than 3 results:  a candidate near the centre of the pool, then far from those known
+        fewer than 64:         the largest expected improvement
+        later:                 1/2 expected improvement, 1/4 children of the fastest that the trees choose,
+                               1/4 the top of the trees' ranking, a few random ones
+
+    Trees that have learned from earlier tasks lead from the first candidate on.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -43,18 +50,21 @@ class ModelSearch:
         self._seen = Seen(problem.pool)
         self._model = new_model(problem.model)
         self._earlier = experience_data(problem.history, prior=problem.pool.policy.prior)
+        self._smooth = Improvement(problem.pool, problem.seed)
         self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
         told = len(self._seen.observations)
         rng = stream(self._seed, "model", told + len(pending))
-        if told < _FIRST and len(self._earlier[1]) == 0:
-            return self._first_candidates(count, rng, pending)
-        scores = self._ranking(_learning_point(told))
-        explore = int(rng.binomial(count, _RANDOM_SHARE if told >= _FIRST else 2 * _RANDOM_SHARE))
-        chosen = self._crossed(scores, int(rng.binomial(count - explore, _CROSSOVER_SHARE)), rng, pending)
-        chosen += self._pick(scores, count - explore - len(chosen), [*pending, *chosen])
+        smooth = self._smooth_count(count, told, rng)
+        chosen = self._improving(smooth, rng, pending)
+        if len(chosen) < count and (told >= _TREES_FROM or len(self._earlier[1])):
+            scores = self._ranking(_learning_point(told))
+            rest = count - len(chosen) - int(rng.binomial(count - len(chosen), _RANDOM_SHARE / (1 - _SMOOTH_SHARE)))
+            crossed = int(rng.binomial(rest, _CROSSOVER_SHARE))
+            chosen += self._crossed(scores, crossed, rng, [*pending, *chosen])
+            chosen += self._pick(scores, rest - crossed, [*pending, *chosen])
         return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
 
     def prediction(self, candidate: int) -> Prediction | None:
@@ -65,20 +75,24 @@ class ModelSearch:
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)
 
-    def _first_candidates(self, count: int, rng: np.random.Generator, pending: Collection[int]) -> list[int]:
-        """Candidates before there is a model: random ones where the space is pruned, since all are promising there.
+    def _smooth_count(self, count: int, told: int, rng: np.random.Generator) -> int:
+        """How many of ``count`` candidates the Gaussian process chooses."""
+        if len(self._earlier[1]) == 0 and told < _SMOOTH_UNTIL:
+            return count
+        return int(rng.binomial(count, _SMOOTH_SHARE))
 
-        Of a whole space most candidates are the best by the prior, where there is a prior.
-        """
-        prior = self._pool.prior_seconds
-        if self._pool.policy.prune or prior is None:
-            return self._seen.draw(count, rng, pending)
-        explore = int(rng.binomial(count, 2 * _RANDOM_SHARE))
-        chosen = self._pick(-prior, count - explore, pending)
-        return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
+    def _improving(self, count: int, rng: np.random.Generator, pending: Collection[int]) -> list[int]:
+        results = self._seen.observations
+        if len(results) >= FIRST and self._seen.best(1):
+            return self._smooth.propose(results, sorted(pending), count)
+        chosen: list[int] = []
+        while len(chosen) < count and (free := self._seen.free([*pending, *chosen])).size:
+            known = [*(o.candidate for o in results), *sorted(pending), *chosen]
+            chosen.append(self._smooth.first(known, rng, free))
+        return chosen
 
     def _ranking(self, learn_from: int) -> NDArray[np.float32]:
-        """float32[pool]: the scores by a model that has seen the first ``learn_from`` results of this task."""
+        """float32[pool]: the scores by trees that have seen the first ``learn_from`` results of this task."""
         if self._scores is None or self._learned_from != learn_from:
             features, goals = self._earlier
             if learn_from:
@@ -95,7 +109,7 @@ class ModelSearch:
     def _crossed(
         self, scores: NDArray[np.float32], count: int, rng: np.random.Generator, pending: Collection[int]
     ) -> list[int]:
-        """Up to ``count`` new children of the fastest candidates, in the order of the model's ranking."""
+        """Up to ``count`` new children of the fastest candidates, in the order of the trees' ranking."""
         parents = self._seen.best(_PARENTS)
         if count == 0 or len(parents) < 2:
             return []
@@ -127,7 +141,7 @@ class ModelSearch:
 
 
 def _learning_point(told: int) -> int:
-    """How many of ``told`` results the model is trained on.
+    """How many of ``told`` results the trees are trained on.
 
     It depends on the count alone, so that a resumed search ranks as an undisturbed one would.
     """

@@ -1,0 +1,158 @@
+"""Expected improvement: the candidate that a Gaussian process expects to gain most by.
+
+    z = log(seconds / best seconds), its slow tail compressed; a failure counts as the slowest
+    z - expected is what the process learns: `expected` is what is known beforehand, 0 where nothing is
+    gain(x) = E[max(least z - z(x), 0)] under the process; candidates that are pending count with their mean
+
+Lengths are learned again whenever the results have grown by 30 %.
+"""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from ..core.streams import stream
+from ..core.trial import Timed
+from .encoding import Encoding
+from .gaussian_process import Floats, GaussianProcess
+from .pool import CandidatePool
+from .strategy import Observation
+
+_TAIL = 0.5
+"""What is slower than the best by a factor over exp(0.5) differs little: the order of the fast ones matters."""
+_BOLD = 2.0
+"""Every other candidate is chosen with the standard deviation doubled: a process that learned its lengths from few
+results is too sure of itself, and stays near the first good candidate."""
+_GROWTH = 1.3
+_MOST, _LENGTHS_FROM = 256, 64
+"""How many results the process is conditioned on when it learns, and chooses its lengths from: the fastest half of that
+many and a random half of the others."""
+_POINTS = 12_288
+"""In a larger pool the process looks at so many candidates, sampled anew whenever it learns."""
+FIRST = 3
+"""With fewer results there is no process."""
+
+
+class Improvement:
+    """Proposals for a pool. They depend on the seed, the results and what is pending alone."""
+
+    def __init__(self, pool: CandidatePool, seed: int, points: NDArray[np.float32] | None = None) -> None:
+        self._pool, self._seed = pool, seed
+        self.points = Encoding.of(pool).points(pool) if points is None else points
+        self._learned_from = -1
+
+    def first(self, known: Sequence[int], rng: np.random.Generator, free: NDArray[np.int64]) -> int:
+        """A candidate to begin with: one near the centre of the pool, then far from all that are ``known``."""
+        if not known:
+            distance = np.sum((self.points[free] - self.points[free].mean(axis=0)) ** 2, axis=1)
+            central = np.argsort(distance, kind="stable")[: max(20, len(free) // 50)]
+            return int(free[rng.choice(central)])
+        drawn = rng.choice(free, min(50, len(free)), replace=False)
+        apart = np.min(np.sum((self.points[drawn][:, None] - self.points[known][None]) ** 2, axis=2), axis=1)
+        return int(drawn[apart.argmax()])
+
+    def propose(
+        self,
+        results: Sequence[Observation],
+        pending: Collection[int],
+        count: int,
+        expected: Floats | None = None,
+    ) -> list[int]:
+        """Up to ``count`` candidates, none of ``results`` or ``pending``. ``results`` has a valid time and at least
+        FIRST entries; ``expected``: float[pool]."""
+        offset = np.zeros(len(self._pool)) if expected is None else expected
+        point = learning_point(len(results))
+        if self._learned_from != point:
+            self._learn(results[:point], offset)
+        self._observe(results)
+        values = (logarithms(results) - offset[[o.candidate for o in results]])[self._kept]
+        middle, spread = values.mean(), max(values.std(), 1e-3)
+        scaled = (values - middle) / spread
+        limit = -(middle + offset[self._members]) / spread  # the best of all results has z = 0
+        taken = np.zeros(len(self._members), np.bool_)
+        places = self._place[[*(o.candidate for o in results), *pending]]
+        taken[places[places >= 0]] = True
+        own, chosen = len(self._process), list[int]()
+        for candidate in pending:
+            scaled = self._impute(candidate, scaled)
+        while len(chosen) < count and not taken.all():
+            if chosen:
+                scaled = self._impute(chosen[-1], scaled)
+            mean, deviation = self._process.posterior(scaled)
+            if (len(results) + len(pending) + len(chosen)) % 2:
+                deviation = _BOLD * deviation
+            u = (limit - mean) / deviation
+            gain = deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))
+            place = int(np.where(taken, -1.0, gain).argmax())
+            taken[place] = True
+            chosen.append(int(self._members[place]))
+        self._process.forget(own)
+        return chosen
+
+    def _observe(self, results: Sequence[Observation]) -> None:
+        """Add what is new since the process learned, as far as it looks at those candidates."""
+        for n in range(self._seen, len(results)):
+            place = int(self._place[results[n].candidate])
+            if place >= 0:
+                self._kept.append(n)
+                self._process.observe(place)
+        self._seen = len(results)
+
+    def _impute(self, candidate: int, scaled: Floats) -> Floats:
+        place = int(self._place[candidate])
+        if place < 0:
+            return scaled
+        mean, _ = self._process.posterior(scaled)
+        self._process.observe(place)
+        return np.append(scaled, mean[place])
+
+    def _learn(self, results: Sequence[Observation], offset: Floats) -> None:
+        rng = stream(self._seed, "improvement", len(results))
+        z = logarithms(results) - offset[[o.candidate for o in results]]
+        self._kept = [int(n) for n in _few(np.argsort(z, kind="stable"), _MOST, rng)]
+        self._choose_members(results, rng)
+        places = self._place[[results[n].candidate for n in self._kept]]
+        values = (z[self._kept] - z[self._kept].mean()) / max(z[self._kept].std(), 1e-3)
+        few = _few(np.argsort(values, kind="stable"), _LENGTHS_FROM, rng)
+        self._process.learn(places[few], values[few], places)
+        self._learned_from = self._seen = len(results)
+
+    def _choose_members(self, results: Sequence[Observation], rng: np.random.Generator) -> None:
+        if len(self._pool) <= _POINTS:
+            if self._learned_from >= 0:
+                return
+            self._members = np.arange(len(self._pool))
+        else:
+            drawn = rng.choice(len(self._pool), _POINTS, replace=False)
+            self._members = np.unique(np.concatenate([drawn, [o.candidate for o in results]]))
+        self._place = np.full(len(self._pool), -1)
+        self._place[self._members] = np.arange(len(self._members))
+        self._process = GaussianProcess(self.points[self._members])
+
+
+def learning_point(told: int) -> int:
+    """From how many of ``told`` results lengths are learned; it depends on the count alone, for a resumed search."""
+    point = FIRST
+    while (following := max(point + 1, int(point * _GROWTH))) <= told:
+        point = following
+    return point
+
+
+def logarithms(results: Sequence[Observation]) -> Floats:
+    """float64[results]: z of every result."""
+    z = np.array([np.log(o.outcome.seconds) if isinstance(o.outcome, Timed) else np.nan for o in results])
+    return compressed(np.where(np.isnan(z), np.nanmax(z), z))
+
+
+def compressed(logarithms: Floats) -> Floats:
+    """Logarithms of seconds relative to the least, the slow tail compressed."""
+    return np.asarray(_TAIL * np.log1p((logarithms - logarithms.min()) / _TAIL))
+
+
+def _few(order: NDArray[np.int64], most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Of rows from the best to the worst: all, or ``most`` of them, half of these the best."""
+    if len(order) <= most:
+        return order
+    return np.concatenate([order[: most // 2], rng.choice(order[most // 2 :], most - most // 2, replace=False)])

@@ -1,0 +1,116 @@
+"""What earlier tasks say of a pool's candidates: the same settings on other devices or for other shapes.
+
+Each earlier task is a *source*. Where it measured a candidate its result counts, elsewhere a Gaussian process on its
+results fills in. Sources are weighed by how well they order what this task has measured.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.schedule import Schedule
+from ..core.streams import stream
+from ..core.trial import Outcome, Timed
+from ..cost_model.dataset import Experience
+from ..cost_model.metrics import rank_correlation
+from .encoding import Encoding
+from .gaussian_process import Floats, GaussianProcess
+from .improvement import compressed
+from .pool import CandidatePool
+
+_LEAST = 8
+"""Sources with fewer valid results that mean something in the pool say nothing."""
+_SOURCES = 8
+"""So many sources with the most results are used."""
+_LEARN_FROM = 320
+"""Results of a source that its Gaussian process sees: half of them the fastest."""
+_BELIEF, _WORTH = 0.7, 6
+"""The rank correlation that a source is expected to have, and how many results this expectation is worth."""
+_LEAST_AGREEMENT = 0.2
+"""Sources that agree less are dropped."""
+
+
+class Transfer:
+    """``sources``: float32[sources, pool], the logarithm of seconds over the source's best, compressed as search
+    compresses its own (``improvement.compressed``)."""
+
+    def __init__(self, pool: CandidatePool, history: Sequence[Experience], seed: int) -> None:
+        encoding = Encoding.of(pool)
+        points = encoding.points(pool)
+        largest = sorted(history, key=lambda e: -len(e.results))[:_SOURCES]
+        found = [_source(pool, encoding, points, e.results, seed) for e in largest]
+        self.points = points
+        self.sources = np.array([s for s in found if s is not None], np.float32).reshape(-1, len(pool))
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def agreement(self, candidates: Sequence[int], z: Floats) -> Floats:
+        """float64[sources], the rank correlation with this task's ``z``, drawn towards what is expected at first."""
+        told = len(candidates)
+        found = [rank_correlation(source, z) for source in self.sources[:, list(candidates)]]
+        return np.array([(told * np.nan_to_num(r) + _WORTH * _BELIEF) / (told + _WORTH) for r in found])
+
+    def weights(self, candidates: Sequence[int], z: Floats) -> Floats:
+        """float64[sources] that add up to 1, or all 0 where no source agrees."""
+        agreement = self.agreement(candidates, z)
+        weight = np.where(agreement < _LEAST_AGREEMENT, 0.0, agreement**4)
+        return np.asarray(weight / max(weight.sum(), 1e-30))
+
+    def expected(self, candidates: Sequence[int], z: Floats) -> Floats:
+        """float64[pool]: the weighted mean of the sources, scaled to this task's results by least squares."""
+        mean = self.weights(candidates, z) @ self.sources
+        own = mean[list(candidates)]
+        if not len(own):
+            return np.asarray(mean)
+        spread = own.var() + 1e-9
+        slope = (np.mean((own - own.mean()) * (z - z.mean())) * len(own) + 4 * spread) / (spread * (len(own) + 4))
+        return np.asarray(np.clip(slope, 0.0, 1.5) * mean)
+
+    def cover(self, count: int) -> list[int]:
+        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen."""
+        speed = np.exp(-self.sources)
+        best = np.zeros(len(speed), np.float32)
+        chosen: list[int] = []
+        while len(chosen) < count and len(speed):
+            gain = np.maximum(speed, best[:, None]).mean(axis=0)
+            gain[chosen] = -1
+            chosen.append(int(gain.argmax()))
+            best = np.maximum(best, speed[:, chosen[-1]])
+        return list(dict.fromkeys(chosen))
+
+
+def _source(
+    pool: CandidatePool,
+    encoding: Encoding,
+    points: NDArray[np.float32],
+    results: Sequence[tuple[Schedule, Outcome]],
+    seed: int,
+) -> NDArray[np.float32] | None:
+    kept = [(s, p, o) for s, o in results if (p := encoding.point(s)) is not None]
+    seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, _, o in kept])
+    if np.count_nonzero(~np.isnan(seconds)) < _LEAST:
+        return None
+    z = compressed(np.log(np.where(np.isnan(seconds), np.nanmax(seconds), seconds)))
+    places = [pool.candidate_of(s) for s, _, _ in kept]
+    found = np.full(len(pool), np.nan, np.float32)
+    inside = [n for n, place in enumerate(places) if place is not None]
+    found[[places[n] for n in inside]] = z[inside]
+    if np.isnan(found).any():
+        found = np.where(np.isnan(found), _filled(points, np.array([p for _, p, _ in kept]), z, seed), found)
+    return found
+
+
+def _filled(points: NDArray[np.float32], known: NDArray[np.float32], z: Floats, seed: int) -> NDArray[np.float32]:
+    """float32[pool]: what a Gaussian process expects after some of the results ``z`` of the points ``known``."""
+    order = np.argsort(z, kind="stable")
+    rest = stream(seed, "transfer").permutation(order[_LEARN_FROM // 2 :])
+    rows = np.concatenate([order[: _LEARN_FROM // 2], rest[: _LEARN_FROM // 2]])
+    middle, spread = z[rows].mean(), max(z[rows].std(), 1e-3)
+    values = (z[rows] - middle) / spread
+    process = GaussianProcess(np.concatenate([points, known[rows]]))
+    at = len(points) + np.arange(len(rows))
+    few = stream(seed, "lengths").permutation(len(rows))[:96]
+    process.learn(at[few], values[few], at)
+    return np.asarray(process.posterior(values)[0][: len(points)] * spread + middle, np.float32)

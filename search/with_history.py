@@ -1,0 +1,34 @@
+"""Any strategy with history: it first measures what earlier tasks hold best, and goes on from there."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from .seen import Seen
+from .strategy import Observation, Problem, Strategy
+from .transfer import Transfer
+
+_FIRST = 8
+"""How many candidates come from earlier tasks."""
+
+
+def with_history(make: Callable[[Problem], Strategy]) -> Callable[[Problem], Strategy]:
+    """A strategy that itself knows nothing of history, begun with the candidates that are the best of earlier tasks."""
+
+    def made(problem: Problem) -> Strategy:
+        return _Begun(problem, make(problem)) if problem.history else make(problem)
+
+    return made
+
+
+class _Begun:
+    def __init__(self, problem: Problem, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._seen = Seen(problem.pool)
+        self._first = Transfer(problem.pool, problem.history, problem.seed).cover(_FIRST)
+
+    def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
+        chosen = self._seen.fresh(self._first, count, pending)
+        return chosen + self._strategy.ask(count - len(chosen), [*pending, *chosen])
+
+    def tell(self, observations: Sequence[Observation]) -> None:
+        self._seen.add(observations)
+        self._strategy.tell(observations)
