@@ -85,19 +85,28 @@ def _lock_task(connection: Connection, new: NewTrial) -> RowMapping:
     return row if row is not None else load_task(connection, number_of_job(connection, new.job_id), new.task)
 
 
-def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
+def trial_events(new: NewTrial, flops: int) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
+    """Return what the events of a trial say beside its record id: that it was recorded, and where it has a time, that
+    it is the best of its task."""
     outcome = new.trial.outcome
     about: dict[str, object] = {
         "task": new.task,
         "sequence": new.sequence,
-        "record_id": record_id,
         "elapsed_seconds": new.elapsed_seconds,
         "device_seconds": new.trial.clocks.check + new.trial.clocks.time,
     }
-    told: list[tuple[str, Mapping[str, object]]] = [("trial", {**about, **_outcome_data(outcome, flops)})]
-    if best and isinstance(outcome, Timed):
-        data = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
-        told.append(("best", {**about, **data, "schedule": new.trial.schedule.to_json()}))
+    recorded = {**about, **_outcome_data(outcome, flops)}
+    if not isinstance(outcome, Timed):
+        return recorded, None
+    data = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
+    return recorded, {**about, **data, "schedule": new.trial.schedule.to_json()}
+
+
+def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
+    recorded, ahead = trial_events(new, flops)
+    told: list[tuple[str, Mapping[str, object]]] = [("trial", {"record_id": record_id, **recorded})]
+    if best and ahead is not None:
+        told.append(("best", {"record_id": record_id, **ahead}))
     add_events(connection, number, told)
 
 

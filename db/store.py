@@ -27,6 +27,7 @@ from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .leases import guard_task
 from .models import insert_model, newest_model
+from .record_statement import RecordStatement
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
 from .rows import (
@@ -69,6 +70,7 @@ class RecordStore:
         self.releases = ReleaseStore(self.database)
         self.analysis = AnalysisStore(self.database)
         self.dashboard = DashboardStore(self.database)
+        self._statement = None if self.database.embedded else RecordStatement(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)
@@ -86,6 +88,8 @@ class RecordStore:
 
     def close(self) -> None:
         """Close every connection. Another process may open an embedded database then."""
+        if self._statement is not None:
+            self._statement.close()
         self.database.close()
 
     @property
@@ -256,6 +260,10 @@ class RecordStore:
 
         Raises Conflict when the trial is there already or leaves a gap in the sequence, and LeaseLost.
         """
+        if self._statement is not None and lease is not None:
+            recorded = self._statement.record(new, lease)
+            if recorded is not None:
+                return recorded
         with self.database.writing() as connection:
             return record_trial(connection, new, lease=lease)
 
