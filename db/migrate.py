@@ -45,7 +45,7 @@ def check(database: Database) -> None:
 def upgrade(database: Database, to: str = "head") -> tuple[str | None, str]:
     """Run the missing migrations in one transaction, and fill what follows from other tables; return the migrations
     (before, after). Raises StoreError for a newer database."""
-    with database.writing() as connection:
+    with database.writing(unlimited=True) as connection:
         before = current(connection)
         _refuse_newer(database, before)
         if before != head():

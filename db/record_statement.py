@@ -22,13 +22,12 @@ from typing import Any
 
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError
 
 from ..core.fleet import Lease, Wanted
 from ..core.record import MeasuredOn
 from ..core.trial import Timed
 from .best import answer_json
-from .driver_errors import translated
+from .driver_errors import driven
 from .encode import now
 from .engine import Database
 from .leases import TASK, task_in
@@ -212,14 +211,13 @@ class RecordStatement:
         return self._on[1:]
 
     def _execute(self, statement: str, parameters: Mapping[str, object]) -> Any:
-        """Return the only row that a statement yields, or None."""
-        with translated(self._database.url):
-            connection = self._open()
-            try:
-                return connection.execute(statement, parameters, prepare=True).fetchone()
-            except connection.Error as error:
-                self._drop()
-                raise DBAPIError.instance(statement, None, error, connection.Error) from error
+        """Return the only row that a statement yields, or None. After an error the connection is given up."""
+        try:
+            with driven(self._database.url, self._database.driver_error):
+                return self._open().execute(statement, parameters, prepare=True).fetchone()
+        except BaseException:
+            self._drop()
+            raise
 
     def _open(self) -> Any:
         """Return the connection. One on which the server has said something unasked is given up: mostly that it was
@@ -227,13 +225,9 @@ class RecordStatement:
         if self._connection is not None and (self._connection.closed or _has_news(self._connection.fileno())):
             self._drop()
         if self._connection is None:
-            pooled = self._database.engine.raw_connection()
-            connection: Any = pooled.driver_connection
-            pooled.detach()  # it is no longer the pool's to close
-            connection.autocommit = True
+            self._connection = self._database.own_connection()
             for setting in SETTINGS:
-                connection.execute(f"SET {setting}")
-            self._connection = connection
+                self._connection.execute(f"SET {setting}")
         return self._connection
 
     def _drop(self) -> None:

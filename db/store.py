@@ -1,6 +1,6 @@
 """The results database: every use is one method, and every method is one transaction."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +18,7 @@ from .admission import admit_job
 from .analysis_store import AnalysisStore
 from .best import find_any, find_exact
 from .catalog import keep_device, load_devices, load_measured, load_workload
+from .commit_listener import CommitListener
 from .dashboard_store import DashboardStore
 from .driver_errors import DuplicateKey
 from .encode import now
@@ -113,6 +114,10 @@ class RecordStore:
         until somebody stops it."""
         if self.database.lock is not None:
             self.database.lock.announce(url, lasting=lasting)
+
+    def listener(self, heard: Callable[[bool], None]) -> CommitListener:
+        """Begin to listen to the commits of other processes, of a server's database."""
+        return CommitListener(self.database, heard)
 
     def ping(self) -> None:
         """Raises StoreError unless the database answers and stands at our migration."""
