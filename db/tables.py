@@ -111,6 +111,12 @@ jobs = Table(
         postgresql_where=text("model IS NOT NULL"),
     ),
     Index(
+        "ix_jobs_finished_at",
+        "finished_at",
+        sqlite_where=text("finished_at IS NOT NULL"),
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
         "ix_jobs_deadline",
         "deadline",
         sqlite_where=text("deadline IS NOT NULL"),
@@ -442,4 +448,8 @@ idempotency_keys = Table(
     Column("body_sha256", KEY, nullable=False),
     Column("job", ForeignKey("jobs.number"), nullable=False),
     Column("created_at", TIME, nullable=False),
+    Index(None, "created_at"),
 )
+
+# programs whose newest migration is one of these may use the database, though it stands at a later one
+compatible_programs = Table("compatible_programs", metadata, Column("migration", String(32), primary_key=True))
