@@ -37,16 +37,17 @@ _TASK = (
 
 
 def record_trial(
-    connection: Connection, new: NewTrial, *, with_events: bool = True, lease: Lease | None = None
+    connection: Connection, new: NewTrial, *, imported: bool = False, lease: Lease | None = None
 ) -> StoredTrial:
-    """Store a trial inside the caller's transaction. The holder of a lease on the task is charged for the trial.
+    """Store a trial inside the caller's transaction. The holder of a lease on the task is charged for the trial. One
+    that is ``imported`` makes no events, and trials before it may be missing: they were deleted (``retention``).
 
     Raises NotFound, Conflict when the trial is there already or would leave a gap in the sequence, and LeaseLost.
     """
     guard_task(connection, lease, new.job_id, new.task)
     task = _lock_task(connection, new)
     number = task["job"]
-    if task["trials"] != new.sequence:
+    if task["trials"] != new.sequence and not (imported and task["trials"] < new.sequence):
         raise Conflict(f"trial {new.sequence} of task {new.task} given, {task['trials']} is next", field="sequence")
     record_id = insert_trial(connection, number, task["workload"], new, task["device_id"], task["toolchain_id"])
     outcome = new.trial.outcome
@@ -64,7 +65,7 @@ def record_trial(
     update_task(connection, number, new.task, **counters)
     wanted = Wanted.GO if lease is None else wanted_of(connection, [lease])
     job = touch_job(connection, new.job_id)
-    if with_events:
+    if not imported:
         _add_events(connection, number, new, record_id, task["flops"], best)
     if lease is not None:
         charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))

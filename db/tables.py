@@ -322,6 +322,8 @@ for _name, _place in (("ix_trials_failed", ("job", "task")), ("ix_trials_failed_
     Index(_name, *_failed, sqlite_where=FAILED, postgresql_where=FAILED)
 BY_UNIT = text("unit IS NOT NULL")
 Index("ix_trials_unit", trials.c.unit, trials.c.id, sqlite_where=BY_UNIT, postgresql_where=BY_UNIT)
+ADOPTED = text("adopted_from IS NOT NULL")
+Index("ix_trials_adopted_from", trials.c.adopted_from, sqlite_where=ADOPTED, postgresql_where=ADOPTED)
 
 measured_on = Table(
     "measured_on",

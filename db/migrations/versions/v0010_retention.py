@@ -10,6 +10,7 @@ lives_with_before = False
 INDEXES = (
     ("ix_jobs_finished_at", "jobs", ("finished_at",), "finished_at IS NOT NULL"),
     ("ix_idempotency_keys_created_at", "idempotency_keys", ("created_at",), None),
+    ("ix_trials_adopted_from", "trials", ("adopted_from",), "adopted_from IS NOT NULL"),
 )
 online = tuple(
     f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {table} ({', '.join(columns)})"
