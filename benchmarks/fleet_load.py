@@ -6,7 +6,8 @@
 - claims: ``--set queued=N`` (10000) tasks of four tenants are ready. ``--set claims=N`` (300) of them are claimed,
   looked after and finished. Database time is what PostgreSQL counts as ``active_time`` (``pg_stat_database``).
 - records: ``--set workers=N`` (16) processes, each with a leased task, record trials for ``--set seconds=N`` (10):
-  tasks of one job, whose row they all change, and tasks of jobs of their own.
+  tasks of one job, whose row they all change, and tasks of jobs of their own. The processor time of a record, of the
+  worker and of PostgreSQL, says most where the machine does other things too.
 - ray: one trial at a time of one schedule, by turns through a local executor and through Ray (``ray start --head``), on
   this processor; ``--trials N`` (60) each. The overhead is what a trial takes beside compiling, checking and timing.
 """
@@ -28,7 +29,7 @@ from tilewright.search.pool import CandidatePool
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 from tilewright.tests.db.fleets import LONG, gpus, migrated, submit, trial
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer, server
 from tilewright.tests.service.killing import free_port
 from tilewright.tests.service.ray_head import RayHead
 from tilewright.workers.child_environment import ray_variables
@@ -104,13 +105,18 @@ def _records(options: Options, jobs: int | None) -> Mapping[str, object]:
             for number in range(jobs or workers):
                 submit(store, f"j{number}", workers // (jobs or workers), trials=1_000_000)
         context = multiprocessing.get_context("spawn")
-        ready, answers = context.Barrier(workers), context.Queue()
+        ready, answers = context.Barrier(workers + 1), context.Queue()
         processes = [context.Process(target=_record, args=(url, n, seconds, ready, answers)) for n in range(workers)]
         for process in processes:
             process.start()
-        found = [answers.get(timeout=CONNECT_SECONDS + 2 * seconds) for _ in processes]
+        ready.wait(CONNECT_SECONDS)
+        before = _server_cpu(postgres)
+        took = [answers.get(timeout=CONNECT_SECONDS + 2 * seconds) for _ in processes]
+        server_cpu = _server_cpu(postgres) - before
+        ready.wait(CONNECT_SECONDS)
         for process in processes:
             process.join()
+        found = [times for times, _ in took]
         with RecordStore(url) as store:
             kept = sum(task.trials for job in store.jobs(limit=workers) for task in job.tasks)
     times = sorted(one for each in found for one in each)
@@ -122,6 +128,8 @@ def _records(options: Options, jobs: int | None) -> Mapping[str, object]:
         "workers": workers,
         "p50_ms": 1e3 * median(times),
         "p99_ms": 1e3 * quantiles(times, n=100)[98],
+        "worker_cpu_ms": 1e3 * sum(cpu for _, cpu in took) / len(times),
+        "server_cpu_ms": 1e3 * server_cpu / len(times),
         "passed": rate >= RECORDS_PER_SECOND and kept == len(times),
     }
 
@@ -129,19 +137,26 @@ def _records(options: Options, jobs: int | None) -> Mapping[str, object]:
 def _record(
     url: str, number: int, seconds: float, ready: "multiprocessing.synchronize.Barrier", answers: object
 ) -> None:
-    """Record trials of one task; answer how long each took."""
+    """Record trials of one task; answer how long each took, and the processor time of all."""
     times: list[float] = []
     with RecordStore(url) as store:
         held = store.fleet.claim_task(("cuda",), "local", f"o{number}", units=[], seconds=LONG)
         while held is None:  # all others looked at the same task
             held = store.fleet.claim_task(("cuda",), "local", f"o{number}", units=[], seconds=LONG)
         ready.wait(CONNECT_SECONDS)
-        end = time.monotonic() + seconds
+        end, cpu = time.monotonic() + seconds, time.process_time()
         while (began := time.monotonic()) < end:
             made = trial(held.job_id, held.task, len(times), 1e-6 / (1 + len(times) % 100))
             store.add_trial(made, lease=held.lease)
             times.append(time.monotonic() - began)
-    answers.put(times)  # type: ignore[attr-defined]
+        answers.put((times, time.process_time() - cpu))  # type: ignore[attr-defined]
+        ready.wait(CONNECT_SECONDS)  # the server's process for this connection is asked for its time first
+
+
+def _server_cpu(postgres: PostgresServer) -> float:
+    """The processor time of the server's processes."""
+    times = [process.cpu_times() for process in postgres.processes()]
+    return sum(used.user + used.system for used in times)
 
 
 def _ray(options: Options) -> Mapping[str, object]:

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
-from ..core.trial import Evidence, Timed
+from ..core.trial import Evidence, Timed, Trial
 from .rows import AnswerRow
 from .tables import best_records, devices, jobs, measured_on, toolchains, trials, workloads
 from .trials import FULL, trial_of
@@ -108,27 +108,29 @@ def find_any(connection: Connection, workload_keys: Sequence[str], tenant: str |
 
 def answer_of(row: RowMapping) -> str:
     """Return a row of ``trials.FULL`` with a time as the JSON object that look-ups answer with."""
-    trial = trial_of(row)
+    return f'{{"record_id":{row["id"]},{answer_json(row, trial_of(row), row["flops"], row["created_at"])[1:]}'
+
+
+def answer_json(identity: Mapping[Any, Any], trial: Trial, flops: int, created_at: str) -> str:
+    """Return what look-ups answer with, without the record's id. ``identity`` has the members that ``_ANSWERED``
+    names."""
     outcome = trial.outcome
     assert isinstance(outcome, Timed)
     seconds = outcome.seconds
     data = {
-        "record_id": row["id"],
-        "job_id": row["job_id"],
-        "workload_key": row["workload_key"],
-        "device_key": row["device_key"],
-        "device_name": row["device_name"],
-        "toolchain_key": row["toolchain_key"],
-        "profile": row["profile"],
+        **{name: identity[name] for name in _ANSWERED},
         "schedule": trial.schedule.to_json(),
         "seconds": seconds,
         "spread": outcome.spread,
         "samples": outcome.final_samples or outcome.samples,
-        "gflops": row["flops"] / seconds / 1e9 if row["flops"] else None,
+        "gflops": flops / seconds / 1e9 if flops else None,
         "evidence": {"oracle": ORACLE, **_evidence(trial.evidence)},
-        "created_at": row["created_at"],
+        "created_at": created_at,
     }
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+_ANSWERED = ("job_id", "workload_key", "device_key", "device_name", "toolchain_key", "profile")
 
 
 def _evidence(evidence: Evidence) -> dict[str, object]:

@@ -31,6 +31,7 @@ POSTGRES = {
     "42501": "this user lacks the permission",
     "25006": "it is read-only",
     "53300": "it has too many connections",
+    "57014": "it took too long, and was given up",
     "57P": "it is shutting down or starting up",
 }
 """What prefixes of PostgreSQL's SQLSTATE mean to a person."""
@@ -65,6 +66,17 @@ def translated(url: URL) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(f"{display_name(url)}: the disk is full") from error
         raise
+
+
+@contextmanager
+def driven(url: URL, error_class: type[BaseException]) -> Iterator[None]:
+    """Do as ``translated`` does, also for errors of the driver that did not come through SQLAlchemy; ``error_class`` is
+    the driver's class of these."""
+    with translated(url):
+        try:
+            yield
+        except error_class as error:
+            raise DBAPIError.instance("", None, error, error_class) from error  # type: ignore[arg-type]
 
 
 def explain(url: URL, error: DBAPIError) -> StoreError:

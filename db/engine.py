@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -23,6 +24,8 @@ first in ms). By default that takes many minutes, for which a request or a worke
 IDLE_IN_TRANSACTION_SECONDS = 5
 """PostgreSQL ends the session of a process that stops for so long inside a transaction. Its locks would keep others
 from ending its leases."""
+STATEMENT_SECONDS = 60
+"""PostgreSQL gives a statement up after so long, unless the transaction is ``writing(unlimited=True)``."""
 
 
 def parse_url(text: str) -> URL:
@@ -97,13 +100,29 @@ class Database:
             yield kept
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
-        """Give a connection inside a transaction, which is stored as a whole or not at all. Raises StoreError, and
-        StorageFull when there is no room."""
+    def writing(self, *, unlimited: bool = False) -> Iterator[Connection]:
+        """Give a connection inside a transaction, which is stored as a whole or not at all. With ``unlimited``, its
+        statements may take as long as they want. Raises StoreError, and StorageFull when there is no room."""
         with self._writer(), translated(self.url), self.engine.connect() as connection:
             connection = connection.execution_options(**{WRITING: True})
             with connection.begin():
+                if unlimited and not self.embedded:
+                    connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
                 yield connection
+
+    @property
+    def driver_error(self) -> type[BaseException]:
+        """The class of what the driver raises."""
+        return self.engine.dialect.loaded_dbapi.Error
+
+    def own_connection(self) -> Any:
+        """Return a connection of psycopg to PostgreSQL that is not the pool's, without a transaction around its
+        statements. The caller closes it, and turns what it raises into errors of ours (``driver_errors.driven``)."""
+        pooled = self.engine.raw_connection()
+        connection: Any = pooled.driver_connection
+        pooled.detach()
+        connection.autocommit = True
+        return connection
 
     @contextmanager
     def _writer(self) -> Iterator[None]:
@@ -142,6 +161,7 @@ def _engine(url: URL, embedded: bool) -> Engine:
     given = url.query.get("options", "")
     options = [given] if isinstance(given, str) else list(given)
     options.append(f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_SECONDS}s")
+    options.append(f"-c statement_timeout={STATEMENT_SECONDS}s")
     arguments = {"connect_timeout": 3, **SILENT_LINK, "options": " ".join(filter(None, options))}
     return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args=arguments)
 

@@ -251,7 +251,7 @@ class JsonLinesImporter:
         on = MeasuredOn(self.devices[device], self.toolchains[toolchain], profile)
         elapsed = number_in(data, "elapsed_seconds")
         new = NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data), unit, host)
-        record_trial(self.connection, new, with_events=False)
+        record_trial(self.connection, new, imported=True)
         self.added += 1
 
     def _trials(self, job_id: str, task: int) -> int:

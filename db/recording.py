@@ -37,16 +37,17 @@ _TASK = (
 
 
 def record_trial(
-    connection: Connection, new: NewTrial, *, with_events: bool = True, lease: Lease | None = None
+    connection: Connection, new: NewTrial, *, imported: bool = False, lease: Lease | None = None
 ) -> StoredTrial:
-    """Store a trial inside the caller's transaction. The holder of a lease on the task is charged for the trial.
+    """Store a trial inside the caller's transaction. The holder of a lease on the task is charged for the trial. One
+    that is ``imported`` makes no events, and trials before it may be missing: they were deleted (``retention``).
 
     Raises NotFound, Conflict when the trial is there already or would leave a gap in the sequence, and LeaseLost.
     """
     guard_task(connection, lease, new.job_id, new.task)
     task = _lock_task(connection, new)
     number = task["job"]
-    if task["trials"] != new.sequence:
+    if task["trials"] != new.sequence and not (imported and task["trials"] < new.sequence):
         raise Conflict(f"trial {new.sequence} of task {new.task} given, {task['trials']} is next", field="sequence")
     record_id = insert_trial(connection, number, task["workload"], new, task["device_id"], task["toolchain_id"])
     outcome = new.trial.outcome
@@ -64,7 +65,7 @@ def record_trial(
     update_task(connection, number, new.task, **counters)
     wanted = Wanted.GO if lease is None else wanted_of(connection, [lease])
     job = touch_job(connection, new.job_id)
-    if with_events:
+    if not imported:
         _add_events(connection, number, new, record_id, task["flops"], best)
     if lease is not None:
         charge(connection, job["tenant"], sum(dataclasses.astuple(new.trial.clocks)))
@@ -85,19 +86,28 @@ def _lock_task(connection: Connection, new: NewTrial) -> RowMapping:
     return row if row is not None else load_task(connection, number_of_job(connection, new.job_id), new.task)
 
 
-def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
+def trial_events(new: NewTrial, flops: int) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
+    """Return what the events of a trial say beside its record id: that it was recorded, and where it has a time, that
+    it is the best of its task."""
     outcome = new.trial.outcome
     about: dict[str, object] = {
         "task": new.task,
         "sequence": new.sequence,
-        "record_id": record_id,
         "elapsed_seconds": new.elapsed_seconds,
         "device_seconds": new.trial.clocks.check + new.trial.clocks.time,
     }
-    told: list[tuple[str, Mapping[str, object]]] = [("trial", {**about, **_outcome_data(outcome, flops)})]
-    if best and isinstance(outcome, Timed):
-        data = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
-        told.append(("best", {**about, **data, "schedule": new.trial.schedule.to_json()}))
+    recorded = {**about, **_outcome_data(outcome, flops)}
+    if not isinstance(outcome, Timed):
+        return recorded, None
+    data = {"seconds": outcome.seconds, "gflops": gflops(flops, outcome.seconds)}
+    return recorded, {**about, **data, "schedule": new.trial.schedule.to_json()}
+
+
+def _add_events(connection: Connection, number: int, new: NewTrial, record_id: int, flops: int, best: bool) -> None:
+    recorded, ahead = trial_events(new, flops)
+    told: list[tuple[str, Mapping[str, object]]] = [("trial", {"record_id": record_id, **recorded})]
+    if best and ahead is not None:
+        told.append(("best", {"record_id": record_id, **ahead}))
     add_events(connection, number, told)
 
 

@@ -1,6 +1,6 @@
 """The results database: every use is one method, and every method is one transaction."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,6 +18,7 @@ from .admission import admit_job
 from .analysis_store import AnalysisStore
 from .best import find_any, find_exact
 from .catalog import keep_device, load_devices, load_measured, load_workload, sees_workload
+from .commit_listener import CommitListener
 from .dashboard_store import DashboardStore
 from .driver_errors import DuplicateKey
 from .encode import now
@@ -29,6 +30,7 @@ from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .key_store import KeyStore
 from .leases import guard_task
 from .models import insert_model, newest_model
+from .record_statement import RecordStatement
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
 from .rows import (
@@ -74,6 +76,7 @@ class RecordStore:
         self.analysis = AnalysisStore(self.database)
         self.dashboard = DashboardStore(self.database)
         self.keys = KeyStore(self.database)
+        self._statement = None if self.database.embedded else RecordStatement(self.database)
         try:
             if self.database.embedded:
                 migrate.upgrade(self.database)
@@ -91,6 +94,8 @@ class RecordStore:
 
     def close(self) -> None:
         """Close every connection. Another process may open an embedded database then."""
+        if self._statement is not None:
+            self._statement.close()
         self.database.close()
 
     @property
@@ -114,6 +119,10 @@ class RecordStore:
         until somebody stops it."""
         if self.database.lock is not None:
             self.database.lock.announce(url, lasting=lasting)
+
+    def listener(self, heard: Callable[[bool], None]) -> CommitListener:
+        """Begin to listen to the commits of other processes, of a server's database."""
+        return CommitListener(self.database, heard)
 
     def ping(self) -> None:
         """Raises StoreError unless the database answers and stands at our migration."""
@@ -274,6 +283,10 @@ class RecordStore:
 
         Raises Conflict when the trial is there already or leaves a gap in the sequence, and LeaseLost.
         """
+        if self._statement is not None and lease is not None:
+            recorded = self._statement.record(new, lease)
+            if recorded is not None:
+                return recorded
         with self.database.writing() as connection:
             return record_trial(connection, new, lease=lease)
 

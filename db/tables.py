@@ -116,6 +116,12 @@ jobs = Table(
         postgresql_where=text("model IS NOT NULL"),
     ),
     Index(
+        "ix_jobs_finished_at",
+        "finished_at",
+        sqlite_where=text("finished_at IS NOT NULL"),
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
         "ix_jobs_deadline",
         "deadline",
         sqlite_where=text("deadline IS NOT NULL"),
@@ -321,6 +327,8 @@ for _name, _place in (("ix_trials_failed", ("job", "task")), ("ix_trials_failed_
     Index(_name, *_failed, sqlite_where=FAILED, postgresql_where=FAILED)
 BY_UNIT = text("unit IS NOT NULL")
 Index("ix_trials_unit", trials.c.unit, trials.c.id, sqlite_where=BY_UNIT, postgresql_where=BY_UNIT)
+ADOPTED = text("adopted_from IS NOT NULL")
+Index("ix_trials_adopted_from", trials.c.adopted_from, sqlite_where=ADOPTED, postgresql_where=ADOPTED)
 
 measured_on = Table(
     "measured_on",
@@ -451,6 +459,7 @@ idempotency_keys = Table(
     Column("body_sha256", KEY, nullable=False),
     Column("job", ForeignKey("jobs.number"), nullable=False),
     Column("created_at", TIME, nullable=False),
+    Index(None, "created_at"),
 )
 
 # what programs and people show to the service: keys, and sessions of browsers, whose secrets it does not keep
@@ -486,3 +495,5 @@ audit_entries = Table(
     Column("status", Integer, nullable=False),
     Column("request_id", String(64), nullable=False),
 )
+# programs whose newest migration is one of these may use the database, though it stands at a later one
+compatible_programs = Table("compatible_programs", metadata, Column("migration", String(32), primary_key=True))

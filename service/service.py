@@ -60,8 +60,6 @@ from .views import (
     TrialView,
 )
 
-POLL_SECONDS = 0.3
-"""How often to look for what other processes wrote, where there can be other processes."""
 FENCE_SECONDS = 0.7
 """After so long a worker that has not stopped its cancelled task is fenced off."""
 RECENT_JOBS = 100
@@ -84,8 +82,8 @@ class Service:
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
         self.releases = Releases(store.releases, sketches, settings)
         """The use cases of releases and channels."""
-        poll_seconds = None if store.embedded else POLL_SECONDS
-        self._notifier = CommitNotifier(poll_seconds)
+        self._task_workers: TaskWorkerPool | None = None
+        self._notifier = CommitNotifier(store, self._look_for_tasks)
         self.fleet = Fleet(store.fleet, self._changed)
         """The use cases of units, the queue and tenants."""
         self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
@@ -96,14 +94,13 @@ class Service:
         """The use cases that look at many jobs at once."""
         self.dashboard = Dashboard(store, self.fleet, self.jobs)
         """The figures of the dashboard."""
-        self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
                 settings.model_copy(
                     update={"token": None, "release_key": None, "oidc_client_secret": None}
                 ),  # workers speak to the database, never to the API
                 store,
-                poll_seconds=POLL_SECONDS,
+                poll_seconds=self._notifier.poll_seconds,
                 on_commit=self._notifier.notify,
                 on_trial=self.metrics_registry.trial,
             )
@@ -136,6 +133,7 @@ class Service:
             self._task_workers.close()
         if self._reaper is not None:
             self._reaper.close()
+        self._notifier.stop()
         self._store.close()
 
     def interrupt(self) -> None:
@@ -454,7 +452,10 @@ class Service:
         return self._task_workers is None or self._task_workers.alive
 
     def _changed(self) -> None:
-        self._notifier.notify()
+        self._notifier.notify(tasks=True)
+        self._look_for_tasks()
+
+    def _look_for_tasks(self) -> None:
         if self._task_workers is not None:
             self._task_workers.wake()
 

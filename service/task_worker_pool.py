@@ -35,6 +35,8 @@ SILENT_LEASES = 1.5
 """A worker that has said nothing for the time of so many leases is killed."""
 START_SECONDS = 120.0
 """A worker may take so long until it says something for the first time."""
+FOUND_SECONDS = 0.3
+"""The thread does other things after so long, while the units are not known yet."""
 LOOKS_FOR_A_LEASE = 5
 """In the time that a lease lasts, leases that ran out are looked for so often."""
 PROCESSES = 3
@@ -54,7 +56,7 @@ class TaskWorkerPool:
         settings: Settings,
         store: RecordStore,
         *,
-        poll_seconds: float,
+        poll_seconds: Callable[[], float],
         on_commit: Callable[[], None],
         on_trial: Callable[[Trial], None],
     ) -> None:
@@ -97,13 +99,13 @@ class TaskWorkerPool:
             while not self._closing.is_set():
                 self._wake.clear()
                 try:
-                    self._monitor.found.wait(self._poll_seconds)
+                    self._monitor.found.wait(FOUND_SECONDS)
                     if expire:
                         self._store.fleet.end_all_leases()
                         expire = False
                     self._step()
                     backoff = 0.5
-                    self._wake.wait(self._poll_seconds)
+                    self._wake.wait(min(self._poll_seconds(), self._settings.lease_seconds / LOOKS_FOR_A_LEASE))
                 except StoreError as error:
                     log.error("tasks wait", error=error.message, seconds=backoff)
                     self._closing.wait(backoff)

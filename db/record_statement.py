@@ -1,0 +1,251 @@
+"""Records a trial on PostgreSQL in one statement, which is one round trip and one commit.
+
+``recording`` says what belongs together; this does the same where nothing is unusual:
+
+    held ─▶ ticket ─▶ task ─▶ trial, best ─▶ job ─▶ told, charged
+    lease   record id  counters  rows        version  events, tenant's time
+
+Each part reads what the part before it returns, so that locks are taken in the order that ``leases`` asks for, and
+nothing is written unless all is: without the lease, with a gap in the sequence, or where a device is new, ``held`` or
+``task`` is empty. The caller then takes the general way, which says why or adds what is missing.
+
+The statement has a connection of its own, where it is planned once. Event ids come from a sequence that is asked while
+the job's row is locked, so that they grow in the order of commits.
+"""
+
+import dataclasses
+import json
+import select
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Table
+from sqlalchemy.dialects import postgresql
+
+from ..core.fleet import Lease, Wanted
+from ..core.record import MeasuredOn
+from ..core.trial import Timed
+from .best import answer_json
+from .driver_errors import driven
+from .encode import now
+from .engine import Database
+from .leases import TASK, task_in
+from .recording import trial_events
+from .rows import NewTrial, StoredTrial
+from .tables import trials
+from .trials import columns_of
+from .wanted import PATIENCE_SECONDS, SLICE_SECONDS, wanted_in, wanted_of
+
+SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "jit = off")
+"""Of the statement's connection. Each part finds its row by an index, also while the tables are small. Where there is
+no index, a plan without sequential scans seems so expensive that it would be compiled each time."""
+KNOWN_TASKS = 64
+"""So many tasks are remembered with their workload."""
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+_OF_TASK = """
+SELECT workloads.key, workloads.flops FROM tasks JOIN jobs ON jobs.number = tasks.job
+JOIN workloads ON workloads.id = tasks.workload WHERE jobs.id = %(job_id)s AND tasks.position = %(position)s"""
+_RESOLVED = {"id": "task.id", "job": "task.job", "workload": "task.workload", "device": "task.device"}
+_RESOLVED["toolchain"] = "task.toolchain"
+
+
+def _given(table: Table, name: str) -> str:
+    return f"CAST(%({name})s AS {table.c[name].type.compile(dialect=_DIALECT)})"
+
+
+def _inserted() -> str:
+    names = [column.name for column in trials.columns if column.name != "adopted_from"]
+    values = ", ".join(_RESOLVED.get(name) or _given(trials, name) for name in names)
+    return f"INSERT INTO trials ({', '.join(names)}) SELECT {values} FROM task"
+
+
+_RANK, _SKETCH, _VERSION, _KEY = (
+    _given(trials, name) for name in ("rank_seconds", "sketch", "sketch_version", "schedule_key")
+)
+_IDENTITY = f"""b.workload_key = task.workload_key AND b.measured_on = task.measured_on
+      AND b.sketch = {_SKETCH} AND b.sketch_version = {_VERSION}"""
+_RECORD = f"""
+WITH held AS MATERIALIZED (
+  SELECT fence FROM leases WHERE kind = '{TASK}' AND subject = %(subject)s AND fence = %(fence)s AND until > {_CLOCK}
+  FOR NO KEY UPDATE
+), ticket AS MATERIALIZED (
+  SELECT nextval('trials_id_seq') AS id, d.id AS device, t.id AS toolchain, m.id AS measured_on
+  FROM held CROSS JOIN devices AS d CROSS JOIN toolchains AS t LEFT JOIN measured_on AS m
+    ON m.device_key = %(device_key)s AND m.toolchain_key = %(toolchain_key)s AND m.profile = {_given(trials, "profile")}
+  WHERE d.key = %(device_key)s AND t.key = %(toolchain_key)s AND (m.id IS NOT NULL OR {_RANK} IS NULL)
+), task AS (
+  UPDATE tasks SET trials = tasks.trials + 1, losses = 0, device_seconds = tasks.device_seconds + %(device_seconds)s,
+    failures = CASE WHEN CAST(%(failure)s AS TEXT) IS NULL THEN tasks.failures ELSE CAST(
+      CAST(tasks.failures AS JSONB) || jsonb_build_object(CAST(%(failure)s AS TEXT),
+        COALESCE(CAST(tasks.failures ->> CAST(%(failure)s AS TEXT) AS INTEGER), 0) + 1) AS JSON) END,
+    best_trial = CASE WHEN {_RANK} < COALESCE(tasks.best_seconds, 'Infinity') THEN ticket.id ELSE tasks.best_trial END,
+    best_seconds = LEAST(tasks.best_seconds, {_RANK})
+  FROM ticket, jobs, workloads
+  WHERE jobs.id = %(job_id)s AND tasks.job = jobs.number AND tasks.position = %(task)s AND tasks.trials = %(sequence)s
+    AND workloads.id = tasks.workload AND workloads.key = %(workload_key)s
+  RETURNING ticket.id, ticket.device, ticket.toolchain, ticket.measured_on, tasks.job, tasks.workload,
+    workloads.key AS workload_key, tasks.best_trial IS NOT DISTINCT FROM ticket.id AS is_best,
+    tasks.tenant, tasks.executor, tasks.target
+), trial AS ({_inserted()}
+), best AS (
+  INSERT INTO best_records AS b
+    (workload_key, measured_on, sketch, sketch_version, record_id, rank_seconds, schedule_key, answer)
+  SELECT task.workload_key, task.measured_on, {_SKETCH}, {_VERSION}, task.id, {_RANK}, {_KEY},
+    '{{"record_id":' || task.id || CAST(%(answer)s AS TEXT)
+  FROM task WHERE {_RANK} IS NOT NULL AND NOT EXISTS (
+    SELECT FROM best_records AS b
+    WHERE {_IDENTITY} AND (b.rank_seconds, b.schedule_key, b.record_id) <= ({_RANK}, {_KEY}, task.id))
+  ON CONFLICT (workload_key, measured_on, sketch, sketch_version) DO UPDATE
+    SET record_id = excluded.record_id, rank_seconds = excluded.rank_seconds, schedule_key = excluded.schedule_key,
+      answer = excluded.answer
+    WHERE (excluded.rank_seconds, excluded.schedule_key, excluded.record_id)
+      < (b.rank_seconds, b.schedule_key, b.record_id)
+  RETURNING 1
+), job AS (
+  UPDATE jobs SET version = jobs.version + 1 FROM task
+  WHERE jobs.number = task.job AND (SELECT count(*) FROM best) >= 0
+  RETURNING jobs.number, jobs.state, jobs.paused, jobs.priority, jobs.tenant
+), told AS (
+  INSERT INTO events (job, kind, data, created_at)
+  SELECT job.number, about.kind, CAST('{{"record_id":' || task.id || about.data AS JSON), %(told_at)s
+  FROM job, task, (VALUES (1, 'trial', CAST(%(trial_event)s AS TEXT)), (2, 'best', CAST(%(best_event)s AS TEXT)))
+    AS about (place, kind, data)
+  WHERE about.place = 1 OR task.is_best ORDER BY about.place
+), charged AS (
+  UPDATE tenants SET virtual_seconds = tenants.virtual_seconds + %(spent)s / tenants.weight
+  FROM job WHERE tenants.name = job.tenant
+)
+SELECT task.id, job.state, job.paused OR attempts.fence IS NULL OR EXISTS (SELECT FROM units WHERE state <> 'ready')
+  OR (attempts.began_at <= {_CLOCK} - {SLICE_SECONDS} AND EXISTS (
+    SELECT FROM tasks AS w WHERE w.state = 'ready' AND w.tenant = task.tenant AND w.executor = task.executor
+      AND w.target = task.target AND w.priority > job.priority AND w.ready_since <= {_CLOCK} - {PATIENCE_SECONDS}))
+FROM task CROSS JOIN job LEFT JOIN attempts
+  ON attempts.job = task.job AND attempts.task = %(task)s AND attempts.fence = %(fence)s"""
+
+
+class RecordStatement:
+    """Thread-safe. For a database on PostgreSQL."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._tasks: dict[tuple[str, int], tuple[str, int]] = {}
+        self._on: tuple[MeasuredOn, str, str] | None = None
+
+    def close(self) -> None:
+        """Close the connection. The next trial opens another one."""
+        with self._lock:
+            self._drop()
+
+    def record(self, new: NewTrial, lease: Lease) -> StoredTrial | None:
+        """Store a trial of the task that is leased. None: nothing was written, and the general way has to be taken.
+        Raises StoreError, after which the trial may have been stored or not."""
+        outcome = new.trial.outcome
+        unusual = isinstance(outcome, Timed) and (outcome.final_samples or outcome.final_rank_seconds is not None)
+        if unusual or new.measured_on.device.measured or task_in(lease) != (new.job_id, new.task):
+            return None
+        with self._lock:
+            workload = self._workload_of(new)
+            if workload is None:
+                return None
+            row = self._execute(_RECORD, self._parameters(new, lease, *workload))
+        if row is None:
+            return None
+        record_id, state, look = row
+        wanted = wanted_in(state)
+        if look and wanted is Wanted.GO:
+            with self._database.reading() as connection:
+                wanted = wanted_of(connection, [lease])
+        return StoredTrial(record_id, state, wanted)
+
+    def _workload_of(self, new: NewTrial) -> tuple[str, int] | None:
+        """Return the key and the operations of a task's workload, which never change."""
+        place = (new.job_id, new.task)
+        found = self._tasks.get(place)
+        if found is None:
+            found = self._execute(_OF_TASK, {"job_id": new.job_id, "position": new.task})
+            if found is None:
+                return None
+            if len(self._tasks) >= KNOWN_TASKS:
+                self._tasks.clear()
+            self._tasks[place] = found
+        return found
+
+    def _parameters(self, new: NewTrial, lease: Lease, workload_key: str, flops: int) -> dict[str, object]:
+        outcome, clocks = new.trial.outcome, new.trial.clocks
+        device_key, toolchain_key = self._keys_of(new.measured_on)
+        values = columns_of(new, 0, 0, 0, 0)
+        identity = {
+            "job_id": new.job_id,
+            "workload_key": workload_key,
+            "device_key": device_key,
+            "device_name": new.measured_on.device.name,
+            "toolchain_key": toolchain_key,
+            "profile": values["profile"],
+        }
+        timed = isinstance(outcome, Timed)
+        answer = answer_json(identity, new.trial, flops, str(values["created_at"])) if timed else None
+        trial_event, best_event = trial_events(new, flops)
+        return {
+            **{name: _stored(value) for name, value in values.items()},
+            **identity,
+            "subject": lease.subject,
+            "fence": lease.fence,
+            "device_seconds": clocks.check + clocks.time,
+            "spent": sum(dataclasses.astuple(clocks)),
+            "failure": None if timed else f"{outcome.stage.value}:{outcome.reason.value}",  # type: ignore[union-attr]
+            "answer": None if answer is None else _continued(answer),
+            "trial_event": _continued(json.dumps(trial_event)),
+            "best_event": None if best_event is None else _continued(json.dumps(best_event)),
+            "told_at": now(),
+        }
+
+    def _keys_of(self, on: MeasuredOn) -> tuple[str, str]:
+        """Return the keys of the device and the toolchain. A task has one of each, and hashing them takes a while."""
+        if self._on is None or self._on[0] is not on:
+            self._on = (on, on.device.key, on.toolchain.key)
+        return self._on[1:]
+
+    def _execute(self, statement: str, parameters: Mapping[str, object]) -> Any:
+        """Return the only row that a statement yields, or None. After an error the connection is given up."""
+        try:
+            with driven(self._database.url, self._database.driver_error):
+                return self._open().execute(statement, parameters, prepare=True).fetchone()
+        except BaseException:
+            self._drop()
+            raise
+
+    def _open(self) -> Any:
+        """Return the connection. One on which the server has said something unasked is given up: mostly that it was
+        shut down meanwhile."""
+        if self._connection is not None and (self._connection.closed or _has_news(self._connection.fileno())):
+            self._drop()
+        if self._connection is None:
+            self._connection = self._database.own_connection()
+            for setting in SETTINGS:
+                self._connection.execute(f"SET {setting}")
+        return self._connection
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _has_news(descriptor: int) -> bool:
+    polled = select.poll()
+    polled.register(descriptor, select.POLLIN)
+    return bool(polled.poll(0))
+
+
+def _stored(value: object) -> object:
+    return json.dumps(value) if isinstance(value, (dict, list)) else value
+
+
+def _continued(text: str) -> str:
+    """Return the text of a JSON object as it goes on after its first member."""
+    return f",{text[1:]}"
