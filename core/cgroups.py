@@ -35,7 +35,7 @@ class ControlGroups:
         """How many processors' time the groups may have; None: all."""
         found = []
         for folder in self._folders("cpu"):
-            quota, period = (_words(folder / "cpu.max") + ["", ""])[:2]
+            quota, period = [*_words(folder / "cpu.max"), "", ""][:2]
             if not quota:
                 quota, period = ("".join(_words(folder / f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
             if quota.isdigit() and period.isdigit() and int(quota) and int(period):

@@ -22,7 +22,8 @@ class BuilderSupervisor(ChildSupervisor):
             "builder": spec.settings.builder,
         }
         sandbox = Sandbox(memory_bytes=spec.settings.builder_memory_bytes)
-        super().__init__(setup, spec, environment=library_threads(1), sandbox=sandbox)
+        self._spec = spec
+        super().__init__(setup, spec.settings, environment=library_threads(1), sandbox=sandbox)
 
     def build(self, workload: Json, schedule: Json) -> BuildReport:
         """Build one schedule; ``workload`` and ``schedule`` are JSON.

@@ -43,7 +43,7 @@ class ChildSupervisor:
     def __init__(
         self,
         setup: Json,
-        spec: WorkerSpec,
+        settings: ExecutorSettings,
         *,
         environment: Mapping[str, str],
         descriptors: tuple[int, ...] = (),
@@ -51,8 +51,8 @@ class ChildSupervisor:
     ) -> None:
         self._setup = Frame(setup if sandbox is None else {**setup, "sandbox": sandbox.to_json()})
         self._own_folder = sandbox is not None and not sandbox.files
-        self._spec = spec
-        self._deadlines = spec.settings.deadlines.by_stage()
+        self._python_path = settings.python_path
+        self._deadlines = settings.deadlines.by_stage()
         self._environment = environment
         self._descriptors = descriptors
         self._child: Child | None = None
@@ -70,7 +70,7 @@ class ChildSupervisor:
             self._candidates = 0
             self._child = Child(
                 self._setup,
-                python_path=self._spec.settings.python_path,
+                python_path=self._python_path,
                 environment=self._environment,
                 descriptors=self._descriptors,
                 own_folder=self._own_folder,

@@ -28,6 +28,7 @@ class Role(Protocol):
 
 ROLES = {
     "build": "builder_child:BuilderRole",
+    "compile": "compilation_child:CompilationRole",
     "prepare": "reference_child:ReferenceRole",
     "run": "runner_child:RunnerRole",
 }

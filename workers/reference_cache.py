@@ -99,7 +99,7 @@ class ReferenceSupervisor(ChildSupervisor):
         setup: Json = {"role": "prepare", "seed": spec.seed}
         sandbox = Sandbox(files=True, low_priority=False)
         environment = library_threads(_THREADS)
-        super().__init__(setup, spec, environment=environment, descriptors=descriptors, sandbox=sandbox)
+        super().__init__(setup, spec.settings, environment=environment, descriptors=descriptors, sandbox=sandbox)
 
     def prepare(self, workload: Json, descriptor: int) -> Json:
         """Compute the reference_data into the file and say where it is. Raises WorkerLost, OutOfMemory."""

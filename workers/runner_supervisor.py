@@ -46,11 +46,12 @@ class RunnerSupervisor(ChildSupervisor):
         self._references = ReferenceCache(spec)
         super().__init__(
             runner_setup(spec),
-            spec,
+            spec.settings,
             environment=runner_environment(spec),
             descriptors=self._references.descriptors,
             sandbox=runner_sandbox(spec),
         )
+        self._spec = spec
         self._workload: Json | None = None
         self._ready: Child | None = None
 
@@ -184,7 +185,7 @@ class ProbeSupervisor(ChildSupervisor):
 
     def __init__(self, spec: WorkerSpec) -> None:
         environment, sandbox = runner_environment(spec), runner_sandbox(spec)
-        super().__init__(runner_setup(spec), spec, environment=environment, sandbox=sandbox)
+        super().__init__(runner_setup(spec), spec.settings, environment=environment, sandbox=sandbox)
 
     def anchors(self) -> dict[str, float]:
         """``anchor_seconds``, and ``power_anchor_seconds`` where the device has that anchor. Raises WorkerLost."""

@@ -46,8 +46,8 @@ class CallNumbers:
 
 
 _NEW = (424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 440, 442)
-"""pidfd_send_signal, io_uring (no filter sees its requests), the new calls for mounts, pidfd_getfd, process_madvise, mount_setattr. From 424 on all
-architectures have the same numbers."""
+"""pidfd_send_signal, io_uring (no filter sees its requests), the new calls for mounts, pidfd_getfd, process_madvise,
+mount_setattr. From 424 on all architectures have the same numbers."""
 NUMBERS = {
     "x86_64": CallNumbers(
         0xC000003E,
