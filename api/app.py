@@ -16,6 +16,7 @@ from .guard import RequestGuard, host_name
 from .lookup_batches import LookupBatches
 from .openapi import openapi_of
 from .problem_handlers import install_problem_handlers
+from .readiness import Readiness
 from .routes import ROUTES
 from .routes.events import EventStreams
 
@@ -44,6 +45,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     app.state.service = service
     app.state.streams = EventStreams()
     app.state.lookups = LookupBatches(service.look_up)
+    app.state.readiness = Readiness(service.health)
     app.state.access = None if settings.token is None else AccessToken(settings.token)
     app.state.stopping = lambda: False
     install_problem_handlers(app)

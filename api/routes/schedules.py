@@ -25,7 +25,13 @@ from ..strict_route import DirectRoute, StrictRoute, refuse_others
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=StrictRoute)
 
 
-_TAG = {"ETag": {"schema": {"type": "string"}, "description": "Strong: a hash of the answer."}}
+_TAG = {
+    "ETag": {"schema": {"type": "string"}, "description": "Strong: a hash of the answer."},
+    "Age": {
+        "schema": {"type": "integer"},
+        "description": "The database does not answer: for so many seconds the answer has been known. Else absent.",
+    },
+}
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "What is known.", "headers": _TAG},
     304: {"description": "The answer is the one that the ETag in If-None-Match names."},
@@ -63,16 +69,17 @@ async def best(request: Request) -> Response:
         raise RequestValidationError([{**e, "loc": ("query", *e["loc"])} for e in error.errors()]) from error
     service: Service = request.app.state.service
     key = asked.workload_key
+    age = 0.0
     incomplete = None in (asked.device_key, asked.toolchain_key, asked.profile)
     if asked.relax or asked.target is not None or (incomplete and not service.knows_itself):
         found = await run_in_threadpool(_find, service, asked)
     elif service.embedded:  # one look into an index of a file waits for nobody
         (found,) = service.look_up([key], service.conditions(**asked.parts()))
     else:
-        found = await request.app.state.lookups.find(key, service.conditions(**asked.parts()))
+        found, age = await request.app.state.lookups.find(key, service.conditions(**asked.parts()))
     if isinstance(found, Miss):  # raising it would cost more than the answer of a hit
         return problem_answer(request, 404, NotFound.code, miss_message(key, found), "workload_key")
-    return tagged(request, best_text(found))
+    return tagged(request, best_text(found), age)
 
 
 def _find(service: Service, asked: BestQuery) -> Answer | Miss:
