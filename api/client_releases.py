@@ -6,7 +6,7 @@ from typing import Any
 
 from ..service.bundle import Bundle
 from .connection import ServiceConnection, parsed, path_part
-from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseOut, ReleasePage
+from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseKeyOut, ReleaseOut, ReleasePage
 
 
 class ReleaseMethods(ServiceConnection):
@@ -39,12 +39,18 @@ class ReleaseMethods(ServiceConnection):
         answer = self._send("GET", f"{_path(name)}/diff", params={"against": against})
         return parsed(ReleaseDiffOut, answer)
 
-    def fetch_bundle(self, name: str, file: Path, *, key: bytes | None = None) -> ReleaseOut:
-        """Write the bundle of a release to a file, once it was found to be whole and, with a ``key``, signed with it.
-        Raises BadBundle, and then writes nothing."""
+    def release_key(self) -> ReleaseKeyOut:
+        """Return the public key of the service. Who pins it asks once, where the answer can be trusted."""
+        return parsed(ReleaseKeyOut, self._send("GET", "/v1/release_key"))
+
+    def fetch_bundle(
+        self, name: str, file: Path, *, public_key: str | None = None, key: bytes | None = None
+    ) -> ReleaseOut:
+        """Write the bundle of a release to a file, once it was found to be whole, and signed with ``public_key`` where
+        that is given (``key``: the secret of a bundle of version 1). Raises BadBundle, and then writes nothing."""
         release = self.release_named(name)
         data = self._send("GET", f"{_path(name)}/bundle").content
-        Bundle(data, key=key, sha256=release.sha256)
+        Bundle(data, public_key=public_key, key=key, sha256=release.sha256)
         made = file.with_name(f"{file.name}.part")
         made.write_bytes(data)
         made.replace(file)

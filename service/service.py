@@ -81,7 +81,7 @@ class Service:
         self._store = store
         sketches = wiring.sketch_versions()
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
-        self.releases = Releases(store.releases, sketches, settings)
+        self.releases = Releases(store.releases, sketches, settings, store.folder)
         """The use cases of releases and channels."""
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
@@ -99,7 +99,7 @@ class Service:
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
                 settings.model_copy(
-                    update={"token": None, "release_key": None}
+                    update={"token": None, "release_key": None, "release_key_file": ""}
                 ),  # workers speak to the database, never to the API
                 store,
                 poll_seconds=POLL_SECONDS,
