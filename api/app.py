@@ -17,6 +17,7 @@ from .lookup_batches import LookupBatches
 from .open_id_connect import OpenIdConnect
 from .openapi import openapi_of
 from .problem_handlers import install_problem_handlers
+from .readiness import Readiness
 from .routes import ROUTES
 from .routes.events import EventStreams
 
@@ -45,6 +46,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     app.state.service = service
     app.state.streams = EventStreams()
     app.state.lookups = LookupBatches(service.look_up)
+    app.state.readiness = Readiness(service.health)
     app.state.access = Access(settings, service.users)
     app.state.sign_in = None if settings.oidc_issuer is None else OpenIdConnect(settings)
     app.state.stopping = lambda: False

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..service.bundle import Bundle
-from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseOut, ReleasePage
+from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseKeyOut, ReleaseOut, ReleasePage
 from .talks import Listing, Talk, ask, call, listed, parsed, path_part
 
 
@@ -42,12 +42,19 @@ class ReleaseMethods:
         return parsed(ReleaseDiffOut, answer)
 
     @call
-    def fetch_bundle(self, name: str, file: Path, *, key: bytes | None = None) -> Talk[ReleaseOut]:
-        """Write the bundle of a release to a file, once it was found to be whole and, with a ``key``, signed with it.
-        Raises BadBundle, and then writes nothing."""
+    def release_key(self) -> Talk[ReleaseKeyOut]:
+        """Return the public key of the service. Who pins it asks once, where the answer can be trusted."""
+        return parsed(ReleaseKeyOut, (yield ask("GET", "/v1/release_key")))
+
+    @call
+    def fetch_bundle(
+        self, name: str, file: Path, *, public_key: str | None = None, key: bytes | None = None
+    ) -> Talk[ReleaseOut]:
+        """Write the bundle of a release to a file, once it was found to be whole, and signed with ``public_key`` where
+        that is given (``key``: the secret of a bundle of version 1). Raises BadBundle, and then writes nothing."""
         release = parsed(ReleaseOut, (yield ask("GET", _path(name))))
         data = (yield ask("GET", f"{_path(name)}/bundle")).content
-        Bundle(data, key=key, sha256=release.sha256)
+        Bundle(data, public_key=public_key, key=key, sha256=release.sha256)
         made = file.with_name(f"{file.name}.part")
         made.write_bytes(data)
         made.replace(file)

@@ -13,7 +13,7 @@ MAX_LOOKUP_KEYS = 1_000
 MAX_TEXT = 1 << 18
 """How many characters the text form of a workload may have."""
 MAX_PAGE_SIZE = 500
-MAX_EVENT_STREAMS = 48
+MAX_EVENT_STREAMS = 64
 """How many event streams may be open: each holds one thread of the server."""
 MAX_EVENTS_PER_ANSWER = 1_000
 MAX_WAIT_SECONDS = 30.0

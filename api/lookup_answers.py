@@ -28,12 +28,14 @@ def batch_text(answers: Sequence[Answer | Miss]) -> str:
     return f'{{"answers":[{",".join("null" if isinstance(a, Miss) else best_text(a) for a in answers)}]}}'
 
 
-def tagged(request: Request, text: str) -> Response:
+def tagged(request: Request, text: str, age_seconds: float = 0.0) -> Response:
     """Return the answer ``text`` with its ETag, or 304 where the client has it. The tag is a hash of the content: a
-    better record gives another one."""
+    better record gives another one. ``age_seconds`` says for how long it has been known, if the database is silent."""
     body = text.encode()
     tag = f'"{blake2b(body, digest_size=16).hexdigest()}"'
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if age_seconds:
+        headers["Age"] = str(round(age_seconds))
     given = request.headers.get("if-none-match")
     if given is not None and (given.strip() == "*" or tag in given):
         return Response(None, 304, headers)

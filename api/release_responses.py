@@ -23,6 +23,14 @@ class ReleasePage(ResponseModel):
     next_page_token: str
 
 
+class ReleaseKeyOut(ResponseModel):
+    """Is the public key that the service's releases are signed for (Ed25519, RFC 8032)."""
+
+    algorithm: str
+    public_key: str = Field(description="32 bytes in hexadecimal digits. Clients pin it.")
+    key_id: str = Field(description="A short name of it, which bundles have too.")
+
+
 class ChangedEntryOut(ResponseModel):
     """Says what is other for one workload. A time is null where the release has no schedule for it."""
 

@@ -20,6 +20,7 @@ SUITES = {
     "cpu": "benchmarks.cpu",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
+    "service-stall": "benchmarks.service_stall",
     "dashboard": "benchmarks.dashboard",
     "fleet": "benchmarks.fleet",
     "fleet-faults": "benchmarks.fleet_faults",

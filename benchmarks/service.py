@@ -32,7 +32,7 @@ from tilewright.service.bundle import HEADER, Bundle
 from tilewright.tests.db.postgres import server as postgres
 from tilewright.tests.service.killing import KillableServer
 
-TOKEN, RELEASE_KEY = "a-token-of-a-benchmark", "a-release-key-of-a-benchmark"
+TOKEN = "a-token-of-a-benchmark"
 LOOKUPS, BATCHES, KEYS, FOUND = 20_000, 60, 1_000, 200_000
 HALF_LOAD_SECONDS = 10.0
 FEWEST = {"sqlite": 3_000.0, "postgresql": 1_500.0}
@@ -126,7 +126,7 @@ def _database(kind: str, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _server(url: str, folder: Path) -> Iterator[KillableServer]:
-    chosen = {"TOKEN": TOKEN, "RELEASE_KEY": RELEASE_KEY, "RUN_JOBS": "false", "LOG_LEVEL": "warning"}
+    chosen = {"TOKEN": TOKEN, "RUN_JOBS": "false", "LOG_LEVEL": "warning"}
     before = dict(os.environ)
     os.environ.update({f"TILEWRIGHT_{name}": value for name, value in chosen.items()})
     server = KillableServer(url, folder / "server.log")
@@ -199,7 +199,7 @@ def _bundle(
         started = time.perf_counter()
         release = client.freeze("all")
         frozen = time.perf_counter() - started
-        client.fetch_bundle("all", file, key=RELEASE_KEY.encode())
+        client.fetch_bundle("all", file, public_key=client.release_key().public_key)
     draws = stream(options.seed, "bundle")
     keys = [key_of(int(n)) for n in draws.integers(workloads, size=FOUND)]
     about: dict[str, object] = {

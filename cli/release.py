@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -61,14 +61,12 @@ def fetch(
     file: Annotated[Path, typer.Argument(help="Where the bundle goes.")],
     header: Annotated[bool, typer.Option("--header", help="Write the reader for C beside it.")] = False,
 ) -> None:
-    """Write a release as one file that answers look-ups without a service. With TILEWRIGHT_RELEASE_KEY its signature
-    is checked."""
+    """Write a release as one file that answers look-ups without a service. With
+    TILEWRIGHT_RELEASE_PUBLIC_KEY its signature is checked (by TILEWRIGHT_RELEASE_KEY that of an old one)."""
     given: CommandContext = context.obj
-    secret = given.settings.release_key
     try:
         with given.client() as client:
-            key = None if secret is None else secret.get_secret_value().encode()
-            release = client.fetch_bundle(name, file, key=key)
+            release = client.fetch_bundle(name, file, **_keys(given))
         if header:
             file.with_name(HEADER.name).write_bytes(HEADER.read_bytes())
     except OSError as error:
@@ -87,9 +85,9 @@ def find(
     from ..service.identity import who_am_i  # it loads the code generators
 
     given: CommandContext = context.obj
-    me, secret = who_am_i(target), given.settings.release_key
+    me = who_am_i(target)
     try:
-        bundle = Bundle.open(file, key=None if secret is None else secret.get_secret_value().encode())
+        bundle = Bundle.open(file, **_keys(given))
     except OSError as error:
         raise InvalidParameter(f"cannot read {file}: {error.strerror}", field="file") from error
     with bundle:
@@ -97,6 +95,25 @@ def find(
     if found is None:
         raise NotFound("the bundle has no schedule of this workload for this device, toolchain and profile")
     given.console.print_json(json.dumps(found))
+
+
+@app.command("key")
+def key(context: typer.Context) -> None:
+    """Show the public key that the service signs releases for, to set TILEWRIGHT_RELEASE_PUBLIC_KEY to on clients."""
+    given: CommandContext = context.obj
+    with given.client() as client:
+        found = client.release_key()
+    if given.as_json:
+        given.print_json(found)
+        return
+    given.console.print(found.public_key)
+
+
+def _keys(given: CommandContext) -> dict[str, Any]:
+    """Return what bundles are checked with."""
+    secret = given.settings.release_key
+    old = None if secret is None else secret.get_secret_value().encode()
+    return {"public_key": given.settings.release_public_key, "key": old}
 
 
 @app.command("channels")

@@ -1,8 +1,10 @@
 """Writes and reads bundles: the best schedules of a release in one file, which answers look-ups without a service.
 
     bytes      what (numbers are little-endian)
-    0..128     header: "TWBUNDLE", version, bytes of the file, entries, conditions, bytes of the manifest (64 bits
-               each), zeros up to 64; SHA-256 of all but the last 64 bytes of the header; HMAC-SHA256 of that hash
+    0..160     header: "TWBUNDLE", version, bytes of the file, entries, conditions, bytes of the manifest (64 bits
+               each), zeros up to 64; SHA-256 of these and of all behind the header; Ed25519 signature of the first 96
+               bytes. In version 1, which is still read, the header has 128 bytes, and the signature is the
+               HMAC-SHA256 of the hash
     manifest   a JSON object, filled up with blanks to a multiple of 8
     conditions 112 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), number
                of the first entry, number of the first one of the next conditions
@@ -26,14 +28,17 @@ from typing import Any, Self
 
 from ..core.errors import InvalidParameter
 from ..core.keys import canonical_json
+from .signing import SIGNATURE_BYTES, SigningKey, is_signed, key_id
 
-MAGIC, VERSION = b"TWBUNDLE", 1
+MAGIC, VERSION = b"TWBUNDLE", 2
 HEADER = Path(__file__).parent / "include" / "tilewright_bundle.h"
 """The reader for C."""
 _FIXED = struct.Struct("<8s5Q16x")
 _PLACE = struct.Struct("<32s32s32s2Q")
 _ENTRY = struct.Struct("<32s2Q")
-_HEADER_BYTES, _HASHED = 128, 64
+_HASHED, _SIGNED = 64, 96
+_HEADER_BYTES = {1: 128, 2: _SIGNED + SIGNATURE_BYTES}
+"""By version."""
 
 
 class BadBundle(InvalidParameter):
@@ -58,18 +63,15 @@ class BundleEntry:
         return self.device_key, self.toolchain_key, self.profile
 
 
-def key_id(key: bytes) -> str:
-    """Return what a manifest calls a signing key: it tells keys apart and does not tell the key."""
-    return hashlib.sha256(b"tilewright release key\0" + key).hexdigest()[:16]
-
-
-def write_bundle(manifest: Mapping[str, object], entries: Iterable[BundleEntry], key: bytes) -> bytes:
+def write_bundle(manifest: Mapping[str, object], entries: Iterable[BundleEntry], key: SigningKey) -> bytes:
     """Return a signed bundle. Raises ValueError when two entries are of one workload under the same conditions."""
     ordered = sorted(entries, key=lambda entry: (*entry.place, entry.workload_key))
-    text = canonical_json({**manifest, "key_id": key_id(key), "entries": len(ordered)}).encode()
+    about = {"public_key": key.public_key, "key_id": key_id(key.public_key), "entries": len(ordered)}
+    text = canonical_json({**manifest, **about}).encode()
     text += b" " * (-len(text) % 8)
     groups = [(place, list(group)) for place, group in groupby(ordered, key=lambda entry: entry.place)]
-    offset = _HEADER_BYTES + len(text) + len(groups) * _PLACE.size + len(ordered) * _ENTRY.size
+    header = _HEADER_BYTES[VERSION]
+    offset = header + len(text) + len(groups) * _PLACE.size + len(ordered) * _ENTRY.size
     places, index, records, first = bytearray(), bytearray(), bytearray(), 0
     for (device, toolchain, profile), group in groups:
         if len({entry.workload_key for entry in group}) < len(group):
@@ -82,56 +84,85 @@ def write_bundle(manifest: Mapping[str, object], entries: Iterable[BundleEntry],
             index += _ENTRY.pack(bytes.fromhex(entry.workload_key), offset + len(records), len(record))
             records += record
     content = text + bytes(places) + bytes(index) + bytes(records)
-    fixed = _FIXED.pack(MAGIC, VERSION, _HEADER_BYTES + len(content), len(ordered), len(groups), len(text))
-    digest = hashlib.sha256(fixed + content).digest()
-    return fixed + digest + hmac.digest(key, digest, "sha256") + content
+    fixed = _FIXED.pack(MAGIC, VERSION, header + len(content), len(ordered), len(groups), len(text))
+    signed = fixed + hashlib.sha256(fixed + content).digest()
+    return signed + key.sign(signed) + content
+
+
+def _check_signature(version: int, header: bytes, public_key: str | None, key: bytes | None) -> None:
+    """Raise BadBundle unless a header was signed with one of the two: a public key, or the secret of version 1."""
+    signature = header[_SIGNED:]
+    if version == 1:
+        if key is None:
+            raise BadBundle("the bundle was signed with a secret, by HMAC: it has no public key")
+        good = hmac.compare_digest(hmac.digest(key, header[_HASHED:_SIGNED], "sha256"), signature)
+    else:
+        if public_key is None:
+            raise BadBundle("the bundle was signed by Ed25519: give the public key of the service, not its secret")
+        good = is_signed(header[:_SIGNED], signature, public_key)
+    if not good:
+        raise BadBundle("the bundle was not signed with this key")
 
 
 class Bundle:
     """Answers look-ups from a bundle. Threads may share one."""
 
-    def __init__(self, data: bytes | mmap.mmap, *, key: bytes | None = None, sha256: str | None = None) -> None:
-        """Check all of ``data``. ``key`` is the key that it must be signed with, and ``sha256`` the hash that it must
-        have; with neither, damage is found and no forgery. Raises BadBundle."""
+    def __init__(
+        self,
+        data: bytes | mmap.mmap,
+        *,
+        public_key: str | None = None,
+        key: bytes | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        """Check all of ``data``. ``public_key`` says who must have signed it, and ``sha256`` which hash it must have;
+        ``key`` is the secret that a bundle of version 1 must be signed with. With none of them damage is found, and no
+        forgery. Raises BadBundle."""
         self._data = data
         size = len(data)
-        if size < _HEADER_BYTES:
+        if size < _HASHED:
             raise BadBundle("the file is too short for a bundle")
         magic, version, total, entries, places, manifest = _FIXED.unpack(data[:_HASHED])
-        if (magic, version, total) != (MAGIC, VERSION, size):
-            raise BadBundle("the file is no bundle of this version, or a part of one")
+        if (magic, total) != (MAGIC, size) or version not in _HEADER_BYTES:
+            raise BadBundle("the file is no bundle of a known version, or a part of one")
+        header = _HEADER_BYTES[version]
+        if size < header:
+            raise BadBundle("the file is too short for a bundle")
         digest = hashlib.sha256(data[:_HASHED])
         with memoryview(data) as view:
-            digest.update(view[_HEADER_BYTES:])
+            digest.update(view[header:])
         self.sha256 = digest.hexdigest()
         """The hash of the content, which names it."""
-        if digest.digest() != data[64:96]:
+        if digest.digest() != data[_HASHED:_SIGNED]:
             raise BadBundle("the content of the bundle has changed since it was made")
         if sha256 is not None and not hmac.compare_digest(self.sha256, sha256):
             raise BadBundle(f"this is the bundle {self.sha256}, not {sha256[:80]}")
-        if key is not None and not hmac.compare_digest(hmac.digest(key, digest.digest(), "sha256"), data[96:128]):
-            raise BadBundle("the bundle was not signed with this key")
-        self._index = _HEADER_BYTES + manifest + places * _PLACE.size
+        if public_key is not None or key is not None:
+            _check_signature(version, data[:header], public_key, key)
+        self._index = header + manifest + places * _PLACE.size
         if self._index + entries * _ENTRY.size > size:
             raise BadBundle("the tables of the bundle reach beyond its end")
-        self.manifest: Mapping[str, Any] = json.loads(data[_HEADER_BYTES : _HEADER_BYTES + manifest])
+        self.manifest: Mapping[str, Any] = json.loads(data[header : header + manifest])
         self.entries: int = entries
         """How many answers there are."""
         self._places: dict[tuple[str, str, str], tuple[int, int]] = {}
         for number in range(places):
-            start = _HEADER_BYTES + manifest + number * _PLACE.size
+            start = header + manifest + number * _PLACE.size
             device, toolchain, profile, first, end = _PLACE.unpack(data[start : start + _PLACE.size])
             if not first <= end <= entries:
                 raise BadBundle("the conditions of the bundle name entries that it does not have")
             self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = (first, end)
 
     @classmethod
-    def open(cls, path: Path, *, key: bytes | None = None, sha256: str | None = None) -> Self:
+    def open(
+        cls, path: Path, *, public_key: str | None = None, key: bytes | None = None, sha256: str | None = None
+    ) -> Self:
         """Map a file. Raises BadBundle, and OSError when it cannot be read."""
         with path.open("rb") as file:
             if path.stat().st_size == 0:
                 raise BadBundle("the file is empty")
-            return cls(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), key=key, sha256=sha256)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return cls(data, public_key=public_key, key=key, sha256=sha256)
 
     def __enter__(self) -> Self:
         return self

@@ -1,11 +1,13 @@
 """Shows every layer of the lowering pipeline for one schedule, and how near it comes to the roofline."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..core.errors import NotFound, UnsupportedTarget
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
+from ..core.target import Target
 from ..core.trial import Outcome, Timed
 from ..db.rows import TrialRow
 from ..db.store import RecordStore
@@ -14,6 +16,7 @@ from ..te.key import workload_key
 from ..te.text import workload_text
 from ..te.workload import Workload
 from . import wiring
+from .compilations import Compilations
 from .roofline import peak_rates, roofline
 from .views import BestView, Explanation, ExportView, Section
 
@@ -39,9 +42,10 @@ def compilation_input(
     record: TrialRow | None = None,
     best: BestView | None = None,
     measured: bool = False,
+    first: Callable[[Workload, Target], Schedule],
 ) -> CompilationInput:
-    """Choose the schedule: that of ``record``, or ``schedule``, or ``best``, or the first of the space; with
-    ``measured`` this last one is no choice, and raises NotFound.
+    """Choose the schedule: that of ``record``, or ``schedule``, or ``best``, or what ``first`` returns;
+    with ``measured`` this last one is no choice, and raises NotFound.
 
     Code is made for ``compiled_for``, also when the record was measured on another device. Raises UnsupportedTarget.
     """
@@ -58,23 +62,23 @@ def compilation_input(
         return CompilationInput(workload, best.schedule, compiled_for, Timed((best.seconds,)), *known)
     if measured:
         raise NotFound("no measured schedule of this workload is known for this device", field="schedule")
-    return CompilationInput(workload, wiring.first_schedule(workload, compiled_for.device.target), compiled_for)
+    return CompilationInput(workload, first(workload, compiled_for.device.target), compiled_for)
 
 
-def export(given: CompilationInput, name: str, library: bool) -> ExportView:
+def export(compilations: Compilations, given: CompilationInput, name: str, library: bool) -> ExportView:
     """Return the schedule as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
-    files = wiring.files_of(given.workload, given.compiled_for.device.target, given.schedule, name, library)
+    files = compilations.files(given.workload, given.compiled_for.device.target, given.schedule, name, library)
     made = wiring.binary_sha256(files)
     same = None if given.binary_key is None else made == given.binary_key
     return ExportView(workload_key(given.workload), given.schedule, files, given.record_id, made, same)
 
 
-def explain(store: RecordStore, given: CompilationInput) -> Explanation:
+def explain(store: RecordStore, compilations: Compilations, given: CompilationInput) -> Explanation:
     """Return every layer of the schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
     workload, schedule, compiled_for, outcome = given.workload, given.schedule, given.compiled_for, given.outcome
     device, cache = compiled_for.device, compiled_for.profile.cache
     seconds = outcome.seconds if isinstance(outcome, Timed) else None
-    compiled = wiring.compiled_layers(workload, device.target, schedule)
+    compiled = compilations.layers(workload, device.target, schedule)
     measured = store.measured(device.key)
     limit, rates = roofline(workload, device, measured, cache), peak_rates(workload, device.target, measured)
     operations, traffic = flops(workload), minimum_bytes(workload)
@@ -83,7 +87,7 @@ def explain(store: RecordStore, given: CompilationInput) -> Explanation:
         schedule=schedule,
         sections=(
             Section("expression", "text", workload_text(workload)),
-            Section("knobs", "text", _knobs(workload, compiled_for, schedule)),
+            Section("knobs", "text", _knobs(schedule, compiled.meanings)),
             Section("schedule", "json", json.dumps(schedule.to_json(), indent=2)),
             *compiled.sections,
         ),
@@ -105,8 +109,7 @@ def explain(store: RecordStore, given: CompilationInput) -> Explanation:
     )
 
 
-def _knobs(workload: Workload, compiled_for: MeasuredOn, schedule: Schedule) -> str:
-    meanings = wiring.knob_meanings(workload, compiled_for.device.target, schedule)
+def _knobs(schedule: Schedule, meanings: Mapping[str, str]) -> str:
     width = max((len(f"{name} = {value}") for name, value in schedule.knobs), default=0)
     return "\n".join(
         f"{f'{name} = {value}':<{width}}  {meanings.get(name, '')}".rstrip() for name, value in schedule.knobs

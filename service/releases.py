@@ -11,6 +11,7 @@ until it is unpinned.
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 from ..core.errors import Conflict, InvalidParameter, NotFound
 from ..db.encode import now
@@ -20,6 +21,7 @@ from .bundle import Bundle, BundleEntry, write_bundle
 from .page_token import page_size as checked_size
 from .page_token import read_token, write_token
 from .settings import Settings
+from .signing import SigningKey
 from .views import ChangedEntry, ChannelView, Page, PromotionView, ReleaseDiff, ReleaseView
 
 PROMOTED, ROLLED_BACK = "promoted", "rolled back"
@@ -30,13 +32,18 @@ MOST_BYTES = 900 << 20
 MOST_CHANGES = 1_000
 """How many entries of each kind a difference lists; it counts all."""
 KEPT_BUNDLES = 2
+KEY_FILE = "release-key.pem"
 
 
 class Releases:
     """Thread-safe. Every method raises StoreError when the database cannot serve."""
 
-    def __init__(self, store: ReleaseStore, sketches: Mapping[str, int], settings: Settings) -> None:
+    def __init__(
+        self, store: ReleaseStore, sketches: Mapping[str, int], settings: Settings, beside: Path | None
+    ) -> None:
+        """``beside`` is the folder of an embedded database."""
         self._store = store
+        self._beside = beside
         self._sketches = sketches
         self._settings = settings
         self._opened = lru_cache(maxsize=KEPT_BUNDLES)(self._open)
@@ -59,7 +66,7 @@ class Releases:
         def chosen(row: AnswerRow) -> bool:
             return all(value is None or getattr(row, part) == value for part, value in wanted.items())
 
-        key = self._key()
+        key = self.signing_key()
         rows = self._store.winners(self._sketches, chosen)
         if not rows:
             raise NotFound("no best schedule is known that could be released")
@@ -75,14 +82,16 @@ class Releases:
             )
         return release_view(self._store.add(name, Bundle(bundle).sha256, len(rows), bundle, at))
 
-    def _key(self) -> bytes:
-        if self._settings.release_key is None:
+    def signing_key(self) -> SigningKey:
+        """Return the key pair of this service. Raises InvalidParameter where it has none."""
+        named = self._settings.release_key_file
+        if not named and self._beside is None:
             raise InvalidParameter(
-                "the service has no key to sign releases with: set TILEWRIGHT_RELEASE_KEY to a secret of 16 or more "
-                "characters",
-                field="release_key",
+                "the service has no key to sign releases with: set TILEWRIGHT_RELEASE_KEY_FILE to a file that all "
+                "hosts of the service share",
+                field="release_key_file",
             )
-        return self._settings.release_key.get_secret_value().encode()
+        return SigningKey.kept_in(Path(named) if named else self._beside / KEY_FILE)
 
     def release(self, name: str) -> ReleaseView:
         """Return a release. Raises NotFound."""

@@ -22,6 +22,7 @@ from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .analysis import Analysis
 from .callers import present_caller
+from .compilations import Compilations
 from .dashboard import Dashboard
 from .expected_loss import LossEstimates
 from .explain import CompilationInput, compilation_input, explain, export
@@ -80,7 +81,7 @@ class Service:
         self._store = store
         sketches = wiring.sketch_versions()
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
-        self.releases = Releases(store.releases, sketches, settings)
+        self.releases = Releases(store.releases, sketches, settings, store.folder)
         """The use cases of releases and channels."""
         self._task_workers: TaskWorkerPool | None = None
         self._notifier = CommitNotifier(store, self._look_for_tasks)
@@ -94,10 +95,13 @@ class Service:
         """The use cases that look at many jobs at once."""
         self.dashboard = Dashboard(store, self.fleet, self.jobs)
         """The figures of the dashboard."""
+        self.compilations = Compilations(wiring.open_compilations(settings))
+        """What is compiled for people."""
+        self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
                 settings.model_copy(
-                    update={"token": None, "release_key": None, "oidc_client_secret": None}
+                    update={"token": None, "release_key": None, "release_key_file": "", "oidc_client_secret": None}
                 ),  # workers speak to the database, never to the API
                 store,
                 poll_seconds=self._notifier.poll_seconds,
@@ -129,6 +133,7 @@ class Service:
         """Stop after the trial that is running and close the database. Unfinished jobs are resumed when it is opened
         again."""
         self.interrupt()
+        self.compilations.pool.close()
         if self._task_workers is not None:
             self._task_workers.close()
         if self._reaper is not None:
@@ -357,7 +362,8 @@ class Service:
         Code is made for ``target`` (see ``service.targets``). The default is this machine's processor, or for a record
         of another kind of device that device. Raises NotFound, IllegalSchedule, CompileError, UnsupportedTarget.
         """
-        return explain(self._store, self._compilation_input(workload, schedule, record_id, target))
+        given = self._compilation_input(workload, schedule, record_id, target)
+        return explain(self._store, self.compilations, given)
 
     def export(
         self,
@@ -372,7 +378,8 @@ class Service:
         """Return a schedule as files, with a shared library if ``library``: that of the record, the one given, or the
         best known. ``name`` is what its functions for other programs are called. Raises what ``explain`` raises,
         NotFound where no schedule was measured, and InvalidParameter."""
-        return export(self._compilation_input(workload, schedule, record_id, target, measured=True), name, library)
+        given = self._compilation_input(workload, schedule, record_id, target, measured=True)
+        return export(self.compilations, given, name, library)
 
     def _compilation_input(
         self,
@@ -383,11 +390,12 @@ class Service:
         *,
         measured: bool = False,
     ) -> CompilationInput:
+        first = self.compilations.first_schedule
         if record_id is not None:
             row = self._store.trial(valid_number(record_id, "record_id"))
             identity = row.record.identity
             chosen = self._like(identity.device_key) if target is None else self._compiled_for(target)
-            return compilation_input(self.workload_of(identity.workload_key), chosen, record=row)
+            return compilation_input(self.workload_of(identity.workload_key), chosen, record=row, first=first)
         if workload is None:
             raise InvalidParameter("give a workload or a record", field="workload")
         chosen, best = self._compiled_for(target), None
@@ -395,7 +403,7 @@ class Service:
             wanted = Conditions.of(LocalIdentity.of(chosen), relax=RELAXABLE)
             (found,) = self._lookups.find([workload_key(workload)], wanted)
             best = convert.answer_view(found) if isinstance(found, Answer) else None
-        return compilation_input(workload, chosen, schedule=schedule, best=best, measured=measured)
+        return compilation_input(workload, chosen, schedule=schedule, best=best, measured=measured, first=first)
 
     def workload_of(self, workload_key: str) -> Workload:
         """Return a workload that the database knows. Raises NotFound."""

@@ -54,7 +54,15 @@ class Settings(BaseSettings):
         description="the secret that clients show; a service beyond this machine's loopback address needs one",
     )
     release_key: Annotated[SecretStr, AfterValidator(_checked_token)] | None = Field(
-        default=None, description="the secret that releases are signed with; whoever verifies a bundle has it too"
+        default=None, description="the secret of bundles that were signed by HMAC, before there were key pairs"
+    )
+    release_key_file: str = Field(
+        default="",
+        description="the private key (Ed25519, PEM) that releases are signed with; made where it is missing. Empty: "
+        "beside an embedded database",
+    )
+    release_public_key: str | None = Field(
+        default=None, description="the public key of the service whose bundles a client takes"
     )
     token_file: str = Field(
         default_factory=lambda: str(config_folder() / "tokens"),

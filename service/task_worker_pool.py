@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 
 import structlog
 
+from ..core.cgroups import processor_count
 from ..core.errors import StoreError
 from ..core.fleet import Unit
 from ..core.trial import Trial
@@ -147,7 +148,7 @@ class TaskWorkerPool:
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""
         alike = sum(u.device.target.kind == unit.device.target.kind for u in self._monitor.units)
-        return None if alike == 1 else max(1, len(os.sched_getaffinity(0)) // alike - PROCESSES)
+        return None if alike == 1 else max(1, processor_count() // alike - PROCESSES)
 
     def _may_start(self, unit: Unit) -> bool:
         worker = self._workers.get(unit.uuid)

@@ -1,19 +1,12 @@
 """Joins the concrete parts: operators, sketches, code generation, devices, executors, search. No other file does."""
 
 import json
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import pairwise
+from dataclasses import replace
 from typing import Protocol
 
-from ..codegen.backend import LaunchConfig, Packaging, Resources
-from ..codegen.export import DESCRIPTION_FILE, exported
-from ..codegen.layers import code_layers, linked_share
-from ..codegen.lowering import lowering_stages, sketch_of
-from ..codegen.matrix_use import matrix_use, operations_by_layer
-from ..codegen.memory_traffic import accessed_bytes
+from ..codegen.export import DESCRIPTION_FILE
+from ..codegen.lowering import sketch_of
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from ..core.fleet import Unit
@@ -28,7 +21,6 @@ from ..cost_model.models import new_model
 from ..cost_model.training import TrainedModel
 from ..cost_model.training import train as _train
 from ..runtime.devices import device_infos
-from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
@@ -39,13 +31,13 @@ from ..search.tuner import BATCH, Finished, tune
 from ..te.operators import OPERATORS
 from ..te.operators.operator import Operator
 from ..te.workload import Workload
+from ..workers.compilation_pool import CompilationPool
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
 from ..workers.reference_data import available_bytes, needed_bytes
-from ..workers.settings import Deadlines, settings_for
+from ..workers.settings import Deadlines, ExecutorSettings, settings_for
 from .settings import Settings
 from .targets import profile_of
-from .views import FunctionView, MatrixLayer, Section
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
 EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
@@ -122,6 +114,11 @@ def open_executor(
         unit=unit,
         fence=fence,
     )
+
+
+def open_compilations(settings: Settings) -> CompilationPool:
+    """Return the pool of children that compile schedules for people. The caller closes it."""
+    return CompilationPool(ExecutorSettings(deadlines=Deadlines(compile=settings.compile_seconds)))
 
 
 def sketch_versions() -> Mapping[str, int]:
@@ -213,74 +210,8 @@ def restored_model(kind: str, data: bytes) -> CostModel:
     return model
 
 
-def first_schedule(workload: Workload, target: Target) -> Schedule:
-    """Return a legal schedule when none is known yet: the first one of the first sketch that fits."""
-    sketches = sketches_for(workload, target)
-    if not sketches:
-        raise UnsupportedTarget(f"no sketch can write this workload for {target}", field="target")
-    return sketches[0].space(workload, target, limit=64).schedule(0)
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledLayers:
-    """Holds every layer of the lowering pipeline for one schedule as text, its machine instructions by class, and its
-    device functions."""
-
-    sections: tuple[Section, ...]
-    instructions: Mapping[str, int]
-    functions: tuple[FunctionView, ...]
-    accessed_bytes: int
-    warnings: tuple[str, ...]
-    matrix_layers: tuple[MatrixLayer, ...]
-
-
-@lru_cache(maxsize=16)
-def compiled_layers(workload: Workload, target: Target, schedule: Schedule) -> CompiledLayers:
-    """Run the lowering pipeline; what was asked for lately is kept, since people look at one kernel again and again.
-    Raises IllegalSchedule, CompileError, UnsupportedTarget."""
-    lowered = lowering_stages(workload, target, schedule)
-    layers = code_layers(workload, lowered)
-    sections = [
-        Section(layer.title, layer.language, layer.text, above.title, layer.origins, linked_share(layer))
-        for above, layer in pairwise(layers)
-    ]
-    use = matrix_use(workload, target, schedule, lowered)
-    if use is not None:
-        sections.append(Section("matrix instructions", "text", "\n".join((use.summary, *use.warnings))))
-    functions = tuple(_function(grid, lowered.artifacts.resources, target) for grid in lowered.source.launches)
-    return CompiledLayers(
-        tuple(sections),
-        lowered.artifacts.instructions,
-        functions,
-        accessed_bytes(lowered.final),
-        () if use is None else use.warnings,
-        () if use is None else tuple(MatrixLayer(*found) for found in operations_by_layer(workload, layers)),
-    )
-
-
-def _function(launch: LaunchConfig, resources: Mapping[str, Resources], target: Target) -> FunctionView:
-    taken = resources.get(launch.function, Resources(0))
-    limits = limits_of(target)
-    resident = int(limits.resident_blocks(launch.threads, taken.registers, launch.shared_bytes))
-    return FunctionView(
-        name=launch.function,
-        blocks=launch.blocks,
-        threads=launch.threads,
-        cluster=launch.cluster,
-        shared_bytes=launch.shared_bytes,
-        registers=taken.registers,
-        spill_bytes=taken.spill_bytes,
-        stack_bytes=taken.stack_bytes,
-        resident_blocks=resident,
-        occupancy=resident * launch.threads / limits.threads_per_multiprocessor,
-        waves=float(limits.waves(math.prod(launch.blocks), resident, target.threads)) if resident else 0.0,
-    )
-
-
-def files_of(workload: Workload, target: Target, schedule: Schedule, name: str, library: bool) -> Mapping[str, bytes]:
-    """Return a schedule as files (see ``codegen.export``). Raises IllegalSchedule, CompileError, UnsupportedTarget,
-    InvalidParameter."""
-    return exported(workload, target, schedule, Packaging(name, library))
+MAX_METRIC_ROWS = 1000
+"""Metrics are computed on at most this many rows: comparing pairs grows with the square."""
 
 
 def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
@@ -304,9 +235,3 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
         return sketch_of(schedule).matches(workload, target)
     except IllegalSchedule:
         return False
-
-
-def knob_meanings(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, str]:
-    """Return what each knob of the schedule's sketch means. Raises IllegalSchedule."""
-    space = sketch_of(schedule).space(workload, target, limit=64)
-    return {knob.name: knob.meaning for knob in space.knobs}

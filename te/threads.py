@@ -1,11 +1,11 @@
 """How many threads work on large arrays. NumPy computes outside of the interpreter's lock."""
 
-import os
+from ..core.cgroups import processor_count
 
 MOST_THREADS = 16
 """More threads do not help, since memory is the limit."""
 
 
 def available_threads() -> int:
-    """How many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many processors this process may use."""
+    return processor_count()

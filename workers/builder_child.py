@@ -1,11 +1,9 @@
 """The builder child turns schedules into binaries."""
 
 import gc
-import resource
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import cast
 
 from ..codegen.backend import CompiledKernel
 from ..core.errors import (
@@ -35,8 +33,6 @@ class BuilderRole:
     """It answers ``{workload, schedule}`` with a binary or a failure, and with the ``seconds`` that this took."""
 
     def __init__(self, setup: Json) -> None:
-        memory = cast(int, setup["builder_memory_bytes"])
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         self._target = target_from_json(setup["target"])
         module, name = str(setup["builder"]).split(":")
         self._build: Build = getattr(import_module(module), name)

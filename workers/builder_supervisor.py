@@ -8,6 +8,7 @@ from .child_environment import library_threads
 from .child_supervisor import ChildSupervisor, WorkerSpec
 from .frames import Frame
 from .report import BuildReport
+from .sandbox import Sandbox
 from .wire import Json, binary_from_frame, outcome_from_json
 
 
@@ -19,9 +20,10 @@ class BuilderSupervisor(ChildSupervisor):
             "role": "build",
             "target": spec.target.to_json(),
             "builder": spec.settings.builder,
-            "builder_memory_bytes": spec.settings.builder_memory_bytes,
         }
-        super().__init__(setup, spec, environment=library_threads(1))
+        sandbox = Sandbox(memory_bytes=spec.settings.builder_memory_bytes)
+        self._spec = spec
+        super().__init__(setup, spec.settings, environment=library_threads(1), sandbox=sandbox)
 
     def build(self, workload: Json, schedule: Json) -> BuildReport:
         """Build one schedule; ``workload`` and ``schedule`` are JSON.

@@ -4,6 +4,7 @@ noticed."""
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,9 +19,12 @@ from typing import cast
 from ..core.errors import TilewrightError, WorkerLost
 from .child_environment import scrubbed
 from .frames import Frame, receive, send
+from .sandbox import FOLDER_BYTES
 
 _REAP_SECONDS = 2.0
 _TAIL_BYTES = 2_000
+_LOOK_SECONDS = 0.5
+"""So often a parent that waits looks at how much its child has written."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,13 +55,20 @@ class ChildHung(TilewrightError):
         self.item = item
 
 
+class ChildOverfull(ChildHung):
+    """The child wrote more to files than it may, and has been killed."""
+
+    code = "CHILD_OVERFULL"
+
+
 class Child:
     """One child process in a session of its own, started at once. ``greet`` gives it ``setup`` before the first
     request.
 
     The kernel kills the child when the *thread* that started it ends (PR_SET_PDEATHSIG). So it must be created on a
     thread that lives as long as the child should. The child inherits ``descriptors``, and of the environment what
-    ``child_environment`` lets through, with ``environment`` over it. Requests come from one thread;
+    ``child_environment`` lets through, with ``environment`` over it. With ``own_folder`` it has a folder of its own for
+    temporary files, which goes with it. Requests come from one thread;
     ``kill`` may be called from any.
     """
 
@@ -68,9 +79,12 @@ class Child:
         python_path: tuple[str, ...],
         environment: Mapping[str, str],
         descriptors: tuple[int, ...] = (),
+        own_folder: bool = False,
     ) -> None:
         parent, child = socket.socketpair()
         self._output = tempfile.TemporaryFile()
+        self._folder = tempfile.mkdtemp(prefix="tilewright-child-") if own_folder else None
+        temporary = {} if self._folder is None else {"TMPDIR": self._folder}
         with child:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tilewright.workers.main", str(child.fileno()), str(os.getpid())],
@@ -79,7 +93,7 @@ class Child:
                 stderr=self._output,
                 pass_fds=(child.fileno(), *descriptors),
                 start_new_session=True,
-                env={**scrubbed(os.environ), "PYTHONPATH": os.pathsep.join(python_path), **environment},
+                env={**scrubbed(os.environ), **temporary, "PYTHONPATH": os.pathsep.join(python_path), **environment},
             )
         self._connection = Connection(parent.detach())
         self._setup: Frame | None = setup
@@ -122,6 +136,7 @@ class Child:
             send(self._connection, frame)
             while True:
                 answer = self._await(deadlines[stage])
+                self._check_files(stage, item)
                 if answer is None:
                     raise ChildHung(f"{stage} took over {deadlines[stage]:g} s and was killed", stage=stage, item=item)
                 if "stage" not in answer.header:
@@ -149,9 +164,32 @@ class Child:
         self.kill()
         self._connection.close()
         self._output.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _await(self, seconds: float) -> Frame | None:
-        return receive(self._connection) if self._connection.poll(seconds) else None
+        """The next frame; None where none comes within ``seconds``, or the child has written too much meanwhile."""
+        end = time.monotonic() + seconds
+        while not self._connection.poll(max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))):
+            if time.monotonic() >= end or self._written_bytes() > FOLDER_BYTES:
+                return None
+        return receive(self._connection)
+
+    def _check_files(self, stage: str, item: int | None) -> None:
+        written = self._written_bytes()
+        if written > FOLDER_BYTES:
+            told = f"{stage} wrote {written >> 20} MiB to files and was killed; allowed: {FOLDER_BYTES >> 20} MiB"
+            raise ChildOverfull(told, stage=stage, item=item)
+
+    def _written_bytes(self) -> int:
+        """How much its output has since the request began, and its files."""
+        folders = () if self._folder is None else os.walk(self._folder)
+        written = self._words_bytes() - self._words_from
+        for folder, _, names in folders:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    written += os.lstat(os.path.join(folder, name)).st_size
+        return written
 
     def _died(self, stage: str, item: int | None) -> ChildDied:
         """Reap the child whose pipe was closed. The group is killed before its leader is reaped, because until then no

@@ -11,8 +11,9 @@ from ..core.errors import OutOfMemory, TilewrightError, WorkerLost
 from ..core.fleet import Unit
 from ..core.target import Profile, Target
 from ..core.trial import Failed, Reason, TrialStage
-from .child import Child, ChildDied, ChildHung
+from .child import Child, ChildDied, ChildHung, ChildOverfull
 from .frames import Frame
+from .sandbox import Sandbox
 from .settings import ExecutorSettings
 from .wire import Json
 
@@ -40,11 +41,18 @@ class ChildSupervisor:
     """
 
     def __init__(
-        self, setup: Json, spec: WorkerSpec, *, environment: Mapping[str, str], descriptors: tuple[int, ...] = ()
+        self,
+        setup: Json,
+        settings: ExecutorSettings,
+        *,
+        environment: Mapping[str, str],
+        descriptors: tuple[int, ...] = (),
+        sandbox: Sandbox | None = None,
     ) -> None:
-        self._setup = Frame(setup)
-        self._spec = spec
-        self._deadlines = spec.settings.deadlines.by_stage()
+        self._setup = Frame(setup if sandbox is None else {**setup, "sandbox": sandbox.to_json()})
+        self._own_folder = sandbox is not None and not sandbox.files
+        self._python_path = settings.python_path
+        self._deadlines = settings.deadlines.by_stage()
         self._environment = environment
         self._descriptors = descriptors
         self._child: Child | None = None
@@ -62,9 +70,10 @@ class ChildSupervisor:
             self._candidates = 0
             self._child = Child(
                 self._setup,
-                python_path=self._spec.settings.python_path,
+                python_path=self._python_path,
                 environment=self._environment,
                 descriptors=self._descriptors,
+                own_folder=self._own_folder,
             )
 
     def resume(self) -> None:
@@ -100,7 +109,8 @@ class ChildSupervisor:
             try:
                 return self._ask(frame, first_stage.value, deadlines)
             except ChildHung as hung:
-                return Failed(TrialStage(hung.stage), Reason.TIMEOUT, hung.message)
+                reason = Reason.RESOURCES if isinstance(hung, ChildOverfull) else Reason.TIMEOUT
+                return Failed(TrialStage(hung.stage), reason, hung.message)
             except ChildDied as died:
                 blameless = died.signal == signal.SIGKILL or self._candidates > 1
                 if attempt == 2 or not blameless:

@@ -12,6 +12,7 @@ from ..core.errors import WorkerLost
 
 _LENGTH = struct.Struct("<Q")
 _MOST_BLOBS = 64
+_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ def send(connection: Connection, frame: Frame) -> None:
 
 
 def receive(connection: Connection) -> Frame:
-    """Raises EOFError or OSError when the other side is gone, WorkerLost for a message that is no frame."""
-    data = connection.recv_bytes()
+    """Raises EOFError or OSError when the other side is gone or says too much, WorkerLost for a message that is no
+    frame."""
+    data = connection.recv_bytes(_MOST_BYTES)
     try:
         (blobs,) = _LENGTH.unpack_from(data)
         if blobs > _MOST_BLOBS:

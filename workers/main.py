@@ -8,10 +8,13 @@ import sys
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .frames import Frame, receive, send
-from .report import Announce
+from .sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from .report import Announce  # it loads NumPy, whose threads Landlock would not hold for
 
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
@@ -20,11 +23,12 @@ _OOM_SCORE = Path("/proc/self/oom_score_adj")
 class Role(Protocol):
     """What a child is for."""
 
-    def answer(self, frame: Frame, announce: Announce) -> Frame: ...
+    def answer(self, frame: Frame, announce: "Announce") -> Frame: ...
 
 
 ROLES = {
     "build": "builder_child:BuilderRole",
+    "compile": "compilation_child:CompilationRole",
     "prepare": "reference_child:ReferenceRole",
     "run": "runner_child:RunnerRole",
 }
@@ -40,6 +44,8 @@ def main(descriptor: int, parent: int) -> None:
     try:
         setup = receive(connection).header
         try:
+            if "sandbox" in setup:
+                Sandbox.from_json(setup["sandbox"]).enter()
             module, name = ROLES[str(setup["role"])].split(":")
             role: Role = getattr(import_module(f".{module}", __package__), name)(setup)
         except Exception as error:  # whatever keeps a child from starting must reach the parent as text

@@ -12,6 +12,7 @@ from .child_environment import library_threads
 from .child_supervisor import ChildSupervisor, WorkerSpec
 from .pool import WorkerPool
 from .reference_data import anonymous_file
+from .sandbox import Sandbox
 from .wire import Json
 
 SLOTS = 3
@@ -96,7 +97,9 @@ class ReferenceSupervisor(ChildSupervisor):
 
     def __init__(self, spec: WorkerSpec, descriptors: tuple[int, ...]) -> None:
         setup: Json = {"role": "prepare", "seed": spec.seed}
-        super().__init__(setup, spec, environment=library_threads(_THREADS), descriptors=descriptors)
+        sandbox = Sandbox(files=True, low_priority=False)
+        environment = library_threads(_THREADS)
+        super().__init__(setup, spec.settings, environment=environment, descriptors=descriptors, sandbox=sandbox)
 
     def prepare(self, workload: Json, descriptor: int) -> Json:
         """Compute the reference_data into the file and say where it is. Raises WorkerLost, OutOfMemory."""

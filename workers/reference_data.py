@@ -16,6 +16,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.cgroups import ControlGroups
 from ..core.dtypes import dtype_named, dtype_of_numpy
 from ..te.data import random_inputs
 from ..te.reference import reference
@@ -62,12 +63,15 @@ def needed_bytes(workload: Workload) -> int:
 
 
 def available_bytes() -> int | None:
-    """Memory that can be had without swapping (Linux; None elsewhere)."""
+    """Memory that can be had without swapping, and within the limits of this process's control groups (Linux; None
+    elsewhere)."""
     try:
         fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
-        return int(fields["MemAvailable"].split()[0]) << 10
+        present = int(fields["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError):
         return None
+    free = ControlGroups().free_bytes
+    return present if free is None else min(present, free)
 
 
 def compute_reference(workload: Workload, seed: int) -> ReferenceData:

@@ -20,6 +20,7 @@ from .lease_guard import Allowed, always
 from .losses import DeviceLost
 from .reference_cache import ReferenceCache
 from .report import RunReport
+from .sandbox import Sandbox
 from .settings import HOST_KINDS
 from .wire import (
     Json,
@@ -45,8 +46,13 @@ class RunnerSupervisor(ChildSupervisor):
         self.probe: Callable[[], bool] = lambda: True
         self._references = ReferenceCache(spec)
         super().__init__(
-            runner_setup(spec), spec, environment=runner_environment(spec), descriptors=self._references.descriptors
+            runner_setup(spec),
+            spec.settings,
+            environment=runner_environment(spec),
+            descriptors=self._references.descriptors,
+            sandbox=runner_sandbox(spec),
         )
+        self._spec = spec
         self._workload: Json | None = None
         self._ready: Child | None = None
 
@@ -179,7 +185,8 @@ class ProbeSupervisor(ChildSupervisor):
     """A runner child without workloads, which opens the device and times the anchors."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        super().__init__(runner_setup(spec), spec, environment=runner_environment(spec))
+        environment, sandbox = runner_environment(spec), runner_sandbox(spec)
+        super().__init__(runner_setup(spec), spec.settings, environment=environment, sandbox=sandbox)
 
     def anchors(self) -> dict[str, float]:
         """``anchor_seconds``, and ``power_anchor_seconds`` where the device has that anchor. Raises WorkerLost."""
@@ -205,6 +212,12 @@ def runner_environment(spec: WorkerSpec) -> dict[str, str]:
     """What a runner child gets beyond other children: threads where it is the device, and the sight of its device."""
     threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
     return {**library_threads(threads), **visible(spec.target.kind, spec.unit.uuid)}
+
+
+def runner_sandbox(spec: WorkerSpec) -> Sandbox | None:
+    """How a runner child is restricted: no sockets, and no other processes. That of a GPU is not: the driver starts a
+    program with more rights where device nodes are missing, which restricted processes cannot."""
+    return Sandbox(files=True, low_priority=False) if spec.target.kind in HOST_KINDS else None
 
 
 def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """The settings of an executor: deadlines, how children start, and how long timing may take."""
 
-import os
 import sys
 from dataclasses import dataclass, field
 
+from ..core.cgroups import processor_count
 from ..core.errors import InvalidParameter
 from .timing import RemeasureRules, TimingRules
 
@@ -92,10 +92,10 @@ def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
         return ExecutorSettings(deadlines=deadlines, timing=timing, final=RemeasureRules(most_seconds=1.0), batch=12)
     timing = TimingRules(sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0)
     final = RemeasureRules(most_seconds=3.0, rest_seconds=0.01)
-    builders = max(1, len(os.sched_getaffinity(0)) - 3)  # for the program, the data child and the runner
+    builders = max(1, processor_count() - 3)  # for the program, the data child and the runner
     return ExecutorSettings(deadlines=deadlines, timing=timing, final=final, builders=builders)
 
 
 def builder_count(settings: ExecutorSettings) -> int:
     """How many children build on this machine."""
-    return settings.builders or len(os.sched_getaffinity(0))
+    return settings.builders or processor_count()

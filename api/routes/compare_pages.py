@@ -12,7 +12,7 @@ from ...service.service import Service
 from ..analysis_responses import ComparedOut, ComparisonOut
 from ..chart_table import ChartColumn, ChartTable
 from ..comparing import counts, difference, item_text, items_of
-from ..compilations import explain_record
+from ..compilations import compiles, explain_record
 from ..dependencies import ServiceDependency
 from ..problem_handlers import RequestRefused
 from ..rendering import render
@@ -34,6 +34,7 @@ SAMPLES = (
 
 
 @router.get("/compare")
+@compiles
 def compare_page(request: Request, service: ServiceDependency) -> Response:
     """Compare two to eight schedules (``job=ID`` or ``job=ID:TASK``, ``record=ID``), or offer some to choose from.
 

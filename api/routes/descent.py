@@ -9,11 +9,10 @@ from fastapi.responses import Response
 from ...core.errors import TilewrightError
 from ...core.trial import Timed
 from ...service.views import Explanation
-from ..compilations import explain_record
+from ..compilations import compiles, explain_record
 from ..dependencies import RecordId, ServiceDependency
 from ..descent import MOST_SHOWN, LinkedLayers, matrix_steps
 from ..descent_plots import roofline_plot, sample_plot
-from ..problem_handlers import RequestRefused
 from ..rendering import render
 from ..strict_route import StrictRoute
 
@@ -25,6 +24,7 @@ LineQuery = Annotated[
 
 
 @router.get("/trials/{record_id}/layers")
+@compiles
 def layers_page(
     record_id: RecordId,
     service: ServiceDependency,
@@ -42,8 +42,6 @@ def layers_page(
         explanation = explain_record(service, record_id)
     except TilewrightError as error:  # a schedule that cannot be lowered any more still has its evidence
         problem = error.message
-    except RequestRefused as error:
-        problem = error.detail
     linked = LinkedLayers(() if explanation is None else explanation.sections)
     shown = _shown(linked, (a, b, c))
     chosen = _chosen(linked, line)

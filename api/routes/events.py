@@ -12,6 +12,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from ...core.errors import StoreError
 from ...service.callers import Caller, present_caller
 from ...service.service import Service
 from ...service.views import EventView
@@ -83,6 +84,9 @@ class EventStreams:
         call = functools.partial(service.events, job_id, after=after, timeout_seconds=seconds)
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self.limiter)
 
+    async def is_final(self, service: Service, job_id: str) -> bool:
+        return (await anyio.to_thread.run_sync(service.job, job_id, limiter=self.limiter)).state.is_final
+
 
 @router.get("/{job_id}/events", operation_id="listEvents", response_model=EventList, responses=_RESPONSES)
 async def events(
@@ -104,10 +108,10 @@ async def events(
     wanted = "text/event-stream" in request.headers.get("accept", "")
     streams.check()
     with streams.counted():
-        final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
+        final = await streams.is_final(service, job_id)
         found = await streams.wait(service, job_id, known, 0.0 if final or wanted else wait_seconds)
         if not wanted:
-            final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final if not found else final
+            final = await streams.is_final(service, job_id) if not found else final
     if wanted:
         if final and not found:
             return Response(status_code=204)
@@ -129,8 +133,12 @@ async def _stream(
         quiet = 0.0
         yield b"retry: 2000\n\n"
         while not request.app.state.stopping():
-            final = (await anyio.to_thread.run_sync(service.job, job_id)).state.is_final
-            found = await streams.wait(service, job_id, known, 0.0 if final else _SLICE_SECONDS)
+            try:
+                final = await streams.is_final(service, job_id)
+                found = await streams.wait(service, job_id, known, 0.0 if final else _SLICE_SECONDS)
+            except StoreError:  # the database is away: whoever listens waits for it too
+                final, found = False, ()
+                await anyio.sleep(_SLICE_SECONDS)
             for event in found:
                 known, quiet = event.id, 0.0
                 text = EventOut.model_validate(event).model_dump_json()

@@ -1,11 +1,12 @@
 """Answers with liveness, readiness, metrics and version of the service."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from ... import __version__
 from ..dependencies import ServiceDependency
 from ..problem_responses import READS
+from ..readiness import Readiness
 from ..responses import HealthOut, VersionOut
 from ..strict_route import StrictRoute
 
@@ -25,10 +26,11 @@ async def alive() -> VersionOut:
     response_model=HealthOut,
     responses={**READS, 503: {"model": HealthOut, "description": "Not ready; `checks` says why.", **_PROBLEM_TOO}},
 )
-def ready(service: ServiceDependency) -> Response:
+async def ready(request: Request) -> Response:
     """Say whether jobs can be taken: the database answers and is current, the job thread runs, and the disk has
     room."""
-    health = HealthOut.model_validate(service.health())
+    readiness: Readiness = request.app.state.readiness
+    health = HealthOut.model_validate(await readiness.view())
     return Response(health.model_dump_json(), 200 if health.ready else 503, media_type="application/json")
 
 

@@ -7,10 +7,9 @@ from fastapi.responses import RedirectResponse, Response
 
 from ...core.errors import Conflict, NotFound, TilewrightError
 from ...service.views import Explanation, JobView, TaskView, TrialOrder, TrialView
-from ..compilations import explain_record
+from ..compilations import compiles, explain_record
 from ..dependencies import JobId, PageToken, RecordId, ServiceDependency
 from ..job_charts import job_charts
-from ..problem_handlers import RequestRefused
 from ..rendering import render
 from ..strict_route import StrictRoute
 from .dashboard import KnobName
@@ -113,12 +112,14 @@ def best_panel(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -
 
 
 @router.get("/jobs/{job_id}/trials/{record_id}")
+@compiles
 def trial_page(job_id: JobId, record_id: RecordId, service: ServiceDependency, layer: Layer = 0) -> Response:
     """Show one trial: knobs, evidence, samples and every layer of its source."""
     return _trial("trial.html", service, job_id, record_id, layer)
 
 
 @router.get("/jobs/{job_id}/trials/{record_id}/panel")
+@compiles
 def trial_panel(job_id: JobId, record_id: RecordId, service: ServiceDependency, layer: Layer = 0) -> Response:
     """Show the same as a part of the job's page."""
     return _trial("panel.html", service, job_id, record_id, layer)
@@ -150,8 +151,6 @@ def _trial(template: str, service: ServiceDependency, job_id: str, record_id: in
         explanation = explain_record(service, record_id)
     except TilewrightError as error:  # a schedule that cannot be lowered any more still has its knobs and evidence
         problem = error.message
-    except RequestRefused as error:
-        problem = error.detail
     return _panel(template, job, _task(job, trial.task), trial, explanation, problem, layer, follows_best=False)
 
 

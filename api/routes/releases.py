@@ -4,10 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from ...service.signing import key_id
 from ..dependencies import PageSize, PageToken, ServiceDependency
 from ..limits import CHANNEL_PATTERN, NAME_PATTERN
 from ..problem_responses import CHANGES, CREATES, EDITS, FINDS, READS
-from ..release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseOut, ReleasePage
+from ..release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseKeyOut, ReleaseOut, ReleasePage
 from ..requests import PromotionIn, ReleaseIn
 from ..strict_route import StrictRoute
 
@@ -21,6 +22,13 @@ def freeze(body: ReleaseIn, service: ServiceDependency) -> ReleaseOut:
     """Freeze the best schedules that are known now under a name. A release never changes."""
     parts = {"device_key": body.device_key, "toolchain_key": body.toolchain_key, "profile": body.profile}
     return ReleaseOut.model_validate(service.releases.freeze(body.name, **parts))
+
+
+@router.get("/v1/release_key", operation_id="getReleaseKey", responses=FINDS)
+def release_key(service: ServiceDependency) -> ReleaseKeyOut:
+    """Answer with the public key that releases are signed for."""
+    public_key = service.releases.signing_key().public_key
+    return ReleaseKeyOut(algorithm="ed25519", public_key=public_key, key_id=key_id(public_key))
 
 
 @router.get("/v1/releases", operation_id="listReleases", responses=READS)

@@ -12,7 +12,7 @@ from ...service.lookup import Answer, Miss
 from ...service.nearest import miss_message
 from ...service.service import Service
 from ...te.key import workload_key
-from ..compilations import explain_workload, export_workload
+from ..compilations import compiles, explain_workload, explanation_answer, export_answer, export_workload
 from ..dependencies import ServiceDependency
 from ..expressions import schedule_of, task_of
 from ..lookup_answers import batch_text, best_text, tagged
@@ -25,7 +25,13 @@ from ..strict_route import DirectRoute, StrictRoute, refuse_others
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"], route_class=StrictRoute)
 
 
-_TAG = {"ETag": {"schema": {"type": "string"}, "description": "Strong: a hash of the answer."}}
+_TAG = {
+    "ETag": {"schema": {"type": "string"}, "description": "Strong: a hash of the answer."},
+    "Age": {
+        "schema": {"type": "integer"},
+        "description": "The database does not answer: for so many seconds the answer has been known. Else absent.",
+    },
+}
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "What is known.", "headers": _TAG},
     304: {"description": "The answer is the one that the ETag in If-None-Match names."},
@@ -63,16 +69,17 @@ async def best(request: Request) -> Response:
         raise RequestValidationError([{**e, "loc": ("query", *e["loc"])} for e in error.errors()]) from error
     service: Service = request.app.state.service
     key = asked.workload_key
+    age = 0.0
     incomplete = None in (asked.device_key, asked.toolchain_key, asked.profile)
     if asked.relax or asked.target is not None or (incomplete and not service.knows_itself):
         found = await run_in_threadpool(_find, service, asked)
     elif service.embedded:  # one look into an index of a file waits for nobody
         (found,) = service.look_up([key], service.conditions(**asked.parts()))
     else:
-        found = await request.app.state.lookups.find(key, service.conditions(**asked.parts()))
+        found, age = await request.app.state.lookups.find(key, service.conditions(**asked.parts()))
     if isinstance(found, Miss):  # raising it would cost more than the answer of a hit
         return problem_answer(request, 404, NotFound.code, miss_message(key, found), "workload_key")
-    return tagged(request, best_text(found))
+    return tagged(request, best_text(found), age)
 
 
 def _find(service: Service, asked: BestQuery) -> Answer | Miss:
@@ -116,18 +123,20 @@ def lookup(body: LookupIn, service: ServiceDependency) -> BestOut:
     return BestOut.model_validate(view)
 
 
-@router.post("/explain", operation_id="explainSchedule", responses=COMPUTES)
-def explain(body: ExplainIn, service: ServiceDependency) -> ExplanationOut:
+@router.post("/explain", operation_id="explainSchedule", response_model=ExplanationOut, responses=COMPUTES)
+@compiles
+def explain(body: ExplainIn, service: ServiceDependency) -> Response:
     """Show every layer of a schedule as text, its instructions by class, and how near it comes to the roofline."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
-    return ExplanationOut.model_validate(explain_workload(service, task.workload, schedule, body.target))
+    return explanation_answer(explain_workload(service, task.workload, schedule, body.target))
 
 
-@router.post("/export", operation_id="exportSchedule", responses=COMPUTES)
-def export(body: ExportIn, service: ServiceDependency) -> ExportOut:
+@router.post("/export", operation_id="exportSchedule", response_model=ExportOut, responses=COMPUTES)
+@compiles
+def export(body: ExportIn, service: ServiceDependency) -> Response:
     """Export a schedule as files to use without Tilewright: source, machine code, and how to call it."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
     made = export_workload(service, task.workload, schedule, body.target, body.name, body.library)
-    return ExportOut.model_validate(made)
+    return export_answer(made)

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from ...service.views import TrialOrder
-from ..compilations import explain_record, export_record
+from ..compilations import compiles, explain_record, explanation_answer, export_answer, export_record
 from ..dependencies import FunctionName, JobId, PageSize, PageToken, RecordId, ServiceDependency, TaskIndex, WithLibrary
 from ..problem_responses import FINDS
 from ..relatives_responses import RelativesOut
@@ -42,10 +42,11 @@ def trial(record_id: RecordId, service: ServiceDependency) -> TrialOut:
     return TrialOut.model_validate(service.trial(record_id))
 
 
-@router.get("/trials/{record_id}/source", operation_id="getTrialSource", responses=FINDS)
-def source(record_id: RecordId, service: ServiceDependency) -> ExplanationOut:
+@router.get("/trials/{record_id}/source", operation_id="getTrialSource", response_model=ExplanationOut, responses=FINDS)
+@compiles
+def source(record_id: RecordId, service: ServiceDependency) -> Response:
     """Show every layer of a trial's schedule as text: expression, knobs, IR before and after passes, assembly."""
-    return ExplanationOut.model_validate(explain_record(service, record_id))
+    return explanation_answer(explain_record(service, record_id))
 
 
 @router.get("/trials/{record_id}/relatives", operation_id="getTrialRelatives", responses=FINDS)
@@ -54,9 +55,10 @@ def relatives(record_id: RecordId, service: ServiceDependency) -> RelativesOut:
     return RelativesOut.model_validate(service.relatives(record_id))
 
 
-@router.get("/trials/{record_id}/export", operation_id="exportTrial", responses=FINDS)
+@router.get("/trials/{record_id}/export", operation_id="exportTrial", response_model=ExportOut, responses=FINDS)
+@compiles
 def export(
     record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel", library: WithLibrary = False
-) -> ExportOut:
+) -> Response:
     """Export a trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
-    return ExportOut.model_validate(export_record(service, record_id, name, library))
+    return export_answer(export_record(service, record_id, name, library))

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from ..analysis_responses import ResultOut, WorkloadHistoryOut, WorkloadSummaryOut
 from ..chart_table import ChartColumn, ChartTable
-from ..compilations import export_record
+from ..compilations import compiles, export_record
 from ..dependencies import FunctionName, PageToken, RecordId, ServiceDependency, WorkloadKey
 from ..limits import NAME_PATTERN
 from ..rendering import render
@@ -75,6 +75,7 @@ def workload_page(workload_key: WorkloadKey, service: ServiceDependency) -> Resp
 
 
 @router.get("/trials/{record_id}/kernel.zip")
+@compiles
 def exported(record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel") -> Response:
     """Answer with the schedule of a record as files to use without Tilewright: source, machine code, how to call it."""
     files = export_record(service, record_id, name, library=False).files

@@ -9,6 +9,10 @@
  *
  * `data` is the whole file, in memory or mapped, and stays there while the bundle is used. Nothing is allocated, and
  * threads may share a bundle. service/bundle.py says what the file holds. Needs C99.
+ *
+ * What is checked here is the hash of the content, so that damage is found. A signature is checked where it is an HMAC
+ * (version 1 of bundles). Releases are signed by Ed25519 since, which takes a library: with libsodium,
+ * crypto_sign_verify_detached(tilewright_bundle_signature(&bundle), bundle.data, TILEWRIGHT_SIGNED, public_key).
  */
 #ifndef TILEWRIGHT_BUNDLE_H
 #define TILEWRIGHT_BUNDLE_H
@@ -21,15 +25,16 @@ enum {
     TILEWRIGHT_BUNDLE_OK = 0,
     TILEWRIGHT_BUNDLE_MALFORMED = 1, /* it is no bundle of this version, or it was cut */
     TILEWRIGHT_BUNDLE_CHANGED = 2,   /* its content is not what was released */
-    TILEWRIGHT_BUNDLE_FORGED = 3     /* it was not signed with this key */
+    TILEWRIGHT_BUNDLE_FORGED = 3,    /* it was not signed with this key */
+    TILEWRIGHT_BUNDLE_UNCHECKED = 4  /* a key was given, and the signature is none that is checked here */
 };
 
 typedef struct {
     const unsigned char *data, *places, *index;
-    uint64_t bytes, entries, conditions;
+    uint64_t bytes, entries, conditions, version;
 } tilewright_bundle;
 
-enum { TILEWRIGHT_HEADER = 128, TILEWRIGHT_PLACE = 112, TILEWRIGHT_ENTRY = 48 };
+enum { TILEWRIGHT_SIGNED = 96, TILEWRIGHT_PLACE = 112, TILEWRIGHT_ENTRY = 48 };
 
 typedef struct {
     uint32_t state[8];
@@ -125,36 +130,44 @@ static inline uint64_t tilewright_number(const unsigned char *p, int bytes) {
 }
 
 /* Open a bundle that lies in memory and check all of it. Without a `key` (NULL) its content is checked against the hash
- * that it has itself, which finds damage and no forgery. Returns a TILEWRIGHT_BUNDLE_ code. */
+ * that it has itself, which finds damage and no forgery. A `key` is the secret of a bundle of version 1. Returns a
+ * TILEWRIGHT_BUNDLE_ code. */
 static inline int tilewright_bundle_open(tilewright_bundle *b, const void *data, size_t bytes, const void *key,
                                          size_t key_bytes) {
     const unsigned char *p = (const unsigned char *)data;
     unsigned char digest[32], signature[32], differ = 0;
     tilewright_sha256 s;
-    if (bytes < TILEWRIGHT_HEADER || memcmp(p, "TWBUNDLE", 8) || tilewright_number(p + 8, 8) != 1 ||
-        tilewright_number(p + 16, 8) != bytes)
+    if (bytes < TILEWRIGHT_SIGNED || memcmp(p, "TWBUNDLE", 8) || tilewright_number(p + 16, 8) != bytes)
         return TILEWRIGHT_BUNDLE_MALFORMED;
+    uint64_t version = tilewright_number(p + 8, 8), header = TILEWRIGHT_SIGNED + (version == 1 ? 32 : 64);
+    if ((version != 1 && version != 2) || bytes < header) return TILEWRIGHT_BUNDLE_MALFORMED;
     tilewright_sha256_begin(&s);
     tilewright_sha256_add(&s, p, 64);
-    tilewright_sha256_add(&s, p + TILEWRIGHT_HEADER, bytes - TILEWRIGHT_HEADER);
+    tilewright_sha256_add(&s, p + header, bytes - header);
     tilewright_sha256_end(&s, digest);
     if (memcmp(digest, p + 64, 32)) return TILEWRIGHT_BUNDLE_CHANGED;
+    if (key != NULL && version != 1) return TILEWRIGHT_BUNDLE_UNCHECKED;
     if (key != NULL) {
         tilewright_hmac(key, key_bytes, digest, signature);
         for (int i = 0; i < 32; i++) differ |= (unsigned char)(signature[i] ^ p[96 + i]);
         if (differ) return TILEWRIGHT_BUNDLE_FORGED;
     }
     uint64_t manifest = tilewright_number(p + 40, 8), places = tilewright_number(p + 32, 8);
-    uint64_t entries = tilewright_number(p + 24, 8), left = bytes - TILEWRIGHT_HEADER;
+    uint64_t entries = tilewright_number(p + 24, 8), left = bytes - header;
     if (manifest > left || manifest % 8) return TILEWRIGHT_BUNDLE_MALFORMED;
     left -= manifest;
     if (places > left / TILEWRIGHT_PLACE) return TILEWRIGHT_BUNDLE_MALFORMED;
     left -= places * TILEWRIGHT_PLACE;
     if (entries > left / TILEWRIGHT_ENTRY) return TILEWRIGHT_BUNDLE_MALFORMED;
-    b->data = p, b->bytes = bytes, b->entries = entries, b->conditions = places;
-    b->places = p + TILEWRIGHT_HEADER + manifest;
+    b->data = p, b->bytes = bytes, b->entries = entries, b->conditions = places, b->version = version;
+    b->places = p + header + manifest;
     b->index = b->places + places * TILEWRIGHT_PLACE;
     return TILEWRIGHT_BUNDLE_OK;
+}
+
+/* Return the Ed25519 signature (64 bytes) of the first TILEWRIGHT_SIGNED bytes of a bundle; NULL in version 1. */
+static inline const unsigned char *tilewright_bundle_signature(const tilewright_bundle *b) {
+    return b->version == 1 ? NULL : b->data + TILEWRIGHT_SIGNED;
 }
 
 static inline int tilewright_digit(char c) {

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from pydantic import SecretStr
 
 from tilewright.api.app import create_app
 from tilewright.api.client import Client
@@ -18,8 +17,7 @@ from tilewright.tests.api.serving import running
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder: Path = tmp_path_factory.mktemp("service")
-    key = SecretStr("a-secret-of-sixteen-and-more")
-    return Settings(database_url=f"sqlite:///{folder}/tilewright.sqlite3", run_jobs=False, release_key=key)
+    return Settings(database_url=f"sqlite:///{folder}/tilewright.sqlite3", run_jobs=False)
 
 
 @pytest.fixture(scope="module")

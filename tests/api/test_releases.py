@@ -17,11 +17,10 @@ from tilewright.core.target import Toolchain
 from tilewright.db.store import RecordStore
 from tilewright.service.bundle import BadBundle
 from tilewright.service.service import Service
-from tilewright.service.settings import Settings
+from tilewright.service.signing import SigningKey, key_id
 from tilewright.tests.api.filled import HERE
 from tilewright.tests.api.test_lookups import keep, task_of
 
-KEY = "a-secret-of-sixteen-and-more"
 OLDER = replace(HERE, toolchain=Toolchain({"llvm": "19", "tilewright": "0.1.0"}))
 PLACE = {"device_key": HERE.device.key, "toolchain_key": HERE.toolchain.key, "profile": str(HERE.profile)}
 ELSEWHERE = """
@@ -30,7 +29,7 @@ socket.socket = None  # there is no network
 from pathlib import Path
 from tilewright.service.bundle import Bundle
 asked = json.loads(sys.argv[3])
-with Bundle.open(Path(sys.argv[1]), key=sys.argv[2].encode()) as bundle:
+with Bundle.open(Path(sys.argv[1]), public_key=sys.argv[2]) as bundle:
     print(json.dumps([bundle.find_text(key, *place) for key, *place in asked]))
 assert "sqlalchemy" not in sys.modules and "numpy" not in sys.modules
 """
@@ -53,10 +52,12 @@ def test_a_release_answers_elsewhere_without_a_network_and_refuses_a_changed_byt
     two: tuple[str, str], client: Client, http: httpx2.Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "one.bundle"
-    release = client.fetch_bundle("one", file, key=KEY.encode())
+    key = client.release_key()
+    assert (key.algorithm, key.key_id) == ("ed25519", key_id(key.public_key))
+    release = client.fetch_bundle("one", file, public_key=key.public_key)
     assert (release.entries, release.bundle_bytes) == (6, file.stat().st_size)
     asked = [(task_of(n).workload_key, *PLACE.values()) for n in (1, 2, 3, 4)]
-    command = [sys.executable, "-c", ELSEWHERE, str(file), KEY, json.dumps(asked)]
+    command = [sys.executable, "-c", ELSEWHERE, str(file), key.public_key, json.dumps(asked)]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
     again = tmp_path / "again.bundle"
@@ -68,7 +69,7 @@ def test_a_release_answers_elsewhere_without_a_network_and_refuses_a_changed_byt
         assert {name: online[name] for name in record} == record
     assert json.loads(found[2])["seconds"] == 2e-6 and found[3] is None  # as it was then
     with pytest.raises(BadBundle, match="not signed with this key"):
-        client.fetch_bundle("one", tmp_path / "forged.bundle", key=b"another key of many characters")
+        client.fetch_bundle("one", tmp_path / "forged.bundle", public_key=SigningKey.generate().public_key)
     assert not (tmp_path / "forged.bundle").exists()
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -103,11 +104,10 @@ def test_a_release_never_changes(two: tuple[str, str], client: Client, service: 
     assert [view.name for view in page.items] == ["older", "two"]
     rest = service.releases.releases(page_size=2, token=page.next_token)
     assert [view.name for view in rest.items] == ["one"] and rest.next_token == ""
-    unsigned = Settings(database_url=service.settings.database_url, run_jobs=False)
     with pytest.raises(InvalidRequest) as refused, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service.releases, "_settings", unsigned)
+        patch.setattr(service.releases, "_beside", None)  # as with the database of a server
         client.freeze("unsigned")
-    assert refused.value.field == "release_key"
+    assert refused.value.field == "release_key_file"
 
 
 def test_releases_go_through_channels(two: tuple[str, str], client: Client) -> None:

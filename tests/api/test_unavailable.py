@@ -1,6 +1,7 @@
 """A database that cannot serve is told as such: 503 and when to try again, 507 when the disk is full; never a 500."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -13,7 +14,10 @@ from tilewright.api.client_errors import Unavailable
 from tilewright.db.store import RecordStore
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
+from tilewright.service.upgrade import upgrade_database
+from tilewright.tests.api import filled
 from tilewright.tests.api.serving import running
+from tilewright.tests.db.postgres import server
 
 MATMUL = {"operator": "matmul", "parameters": {"m": 8, "n": 8, "k": 8}}
 # the database's own limits stand for a disk that is full and for a file that may not be written
@@ -78,3 +82,43 @@ def test_no_more_streams_than_there_are_threads_for(faulty: tuple[Faulty, str]) 
             refused = http.get(path, headers=headers)
             assert (refused.status_code, refused.json()["code"]) == (503, "TOO_MANY_STREAMS")
             assert http.get("/v1/jobs").status_code == 200
+
+
+@pytest.mark.postgres
+def test_a_database_that_stops_for_a_while_stops_no_answer_that_is_known() -> None:
+    """It is stopped, not ended: whoever asks it hangs, and is told nothing."""
+    with server() as database:
+        settings = Settings(database_url=database.url(), run_jobs=False)
+        upgrade_database(settings)
+        with Service.open(settings) as service, running(create_app(service, settings)) as address:
+            task = filled.operator_task("matmul", {"m": 8, "n": 8, "k": 8})
+            filled.keep_job(service._store, "known", [task], 1)
+            stopped = database.processes()
+            place = {"device_key": filled.HERE.device.key, "toolchain_key": filled.HERE.toolchain.key}
+            asked = {"workload_key": task.workload_key, **place, "profile": str(filled.HERE.profile)}
+            with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:
+                known = http.get("/v1/schedules/best", params=asked)
+                assert known.status_code == 200 and "Age" not in known.headers
+                assert http.get("/readyz").status_code == 200
+                for process in stopped:
+                    process.suspend()
+                try:
+                    kept = http.get("/v1/schedules/best", params=asked)
+                    assert (kept.status_code, kept.content) == (200, known.content) and "Age" in kept.headers
+                    silent = awaited(lambda: http.get("/readyz"), lambda answer: answer.status_code == 503)
+                    assert "has not answered for" in silent.json()["checks"]["database"]
+                    assert http.get("/healthz").status_code == 200
+                finally:
+                    for process in stopped:
+                        process.resume()
+                awaited(lambda: http.get("/readyz"), lambda answer: answer.status_code == 200)
+                awaited(lambda: http.get("/v1/schedules/best", params=asked), lambda one: "Age" not in one.headers)
+
+
+def awaited(ask: Callable[[], httpx2.Response], is_good: Callable[[httpx2.Response], bool]) -> httpx2.Response:
+    """Ask again until the answer is good."""
+    end = time.monotonic() + 60
+    while not is_good(answer := ask()):
+        assert time.monotonic() < end, answer.text
+        time.sleep(0.05)
+    return answer

@@ -1,8 +1,10 @@
 """A bundle answers as what it was made from, in Python and in C, and a changed byte is found wherever it is."""
 
 import hashlib
+import hmac
 import json
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.core.errors import TilewrightError
+from tilewright.core.errors import InvalidParameter, TilewrightError
 from tilewright.service.bundle import HEADER, BadBundle, Bundle, BundleEntry, write_bundle
+from tilewright.service.signing import SigningKey, is_signed, key_id
 
-KEY = b"a secret of more than sixteen characters"
+KEY = SigningKey.generate()
+SECRET = b"a secret of more than sixteen characters"
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,11 +77,23 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "reader"
 
 
-def read(reader: Path, file: Path, asked: list[BundleEntry], key: str = KEY.decode()) -> tuple[int, list[str]]:
+def read(reader: Path, file: Path, asked: list[BundleEntry], key: str = "") -> tuple[int, list[str]]:
     lines = "".join(f"{' '.join(entry.place)} {entry.workload_key}\n" for entry in asked)
     done = subprocess.run([reader, file, key], input=lines, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout.split("\n")[:-1]
+
+
+def signed_by_hmac(data: bytes, secret: bytes = SECRET) -> bytes:
+    """Return a bundle in version 1, as services wrote it before there were key pairs."""
+    fixed, content = bytearray(data[:64]), bytearray(data[160:])
+    entries, places, manifest = struct.unpack_from("<3Q", data, 24)
+    struct.pack_into("<2Q", fixed, 8, 1, len(data) - 32)
+    for number in range(entries):
+        at = manifest + places * 112 + number * 48 + 32
+        content[at : at + 8] = (int.from_bytes(content[at : at + 8], "little") - 32).to_bytes(8, "little")
+    digest = hashlib.sha256(fixed + content).digest()
+    return bytes(fixed) + digest + hmac.digest(secret, digest, "sha256") + bytes(content)
 
 
 def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> None:
@@ -88,7 +104,8 @@ def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> Non
     file.write_bytes(data)
     absent = [BundleEntry(*made[0].place, key_of(("none", n)), "-") for n in range(20)]
     absent += [BundleEntry(made[0].device_key, made[0].toolchain_key, "hot-v1", made[0].workload_key, "-")]
-    with Bundle.open(file, key=KEY) as bundle:
+    with Bundle.open(file, public_key=KEY.public_key) as bundle:
+        assert bundle.manifest["key_id"] == key_id(KEY.public_key)
         assert bundle.manifest["name"] == "a" and bundle.entries == len(made) == 120
         assert sorted(bundle.items()) == sorted(made) and len(bundle.conditions()) == 2
         for entry in made:
@@ -96,21 +113,53 @@ def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> Non
             assert bundle.find(entry.workload_key, *entry.place) == json.loads(entry.record)
         assert all(bundle.find_text(entry.workload_key, *entry.place) is None for entry in absent)
     assert read(reader, file, [*made, *absent]) == (0, [entry.record for entry in (*made, *absent)])
-    assert read(reader, file, made, "") == (0, [entry.record for entry in made])
-    assert read(reader, file, made, "another key, as long as the first")[0] == 3
+    assert read(reader, file, made, "a key")[0] == 4  # C does not check this signature, and says so
     with pytest.raises(BadBundle, match="not signed with this key"):
-        Bundle(data, key=b"another")
+        Bundle(data, public_key=SigningKey.generate().public_key)
+    with pytest.raises(BadBundle, match="give the public key"):
+        Bundle(data, key=SECRET)
+    with pytest.raises(InvalidParameter, match="64 hexadecimal digits"):
+        Bundle(data, public_key="no key")
     with pytest.raises(BadBundle, match="this is the bundle"):
         Bundle(data, sha256="0" * 64)
 
 
-def test_an_empty_bundle_and_a_long_key_are_allowed(tmp_path: Path, reader: Path) -> None:
-    file, key = tmp_path / "empty.bundle", "k" * 200
-    file.write_bytes(write_bundle({"name": "none"}, [], key.encode()))
+def test_bundles_that_were_signed_by_hmac_stay_readable(tmp_path: Path, reader: Path) -> None:
+    made, file = entries(5), tmp_path / "old.bundle"
+    for secret in (SECRET, b"k" * 200):
+        file.write_bytes(signed_by_hmac(write_bundle({"name": "old"}, made, KEY), secret))
+        with Bundle.open(file, key=secret, public_key=KEY.public_key) as bundle:
+            assert sorted(bundle.items()) == sorted(made)
+        assert read(reader, file, made, secret.decode()) == (0, [entry.record for entry in made])
+        assert read(reader, file, made)[0] == 0
+        assert read(reader, file, made, "another key, as long as the first")[0] == 3
+    with pytest.raises(BadBundle, match="not signed with this key"):
+        Bundle(file.read_bytes(), key=SECRET)
+    with pytest.raises(BadBundle, match="it has no public key"):
+        Bundle(file.read_bytes(), public_key=KEY.public_key)
+
+
+def test_an_empty_bundle_is_allowed(tmp_path: Path, reader: Path) -> None:
+    file = tmp_path / "empty.bundle"
+    file.write_bytes(write_bundle({"name": "none"}, [], KEY))
     (asked,) = entries(1)[:1]
-    assert read(reader, file, [asked], key) == (0, ["-"])
-    with Bundle.open(file, key=key.encode()) as bundle:
+    assert read(reader, file, [asked]) == (0, ["-"])
+    with Bundle.open(file, public_key=KEY.public_key) as bundle:
         assert bundle.entries == 0 and list(bundle.items()) == []
+
+
+def test_a_key_pair_is_made_once_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "key.pem"
+    made = SigningKey.kept_in(path)
+    assert SigningKey.kept_in(path).public_key == made.public_key and [*tmp_path.iterdir()] == [path]
+    assert path.stat().st_mode & 0o777 == 0o600 and b"PRIVATE KEY" in path.read_bytes()
+    signature = made.sign(b"text")
+    assert is_signed(b"text", signature, made.public_key) and not is_signed(b"texT", signature, made.public_key)
+    path.write_text("none")
+    for place in (path, tmp_path / "missing" / "key.pem"):
+        with pytest.raises(InvalidParameter, match="no key to sign") as error:
+            SigningKey.kept_in(place)
+        assert error.value.field == "release_key_file"
 
 
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), cut=st.booleans())
@@ -123,34 +172,32 @@ def test_a_changed_or_missing_byte_is_found(place: float, flip: int, cut: bool) 
     else:
         data[at] ^= flip
     with pytest.raises(TilewrightError):
-        Bundle(bytes(data), key=KEY)
+        Bundle(bytes(data), public_key=KEY.public_key)
 
 
 def test_c_finds_a_changed_or_missing_byte_too(tmp_path: Path, reader: Path) -> None:
     data = write_bundle({"name": "c"}, entries(2), KEY)
     file = tmp_path / "bad.bundle"
-    for at in (0, 9, 17, 25, 33, 41, 63, 64, 95, 96, 127, 128, 200, 400, len(data) - 1):
+    for at in (0, 9, 17, 25, 33, 41, 63, 64, 95, 160, 200, 400, len(data) - 1):  # 96 to 160 is the signature
         changed = bytearray(data)
         changed[at] ^= 1
         file.write_bytes(bytes(changed))
         assert read(reader, file, [])[0] in (1, 2, 3), at
-    for length in (0, 1, 127, 128, 300, len(data) - 1):
+    for length in (0, 1, 95, 96, 159, 160, 300, len(data) - 1):
         file.write_bytes(data[:length])
         assert read(reader, file, [])[0] == 1, length
 
 
 def test_tables_that_reach_beyond_the_file_are_refused_though_they_are_signed(tmp_path: Path, reader: Path) -> None:
     """The writer of such a file has the key, but the reader still touches nothing outside."""
-    import hmac
-
     for at, value in ((24, 1 << 60), (32, 1 << 60), (40, 1 << 60), (24, 999)):
         data = bytearray(write_bundle({"name": "d"}, entries(2), KEY))
         data[at : at + 8] = value.to_bytes(8, "little")
-        data[64:96] = hashlib.sha256(bytes(data[:64]) + bytes(data[128:])).digest()
-        data[96:128] = hmac.digest(KEY, bytes(data[64:96]), "sha256")
+        data[64:96] = hashlib.sha256(bytes(data[:64]) + bytes(data[160:])).digest()
+        data[96:160] = KEY.sign(bytes(data[:96]))
         file = tmp_path / "beyond.bundle"
         file.write_bytes(bytes(data))
         code, _ = read(reader, file, entries(2))
         assert code == 1
         with pytest.raises(BadBundle):
-            Bundle(bytes(data), key=KEY)
+            Bundle(bytes(data), public_key=KEY.public_key)

@@ -1,0 +1,64 @@
+"""Schedules are compiled for people in children: with a deadline, once, and whatever the compiler does."""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tilewright.core.errors import CompileError, IllegalSchedule, ResourcesExceeded, WorkerLost
+from tilewright.workers.compilation_pool import CompilationPool
+from tilewright.workers.frames import Frame
+from tilewright.workers.settings import Deadlines, ExecutorSettings
+
+
+def compiler(question: Mapping[str, Any]) -> Frame:
+    """What a child answers with here."""
+    what = question["ask"]
+    if what == "abort":
+        os.abort()
+    if what == "hang":
+        time.sleep(3600)
+    if what == "refuse":
+        raise IllegalSchedule("tile 7 of 10", field="tile")
+    if what == "fail":
+        raise ZeroDivisionError("in a pass")
+    if what == "exhaust":
+        bytearray(1 << 40)
+    return Frame({"answer": {"child": os.getpid(), "time": time.monotonic()}}, (b"files",))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[CompilationPool]:
+    made = CompilationPool(ExecutorSettings(deadlines=Deadlines(compile=5.0)), compiler=f"{__name__}:compiler")
+    yield made
+    made.close()
+    with pytest.raises(WorkerLost, match="stopping"):
+        made.ask({"ask": "late"})
+
+
+def test_a_question_is_answered_once_in_a_child(pool: CompilationPool) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(pool.ask, [{"ask": "x"}] * 8))
+    assert all(answer == answers[0] for answer in answers)
+    (answer, blobs) = answers[0]
+    assert answer["child"] != os.getpid() and blobs == (b"files",)
+    assert pool.ask({"ask": "x"})[0] == answer and pool.ask({"ask": "y"})[0] != answer
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [
+        ("abort", CompileError, "killed by SIGABRT in compile"),
+        ("hang", CompileError, "compile took over 5 s and was killed"),
+        ("refuse", IllegalSchedule, "tile 7 of 10"),
+        ("fail", CompileError, "ZeroDivisionError: in a pass"),
+        ("exhaust", ResourcesExceeded, "ran out of memory"),
+    ],
+)
+def test_what_goes_wrong_is_told(pool: CompilationPool, what: str, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        pool.ask({"ask": what})
+    assert pool.ask({"ask": f"after {what}"})[1] == (b"files",)
