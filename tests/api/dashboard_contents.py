@@ -40,7 +40,7 @@ def fill(folder: Path) -> Contents:
     """Fill a database in ``folder``."""
     settings = Settings(database_url=unpacked(folder / "tilewright.sqlite3"))
     with Service.open(settings) as service, _client(service, settings) as client:
-        ran = client.submit(operator_task("matmul", MATMUL), budget=Budget(20), strategy="random", seed=3)
+        ran = client.submit(operator_task("matmul", MATMUL), budget=Budget(8), strategy="random", seed=3)
         for _ in client.events(ran.id):
             pass
         ran = client.job(ran.id)

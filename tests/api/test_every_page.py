@@ -1,7 +1,7 @@
 """Every page of the dashboard in a real browser, on a job that ran here and on jobs that were recorded on a GPU:
 nothing goes wrong on it in either theme, wide or narrow, everybody can use it, and each number is the API's."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx2
@@ -25,7 +25,7 @@ PAGES = {
     "/": 25,
     "/jobs": 60,
     "/jobs?state=cancelling": 0,
-    "/jobs/{cpu}": 400,
+    "/jobs/{cpu}": 150,
     "/jobs/{gpu}": 120,
     "/jobs/{model_job}": 6,
     "/jobs/recorded": 600,
@@ -57,6 +57,9 @@ PAGES = {
 SAME_AGAIN = [[f"{rows}:nth-child(n+8)"] for rows in (".l", "tbody tr", ".chooser label", ".units li")]
 """What is like those before it is not looked at: pages of code have thousands of lines."""
 
+PHONE = ("color-contrast", "scrollable-region-focusable", "target-size")
+"""The rules that may find more in a small window and in other colours; the elements are the same."""
+
 
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory: pytest.TempPathFactory) -> Contents:
@@ -82,15 +85,16 @@ def test_every_page_is_clean_and_its_numbers_are_the_apis(
             page.goto(path)
             expect(page.locator("h1, .empty h2").first).to_be_visible()
             drawn(page)
-            found = compare(page, http)
-            assert found.numbers + found.cells >= numbers, (template, found)
+            if not path.startswith("/submit"):  # its numbers answer a question that was never kept
+                found = compare(page, http)
+                assert found.numbers + found.cells >= numbers, (template, found)
             page.evaluate(axe)
             assert _serious(page) == [], template
             for dark, width in ((True, 1400), (False, 390), (True, 390)):
                 page.emulate_media(color_scheme="dark" if dark else "light")
                 page.set_viewport_size({"width": width, "height": 900})
                 expect_width(page, width)
-            assert _serious(page) == [], f"{template} on a phone, dark"
+            assert _serious(page, PHONE) == [], f"{template} on a phone, dark"
             page.emulate_media(color_scheme="light")
             page.set_viewport_size({"width": 1400, "height": 900})
             if path == "/jobs/nobody":
@@ -98,8 +102,9 @@ def test_every_page_is_clean_and_its_numbers_are_the_apis(
             seen.expect_no_faults()
 
 
-def _serious(page: Page) -> list[str]:
-    found = page.evaluate("(exclude) => axe.run({ exclude }, { resultTypes: ['violations'] })", SAME_AGAIN)
+def _serious(page: Page, rules: Sequence[str] = ()) -> list[str]:
+    options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
+    found = page.evaluate("([exclude, options]) => axe.run({ exclude }, options)", [SAME_AGAIN, options])
     return [
         f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0]['failureSummary'][:300]}"
         for one in found["violations"]
