@@ -18,13 +18,12 @@ from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.tests.api import filled
 from tilewright.tests.api.filled import keep_job
+from tilewright.tests.api.measured_job import SHAPE, keep_measured_job
 from tilewright.tests.api.recorded_job import keep_recorded_job
 from tilewright.tests.api.serving import running
 from tilewright.tests.api.tuned_thrice import keep_three_jobs
 from tilewright.tests.db.fleets import LONG, claimed, gpus, submit
 from tilewright.tests.db.old_database import unpacked
-
-MATMUL: dict[str, object] = {"m": 64, "n": 48, "k": 32}
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,12 @@ class Contents:
 
 def fill(folder: Path) -> Contents:
     """Fill a database in ``folder``."""
-    settings = Settings(database_url=unpacked(folder / "tilewright.sqlite3"))
-    with Service.open(settings) as service, _client(service, settings) as client:
-        ran = client.submit(operator_task("matmul", MATMUL), budget=Budget(8), strategy="random", seed=3)
-        for _ in client.events(ran.id):
-            pass
-        ran = client.job(ran.id)
-    settings = settings.model_copy(update={"run_jobs": False})
+    settings = Settings(database_url=unpacked(folder / "tilewright.sqlite3"), run_jobs=False)
+    Service.open(settings).close()  # brings the database up to date
     store = RecordStore(settings.database_url)
     _store_jobs(store)
     with Service(settings, store) as service, _client(service, settings) as client:
+        ran = client.job("measured")
         model, alone = _add_models(client, ran)
         model_job = client.tune_model(model, budget=Budget(9))
         gpu = next(job for job in client.jobs() if (job.tasks[0].parameters or {}).get("columns") == 8192)
@@ -76,7 +71,7 @@ def _add_models(client: Client, ran: JobOut) -> tuple[str, str]:
     """Add a model with the workload that was tuned and timed runs, and one that nothing is known of."""
     softmax: dict[str, object] = {"rows": 9, "columns": 32}
     parts: list[tuple[Task, int, str]] = [
-        (operator_task("matmul", MATMUL), 3, "matmul relu"),
+        (operator_task("matmul", SHAPE), 3, "matmul relu"),
         (operator_task("softmax", softmax), 1, "softmax"),
     ]
     model = client.add_model("two-layers", parts, {"aten.topk.default": 2})
@@ -92,6 +87,7 @@ def _add_models(client: Client, ran: JobOut) -> tuple[str, str]:
 def _store_jobs(store: RecordStore) -> None:
     matmul = filled.operator_task("matmul", {"m": 1024, "n": 1024, "k": 1024})
     softmax = filled.operator_task("softmax", {"rows": 4096, "columns": 1024})
+    keep_measured_job(store, "measured")
     keep_job(store, "two", [matmul, softmax], 30, seed=5)
     keep_job(store, "broken", [softmax], 6, state="failed")
     keep_recorded_job(store, "recorded")
