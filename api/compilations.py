@@ -2,6 +2,7 @@
 those that serve other requests."""
 
 import asyncio
+import contextvars
 import functools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,8 @@ def compiles(endpoint: Callable[P, T]) -> Callable[P, Coroutine[None, None, T]]:
             raise RequestRefused(503, "BUSY", f"{_waiting} requests wait for schedules to be compiled; try again")
         _waiting += 1
         try:
-            call = functools.partial(endpoint, *args, **kwargs)
+            # the thread sees the rows of the present caller alone, as the request does
+            call = functools.partial(contextvars.copy_context().run, endpoint, *args, **kwargs)
             return await asyncio.get_running_loop().run_in_executor(_THREADS, call)
         finally:
             _waiting -= 1

@@ -63,7 +63,9 @@ class SettingOut(ResponseModel):
 
     record_id: int
     sequence: int
-    seconds: float
+    seconds: float = Field(
+        description="The time that it ranks by: one for all that cannot be told apart by what was measured."
+    )
     knobs: Annotated[dict[str, int | str | None], BeforeValidator(plain)]
 
 

@@ -1,6 +1,6 @@
 """Formats numbers for people: with a unit, with three or four significant digits, and with one unit in a column."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
@@ -90,7 +90,9 @@ def reading_figure(value: float, name: str) -> Markup:
     """Write a reading of a device in the unit that its name ends with."""
     for ending, (size, unit) in _READINGS.items():
         if name.endswith(ending):
-            return bytes_figure(value) if unit == "B" else figure(digits(value / size), unit)
+            if unit in _OWN_FORMS:
+                return _OWN_FORMS[unit](value)
+            return figure(digits(value / size), unit)
     if name.startswith("flops") or "_flops" in name:
         return figure(digits(value / 1e9), "GFLOP/s")
     return figure(f"{value:,.6g}")
@@ -98,8 +100,9 @@ def reading_figure(value: float, name: str) -> Markup:
 
 _READINGS = {
     "_bytes_per_second": (1e9, "GB/s"),
+    "_flops_per_second": (1e9, "GFLOP/s"),
     "_bytes": (1.0, "B"),
-    "_seconds": (1e-6, "µs"),
+    "_seconds": (1.0, "s"),
     "_mhz": (1.0, "MHz"),
     "_khz": (1e3, "MHz"),
     "_watts": (1.0, "W"),
@@ -114,6 +117,10 @@ def bytes_figure(count: float | None) -> Markup:
         return DASH
     size, unit = next(((s, u) for s, u in _BYTE_UNITS if count >= s), _BYTE_UNITS[-1])
     return figure(digits(count / size, 3), unit)
+
+
+_OWN_FORMS: dict[str, Callable[[float], Markup]] = {"B": bytes_figure, "s": seconds_figure}
+"""Units whose prefix depends on the value."""
 
 
 def count_figure(count: int | None, unit: str = "") -> Markup:

@@ -59,10 +59,16 @@ def job_charts(service: Service, job_id: str, task: int, x: str | None, y: str |
     )
 
 
+def knob_importance(service: Service, job_id: str, task: int) -> ChartTable:
+    """Return the knobs of a task that vary, the most important one first. Raises NotFound."""
+    knobs = KnobsOut.model_validate(service.dashboard.knobs(job_id, task=task))
+    return _importance(f"/v1/jobs/{job_id}/knobs?{urlencode({'task': task})}", knobs)
+
+
 def _settings(api: str, job_id: str, knobs: KnobsOut) -> ChartTable:
     columns = [
         ChartColumn("sequence", "Trial", "id", href=f"/jobs/{job_id}/trials/{{record_id}}"),
-        ChartColumn("seconds", "Time", "seconds"),
+        ChartColumn("seconds", "Time, as ranked", "seconds"),
     ]
     columns += [_knob(knob.name, [setting.knobs.get(knob.name) for setting in knobs.settings]) for knob in knobs.knobs]
     return ChartTable.of(api, "/settings", columns, knobs.settings if knobs.knobs else ())

@@ -34,9 +34,19 @@ class ScheduleUseOut(ResponseModel):
     adopted_from: int | None = Field(description="The record that it is a copy of; null where it was measured.")
 
 
+class ModelUseOut(ResponseModel):
+    """A model that users run and that has the record's workload."""
+
+    key: str
+    name: str
+    count: int = Field(description="How many kernels of the model compute it.")
+
+
 class RelativesOut(ResponseModel):
-    """Says what a record can be compared with, and which records have its schedule, itself among them."""
+    """Says what a record can be compared with, which records have its schedule, itself among them, and which models
+    have its workload."""
 
     record_id: int
     neighbours: tuple[NeighbourOut, ...]
     uses: tuple[ScheduleUseOut, ...]
+    models: tuple[ModelUseOut, ...]

@@ -53,7 +53,14 @@ from .rows import (
 )
 from .tables import idempotency_keys, jobs
 from .transfers import load_transfers
-from .tuned_models import add_timing, admit_model_job, keep_tuned_model, load_tuned_model, page_of_tuned_models
+from .tuned_models import (
+    add_timing,
+    admit_model_job,
+    keep_tuned_model,
+    load_tuned_model,
+    models_with,
+    page_of_tuned_models,
+)
 from .visibility import record_tenant
 
 
@@ -256,6 +263,11 @@ class RecordStore:
         """Return a model. Raises NotFound."""
         with self.database.reading() as connection:
             return load_tuned_model(connection, key)
+
+    def models_with(self, workload_key: str, *, limit: int) -> tuple[tuple[str, str, int], ...]:
+        """Return (key, name, how many of its kernels compute it) of the newest models that have a workload."""
+        with self.database.reading() as connection:
+            return models_with(connection, workload_key, limit)
 
     def tuned_models(self, *, before: int | None = None, limit: int) -> tuple[TunedModelRow, ...]:
         """Return models with numbers below ``before``, newest first."""

@@ -154,3 +154,17 @@ def _timings_of(connection: Connection, number: int) -> tuple[ModelTimingRow, ..
     query = select(model_timings).where(model_timings.c.model == number)
     rows = connection.execute(query.order_by(model_timings.c.id.desc()).limit(MOST_TIMINGS)).mappings()
     return tuple(ModelTimingRow(**{name: row[name] for name in ModelTimingRow.__dataclass_fields__}) for row in rows)
+
+
+def models_with(connection: Connection, workload_key: str, limit: int) -> tuple[tuple[str, str, int], ...]:
+    """Return (key, name, how many of its kernels compute it) of the newest models that have a workload."""
+    used = tuned_model_workloads
+    query = (
+        select(tuned_models.c.key, tuned_models.c.name, used.c.count.label("kernels"))
+        .join(used, used.c.model == tuned_models.c.id)
+        .join(workloads, workloads.c.id == used.c.workload)
+        .where(workloads.c.key == workload_key)
+        .order_by(tuned_models.c.id.desc())
+        .limit(limit)
+    )
+    return tuple((row.key, row.name, row.kernels) for row in connection.execute(query))

@@ -1,7 +1,8 @@
 """Makes the pictures of the documents: starts a service on a database of its own, runs short jobs on this machine's
-processor, and photographs every page of the dashboard's navigation, and the pages of a job, a schedule and a workload.
+processor, tunes a model, and photographs every page of the dashboard: those of its navigation, and those of one thing.
 
-    python -m examples.screenshots            # writes docs/images/*.png
+    python -m examples.screenshots                        # writes docs/images/*.png
+    python -m examples.screenshots --records FILE.jsonl   # and a kernel of a GPU that another database has records of
 
 It needs Chromium and the extra ``dev`` (Playwright). Pictures are cut where they would be over 200 kB.
 """
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from examples.tune_over_http import service_on
 from tilewright.api.client import Client, operator_task
+from tilewright.api.client_lookups import Task
 from tilewright.api.rendering import NAVIGATION
 from tilewright.api.requests import ExpressionIn
 from tilewright.api.responses import JobOut
@@ -42,22 +44,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
     parser.add_argument("--trials", type=int, default=48, help="how many candidates a job measures")
+    parser.add_argument("--records", type=Path, help="records of a GPU, as `tilewright records export` writes them")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(database_url=f"sqlite:///{folder}/pictures.sqlite3")
-        with service_on(settings, console) as client:
+        with service_on(settings, console) as client, sync_playwright() as playwright:
+            path = str(CHROMIUM) if CHROMIUM.exists() else None
+            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+            _photograph(browser, client.address + "/", given.out / "overview-empty.png", WIDE, "light", console)
+            if given.records is not None:
+                with given.records.open(encoding="utf-8") as lines:
+                    client.import_records(lines)
             jobs = list(_jobs(client, given.trials, console))
-            with sync_playwright() as playwright:
-                path = str(CHROMIUM) if CHROMIUM.exists() else None
-                browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-                for name, address in pages(jobs).items():
-                    _photograph(browser, client.address + address, given.out / f"{name}.png", WIDE, "light", console)
-                job = client.address + f"/jobs/{jobs[0].id}"
-                _photograph(browser, job, given.out / "job-dark.png", WIDE, "dark", console)
-                _photograph(browser, job, given.out / "job-phone.png", NARROW, "light", console)
-                browser.close()
+            model = _model(client, given.trials, console)
+            for name, address in {**pages(jobs), "model": f"/models/{model}", **_gpu_pages(client)}.items():
+                _photograph(browser, client.address + address, given.out / f"{name}.png", WIDE, "light", console)
+            job = client.address + f"/jobs/{jobs[0].id}"
+            _photograph(browser, job, given.out / "job-dark.png", WIDE, "dark", console)
+            _photograph(browser, job, given.out / "job-phone.png", NARROW, "light", console)
+            browser.close()
 
 
 def _jobs(client: Client, trials: int, console: Console) -> Iterator[JobOut]:
@@ -76,6 +83,27 @@ def _jobs(client: Client, trials: int, console: Console) -> Iterator[JobOut]:
         job = client.job(job.id)
         console.print(f"job {job.id}: {job.state.value}, {sum(task.trials for task in job.tasks)} trials")
         yield job
+
+
+def _model(client: Client, trials: int, console: Console) -> str:
+    """Add a model of two layers and tune it; return its key."""
+    parts: list[tuple[Task, int, str]] = [
+        (operator_task("matmul", {"m": 128, "n": 256, "k": 256}), 2, "linear"),
+        (operator_task("softmax", {"rows": 128, "columns": 256}), 1, "softmax"),
+    ]
+    model = client.add_model("two-layers", parts, {"aten.embedding.default": 1})
+    job = client.tune_model(model.key, budget=Budget(trials))
+    for _ in client.events(job.id):
+        pass
+    console.print(f"model {model.key[:12]}: {client.job(job.id).state.value}")
+    return model.key
+
+
+def _gpu_pages(client: Client) -> dict[str, str]:
+    """Return the page of the layers of the largest product among the records of a GPU, if there are any."""
+    found = [job for job in client.jobs() if job.target.startswith("cuda") and job.tasks[0].best]
+    best = max(found, key=lambda job: job.tasks[0].flops).tasks[0].best if found else None
+    return {"layers-gpu": f"/trials/{best.record_id}/layers"} if best else {}
 
 
 def pages(jobs: list[JobOut]) -> dict[str, str]:

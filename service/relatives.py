@@ -8,7 +8,7 @@ from ..db.store import RecordStore
 from .views import JobView, TaskView
 
 MOST_OF_TASK, MOST_OF_DEVICE, MOST_USES = 30, 60, 50
-"""How many are answered at most: of the same task, of other tasks of the device, and with the same schedule."""
+"""How many are answered at most: of the same task, of other tasks of the device, and of those that use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,23 @@ class ScheduleUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelUse:
+    """A model that users run, ``count`` of whose kernels compute the workload of a record."""
+
+    key: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class RelativesView:
     """``neighbours`` holds the fastest of the same task first, then others by job, newest first. ``uses`` holds the
-    record itself, too, and is the newest first."""
+    record itself, too, and is the newest first; so is ``models``."""
 
     record_id: int
     neighbours: tuple[Neighbour, ...]
     uses: tuple[ScheduleUse, ...]
+    models: tuple[ModelUse, ...]
 
 
 def relatives(store: RecordStore, record_id: int, own: TaskView, recent: Iterable[JobView]) -> RelativesView:
@@ -84,7 +94,8 @@ def relatives(store: RecordStore, record_id: int, own: TaskView, recent: Iterabl
         for row in store.same_schedule(record_id, limit=MOST_USES)
         if isinstance(outcome := row.record.trial.outcome, Timed)
     )
-    return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses)
+    models = tuple(ModelUse(*found) for found in store.models_with(own.workload_key, limit=MOST_USES))
+    return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses, models)
 
 
 def _neighbour(record_id: int, job_id: str, task: TaskView, seconds: float, *, same_task: bool) -> Neighbour:

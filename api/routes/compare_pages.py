@@ -1,6 +1,6 @@
 """Renders the page that compares schedules."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -8,7 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from ...core.errors import InvalidParameter, TilewrightError
+from ...service.comparison import ComparedJob, ComparedRecord
 from ...service.service import Service
+from ...service.views import JobView, TaskView
 from ..analysis_responses import ComparedOut, ComparisonOut
 from ..chart_table import ChartColumn, ChartTable
 from ..comparing import counts, difference, item_text, items_of
@@ -17,6 +19,7 @@ from ..dependencies import ServiceDependency
 from ..problem_handlers import RequestRefused
 from ..rendering import render
 from ..strict_route import GuardedRoute
+from .job_pages import task_view
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 """The names ``job`` and ``record`` may be repeated, which ``StrictRoute`` refuses."""
@@ -50,7 +53,10 @@ def compare_page(request: Request, service: ServiceDependency) -> Response:
     asked = items_of(given)
     jobs = [job for job in service.jobs(page_size=RECENT_JOBS).items if any(task.best for task in job.tasks)]
     if len(asked) < 2:
-        return render("compare.html", comparison=None, jobs=jobs, chosen={item_text(one) for one in asked})
+        keys = {_workload(service, one) for one in asked}
+        return render(
+            "compare.html", comparison=None, rows=_choices(jobs, keys), chosen={item_text(one) for one in asked}
+        )
     found = ComparisonOut.model_validate(service.analysis.compare(asked))
     across = query.get("across", ACROSS[0])
     if across not in ACROSS:
@@ -61,7 +67,7 @@ def compare_page(request: Request, service: ServiceDependency) -> Response:
     return render(
         "compare.html",
         comparison=found,
-        jobs=jobs,
+        rows=_choices(jobs, {item.workload_key for item in found.items}),
         chosen={item_text(one) for one in asked},
         api=api,
         curves=ChartTable.of(api, "/curves", curve, found.curves),
@@ -72,6 +78,22 @@ def compare_page(request: Request, service: ServiceDependency) -> Response:
         without=lambda n: f"/compare?{urlencode([name for i, name in enumerate(names) if i != n], safe=':')}",
         **_sources(service, found.items, dict(query)),
     )
+
+
+def _workload(service: Service, asked: ComparedJob | ComparedRecord) -> str:
+    """Return the key of what is to be compared. Raises NotFound."""
+    if isinstance(asked, ComparedJob):
+        job, task = service.job(asked.job_id), asked.task
+    else:
+        trial = service.trial(asked.record_id)
+        job, task = service.job(trial.job_id), trial.task
+    return task_view(job, task).workload_key
+
+
+def _choices(jobs: Sequence[JobView], keys: Collection[str]) -> list[tuple[JobView, TaskView]]:
+    """Return the tasks to choose from: those of the workloads with these keys first."""
+    rows = [(job, task) for job in jobs for task in job.tasks if task.best]
+    return sorted(rows, key=lambda row: row[1].workload_key not in keys)
 
 
 def _sources(service: Service, items: Sequence[ComparedOut], query: dict[str, str]) -> dict[str, Any]:

@@ -47,10 +47,8 @@ def layers_page(
     chosen = _chosen(linked, line)
     relatives = service.relatives(record_id)
     outcome = trial.outcome
-    runs = (
-        [("samples", outcome.samples), ("measured again", outcome.final_samples)] if isinstance(outcome, Timed) else []
-    )
-    runs = [(name, samples) for name, samples in runs if samples]
+    fields = (("samples", "samples"), ("measured again", "final_samples")) if isinstance(outcome, Timed) else ()
+    runs = [(name, field, getattr(outcome, field)) for name, field in fields if getattr(outcome, field)]
     return render(
         "descent.html",
         job=job,
@@ -69,7 +67,7 @@ def layers_page(
         relatives=relatives,
         roofline=None if explanation is None else roofline_plot(explanation, record_id, relatives.neighbours),
         runs=runs,
-        samples=sample_plot(runs) if runs else None,
+        samples=sample_plot([(name, found) for name, _, found in runs]) if runs else None,
         devices={d.key: d.info.name for d in service.devices()},
     )
 

@@ -7,9 +7,10 @@ from fastapi.responses import RedirectResponse, Response
 
 from ...core.errors import Conflict, NotFound, TilewrightError
 from ...service.views import Explanation, JobView, TaskView, TrialOrder, TrialView
+from ..chart_table import ChartTable
 from ..compilations import compiles, explain_record
 from ..dependencies import JobId, PageToken, RecordId, ServiceDependency
-from ..job_charts import job_charts
+from ..job_charts import job_charts, knob_importance
 from ..rendering import render
 from ..strict_route import StrictRoute
 from .dashboard import KnobName
@@ -21,7 +22,8 @@ TaskQuery = Annotated[int, Query(ge=0, le=1_000)]
 Layer = Annotated[int, Query(ge=0, le=100)]
 
 
-def _task(job: JobView, index: int) -> TaskView:
+def task_view(job: JobView, index: int) -> TaskView:
+    """Return a task of a job. Raises NotFound."""
     if index >= len(job.tasks):
         raise NotFound(f"job {job.id} has {len(job.tasks)} tasks, none with index {index}", field="task")
     return job.tasks[index]
@@ -41,9 +43,10 @@ def job_page(
 ) -> Response:
     """Show one job: figures, charts, failures, trials, the best schedule."""
     job = service.job(job_id)
-    view = _task(job, task)
+    view = task_view(job, task)
     page = service.trials(job_id, task=task, page_size=TRIALS_ON_A_PAGE, token=page_token, order=order)
     best = service.trial(view.best.record_id) if view.best else None
+    charts = job_charts(service, job_id, task, x, y)
     return render(
         "job.html",
         job=job,
@@ -58,7 +61,8 @@ def job_page(
         layer=0,
         problem="",
         follows_best=True,
-        figures=job_charts(service, job_id, task, x, y),
+        figures=charts,
+        why=charts.importance,
         across=across,
         scale=scale,
     )
@@ -68,7 +72,7 @@ def job_page(
 def summary(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
     """Show state and figures of a job."""
     job = service.job(job_id)
-    return render("summary.html", job=job, task=_task(job, task))
+    return render("summary.html", job=job, task=task_view(job, task))
 
 
 @router.get("/jobs/{job_id}/figures")
@@ -77,14 +81,14 @@ def figures(
 ) -> Response:
     """Show the charts of a task with the tables behind them."""
     job = service.job(job_id)
-    return render("figures.html", job=job, task=_task(job, task), figures=job_charts(service, job_id, task, x, y))
+    return render("figures.html", job=job, task=task_view(job, task), figures=job_charts(service, job_id, task, x, y))
 
 
 @router.get("/jobs/{job_id}/failures")
 def failures(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
     """Show the failures of a task by stage."""
     job = service.job(job_id)
-    return render("failures.html", job=job, task=_task(job, task), failures=service.failures(job_id, task=task))
+    return render("failures.html", job=job, task=task_view(job, task), failures=service.failures(job_id, task=task))
 
 
 @router.get("/jobs/{job_id}/trials")
@@ -99,16 +103,17 @@ def trials(
     job = service.job(job_id)
     page = service.trials(job_id, task=task, page_size=TRIALS_ON_A_PAGE, token=page_token, order=order)
     values: dict[str, Any] = {"order": order, "page_token": page_token, "page_size": TRIALS_ON_A_PAGE}
-    return render("trials.html", job=job, task=_task(job, task), page=page, **values)
+    return render("trials.html", job=job, task=task_view(job, task), page=page, **values)
 
 
 @router.get("/jobs/{job_id}/best")
 def best_panel(job_id: JobId, service: ServiceDependency, task: TaskQuery = 0) -> Response:
     """Show the best schedule of a task so far."""
     job = service.job(job_id)
-    view = _task(job, task)
+    view = task_view(job, task)
     trial = service.trial(view.best.record_id) if view.best else None
-    return _panel("panel.html", job, view, trial, None, "", 0, follows_best=True)
+    why = knob_importance(service, job_id, task)
+    return _panel("panel.html", job, view, trial, None, "", 0, why=why)
 
 
 @router.get("/jobs/{job_id}/trials/{record_id}")
@@ -151,7 +156,7 @@ def _trial(template: str, service: ServiceDependency, job_id: str, record_id: in
         explanation = explain_record(service, record_id)
     except TilewrightError as error:  # a schedule that cannot be lowered any more still has its knobs and evidence
         problem = error.message
-    return _panel(template, job, _task(job, trial.task), trial, explanation, problem, layer, follows_best=False)
+    return _panel(template, job, task_view(job, trial.task), trial, explanation, problem, layer)
 
 
 def _panel(
@@ -162,9 +167,9 @@ def _panel(
     explanation: Explanation | None,
     problem: str,
     layer: int,
-    *,
-    follows_best: bool,
+    why: ChartTable | None = None,
 ) -> Response:
+    """``why`` is given for the best schedule, which the panel then follows: the knobs that matter."""
     return render(
         template,
         job=job,
@@ -173,5 +178,6 @@ def _panel(
         explanation=explanation,
         problem=problem,
         layer=layer,
-        follows_best=follows_best,
+        follows_best=why is not None,
+        why=why,
     )

@@ -1,5 +1,7 @@
 """Renders the dashboard's pages of models that users run."""
 
+from urllib.parse import urlencode
+
 from fastapi import APIRouter
 from fastapi.responses import Response
 
@@ -17,7 +19,8 @@ MODELS_ON_A_PAGE = 20
 def models_page(service: ServiceDependency, page_token: PageToken = "") -> Response:
     """Show all models, newest first."""
     page = service.models.list(page_size=MODELS_ON_A_PAGE, token=page_token)
-    return render("models.html", page=page)
+    query = urlencode({"page_size": MODELS_ON_A_PAGE, "page_token": page_token})
+    return render("models.html", page=page, page_token=page_token, api=f"/v1/models?{query}")
 
 
 @router.get("/models/{model_key}")
@@ -36,4 +39,15 @@ def _render(template: str, service: Service, model_key: str, target: str | None)
     model = service.models.get(model_key, target)
     jobs = [service.job(job_id) for job_id in model.jobs[:1]]
     kernels = sorted(model.kernels, key=lambda kernel: kernel.share or 0.0, reverse=True)
-    return render(template, model=model, kernels=kernels, jobs=jobs, target=target)
+    devices = {device.key: device.info.name for device in service.devices()}
+    query = "" if target is None else f"?{urlencode({'target': target})}"
+    return render(
+        template,
+        model=model,
+        kernels=kernels,
+        jobs=jobs,
+        target=target,
+        api=f"/v1/models/{model.key}{query}",
+        devices=devices,
+        device=None if model.device_key is None else devices.get(model.device_key),
+    )

@@ -1,6 +1,6 @@
 // The drawings of the comparison: samples of each schedule, and the best so far of each job.
 
-import { axis, base, register, timeText, timeUnit } from "/static/figures.js";
+import { axis, base, logAxis, register, timeText, timeUnit } from "/static/figures.js";
 
 const labelsOf = (rows) => [...new Set(rows.map((row) => row[0]))];
 const quantile = (sorted, q) => {
@@ -37,11 +37,12 @@ register("samples", ({ rows }, ink) => {
 register("curves", ({ columns, rows }, ink) => {
   const labels = labelsOf(rows);
   const [size, unit] = timeUnit(Math.min(...rows.map((row) => row[2])));
+  const times = rows.map((row) => row[2] / size);
   const over = columns[1].form === "duration" ? "search time, s" : "trials";
   return {
     ...base(ink), grid: { ...base(ink).grid, top: 56 },
     xAxis: axis(ink, "value", over, { min: 0, splitLine: { show: false } }),
-    yAxis: axis(ink, "log", `best so far, ${unit}`, { logBase: 2, nameLocation: "end", nameGap: 12, nameTextStyle: { color: ink.muted, align: "left" }, min: "dataMin", max: "dataMax", axisLabel: { color: ink.muted, formatter: (v) => Number(v.toPrecision(3)).toString() } }),
+    yAxis: logAxis(ink, `best so far, ${unit}`, Math.min(...times) * 0.97, Math.max(...times) * 1.03),
     series: labels.map((label, n) => ({
       name: label, type: "line", step: "end", symbolSize: 5, lineStyle: { width: 2 }, color: ink.series[Math.min(n, ink.series.length - 1)],
       data: rows.filter((row) => row[0] === label).map((row) => ({ value: [row[1], row[2] / size], hint: `${label}: ${timeText(row[2])}\nafter ${row[1]} ${columns[1].form === "duration" ? "s" : "trials"}` })),

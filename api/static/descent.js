@@ -1,6 +1,8 @@
 // Follows one line through every layer: what it comes from and what it became is marked while the pointer is over it,
 // and stays marked, with its text, once it is chosen. The address keeps what is shown and chosen.
 
+import { drawAll } from "/static/figures.js";
+
 const root = document.getElementById("layers");
 const layers = root ? JSON.parse(root.dataset.layers) : [];
 const boxes = new Map(root ? [...root.querySelectorAll(".lines")].map((box) => [Number(box.dataset.layer), box]) : []);
@@ -155,3 +157,4 @@ if (root) {
   }
   root.dataset.ready = "true";
 }
+drawAll(); // the charts are drawn already; this offers their tables as CSV

@@ -1,5 +1,6 @@
 // Charts that are drawn from the tables behind them. `<figure data-kind="bars">` has a `.plot` and a table whose cells
-// hold raw values; a drawing turns the table into an ECharts option. A page adds a drawing of its own:
+// hold raw values; a drawing turns the table into an ECharts option. A kind without a drawing is drawn by the server.
+// A page adds a drawing of its own:
 //
 //   import { register, base } from "/static/figures.js";
 //   register("quantiles", (table, ink, narrow) => ({ ...base(ink), series: [...] }));
@@ -69,6 +70,31 @@ export const axis = (ink, type, name, more = {}) => ({
   ...more,
 });
 
+/** Round numbers for a logarithmic axis: powers of ten, else 1-2-5, … else even steps, until there are four of them. */
+const logTicks = (low, high) => {
+  const even = 10 ** Math.floor(Math.log10((high - low) / 4));
+  const steps = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]].map((set) => {
+    const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+    return Array.from({ length: last - first + 1 }, (_, n) => set.map((m) => Number((m * 10 ** (first + n)).toPrecision(3)))).flat();
+  });
+  for (const size of [5, 2, 1]) {
+    const from = Math.ceil(low / (even * size));
+    steps.push(Array.from({ length: Math.floor(high / (even * size)) - from + 1 }, (_, n) => Number(((from + n) * even * size).toPrecision(6))));
+  }
+  return steps.map((ticks) => ticks.filter((tick) => tick >= low && tick <= high)).find((ticks) => ticks.length >= 4) ?? [low, high];
+};
+
+/** A logarithmic axis with round ticks from low to high. */
+export const logAxis = (ink, name, low, high, more = {}) => {
+  const customValues = logTicks(low, high);
+  return axis(ink, "log", name, {
+    min: low, max: high, nameLocation: "end", nameGap: 12, nameTextStyle: { color: ink.muted, align: "left" },
+    axisTick: { show: false, customValues },
+    axisLabel: { color: ink.muted, fontFamily: ink.font, fontSize: 12, hideOverlap: true, customValues, formatter: (v) => numberText(v, 4) },
+    ...more,
+  });
+};
+
 /** Adds a drawing: (table, ink, narrow, figure, chart) -> ECharts option. Figures of its kind are drawn at once. */
 export const register = (kind, option) => {
   drawings.set(kind, option);
@@ -123,7 +149,7 @@ const watch = (figure) => {
   drawLater(figure);
   if (figure.dataset.watched) return;
   figure.dataset.watched = "yes";
-  const details = figure.querySelector("details.behind");
+  const details = figure.querySelector(".behind");
   if (!details) return;
   let due = false;
   new MutationObserver(() => {
@@ -188,7 +214,7 @@ register("bars", (table, ink, narrow) => {
     grid: { left: 8, right: 24, top: stacks.length > 1 ? 34 : 6, bottom: 34, containLabel: true },
     legend: { ...base(ink).legend, show: stacks.length > 1 },
     xAxis: axis(ink, "value", named(stacks.length > 1 ? "" : table.columns[1].title, unit).replace(/^, /, ""), { min: 0 }),
-    yAxis: axis(ink, "category", "", { inverse: true, data: table.rows.map((row) => row[0]), axisLabel: { color: ink.text, fontSize: 12, width: narrow ? 100 : 220, overflow: "truncate" } }),
+    yAxis: axis(ink, "category", "", { inverse: true, data: table.rows.map((row) => row[0]), axisLabel: { color: ink.text, fontSize: 12, width: narrow ? 150 : 220, overflow: "truncate" } }),
     series: stacks.map((i) => ({
       name: table.columns[i].title, type: "bar", stack: "all", barMaxWidth: 16,
       data: table.rows.map((row) => ({ value: (row[i] ?? 0) / size, hint: hint(table, row) })),

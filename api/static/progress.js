@@ -1,7 +1,7 @@
 // The best-so-far chart: every trial as a point, the best so far as a line with the noise of its samples as a band,
 // baseline and roofline as labelled lines. It keeps at most MOST points, however long it is followed.
 
-import { axis, base, inkOf, numberText, timeText, timeUnit } from "/static/figures.js";
+import { axis, base, inkOf, logAxis, numberText, timeText, timeUnit } from "/static/figures.js";
 
 const MOST = 6000; // above, every second point that is no best is dropped
 const AT = { trials: 0, seconds: 1, device: 2 };
@@ -71,6 +71,7 @@ const optionOf = (series, axes, lines, ink, narrow) => {
   const values = [...series.timed.map((point) => y(point[3])), ...known.map(({ value }) => y(value))];
   const [bottom, top] = bounds(values, axes.scale);
   const log = axes.scale === "log";
+  const named = { color: ink.muted, align: "left", padding: [0, 0, 0, -8] };
   const many = series.timed.length > 2000;
   const strip = { type: "line", step: "end", symbol: "none", silent: true, lineStyle: { opacity: 0 }, tooltip: { show: false } };
   return {
@@ -81,10 +82,9 @@ const optionOf = (series, axes, lines, ink, narrow) => {
       axisLine: { show: true, lineStyle: { color: ink.line } }, axisLabel: { color: ink.muted, fontFamily: ink.font, fontSize: 12, hideOverlap: true, showMaxLabel: false },
     }),
     yAxis: [
-      axis(ink, log ? "log" : "value", `${unit} per run`, {
-        // within two decades powers of ten would leave the axis almost bare
-        logBase: top / bottom > 300 ? 10 : 2, nameLocation: "end", min: bottom, max: top, nameGap: 12, nameTextStyle: { color: ink.muted, align: "left", padding: [0, 0, 0, -8] },
-        axisLabel: { color: ink.muted, fontFamily: ink.font, fontSize: 12, showMinLabel: !log, showMaxLabel: false, formatter: (v) => numberText(v, 3) },
+      log ? logAxis(ink, `${unit} per run`, bottom, top, { nameTextStyle: named }) : axis(ink, "value", `${unit} per run`, {
+        nameLocation: "end", min: bottom, max: top, nameGap: 12, nameTextStyle: named,
+        axisLabel: { color: ink.muted, fontFamily: ink.font, fontSize: 12, showMaxLabel: false, formatter: (v) => numberText(v, 3) },
         splitLine: { showMinLine: false, showMaxLine: false, lineStyle: { color: ink.line, width: 1 } },
       }),
       { type: "value", min: 0, max: 1, show: false },

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (
@@ -74,3 +74,10 @@ def expect_width(page: Page, pixels: int, seconds: float = 30.0) -> None:
     while (width := page.evaluate("document.documentElement.scrollWidth")) > pixels:
         assert time.monotonic() < end, f"{page.url} is {width} pixels wide, not {pixels}"
         page.wait_for_timeout(50)
+
+
+def drawn(page: Page) -> None:
+    """Wait until each chart of the page is drawn."""
+    expect(page.locator(".plot[data-drawn=no]")).to_have_count(0, timeout=60_000)
+    if page.locator("#chart").count() and page.locator("#summary").get_attribute("data-trials") != "0":
+        expect(page.locator("#chart")).not_to_have_attribute("data-last-sequence", "-1", timeout=60_000)

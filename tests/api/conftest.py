@@ -5,12 +5,15 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from playwright.sync_api import Browser
 
+from tilewright.api import assets
 from tilewright.api.app import create_app
 from tilewright.api.client import Client
 from tilewright.db.store import RecordStore
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
+from tilewright.tests.api.browser import chromium
 from tilewright.tests.api.serving import running
 
 
@@ -39,7 +42,7 @@ def address(service: Service, settings: Settings) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def http(address: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=address, trust_env=False, timeout=60) as opened:
+    with httpx2.Client(base_url=address, trust_env=False, timeout=120) as opened:
         yield opened
 
 
@@ -47,3 +50,11 @@ def http(address: str) -> Iterator[httpx2.Client]:
 def client(address: str) -> Iterator[Client]:
     with Client(address) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not assets.assets_present():
+        assets.install_assets()
+    with chromium() as found:
+        yield found

@@ -19,7 +19,7 @@ COLLECT = r"""() => {
   const numbers = [...document.querySelectorAll("main data[data-field]")].map((element) => ({
     ...element.dataset, value: element.value, text: element.innerText, nearest: api(element),
   }));
-  const tables = [...document.querySelectorAll("main table.numbers")].map((table) => ({
+  const tables = [...document.querySelectorAll("main table.numbers[data-api]")].map((table) => ({
     api: table.dataset.api, at: table.dataset.at,
     fields: [...table.tHead.rows[0].cells].map((cell) => cell.dataset.field),
     rows: [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => cell.dataset.value)),
@@ -94,8 +94,9 @@ def moment(text: str) -> datetime:
 
 
 def at(value: Any, pointer: str) -> Any:
-    """Follow a JSON pointer. ``[name=value]`` finds the entry of a list; a list at the end is counted, or with ``?min``
-    and ``?max`` folded; ``?ready`` counts units that take tasks."""
+    """Follow a JSON pointer. ``[name=value]`` finds the entry of a list; a list at the end is counted, or folded by
+    what follows ``?``: ``min`` and ``max`` of its numbers, ``sum`` of an object's numbers, ``count`` of its entries,
+    ``sum=NAME`` and ``distinct=NAME`` of a field of its entries; ``ready`` counts units that take tasks."""
     path, _, fold = pointer.partition("?")
     for part in path.strip("/").split("/"):
         name, _, rest = part.partition("[")
@@ -105,8 +106,13 @@ def at(value: Any, pointer: str) -> Any:
             value = next(entry for entry in value if entry[key] == wanted)
     if fold == "ready":
         return sum(unit["state"] == "ready" and unit["seen"] for unit in value)
+    fold, _, name = fold.partition("=")
+    if name:
+        return {"sum": sum, "distinct": lambda found: len(set(found))}[fold]([entry[name] for entry in value])
+    if fold == "sum":
+        return sum(value.values())
     if fold:
-        return {"min": min, "max": max}[fold](value)
+        return {"min": min, "max": max, "count": len}[fold](value)
     return len(value) if isinstance(value, list) and path.count("/") and not _is_rows(value) else value
 
 

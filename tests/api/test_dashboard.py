@@ -1,18 +1,17 @@
 """The dashboard in a real browser: every page, both themes, wide and narrow, with scripts and without."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tilewright.api import assets, rendering
+from tilewright.api import rendering
 from tilewright.core.budget import Budget
 from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import jobs
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.filled import keep_job, new_trial, operator_task, outcomes, repeat_trials
 
 pytestmark = [
@@ -20,14 +19,6 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here"),
 ]
 TRIALS_IN_ALL = 10_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not assets.assets_present():
-        assets.install_assets()
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,14 @@
 its links, its numbers against the API, and its looks in a real browser."""
 
 import re
-from collections.abc import Iterator
-from html import unescape
+from pathlib import Path
 
 import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tilewright.api import assets
 from tilewright.api.client import Client
+from tilewright.api.client import operator_task as operator
 from tilewright.api.descent import LinkedLayers
 from tilewright.core.budget import Budget
 from tilewright.core.record import MeasuredOn
@@ -21,8 +20,9 @@ from tilewright.db.store import RecordStore
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.service.views import Section
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.filled import operator_task
+from tilewright.tests.api.page_numbers import compare
 
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 PEAKS = {"copy_bytes_per_second": 4e12, "peak_float32_flops_per_second": 6e13}
@@ -60,28 +60,6 @@ def record(store: RecordStore) -> int:
     return keep(store, "product", "matmul", PRODUCT, "cuda_loops")
 
 
-@pytest.fixture(scope="module")
-def http(address: str) -> Iterator[httpx2.Client]:
-    """Return a client that waits while kernels are compiled on a busy machine."""
-    with httpx2.Client(base_url=address, trust_env=False, timeout=120) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not assets.assets_present():
-        assets.install_assets()
-    with chromium() as found:
-        yield found
-
-
-def values_in(page: str, part: str) -> list[float]:
-    """Return the numbers of one part of the page, as they are behind what is shown."""
-    element = re.search(rf'id="{part}".*?</(?:dl|table)>', page, re.DOTALL)
-    assert element is not None, part
-    return [float(v) for v in re.findall(r'<data value="([^"]+)">', element.group())]
-
-
 def test_the_api_links_every_layer_to_the_one_above(client: Client, record: int) -> None:
     told = client.source(record)
     by_title = {s.title: s for s in told.sections}
@@ -102,33 +80,12 @@ def test_matrix_instructions_are_lost_at_the_sketch(client: Client, http: httpx2
     assert lost == "IR of the sketch" and "NO MATRIX INSTRUCTIONS" in page
 
 
-def test_relatives_are_the_task_the_device_and_the_same_schedule(client: Client, record: int) -> None:
+def test_relatives_are_the_task_the_device_the_same_schedule_and_models(client: Client, record: int) -> None:
+    model = client.add_model("user", [(operator("matmul", PRODUCT), 3, "matmul")])
     found = client.relatives(record)
+    assert [(one.key, one.name, one.count) for one in found.models] == [(model.key, "user", 3)]
     assert {(n.job_id, n.same_task) for n in found.neighbours} == {("product", True), ("map", False)}
     assert [u.job_id for u in found.uses] == ["product", "other"] and found.uses[0].record_id == record
-
-
-def test_every_number_is_that_of_the_api(client: Client, http: httpx2.Client, record: int) -> None:
-    page = unescape(http.get(f"/trials/{record}/layers").text)
-    told, trial, relatives = client.source(record), client.trial(record), client.relatives(record)
-    assert trial.outcome.kind == "timed" and told.seconds is not None and told.fraction_of_roofline is not None
-    assert values_in(page, "figures") == [told.seconds, told.fraction_of_roofline, trial.evidence.max_error]
-    assert values_in(page, "evidence") == [0.25, 1e-5, 1e-3, 7, 18_432]
-    assert values_in(page, "mix") == sorted((n for n in told.instructions.values() if n), reverse=True)
-    assert values_in(page, "matrix") == [layer.count for layer in told.matrix_layers]
-    facts = [told.flops, told.minimum_bytes, told.accessed_bytes, told.peak_flops_per_second]
-    assert values_in(page, "roofline-facts") == [*facts, told.peak_bytes_per_second, told.roofline_seconds]
-    assert values_in(page, "neighbours") == [n.seconds for n in relatives.neighbours]
-    assert values_in(page, "uses") == [u.seconds for u in relatives.uses]
-    assert values_in(page, "sample-table") == [*SAMPLES, *SAMPLES[:5]]
-    (launch,) = re.findall(r'class="card launch".*?</dl>', page, re.DOTALL)
-    shown = [float(v) for v in re.findall(r'<data value="([^"]+)">', launch)]
-    f = told.functions[0]
-    sizes = [f.registers, f.spill_bytes, f.stack_bytes, f.shared_bytes, f.resident_blocks]
-    assert shown == [f.threads, f.waves, *sizes, f.occupancy]
-    for section in told.sections:
-        if section.title == "source":
-            assert all(line in page for line in section.text.splitlines())
 
 
 def test_what_is_chosen_is_marked_without_scripts(client: Client, http: httpx2.Client, record: int) -> None:
@@ -153,16 +110,15 @@ def test_a_failed_trial_shows_why_and_has_no_time(http: httpx2.Client, record: i
 
 @pytest.mark.browser
 @needs_chromium
-@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 390)])
-def test_the_page_is_clean_and_follows_lines(
-    browser: Browser, address: str, record: int, theme: str, width: int
+def test_lines_are_followed_and_every_number_is_the_apis(
+    browser: Browser, address: str, record: int, http: httpx2.Client
 ) -> None:
-    with watched(browser, address, theme=theme, width=width) as seen:
+    with watched(browser, address, width=1400) as seen:
         page = seen.page
         page.set_default_timeout(120_000)
         page.goto(f"/trials/{record}/layers?a=1&b=5")
         expect(page.locator("#layers[data-ready=true]")).to_be_visible(timeout=60_000)
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert compare(page, http).numbers >= 70
         first = page.locator(".lines").first
         server = page.locator(".l.own, .l.kin").evaluate_all("lines => lines.map((line) => line.id)")
         first.focus()
@@ -180,8 +136,16 @@ def test_the_page_is_clean_and_follows_lines(
         plain = seen.page.request.get(page.url).text()
         assert sorted(scripted) == sorted(re.findall(r'id="(l\d+-\d+)" class="l (?:own|kin)"', plain))
         assert server and page.locator("#roofline .dot").count() == 2  # this record, and another task of the device
-        if width > 1000:
-            page.locator("#l1-1").hover()
-            expect(page.locator("#l1-1")).to_have_class("l own")
-            page.mouse.move(5, 5)
-            expect(page.locator("#l1-3")).to_have_class("l own")  # what was chosen is marked again
+        page.locator("#l1-1").hover()
+        expect(page.locator("#l1-1")).to_have_class("l own")
+        page.mouse.move(5, 5)
+        expect(page.locator("#l1-3")).to_have_class("l own")  # what was chosen is marked again
+        for figure, head, rows in (
+            ("samples-figure", "run,number,seconds [s]", 17),
+            ("roofline-figure", "record_id,what,flops_per_byte [FLOP/B],seconds [s],rate [FLOP/s]", 2),
+            ("mix", "class,instructions,share_of_largest [fraction]", None),
+        ):
+            with page.expect_download() as download:
+                page.locator(f"#{figure} .csv").click()
+            lines = Path(download.value.path()).read_text().splitlines()
+            assert lines[0] == head and len(lines) == 1 + (rows or page.locator("#mix tbody tr").count())

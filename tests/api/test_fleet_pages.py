@@ -1,14 +1,11 @@
 """The dashboard's pages of the fleet in a real browser: both themes, wide and narrow, with scripts and without."""
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tilewright.api import assets
 from tilewright.core.fleet import UnitState
 from tilewright.db.store import RecordStore
-from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
+from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.db.fleets import LONG, claimed, gpus, submit, unseen
 
 pytestmark = [
@@ -16,14 +13,6 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here"),
 ]
 BUSY, QUARANTINED, GONE = "GPU-h1-0", "GPU-h1-1", "GPU-h1-2"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not assets.assets_present():
-        assets.install_assets()
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,17 +28,6 @@ def filled(store: RecordStore) -> None:
     submit(store, "elsewhere", target="cuda:sm_100a")
     submit(store, "held")
     store.fleet.pause_job("held")
-
-
-@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 390)])
-def test_the_pages_are_clean_in_both_themes(browser: Browser, address: str, theme: str, width: int) -> None:
-    with watched(browser, address, theme=theme, width=width) as seen:
-        for path, title in (("/devices", "Devices"), ("/queue", "Queue")):
-            seen.page.goto(path)
-            expect(seen.page.locator("h1")).to_have_text(title)
-            expect(seen.page.locator("nav[aria-label=Main] a[aria-current=page]")).to_have_text(title)
-            expect_width(seen.page, width)
-            seen.expect_no_faults()
 
 
 @pytest.mark.parametrize("scripts", [True, False])

@@ -1,17 +1,18 @@
 """A real tuning job, followed live in a real browser and by the client, on a real database."""
 
+import zipfile
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
-from tilewright.api import assets
 from tilewright.api.app import create_app
 from tilewright.api.client import Client, operator_task
 from tilewright.core.budget import Budget
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
-from tilewright.tests.api.browser import CHROMIUM, chromium, watched
+from tilewright.service.views import JobState
+from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.serving import running
 
 MATMUL = operator_task("matmul", {"m": 64, "n": 48, "k": 32})
@@ -47,10 +48,8 @@ def test_a_job_is_followed_to_its_end_and_its_best_is_served(live: str) -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here")
-def test_the_chart_grows_while_the_job_runs(live: str) -> None:
-    if not assets.assets_present():
-        assets.install_assets()
-    with Client(live) as client, chromium() as browser, watched(browser, live) as seen:
+def test_the_chart_grows_while_the_job_runs(live: str, browser: Browser) -> None:
+    with Client(live) as client, watched(browser, live) as seen:
         page = seen.page
         page.goto("/")
         job = client.submit(MATMUL, budget=Budget(trials=100_000), strategy="random", seed=4, fresh=True)
@@ -77,6 +76,42 @@ def test_the_chart_grows_while_the_job_runs(live: str) -> None:
         expect(page.locator("#schedule")).to_have_attribute("data-record", str(record.record_id))
         page.locator(".tabs").get_by_role("link", name="assembly").click()
         expect(page.locator("pre[data-language=assembly]")).to_contain_text("ret")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here")
+def test_a_new_user_submits_sees_why_the_best_won_exports_it_and_compares(live: str, browser: Browser) -> None:
+    """Everything is found by what stands on the pages, without a word of the documents."""
+    with Client(live) as client, watched(browser, live, width=1400) as seen:
+        page = seen.page
+        page.set_default_timeout(120_000)
+        page.goto("/")
+        page.get_by_role("link", name="Submit a job").first.click()
+        page.get_by_label("Operator").select_option("matmul")
+        for name, extent in MATMUL.parameters.items():
+            page.locator(f"[name='p.{name}']").fill(str(extent))
+        page.get_by_label("Trials").fill("4")
+        page.get_by_role("button", name="Submit job").click()
+        expect(page.locator("h1")).to_contain_text("matmul")
+        expect(page.locator("#chart")).to_have_attribute("data-live", "ended", timeout=120_000)
+        job = client.job(page.url.rpartition("/")[2])
+        (task,) = job.tasks
+        assert job.state is JobState.SUCCEEDED and task.best is not None
+        best = page.locator(f"#schedule[data-record='{task.best.record_id}']")
+        expect(best).to_contain_text("Why it won.")
+        with page.expect_download() as download:
+            best.get_by_role("link", name="Export").click()
+        with zipfile.ZipFile(download.value.path()) as archive:
+            assert {"kernel.o", "kernel.h"} <= set(archive.namelist())
+        best.get_by_role("link", name="Every layer").click()
+        expect(page.locator("#layers[data-ready=true]")).to_be_visible()
+        page.get_by_role("group", name="What to do with this schedule").get_by_role("link", name="Compare").click()
+        expect(page.locator(".notice")).to_contain_text("Jobs of the same workload stand first")
+        page.locator(".chooser tbody tr").filter(has_not_text=job.id).first.get_by_role("checkbox").check()
+        page.get_by_role("button", name="Compare").click()
+        expect(page.locator(".results tbody tr")).to_have_count(2)
+        expect(page.locator(".results")).to_contain_text("samples)")
 
 
 GROWTH = """

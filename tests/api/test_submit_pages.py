@@ -1,34 +1,24 @@
 """The form that submits a job, in a real browser and without scripts, and the estimate behind it."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tilewright.api import assets
 from tilewright.api.client import Client, operator_task
 from tilewright.api.requests import ExpressionIn
 from tilewright.core.budget import Budget
 from tilewright.db.store import RecordStore
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
+from tilewright.tests.api.browser import CHROMIUM, expect_width, watched
 from tilewright.tests.api.filled import keep_job
 from tilewright.tests.api.filled import operator_task as stored_task
 
 needs_browser = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here")
 SHAPE = {"m": 96, "n": 64, "k": 32}
 TEXT = "A: float32[8, 4]\nB[i, j] = A[i, j] * 2\n"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not assets.assets_present():
-        assets.install_assets()
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,87 +4,22 @@ is the API's."""
 import io
 import re
 import zipfile
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import httpx2
-import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
-from tilewright.api import assets
 from tilewright.api.comparing import counts, difference
-from tilewright.core.budget import Budget
-from tilewright.core.policy import DEFAULT_POLICY
-from tilewright.core.record import MeasuredOn
-from tilewright.core.streams import stream
-from tilewright.core.target import Toolchain
-from tilewright.core.trial import Clocks, Evidence, Timed, Trial
-from tilewright.cost_model.dataset import Experience
-from tilewright.db.recording import record_trial
-from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import RecordStore
-from tilewright.service import wiring
-from tilewright.te.operators import OPERATORS
-from tilewright.tests.api.browser import CHROMIUM, chromium, expect_width, watched
-from tilewright.tests.api.filled import HERE, operator_task
-from tilewright.tests.api.page_numbers import compare
+from tilewright.tests.api.browser import CHROMIUM, watched
+from tilewright.tests.api.tuned_thrice import TASK, keep_three_jobs
 
-SHAPE = {"m": 48, "n": 64, "k": 32}
-NEWER = replace(HERE, toolchain=Toolchain({"llvm": "21", "tilewright": "0.1.0"}))
-TASK = operator_task("matmul", dict(SHAPE))
 needs_browser = pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if not assets.assets_present():
-        assets.install_assets()
-    with chromium() as found:
-        yield found
-
-
-def keep(store: RecordStore, name: str, on: MeasuredOn, trials: list[Trial]) -> None:
-    """Store a job that has ended with these trials."""
-    store.create_job(NewJob(name, "queued", (TASK,), Budget(len(trials)), "model", 1, "llvm", "local", "warm"))
-    store.move_job(name, {"queued": ("running",)})
-    store.set_device(name, on.device)
-    store.begin_task(name, 0)
-    store.note_task(name, 0, space_size=999, roofline_seconds=1e-6, roofline_by="flops")
-    with store.database.writing() as connection:
-        for sequence, trial in enumerate(trials):
-            record_trial(connection, NewTrial(name, 0, sequence, TASK.workload_key, on, trial, 0.5 * (sequence + 1)))
-    store.note_task(name, 0, stop_reason="trials", wall_seconds=0.5 * len(trials))
-    store.move_job(name, {"running": ("succeeded",)})
 
 
 @pytest.fixture(scope="module", autouse=True)
 def filled(store: RecordStore) -> None:
-    """A job, a cost model that knows it, and two later jobs, of which the last is slower."""
-    workload = OPERATORS["matmul"].workload(SHAPE)
-    pool = wiring.pool_of(workload, HERE.device, 0, DEFAULT_POLICY)
-    rng = stream(1, "schedules")
-    schedules = [pool.schedule(int(i)) for i in rng.permutation(len(pool))[:36]]
-
-    def trials(first: int, count: int, scale: float) -> list[Trial]:
-        seconds = scale * (1 + np.arange(count)[::-1] / 8)
-        samples = [s * (1 + 0.01 * rng.random(12)) for s in seconds]
-        outcomes = [Timed(tuple(map(float, values)), 10) for values in samples]
-        chosen = schedules[first : first + count]
-        return [Trial(s, o, Clocks(0.01, 0.1, 0.02, 0.2), Evidence()) for s, o in zip(chosen, outcomes, strict=True)]
-
-    first = trials(0, 16, 1e-5)
-    keep(store, "first", HERE, first)
-    own = Experience(workload, HERE.device, [(trial.schedule, trial.outcome) for trial in first])
-    trained = wiring.train([own], 1)
-    assert trained is not None
-    metrics = {"pairwise_accuracy": 0.8, "top_8_score": 0.9, "until_record": store.newest_record()}
-    store.keep_model(
-        trained.kind, trained.feature_version, trained.data, records=16, metrics=metrics, device=HERE.device
-    )
-    keep(store, "second", HERE, trials(16, 10, 0.9e-5))
-    keep(store, "third", NEWER, trials(26, 10, 1.3e-5))
+    keep_three_jobs(store)
 
 
 def test_a_result_that_is_slower_is_a_regression_and_says_why(http: httpx2.Client) -> None:
@@ -142,42 +77,6 @@ def test_a_model_is_judged_by_what_it_has_not_seen(http: httpx2.Client) -> None:
     assert http.get("/v1/cost-models", params={"model": 99}).status_code == 404
 
 
-PAGES = (
-    "/workloads",
-    "/workloads?operator=softmax",
-    f"/workloads/{TASK.workload_key}",
-    "/compare",
-    "/compare?job=first&job=second:0&record=36&across=seconds",
-    "/cost-models",
-)
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return assets.fetch_checker(Path(tmp_path_factory.mktemp("axe"))).read_text()
-
-
-@pytest.mark.browser
-@needs_browser
-def test_the_pages_are_clean_and_their_numbers_are_the_apis(
-    browser: Browser, address: str, http: httpx2.Client, axe: str
-) -> None:
-    with watched(browser, address, width=1400) as seen:
-        for path in (*PAGES, "/submit", "/submit?operator=te"):
-            seen.page.goto(path)
-            expect(seen.page.locator(".plot[data-drawn=no]")).to_have_count(0, timeout=60_000)
-            seen.page.evaluate(axe)
-            for theme in ("light", "dark"):
-                seen.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-                assert _serious(seen.page) == [], f"{path} in {theme}"
-            if not path.startswith("/submit"):
-                compare(seen.page, http)
-            seen.page.set_viewport_size({"width": 390, "height": 900})
-            expect_width(seen.page, 390)
-            seen.page.set_viewport_size({"width": 1400, "height": 900})
-            seen.expect_no_faults()
-
-
 @pytest.mark.browser
 @needs_browser
 def test_jobs_of_a_workload_are_compared_down_to_their_sources_without_scripts(browser: Browser, address: str) -> None:
@@ -194,13 +93,3 @@ def test_jobs_of_a_workload_are_compared_down_to_their_sources_without_scripts(b
         expect(page.locator(".diff .right").first).to_be_attached()
         page.goto("/compare?job=first")
         expect(page.locator("main")).to_contain_text("choose another to compare it with")
-
-
-def _serious(page: Page) -> list[str]:
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{one['id']}: {node['html'][:160]}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-        for node in one["nodes"]
-    ]

@@ -1,0 +1,93 @@
+"""Makes the pages of operators, of knobs and of the HTTP API from the code, while MkDocs builds the site."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from tilewright.api.openapi import document_text
+from tilewright.core.target import Target
+from tilewright.schedule.sketch import Sketch
+from tilewright.schedule.sketches import SKETCHES
+from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
+
+DOTS = ("avx512f", "avx512bw", "avx512vl", "avx512bf16", "avx512vnni")
+TARGETS = (
+    Target("llvm", "x86-64", DOTS, 16, 64),
+    Target("llvm", "x86-64", (*DOTS, "amx-tile", "amx-bf16", "amx-int8"), 16, 64),
+    Target("cuda", "sm_90a", (), 132, 16),
+    Target("amdgpu", "gfx942", (), 304, 16),
+)
+"""Targets for which sketches of each kind write kernels."""
+LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
+    ("linear", {"rows": 1, "inputs": 4096, "outputs": 4096, "bias": False}),
+    ("matmul", {"m": 256, "n": 256, "k": 256, "dtype": "bfloat16"}),
+    ("linear", {"rows": 16, "inputs": 4096, "outputs": 4096, "dtype": "float16", "bias": False}),
+    ("mlp", {"rows": 32, "width": 128, "layers": 3, "dtype": "float16"}),
+)
+"""Examples of sketches that take none of the small ones of operators."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made from the code."""
+    for name, content in (("operators.md", operators()), ("knobs.md", knobs()), ("api.md", api())):
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table. Bars in cells would end them, and are escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def operators() -> str:
+    """Return the page of the operators with their parameters."""
+    lines = ["# Operators", "", "What can be tuned by name: `tilewright tune NAME PARAMETER=VALUE …`.", ""]
+    for operator in OPERATORS.values():
+        rows = [
+            (f"`{p.name}`", p.meaning, "required" if p.required else f"`{json.dumps(p.schema()['default'])}`")
+            for p in operator.parameters
+        ]
+        lines += [f"## {operator.name}", "", f"`{operator.summary}`", ""]
+        lines += [*table(("parameter", "meaning", "default"), rows), ""]
+    return "\n".join(lines)
+
+
+def knobs() -> str:
+    """Return the page of the sketches with the knobs that each has for an example."""
+    lines = ["# Knobs", "", "What a schedule of each sketch decides, with the values for one example."]
+    for name, sketch in SKETCHES.items():
+        found = next(_matching(sketch), None)
+        if found is None:
+            continue
+        example, workload, target = found
+        space = sketch.space(workload, target, limit=4)
+        rows = [(f"`{knob.name}`", knob.meaning, ", ".join(map(str, knob.values))) for knob in space.knobs]
+        lines += ["", f"## {name}", "", f"Version {sketch.version}, for `{example}` on {target.kind} {target.arch}."]
+        lines += ["", *table(("knob", "meaning", "values"), rows)]
+    return "\n".join(lines)
+
+
+def _matching(sketch: Sketch) -> Iterator[tuple[str, Workload, Target]]:
+    """Yield examples that a sketch writes kernels for, with their text form."""
+    small = [(name, parameters) for name, operator in OPERATORS.items() for parameters in operator.examples]
+    for name, parameters in (*small, *LARGER):
+        workload = OPERATORS[name].workload(parameters)
+        for target in TARGETS:
+            if sketch.matches(workload, target):
+                yield " ".join((name, *(f"{key}={value}" for key, value in parameters.items()))), workload, target
+
+
+def api() -> str:
+    """Return the page of the routes. A service has the whole description at ``/openapi.json``."""
+    document = json.loads(document_text())
+    rows = [
+        (f"`{method.upper()} {path}`", operation.get("description", "").partition("\n")[0])
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    text = "Every route with what it does. A service describes them wholly, with all schemas, at `/openapi.json`."
+    return "\n".join(["# HTTP API", "", text, "", *table(("route", "what it does"), rows)])
