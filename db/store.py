@@ -23,7 +23,6 @@ from .driver_errors import DuplicateKey
 from .encode import now
 from .engine import Database, embedded_path, parse_url
 from .fleet_store import FleetStore
-from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .leases import guard_task
 from .models import insert_model, newest_model
@@ -160,23 +159,6 @@ class RecordStore:
         """Return jobs with numbers below ``before``, newest first."""
         with self.database.reading() as connection:
             return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state)
-
-    def move_job(self, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
-        """Take a job through the states ``path[present state]``, with one event for each. An empty path changes
-        nothing.
-
-        Raises NotFound, and Conflict when the present state is not in ``path``.
-        """
-        with self.database.writing() as connection:
-            row = job_rows.lock_job(connection, job_id)
-            steps = path.get(row["state"])
-            if steps is None:
-                raise Conflict(f"job {job_id} is {row['state']}; this is possible while it is {', '.join(path)}")
-            for state in steps:
-                job_rows.change_job_state(connection, row, state, error)
-                if state in FINAL:
-                    job_rows.close_waiting(connection, row["number"], None)
-            return job_rows.load_job(connection, job_id)
 
     def set_device(self, job_id: str, info: DeviceInfo, *, lease: Lease | None = None) -> None:
         """Store on which device a job is measured, and what was measured on that device. With the ``lease`` of a task

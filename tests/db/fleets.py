@@ -1,6 +1,6 @@
 """Jobs, units and holders of leases for the tests of the fleet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import select, update
@@ -11,10 +11,10 @@ from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
-from tilewright.db import migrate
+from tilewright.db import jobs, migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.leases import TASK
-from tilewright.db.rows import NewJob, NewTask, NewTrial, StoredTrial
+from tilewright.db.rows import JobRow, NewJob, NewTask, NewTrial, StoredTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import leases, metadata, tasks, units
 
@@ -76,6 +76,18 @@ def submit(
     tasks = new_tasks(count, flight=flight)
     made = NewJob(name, "queued", tasks, Budget(trials), "random", 7, target, "local", "cold")
     store.create_job(replace(made, **more))  # type: ignore[arg-type]
+
+
+def move_job(store: RecordStore, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
+    """Take a job through the states ``path[present state]``, with one event for each, as if its tasks had been worked
+    on; return it."""
+    with store.database.writing() as connection:
+        row = jobs.lock_job(connection, job_id)
+        for state in path[row["state"]]:
+            jobs.change_job_state(connection, row, state, error)
+            if state in jobs.FINAL:
+                jobs.close_waiting(connection, row["number"], None)
+        return jobs.load_job(connection, job_id)
 
 
 def claim(
