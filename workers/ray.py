@@ -105,8 +105,8 @@ def connect(address: str) -> bool:
 
 @contextmanager
 def _termination_kept() -> Iterator[None]:
-    """Give SIGTERM back to whoever heard it before the block. Ray takes the signal for itself, in Python and in C++, and
-    would end a task worker at once that is told to give its task back. Signals are the main thread's."""
+    """Give SIGTERM back to whoever heard it before the block. Ray takes the signal for itself, in Python and in C++,
+    and would end a task worker at once that is told to give its task back. Signals are the main thread's."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

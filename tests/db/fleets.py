@@ -102,20 +102,30 @@ def claimed(store: RecordStore, owner: str = "o", *, unit: str = "", seconds: fl
     return found
 
 
-def trial(job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, spent: float = 1.0) -> NewTrial:
+def trial(
+    job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, spent: float = 1.0, unit: str | None = None
+) -> NewTrial:
     """A trial that took ``spent`` seconds of the device; ``seconds`` None: one that failed."""
     outcome = Failed(TrialStage.CHECK, Reason.WRONG_RESULT) if seconds is None else Timed((seconds,))
     schedule = Schedule.of("loops", 1, {"tile": sequence})
-    return NewTrial(job, task, sequence, "", ON_GPU, Trial(schedule, outcome, Clocks(time=spent)), 0.5 * sequence)
+    found = Trial(schedule, outcome, Clocks(time=spent))
+    return NewTrial(job, task, sequence, "", ON_GPU, found, 0.5 * sequence, unit=unit)
 
 
 def measure(
-    store: RecordStore, held: TaskClaim, count: int = 1, *, seconds: float | None = 1e-6, spent: float = 1.0
+    store: RecordStore,
+    held: TaskClaim,
+    count: int = 1,
+    *,
+    seconds: float | None = 1e-6,
+    spent: float = 1.0,
+    unit: str | None = None,
 ) -> StoredTrial:
     """Record the next ``count`` trials of a task; return what was answered to the last."""
     for _ in range(count):
         first = store.job(held.job_id).tasks[held.task].trials
-        answer = store.add_trial(trial(held.job_id, held.task, first, seconds, spent=spent), lease=held.lease)
+        new = trial(held.job_id, held.task, first, seconds, spent=spent, unit=unit)
+        answer = store.add_trial(new, lease=held.lease)
     return answer
 
 
