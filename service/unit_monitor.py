@@ -32,7 +32,7 @@ LOOK_SECONDS = 10.0
 CLUSTER_LOOK_SECONDS = 20.0
 """A look at a cluster starts a process here and one on each node, which costs each seconds of a processor."""
 SEEN_LOOKS = 3
-"""A unit counts as seen for the time of so many looks."""
+"""A unit counts as seen for the time of so many looks: the pauses, and what the looks themselves take."""
 SUSPECT_SECONDS = 2.0
 """While a unit is suspect, or none was found yet, units are looked at so often."""
 PROBE_SECONDS = 300.0
@@ -100,7 +100,9 @@ class UnitMonitor:
         while not self._closing.is_set():
             pause = SUSPECT_SECONDS
             try:
-                pause = self._look(place, reports())
+                began = time.monotonic()
+                found = reports()
+                pause = self._look(place, found, time.monotonic() - began)
             except WorkerLost as lost:
                 log.warning("the units of a cluster are not known", error=lost.message)
                 self.problem, self._found[place] = lost.message, ()
@@ -111,8 +113,9 @@ class UnitMonitor:
                 log.exception("a fault of the program while units are looked at")
             self._closing.wait(pause)
 
-    def _look(self, place: str, reports: Sequence[ProbeReport]) -> float:
-        """Register the units of a place and judge them; return after how many seconds to look again."""
+    def _look(self, place: str, reports: Sequence[ProbeReport], seconds: float) -> float:
+        """Register the units of a place, which took so many ``seconds`` to find, and judge them; return after how many
+        seconds to look again."""
         self._found[place] = tuple(r.unit for r in reports)
         if place != "local":
             self.problem = ""
@@ -120,7 +123,7 @@ class UnitMonitor:
             here = {unit.uuid for unit in self._found["local"]}
             reports = [report for report in reports if report.unit.uuid not in here]
         pause = LOOK_SECONDS if place == "local" else CLUSTER_LOOK_SECONDS
-        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_LOOKS * pause)
+        self._store.fleet.register_units([r.unit for r in reports], seen_seconds=SEEN_LOOKS * (pause + seconds))
         if place == "local":
             self.found.set()
         rows = {row.unit.uuid: row for row in self._store.fleet.units()}

@@ -17,6 +17,7 @@ from tilewright.tests.db.fleets import (
     job_events,
     leased_subjects,
     measure,
+    move_job,
     run_out,
     submit,
     trial,
@@ -225,7 +226,7 @@ def test_a_holder_that_does_not_answer_is_fenced(fleet_store: RecordStore) -> No
 
 def test_a_job_that_another_program_began_to_cancel_comes_to_its_end(fleet_store: RecordStore) -> None:
     submit(fleet_store, "j")
-    fleet_store.move_job("j", {"queued": ("cancelling",)})
+    move_job(fleet_store, "j", {"queued": ("cancelling",)})
     assert claim(fleet_store) is None
     fleet_store.fleet.reap()
     assert fleet_store.job("j").state == "cancelled"
