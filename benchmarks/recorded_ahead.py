@@ -50,7 +50,7 @@ def run(options: Options) -> Result:
     losses = {f"loss_of_{k}": means[1] - means[k] for k in DEVICES[1:]}
     allowed = [k for k in DEVICES[1:] if k <= trials / LEAST_TRIALS]
     passed = bool(rows) and all(losses[f"loss_of_{k}"] <= BAR for k in allowed)
-    settings = {"trials": trials, "seeds": seeds, "strategy": strategy, "folder": str(folder)}
+    settings = {"trials": trials, "seeds": seeds, "strategy": strategy, "folder": folder.name}
     return Result(tuple(rows), {"tables": len(rows), "one_device": means[1], **losses}, passed, settings)
 
 
