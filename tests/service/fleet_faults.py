@@ -36,6 +36,9 @@ LEASE_SECONDS = 3.0
 END_SECONDS = 480.0
 LOOK_SECONDS = 0.1
 HOUR = 3600
+FAULTS_AT_ONCE = 2
+"""After so many faults without a new trial on a kind of device, the next fault waits for one: a task that was lost five
+times in a row without a new record is dead, whoever killed its workers."""
 TRIAL_SECONDS = 0.3
 DISK_MEBIBYTES = 256
 ROLES: Mapping[str, str] = {"task worker": "tilewright.service.task_worker", "child": "tilewright.workers.main"}
@@ -270,15 +273,20 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
 
 def _run(observer: Observer, disturber: Disturber, kinds: Sequence[str], until: float) -> float:
     """Do the faults, and wait for the end of all jobs; return the longest pause."""
-    longest = 0.0
+    longest, before = 0.0, observer.seen_by_way()
+    waited = dict.fromkeys(range(len(observer.ways)), 0)
     for kind in kinds:
-        _watch(observer, until_more=int(disturber.draws.integers(1, 8)))
+        _watch(observer, until_more=int(disturber.draws.integers(1, 8)), of=())
+        _watch(observer, until_more=1, of=[way for way, faults in waited.items() if faults >= FAULTS_AT_ONCE])
+        seen = observer.seen_by_way()
+        waited = {way: faults + 1 if seen[way] == before[way] else 0 for way, faults in waited.items()}
+        before = seen
         if observer.faults or time.monotonic() > until:
             break
         disturber.fault(kind)
-        since, seen = time.monotonic(), len(observer.seen)
-        _watch(observer, until_more=1)
-        if len(observer.seen) > seen:
+        since = time.monotonic()
+        _watch(observer, until_more=1, of=())
+        if not observer.faults:
             longest = max(longest, time.monotonic() - since)
     end = time.monotonic() + END_SECONDS
     while observer.unfinished() and time.monotonic() < end:
@@ -287,10 +295,14 @@ def _run(observer: Observer, disturber: Disturber, kinds: Sequence[str], until: 
     return longest
 
 
-def _watch(observer: Observer, *, until_more: int) -> None:
-    """Look on until so many more trials were seen; submit further jobs when some have ended."""
-    wanted, end = len(observer.seen) + until_more, time.monotonic() + END_SECONDS
-    while len(observer.seen) < wanted:
+def _watch(observer: Observer, *, until_more: int, of: Sequence[int]) -> None:
+    """Look on until so many more trials were seen of each of these ways to run jobs, or in all where none is given;
+    submit further jobs when some have ended."""
+    before, end = observer.seen_by_way(), time.monotonic() + END_SECONDS
+    while True:
+        more = observer.seen_by_way() - before
+        if all(more[way] >= until_more for way in of) if of else more.total() >= until_more:
+            return
         observer.keep_busy()
         observer.look()
         if time.monotonic() > end:

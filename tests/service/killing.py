@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,6 +172,11 @@ class Observer:
         columns = answer[1]
         for row in zip(columns["record_id"], columns["sequence"], columns["seconds"], columns["failure"], strict=True):
             yield dict(zip(("record_id", "sequence", "seconds", "failure"), row, strict=True), job=job, task=task)
+
+    def seen_by_way(self) -> Counter[int]:
+        """How many trials were seen of jobs of each way."""
+        ways = {job: int(key.removeprefix("job-")) % len(self.ways) for key, job in self.jobs.items()}
+        return Counter(ways[trial["job"]] for trial in self.seen.values())
 
     def state(self, job: str) -> str:
         answer = self.server.ask("GET", f"/v1/jobs/{job}")
