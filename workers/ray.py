@@ -91,7 +91,9 @@ def connect(address: str) -> bool:
     where a cluster does not answer or refuses this process."""
     if ray.is_initialized():
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that ray.init starts
+    # read by the processes that ray.init starts; with Ray's niceness of 15 a busy host gives them next to nothing
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         _knock(address)
