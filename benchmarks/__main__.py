@@ -40,6 +40,7 @@ SUITES = {
     "prior-check": "benchmarks.prior_check",
     "products-check": "benchmarks.products_check",
     "record": "benchmarks.record",
+    "recorded-ahead": "benchmarks.recorded_ahead",
     "recorded-search": "benchmarks.recorded_search",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",

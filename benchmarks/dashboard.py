@@ -33,6 +33,7 @@ from tilewright.service.settings import Settings
 from tilewright.tests.api.browser import chromium
 from tilewright.tests.api.filled import keep_job, new_trial, operator_task, outcomes, repeat_trials
 from tilewright.tests.api.serving import running
+from tilewright.tests.db.fleets import move_job
 
 JOBS, TRIALS, LARGE, FOLLOWED_SECONDS, RATE = 10_000, 100, 10_000, 60.0, 50.0
 REPEATS = 7
@@ -148,7 +149,7 @@ def _followed(browser: Browser, address: str, store: RecordStore, seconds: float
     name = f"followed-{time.time_ns():x}"
     many = Budget(1_000_000, None, None)
     store.create_job(NewJob(name, "queued", (task,), many, "model", 1, "llvm", "local", "warm"))
-    store.move_job(name, {"queued": ("running",)})
+    move_job(store, name, {"queued": ("running",)})
     store.begin_task(name, 0)
     stop = threading.Event()
     kinds = outcomes(3, 4096, 0.012)
@@ -176,7 +177,7 @@ def _followed(browser: Browser, address: str, store: RecordStore, seconds: float
         finally:
             stop.set()
             writer.join()
-    store.move_job(name, {"running": ("cancelling",)})
+    move_job(store, name, {"running": ("cancelling",)})
     behind = written - 1 - int(shown or -1)
     return {
         "row": "followed",

@@ -1,46 +1,100 @@
-"""Bar: whatever dies, hangs or loses its database, nothing acknowledged is lost or doubled and every job ends well.
+"""Bar: whatever dies, hangs, loses its database or has a wrong clock, nothing acknowledged is lost or
+doubled, and every job ends well.
 
-Three services share a PostgreSQL database and this machine's processor, with leases of 3 s. ``--set kills=N`` (default
-40): so many ``kill -9`` in equal parts of services, task workers and their children; ``stops=N`` (4): so many task
-workers stopped beyond the end of their lease; ``restarts=N`` (8) and ``stalls=N`` (4) of the database.
-``disks=N`` (0): so often the database's disk is full for a while; ``cuts=N`` (0): so often a service is cut off the
-database, which has a network namespace then; ``heads=N`` (0): so often the head of a Ray cluster, to which every second
-job goes then, is killed and started again. The first two need root.
-``before=FILE``: the counts of an earlier part are added. ``--trials N``: trials of each task (default 60).
+Three services share a PostgreSQL database, this machine's processor, two simulated devices and a Ray cluster of three
+nodes, with leases of 3 s. The faults and how many are wanted in all: ``TOTAL``; ``--set kills=N`` and so on for other
+numbers. ``kills`` are ``kill -9`` in equal parts of ``KILLS``. Cuts and full disks need root, clocks libfaketime.
+
+A run is one part: it does what is missing after the parts in ``--set before=FILE``, in a random order, for
+``--set minutes=N`` (40) at most, and its result holds all parts and their sum. ``--trials N``: trials of each task
+(60). ``--set ray=0`` does without the cluster, and leaves for another part what needs it: on a busy machine its nodes
+take minutes to start. ``--set planted=1``: the workers of simulated devices check no fence, are stopped beyond the end
+of their leases, and the check has to find it.
 """
 
 import json
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from benchmarks.suite import Options, Result
 from tilewright.core.streams import stream
-from tilewright.tests.service.fleet_faults import LEASE_SECONDS, disturb_with_what_is_needed
+from tilewright.tests.service.fleet_faults import LEASE_SECONDS, Plan, disturb
+
+KILLS = (
+    "kill service",
+    "kill task worker",
+    "kill child",
+    "kill simulated worker",
+    "kill Ray process",
+    "kill database process",
+)
+TOTAL = {
+    "kills": 1000,
+    "restarts": 100,
+    "stalls": 50,
+    "cuts": 30,
+    "stops": 30,
+    "heads": 10,
+    "disks": 20,
+    "clocks": 20,
+}
+KINDS = {
+    "restarts": "restart database",
+    "stalls": "stall database",
+    "cuts": "cut network",
+    "stops": "stop task worker",
+    "heads": "lose head",
+    "disks": "fill disk",
+    "clocks": "jump clock",
+}
+NEED_RAY = ("kill Ray process", "lose head")
 
 
 def run(options: Options) -> Result:
-    counts = {name: int(options.extra.get(name, default)) for name, default in DEFAULTS.items()}
-    killed = ("kill service", "kill task worker", "kill child")
-    kinds = [killed[n % 3] for n in range(counts["kills"])]
-    kinds += ["stop task worker"] * counts["stops"]
-    kinds += ["restart database"] * counts["restarts"]
-    kinds += ["stall database"] * counts["stalls"]
-    kinds += ["fill disk"] * counts["disks"] + ["cut network"] * counts["cuts"] + ["lose head"] * counts["heads"]
-    order = [kinds[n] for n in stream(options.seed, "order").permutation(len(kinds))]
-    with tempfile.TemporaryDirectory() as folder:
-        report = disturb_with_what_is_needed(Path(folder), order, options.seed, trials=options.trials or 60)
-    row = {"row": f"part with seed {options.seed}", **asdict(report), "faults": list(report.faults)}
-    rows = [row]
-    if "before" in options.extra:
-        rows = [*json.loads(Path(options.extra["before"]).read_text())["rows"], row]
-    done: dict[str, int] = {}
-    for part in rows:
-        for kind, count in part["done"].items():
-            done[kind] = done.get(kind, 0) + count
+    counts = {name: int(options.extra.get(name, number)) for name, number in TOTAL.items()}
+    before = Path(options.extra.get("before", ""))
+    rows: list[dict[str, Any]] = json.loads(before.read_text())["rows"] if before.is_file() else []
+    planted = bool(int(options.extra.get("planted", "0")))
+    minutes = float(options.extra.get("minutes", "40"))
+    ray = bool(int(options.extra.get("ray", "1"))) and not planted
+    missing = {"stop task worker": 20} if planted else _missing(counts, _done(rows))
+    kinds = [kind for kind, count in missing.items() for _ in range(count) if ray or kind not in NEED_RAY]
+    seed = options.seed + len(rows)
+    order = [kinds[n] for n in stream(seed, "order").permutation(len(kinds))]
+    if order:
+        trials = options.trials or 60
+        plan = Plan(order, seed, trials, seconds=60 * minutes, simulated=2, ray=ray, unfenced=planted)
+        with tempfile.TemporaryDirectory() as folder:
+            report = disturb(Path(folder), plan)
+        rows.append({"row": f"part with seed {seed}", "ray": ray, **asdict(report), "faults": list(report.faults)})
+    done = _done(rows)
     faults = sum(len(part["faults"]) for part in rows)
-    summary = {"done": done, "faults": faults, "longest_pause_s": max(part["longest_pause"] for part in rows)}
-    return Result(tuple(rows), summary, passed=faults == 0, settings={**counts, "lease_seconds": LEASE_SECONDS})
+    left = _missing(counts, done)
+    summary = {
+        "done": dict(done),
+        "kills": sum(done[kind] for kind in KILLS),
+        "missing": {kind: count for kind, count in left.items() if count},
+        "faults": faults,
+        "longest_pause_s": max((part["longest_pause"] for part in rows), default=0.0),
+    }
+    settings = {**counts, "lease_seconds": LEASE_SECONDS, "planted": planted, "minutes": minutes}
+    return Result(tuple(rows), summary, passed=(faults > 0) is planted, settings=settings)
 
 
-DEFAULTS = {"kills": "40", "stops": "4", "restarts": "8", "stalls": "4", "disks": "0", "cuts": "0", "heads": "0"}
+def _done(rows: list[dict[str, Any]]) -> Counter[str]:
+    """How often each kind of fault was done in all parts."""
+    done: Counter[str] = Counter()
+    for part in rows:
+        done.update(part["done"])
+    return done
+
+
+def _missing(counts: Mapping[str, int], done: Mapping[str, int]) -> dict[str, int]:
+    """How often each kind of fault is to be done yet."""
+    wanted = {kind: counts["kills"] // len(KILLS) + (n < counts["kills"] % len(KILLS)) for n, kind in enumerate(KILLS)}
+    wanted |= {kind: counts[name] for name, kind in KINDS.items()}
+    return {kind: max(0, count - done.get(kind, 0)) for kind, count in wanted.items()}

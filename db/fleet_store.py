@@ -234,8 +234,8 @@ class FleetStore:
 
     def end_attempt(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
         """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss; any other end counts as one where the
-        units of the attempt are ready, and neither the node nor the database was lost. ``MOST_LOSSES`` losses in a row
-        without a new record make the task dead. Raises LeaseLost."""
+        units of the attempt are ready, and neither the node, the cluster nor the database was lost. ``MOST_LOSSES``
+        losses in a row without a new record make the task dead. Raises LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.give_back(connection, lease, how, detail)

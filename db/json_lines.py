@@ -2,16 +2,17 @@
 
 Every line is an object with a ``kind``. ``workload``, ``device``, ``toolchain`` and ``job`` lines stand before the
 first ``record`` that refers to them by key or name. A record names the unit that took it, and its host, where they are
-known. Unknown members and kinds are refused. Lines that an earlier version wrote are accepted: old names of sketches
-and knobs are replaced by today's (``core.renamed``), and a job without ``prune`` and ``prior`` has the default
-policy.
+known. One that a task adopted names the record that was measured (``adopted_from``: its job, task and sequence), whose
+line stands before, so that nobody takes the copy for a second measurement. Unknown members and kinds are refused.
+Lines that an earlier version wrote are accepted: old names of sketches and knobs are replaced by today's
+(``core.renamed``), and a job without ``prune`` and ``prior`` has the default policy.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, update
 
 from ..core.budget import Budget
 from ..core.errors import InvalidParameter, TilewrightError
@@ -39,7 +40,7 @@ from .encode import (
 from .jobs import FINAL, insert_job, load_job
 from .recording import record_trial
 from .rows import JobRow, NewJob, NewTask, NewTrial, TrialRow
-from .tables import jobs, tasks
+from .tables import jobs, tasks, trials
 from .task import task_of
 from .trials import load_after
 from .visibility import job_tenant, visible
@@ -60,7 +61,9 @@ class JsonLinesExporter:
     def page(self, connection: Connection) -> list[str]:
         """Return the lines of the next records; the list is empty at the end."""
         lines: list[str] = []
-        for row in load_after(connection, self.newest, PAGE):
+        rows = load_after(connection, self.newest, PAGE)
+        places = _places(connection, {row.adopted_from for row in rows if row.adopted_from is not None})
+        for row in rows:
             identity = row.record.identity
             self._once(lines, "workload", identity.workload_key, lambda key: load_workload(connection, key))
             self._once(lines, "device", identity.device_key, lambda key: load_device(connection, key))
@@ -71,7 +74,7 @@ class JsonLinesExporter:
                     self._once(lines, "workload", task.workload_key, lambda key: load_workload(connection, key))
                 self.written.add(("job", job.id))
                 lines.append(_line(job_to_json(job)))
-            lines.append(_line(record_to_json(row)))
+            lines.append(_line(record_to_json(row, places.get(row.adopted_from))))
             self.newest = row.record.id
         return lines
 
@@ -103,10 +106,11 @@ def job_to_json(job: JobRow) -> dict[str, object]:
     }
 
 
-def record_to_json(row: TrialRow) -> dict[str, object]:
-    """Return the line of a record."""
+def record_to_json(row: TrialRow, adopted_from: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Return the line of a record; ``adopted_from`` says which record it is a copy of, if it is one."""
     record = row.record
-    place = {name: value for name, value in (("unit", row.unit), ("host", row.host)) if value is not None}
+    known = (("unit", row.unit), ("host", row.host), ("adopted_from", adopted_from))
+    place = {name: value for name, value in known if value is not None}
     return {
         "kind": "record",
         "job": record.job_id,
@@ -241,6 +245,7 @@ class JsonLinesImporter:
         if not 1 <= len(trial.schedule.sketch) <= 64 or not 0 <= trial.schedule.version < 1 << 31:
             raise InvalidParameter("a sketch has a name of 1 to 64 characters and a small version", field="/schedule")
         unit, host = _place(data, "unit", 64), _place(data, "host", 255)
+        origin = self._origin(data)
         done = self._trials(job_id, task)
         if sequence < done:
             self.known += 1
@@ -251,14 +256,36 @@ class JsonLinesImporter:
         on = MeasuredOn(self.devices[device], self.toolchains[toolchain], profile)
         elapsed = number_in(data, "elapsed_seconds")
         new = NewTrial(job_id, task, sequence, "", on, trial, elapsed, _time(data), unit, host)
-        record_trial(self.connection, new, imported=True)
+        stored = record_trial(self.connection, new, imported=True)
+        if origin is not None:
+            copied = trials.c.id == stored.record_id
+            self.connection.execute(update(trials).where(copied).values(adopted_from=origin))
+            of_task = (tasks.c.job == jobs.c.number, jobs.c.id == job_id, tasks.c.position == task)
+            self.connection.execute(update(tasks).where(*of_task).values(adopted=tasks.c.adopted + 1))
         self.added += 1
+
+    def _origin(self, data: Mapping[str, object]) -> int | None:
+        """Return the id here of the record that this one is a copy of; None where it is none."""
+        if "adopted_from" not in data:
+            return None
+        place = value_in(data, "adopted_from", dict)
+        _members(place, {"job", "task", "sequence"}, "/adopted_from")
+        measured = (
+            jobs.c.id == value_in(place, "job", str),
+            trials.c.task == _bounded(value_in(place, "task", int)),
+            trials.c.sequence == _bounded(value_in(place, "sequence", int)),
+        )
+        query = select(trials.c.id).join(jobs, jobs.c.number == trials.c.job).where(*measured)
+        found = self.connection.execute(query).scalar()
+        if found is None:
+            raise InvalidParameter("no line before this one has the record that it is a copy of", field="/adopted_from")
+        return int(found)
 
     def _trials(self, job_id: str, task: int) -> int:
         query = (
             select(tasks.c.trials)
             .join(jobs, jobs.c.number == tasks.c.job)
-            .where(jobs.c.id == job_id, visible(jobs.c.tenant), tasks.c.position == min(max(task, -1), 1 << 30))
+            .where(jobs.c.id == job_id, visible(jobs.c.tenant), tasks.c.position == _bounded(task))
         )
         found = self.connection.execute(query).scalar()
         if found is None:
@@ -268,7 +295,7 @@ class JsonLinesImporter:
 
 _JOB = {"kind", "id", "state", "created_at", "budget", "strategy", "seed", "target", "executor", "cache", "tasks"}
 _POLICY = frozenset({"prune", "prior"})
-_PLACE = frozenset({"unit", "host"})
+_PLACE = frozenset({"unit", "host", "adopted_from"})
 _RECORD = {
     "kind",
     "job",
@@ -284,6 +311,18 @@ _RECORD = {
     "elapsed_seconds",
     "created_at",
 }
+
+
+def _places(connection: Connection, record_ids: Iterable[int]) -> dict[int | None, Mapping[str, object]]:
+    """Return where records stand, by id: their jobs, tasks and sequences."""
+    query = select(trials.c.id, jobs.c.id.label("job"), trials.c.task, trials.c.sequence)
+    query = query.join(jobs, jobs.c.number == trials.c.job).where(trials.c.id.in_(list(record_ids)))
+    return {number: {"job": job, "task": task, "sequence": n} for number, job, task, n in connection.execute(query)}
+
+
+def _bounded(number: int) -> int:
+    """A number that the database takes; one beyond all that it has stays so."""
+    return min(max(number, -1), 1 << 30)
 
 
 def _line(data: Mapping[str, object]) -> str:

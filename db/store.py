@@ -25,7 +25,6 @@ from .encode import now
 from .engine import Database, embedded_path, parse_url
 from .fleet_store import FleetStore
 from .history import load_groups, load_records
-from .jobs import FINAL
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .key_store import KeyStore
 from .leases import guard_task
@@ -193,23 +192,6 @@ class RecordStore:
         """Replace the tags and notes of a job; return it. Raises NotFound."""
         with self.database.writing() as connection:
             job_rows.annotate_job(connection, job_id, tags, notes)
-            return job_rows.load_job(connection, job_id)
-
-    def move_job(self, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
-        """Take a job through the states ``path[present state]``, with one event for each. An empty path changes
-        nothing.
-
-        Raises NotFound, and Conflict when the present state is not in ``path``.
-        """
-        with self.database.writing() as connection:
-            row = job_rows.lock_job(connection, job_id)
-            steps = path.get(row["state"])
-            if steps is None:
-                raise Conflict(f"job {job_id} is {row['state']}; this is possible while it is {', '.join(path)}")
-            for state in steps:
-                job_rows.change_job_state(connection, row, state, error)
-                if state in FINAL:
-                    job_rows.close_waiting(connection, row["number"], None)
             return job_rows.load_job(connection, job_id)
 
     def set_device(self, job_id: str, info: DeviceInfo, *, lease: Lease | None = None) -> None:

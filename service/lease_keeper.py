@@ -5,13 +5,16 @@
       LOOK_SECONDS since the last look   only learn what is wanted
       the job is to stop                 raise TaskStopped, which abandons what is under way
 
+    kept (an executor opens or closes)   beat from another thread, for BLOCKED_SECONDS at most
+
 A worker that hangs does not beat, so that its leases run out and another worker takes over. A worker that was stopped,
 or whose database is away, finds its leases ended by its own monotonic clock, and gives nothing more to the device.
 """
 
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 
 from ..core.errors import StoreError
@@ -22,6 +25,9 @@ from ..workers.lease_guard import LeaseGuard
 LOOK_SECONDS = 0.25
 """How often a worker asks whether its job is being cancelled."""
 
+BLOCKED_SECONDS = 120.0
+"""Opening or closing an executor may take so long: connecting to Ray alone takes seconds, and more on a busy host."""
+
 
 class TaskStopped(Exception):
     """The job of the task in hand is being cancelled, or has ended."""
@@ -30,7 +36,7 @@ class TaskStopped(Exception):
 class LeaseKeeper:
     """``hold`` says which lease the worker has on its unit; ``add`` and ``drop`` say which tasks are held besides: the
     one in hand, then one that was claimed ahead. ``yielding`` tells whether the worker should give its task back. All
-    methods but ``guard`` are for one thread."""
+    methods but ``guard`` are for one thread at a time."""
 
     def __init__(
         self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool], alive: Callable[[], None]
@@ -104,3 +110,22 @@ class LeaseKeeper:
                 self._fleet.renew([ahead], seconds=self._seconds)
         self._renewed = self._looked = now
         self.guard.renewed(now + self._seconds)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Beat while the block runs, which waits for something that does not beat. What a beat raises is raised again
+        by the next one after the block."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._keep, args=(over,), name="lease-keeper", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _keep(self, over: threading.Event) -> None:
+        end = time.monotonic() + BLOCKED_SECONDS
+        with suppress(TaskStopped, LeaseLost, StoreError, OSError):
+            while not over.wait(LOOK_SECONDS) and time.monotonic() < end:
+                self.beat()

@@ -235,9 +235,10 @@ class TaskWorker:
             self._close_executor()
             setup = self._setup
             fence = 0 if self._unit_lease is None else self._unit_lease.fence
-            executor = wiring.open_executor(
-                claim.executor, setup.unit, claim.cache, setup.settings, fence=fence, builders=setup.builders
-            )
+            with self._keeper.kept():
+                executor = wiring.open_executor(
+                    claim.executor, setup.unit, claim.cache, setup.settings, fence=fence, builders=setup.builders
+                )
             executor.heartbeat, executor.allowed = self._keeper.beat, self._keeper.guard
             self._executor, self._options = executor, options
         return self._executor
@@ -248,7 +249,8 @@ class TaskWorker:
 
     def _close_executor(self) -> None:
         if self._executor is not None:
-            self._executor.close()
+            with self._keeper.kept():
+                self._executor.close()
             self._executor = self._options = None
             self._runner.forget_device()
 

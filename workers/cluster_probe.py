@@ -25,7 +25,7 @@ from .ray import connect
 from .ray_actor import alive_nodes, host_of, node_of, on_node
 from .settings import HOST_KINDS, ExecutorSettings
 
-NODE_SECONDS = 40.0
+NODE_SECONDS = 120.0
 _log = logging.getLogger(__name__)
 
 

@@ -29,8 +29,8 @@ from .runner_supervisor import ProbeSupervisor
 from .settings import Deadlines, ExecutorSettings
 from .wire import Json, device_from_json, device_to_json
 
-CLUSTER_SECONDS = 60.0
-"""How long the probe of a whole cluster may take."""
+CLUSTER_SECONDS = 180.0
+"""How long the probe of a whole cluster may take. Each node starts a process for it, which takes long on a busy one."""
 PROBE_DEADLINES = Deadlines(start=30.0, probe=30.0, wait=30.0)
 
 

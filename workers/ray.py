@@ -7,8 +7,12 @@ opens an executor has leased the unit, and actors ask Ray for no GPU.
 """
 
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -87,15 +91,30 @@ def connect(address: str) -> bool:
     where a cluster does not answer or refuses this process."""
     if ray.is_initialized():
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by the processes that ray.init starts
+    # read by the processes that ray.init starts; with Ray's niceness of 15 a busy host gives them next to nothing
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         _knock(address)
-        ray.init(address or "local", log_to_driver=False, configure_logging=False, **local)
+        with _termination_kept():
+            ray.init(address or "local", log_to_driver=False, configure_logging=False, **local)
     except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         lost = NodeLost if address else WorkerLost
         raise lost(_why_no_cluster(address, error)) from error
     return True
+
+
+@contextmanager
+def _termination_kept() -> Iterator[None]:
+    """Give SIGTERM back to whoever heard it before the block. Ray takes the signal for itself, in Python and in C++,
+    and would end a task worker at once that is told to give its task back. Signals are the main thread's."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _knock(address: str) -> None:

@@ -22,6 +22,7 @@ from tilewright.te.json import workload_to_json
 from tilewright.te.key import workload_key
 from tilewright.te.operators import OPERATORS
 from tilewright.te.text import workload_text
+from tilewright.tests.db.fleets import move_job
 
 HERE = MeasuredOn(
     DeviceInfo("Example CPU, 2 cores", Target("llvm", "x86-64", ("avx2", "fma"), 2, 32), {"cores": 2.0}),
@@ -85,7 +86,7 @@ def keep_job(
     budget = Budget(max(trials, 1), None, None)
     new = NewJob(name, "queued", tuple(tasks), budget, "model", seed, "llvm", "local", "warm")
     store.create_job(replace(new, tenant=tenant, notes=notes))
-    store.move_job(name, {"queued": ("running",)})
+    move_job(store, name, {"queued": ("running",)})
     store.set_device(name, HERE.device)
     for index, task in enumerate(tasks):
         store.begin_task(name, index)
@@ -102,7 +103,7 @@ def keep_job(
             for sequence, outcome in enumerate(outcomes(seed + index, trials, fastest)):
                 record_trial(connection, new_trial(name, index, sequence, task.workload_key, outcome))
         store.note_task(name, index, stop_reason="trials")
-    store.move_job(name, {"running": (state,)}, error="the worker was lost twice" if state == "failed" else None)
+    move_job(store, name, {"running": (state,)}, error="the worker was lost twice" if state == "failed" else None)
 
 
 def new_trial(job: str, task: int, sequence: int, workload: str, outcome: Timed | Failed) -> NewTrial:

@@ -16,6 +16,7 @@ from tilewright.runtime.module import load_module
 from tilewright.service import wiring
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.api.filled import operator_task
+from tilewright.tests.db.fleets import move_job
 
 SHAPE = {"m": 64, "n": 48, "k": 32}
 TRIALS = 8
@@ -32,7 +33,7 @@ def keep_measured_job(store: RecordStore, name: str) -> None:
     pool = wiring.pool_of(workload, HERE.device, 0, DEFAULT_POLICY)
     a, b = (np.random.default_rng(n).random(shape, dtype=np.float32) for n, shape in enumerate(((64, 32), (32, 48))))
     store.create_job(NewJob(name, "queued", (task,), Budget(TRIALS), "random", 1, "llvm", "local", "warm"))
-    store.move_job(name, {"queued": ("running",)})
+    move_job(store, name, {"queued": ("running",)})
     store.set_device(name, HERE.device)
     store.begin_task(name, 0)
     store.note_task(name, 0, space_size=len(pool), roofline_seconds=1e-7, roofline_by="flops")
@@ -52,4 +53,4 @@ def keep_measured_job(store: RecordStore, name: str) -> None:
         trial = Trial(schedule, Timed(tuple(samples)), clocks, evidence)
         store.add_trial(NewTrial(name, 0, sequence, task.workload_key, HERE, trial, 0.1 * (sequence + 1)))
     store.note_task(name, 0, stop_reason="trials")
-    store.move_job(name, {"running": ("succeeded",)})
+    move_job(store, name, {"running": ("succeeded",)})

@@ -15,6 +15,7 @@ from tilewright.search.strategies.model import ModelSearch
 from tilewright.search.strategy import Problem
 from tilewright.search.tuner import tune
 from tilewright.tests.api.filled import operator_task
+from tilewright.tests.db.fleets import move_job
 
 TABLE = read_table(Path(__file__).parents[1] / "data" / "hub_convolution_milo__A100.csv")
 A100 = MeasuredOn(
@@ -35,7 +36,7 @@ def keep_recorded_job(store: RecordStore, name: str) -> None:
     store.fleet.register_units([Unit("GPU-a100", A100.device, "gpu-host", "local", 0)], seen_seconds=3600.0)
     task = operator_task("softmax", {"rows": 8192, "columns": 1024, "dtype": "float16"})
     store.create_job(NewJob(name, "queued", (task,), Budget(TRIALS), "model", 1, "cuda", "local", "cold"))
-    store.move_job(name, {"queued": ("running",)})
+    move_job(store, name, {"queued": ("running",)})
     store.set_device(name, A100.device)
     store.begin_task(name, 0)
     store.note_task(name, 0, space_size=TABLE.pool.total, roofline_seconds=2e-4, roofline_by="bytes")
@@ -61,4 +62,4 @@ def keep_recorded_job(store: RecordStore, name: str) -> None:
                 ),
             )
     store.note_task(name, 0, stop_reason="trials", wall_seconds=75.0, timing_seconds=30.0)
-    store.move_job(name, {"running": ("succeeded",)})
+    move_job(store, name, {"running": ("succeeded",)})

@@ -13,6 +13,7 @@ from tilewright.db.store import RecordStore
 from tilewright.db.tables import jobs
 from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.filled import keep_job, new_trial, operator_task, outcomes, repeat_trials
+from tilewright.tests.db.fleets import move_job
 
 pytestmark = [
     pytest.mark.browser,
@@ -149,7 +150,7 @@ def test_a_long_job_is_followed_without_growing(browser: Browser, address: str, 
         assert points <= 6_000 and points != before
         assert _heap_bytes(page) - heap < 20e6
         assert asked and all("after=0" not in url for url in asked), "events were told again from the start"
-        store.move_job("followed", {"running": ("succeeded",)})
+        move_job(store, "followed", {"running": ("succeeded",)})
         expect(chart).to_have_attribute("data-live", "ended", timeout=60_000)
 
 

@@ -23,6 +23,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.filled import operator_task
 from tilewright.tests.api.page_numbers import compare
+from tilewright.tests.db.fleets import move_job
 
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 PEAKS = {"copy_bytes_per_second": 4e12, "peak_float32_flops_per_second": 6e13}
@@ -41,14 +42,14 @@ def keep(store: RecordStore, job: str, operator: str, parameters: dict[str, obje
     chosen = sketches_for(workload, SM90A)[0] if sketch is None else SKETCHES[sketch]
     schedule = chosen.space(workload, SM90A, limit=16).schedule(0)
     store.create_job(NewJob(job, "queued", (task,), Budget(2), "random", 1, "cuda", "local", "cold"))
-    store.move_job(job, {"queued": ("running",)})
+    move_job(store, job, {"queued": ("running",)})
     store.set_device(job, GPU.device)
     store.begin_task(job, 0)
     good = Trial(schedule, Timed(SAMPLES, 10, SAMPLES[:5]), evidence=EVIDENCE)
     bad = Trial(schedule, Failed(TrialStage.CHECK, Reason.WRONG_RESULT, "C[0] is <b>1</b>"))
     first, _ = (store.add_trial(NewTrial(job, 0, n, task.workload_key, GPU, t, 1.0)) for n, t in enumerate((good, bad)))
     store.note_task(job, 0, stop_reason="trials")
-    store.move_job(job, {"running": ("succeeded",)})
+    move_job(store, job, {"running": ("succeeded",)})
     return first.record_id
 
 

@@ -16,6 +16,7 @@ from tilewright.db.store import RecordStore
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.api.filled import operator_task as task_row
+from tilewright.tests.db.fleets import move_job
 
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 THERE = MeasuredOn(
@@ -32,7 +33,7 @@ def record(store: RecordStore) -> int:
     task, workload = task_row("softmax", SOFTMAX), OPERATORS["softmax"].workload(SOFTMAX)
     schedule = sketches_for(workload, SM90A)[0].space(workload, SM90A, limit=16).schedule(0)
     store.create_job(NewJob("gpu", "queued", (task,), Budget(1), "random", 1, "cuda", "local", "cold"))
-    store.move_job("gpu", {"queued": ("running",)})
+    move_job(store, "gpu", {"queued": ("running",)})
     store.set_device("gpu", THERE.device)
     store.begin_task("gpu", 0)
     made = NewTrial("gpu", 0, 0, task.workload_key, THERE, Trial(schedule, Timed((1e-5, 1e-5))), 1.0)

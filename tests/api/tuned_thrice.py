@@ -18,6 +18,7 @@ from tilewright.db.store import RecordStore
 from tilewright.service import wiring
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.api.filled import HERE, operator_task
+from tilewright.tests.db.fleets import move_job
 
 SHAPE = {"m": 48, "n": 64, "k": 32}
 NEWER = replace(HERE, toolchain=Toolchain({"llvm": "21", "tilewright": "0.1.0"}))
@@ -27,7 +28,7 @@ TASK = operator_task("matmul", dict(SHAPE))
 def keep(store: RecordStore, name: str, on: MeasuredOn, trials: list[Trial]) -> None:
     """Store a job that has ended with these trials."""
     store.create_job(NewJob(name, "queued", (TASK,), Budget(len(trials)), "model", 1, "llvm", "local", "warm"))
-    store.move_job(name, {"queued": ("running",)})
+    move_job(store, name, {"queued": ("running",)})
     store.set_device(name, on.device)
     store.begin_task(name, 0)
     store.note_task(name, 0, space_size=999, roofline_seconds=1e-6, roofline_by="flops")
@@ -35,7 +36,7 @@ def keep(store: RecordStore, name: str, on: MeasuredOn, trials: list[Trial]) -> 
         for sequence, trial in enumerate(trials):
             record_trial(connection, NewTrial(name, 0, sequence, TASK.workload_key, on, trial, 0.5 * (sequence + 1)))
     store.note_task(name, 0, stop_reason="trials", wall_seconds=0.5 * len(trials))
-    store.move_job(name, {"running": ("succeeded",)})
+    move_job(store, name, {"running": ("succeeded",)})
 
 
 def keep_three_jobs(store: RecordStore) -> None:

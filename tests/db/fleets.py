@@ -1,6 +1,6 @@
 """Jobs, units and holders of leases for the tests of the fleet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sqlalchemy import select, update
@@ -11,10 +11,10 @@ from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
-from tilewright.db import migrate
+from tilewright.db import jobs, migrate
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.leases import TASK
-from tilewright.db.rows import NewJob, NewTask, NewTrial, StoredTrial
+from tilewright.db.rows import JobRow, NewJob, NewTask, NewTrial, StoredTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import leases, metadata, tasks, units
 
@@ -78,6 +78,18 @@ def submit(
     store.create_job(replace(made, **more))  # type: ignore[arg-type]
 
 
+def move_job(store: RecordStore, job_id: str, path: Mapping[str, Sequence[str]], error: str | None = None) -> JobRow:
+    """Take a job through the states ``path[present state]``, with one event for each, as if its tasks had been worked
+    on; return it."""
+    with store.database.writing() as connection:
+        row = jobs.lock_job(connection, job_id)
+        for state in path[row["state"]]:
+            jobs.change_job_state(connection, row, state, error)
+            if state in jobs.FINAL:
+                jobs.close_waiting(connection, row["number"], None)
+        return jobs.load_job(connection, job_id)
+
+
 def claim(
     store: RecordStore, owner: str = "o", *, targets: Sequence[str] = ("cuda",), unit: str = "", seconds: float = LONG
 ) -> TaskClaim | None:
@@ -90,20 +102,30 @@ def claimed(store: RecordStore, owner: str = "o", *, unit: str = "", seconds: fl
     return found
 
 
-def trial(job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, spent: float = 1.0) -> NewTrial:
+def trial(
+    job: str, task: int, sequence: int, seconds: float | None = 1e-6, *, spent: float = 1.0, unit: str | None = None
+) -> NewTrial:
     """A trial that took ``spent`` seconds of the device; ``seconds`` None: one that failed."""
     outcome = Failed(TrialStage.CHECK, Reason.WRONG_RESULT) if seconds is None else Timed((seconds,))
     schedule = Schedule.of("loops", 1, {"tile": sequence})
-    return NewTrial(job, task, sequence, "", ON_GPU, Trial(schedule, outcome, Clocks(time=spent)), 0.5 * sequence)
+    found = Trial(schedule, outcome, Clocks(time=spent))
+    return NewTrial(job, task, sequence, "", ON_GPU, found, 0.5 * sequence, unit=unit)
 
 
 def measure(
-    store: RecordStore, held: TaskClaim, count: int = 1, *, seconds: float | None = 1e-6, spent: float = 1.0
+    store: RecordStore,
+    held: TaskClaim,
+    count: int = 1,
+    *,
+    seconds: float | None = 1e-6,
+    spent: float = 1.0,
+    unit: str | None = None,
 ) -> StoredTrial:
     """Record the next ``count`` trials of a task; return what was answered to the last."""
     for _ in range(count):
         first = store.job(held.job_id).tasks[held.task].trials
-        answer = store.add_trial(trial(held.job_id, held.task, first, seconds, spent=spent), lease=held.lease)
+        new = trial(held.job_id, held.task, first, seconds, spent=spent, unit=unit)
+        answer = store.add_trial(new, lease=held.lease)
     return answer
 
 

@@ -5,6 +5,7 @@ import pytest
 from tilewright.core.errors import Conflict, InvalidParameter, NotFound
 from tilewright.core.fleet import MOST_LOSSES, AttemptEnd, LeaseLost, TaskState, UnitState, Wanted
 from tilewright.core.trial import Timed
+from tilewright.db.claims import INFRASTRUCTURE
 from tilewright.db.store import RecordStore
 from tilewright.tests.db.fleets import (
     GPU,
@@ -16,6 +17,7 @@ from tilewright.tests.db.fleets import (
     job_events,
     leased_subjects,
     measure,
+    move_job,
     run_out,
     submit,
     trial,
@@ -112,10 +114,10 @@ def test_the_present_holder_writes_all_it_has_to(fleet_store: RecordStore) -> No
 def test_a_task_given_back_goes_on_elsewhere(fleet_store: RecordStore) -> None:
     fleet = fleet_store.fleet
     submit(fleet_store, "j")
-    for how in (AttemptEnd.YIELDED, AttemptEnd.CANCELLED, AttemptEnd.NODE_LOST, AttemptEnd.DATABASE_LOST) * 2:
+    for how in (AttemptEnd.YIELDED, AttemptEnd.CANCELLED, *INFRASTRUCTURE) * 2:
         fleet.end_attempt(claimed(fleet_store).lease, how, "said\x00so")
     task = fleet_store.job("j").tasks[0]
-    assert (task.state, task.losses, task.fence) == (TaskState.READY, 0, 8)
+    assert (task.state, task.losses, task.fence) == (TaskState.READY, 0, 10)
     assert fleet.attempts("j", 0)[0].detail == "saidso"
     told = job_events(fleet_store, "j", "task")[0]
     assert (told["how"], told["attempt"], told["state"]) == ("yielded", 1, "ready")
@@ -126,7 +128,7 @@ def test_losses_in_a_row_make_a_task_dead_and_the_others_go_on(fleet_store: Reco
     submit(fleet_store, "j", 2)
     (uuid,) = gpus(fleet_store, 1)
     for _ in range(MOST_LOSSES - 1):
-        fleet.end_attempt(claimed(fleet_store, unit=uuid).lease, AttemptEnd.DRIVER_LOST)
+        fleet.end_attempt(claimed(fleet_store, unit=uuid).lease, AttemptEnd.ACTOR_LOST)
     fleet.set_unit_state(uuid, UnitState.SUSPECT)
     fleet.end_attempt(claimed(fleet_store, unit=uuid).lease, AttemptEnd.DEVICE_FAULT)  # the unit is to blame
     assert fleet_store.job("j").tasks[0].losses == MOST_LOSSES - 1
@@ -155,7 +157,7 @@ def test_dead_tasks_are_tried_again_on_request(fleet_store: RecordStore) -> None
     with pytest.raises(Conflict, match="no dead task"):
         fleet.retry_job("j")
     for _ in range(MOST_LOSSES):
-        fleet.end_attempt(claimed(fleet_store).lease, AttemptEnd.DRIVER_LOST)
+        fleet.end_attempt(claimed(fleet_store).lease, AttemptEnd.ACTOR_LOST)
     assert fleet_store.job("j").state == "failed" and claim(fleet_store) is None
     again = fleet.retry_job("j")
     assert (again.state, again.error, again.finished_at) == ("queued", None, None)
@@ -224,7 +226,7 @@ def test_a_holder_that_does_not_answer_is_fenced(fleet_store: RecordStore) -> No
 
 def test_a_job_that_another_program_began_to_cancel_comes_to_its_end(fleet_store: RecordStore) -> None:
     submit(fleet_store, "j")
-    fleet_store.move_job("j", {"queued": ("cancelling",)})
+    move_job(fleet_store, "j", {"queued": ("cancelling",)})
     assert claim(fleet_store) is None
     fleet_store.fleet.reap()
     assert fleet_store.job("j").state == "cancelled"

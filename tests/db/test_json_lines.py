@@ -99,6 +99,31 @@ def test_the_unit_of_a_record_travels_with_it(store: RecordStore, other: RecordS
         other.import_lines(lines)
 
 
+def test_a_copy_stays_a_copy_of_the_record_that_was_measured(store: RecordStore, other: RecordStore) -> None:
+    """It keeps the unit and the host of the one that it was adopted from, too."""
+    store.create_job(NewJob("gpu", "queued", TASKS, Budget(9), "model", 5, "llvm", "local", "cold"))
+    store.add_trial(NewTrial("gpu", 0, 0, "", ON, trial(5), 0.0, None, "GPU-1", "h1"))
+    store.create_job(NewJob("again", "queued", TASKS, Budget(9), "model", 5, "llvm", "local", "cold"))
+    held = store.fleet.claim_task(["llvm"], "local", "o", units=[], seconds=600.0)
+    while held is not None and (held.job_id, held.task) != ("again", 0):
+        held = store.fleet.claim_task(["llvm"], "local", "o", units=[], seconds=600.0)
+    assert held is not None
+    on = {"device_key": ON.device.key, "toolchain_key": ON.toolchain.key, "profile": str(ON.profile)}
+    assert store.fleet.adopt_known(held.lease, **on, sketches={"loops": 1}) == 4
+    lines = list(store.export_lines())
+    assert '"adopted_from":{"job":"gpu","task":0,"sequence":0}' in lines[-1]
+    other.import_lines(lines)
+    copies, mine = other.trials("again", 0, limit=9), store.trials("again", 0, limit=9)
+    assert [(row.unit, row.host) for row in copies] == [(row.unit, row.host) for row in mine]
+    (origin,) = other.trials("gpu", 0, limit=9)
+    assert copies[-1].adopted_from == origin.record.id and all(row.adopted_from for row in copies)
+    assert other.job("again").tasks[0].adopted == 4
+    assert list(other.export_lines())[-1] == lines[-1]
+    lost = lines[-1].replace('"sequence":0}', '"sequence":7}').replace('"sequence":3', '"sequence":4')
+    with pytest.raises(InvalidParameter, match="the record that it is a copy of"):
+        other.import_lines([*lines, lost])
+
+
 def test_records_enter_once(store: RecordStore, other: RecordStore) -> None:
     lines = list(store.export_lines())
     assert other.import_lines(lines[: len(lines) // 2])[0] > 0

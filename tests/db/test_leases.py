@@ -175,7 +175,7 @@ class Fleet(RuleBasedStateMachine):
         except LeaseLost:
             assert not held.alive
 
-    @rule(held=consumes(holders), how=st.sampled_from([AttemptEnd.YIELDED, AttemptEnd.DRIVER_LOST]))
+    @rule(held=consumes(holders), how=st.sampled_from([AttemptEnd.YIELDED, AttemptEnd.ACTOR_LOST]))
     def give_back(self, held: Held, how: AttemptEnd) -> None:
         try:
             self.store.fleet.end_attempt(held.lease, how)

@@ -101,10 +101,10 @@ def test_when_the_source_goes_another_takes_its_place(fleet_store: RecordStore, 
     elif how == "fenced":
         fleet.fence_job("first")
     elif how == "dead":
-        fleet.end_attempt(held.lease, AttemptEnd.DRIVER_LOST)
+        fleet.end_attempt(held.lease, AttemptEnd.ACTOR_LOST)
         for _ in range(5):
             if task_of(fleet_store, "first").state is TaskState.READY:
-                fleet.end_attempt(claimed(fleet_store).lease, AttemptEnd.DRIVER_LOST)
+                fleet.end_attempt(claimed(fleet_store).lease, AttemptEnd.ACTOR_LOST)
     elif how == "paused":
         fleet.pause_job("first")
         fleet.end_attempt(held.lease, AttemptEnd.YIELDED)

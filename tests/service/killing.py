@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ import psutil
 
 from tilewright.core.streams import stream
 
-READY_SECONDS = 120.0
+READY_SECONDS = 400.0
 WORKLOADS: tuple[Mapping[str, object], ...] = (
     {"operator": "matmul", "parameters": {"m": 32, "n": 48, "k": 16}},
     {"operator": "softmax", "parameters": {"rows": 33, "columns": 65}},
@@ -30,7 +31,8 @@ WORKLOADS: tuple[Mapping[str, object], ...] = (
 
 @dataclass
 class KillableServer:
-    """Runs ``python -m tilewright.api`` on a database and a port. ``lease_seconds``: of its task workers."""
+    """Runs ``python -m tilewright.api`` on a database and a port. ``lease_seconds``: of its task workers;
+    ``environment``: more variables for it."""
 
     database_url: str
     log: Path
@@ -38,6 +40,7 @@ class KillableServer:
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     family: list[Any] = field(default_factory=list)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
         """Start it, and return at once."""
@@ -49,6 +52,7 @@ class KillableServer:
             "TILEWRIGHT_LEASE_SECONDS": str(self.lease_seconds),
             "TILEWRIGHT_PORT": str(self.port),
             "TILEWRIGHT_MINIMUM_FREE_BYTES": "0",
+            **self.environment,
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -113,12 +117,13 @@ class Observer:
     server: Answering
     trials: int
     seed: int
-    executors: Sequence[str] = ("local",)
-    """Jobs are given to these in turn."""
+    ways: Sequence[Mapping[str, object]] = ({},)
+    """Jobs say these in turn besides what all say, such as another executor."""
     seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
     """Idempotency key -> job, once the job was acknowledged."""
     next_sequence: dict[tuple[str, int], int] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
 
     def submit(self, number: int) -> None:
@@ -129,8 +134,8 @@ class Observer:
             "budget": {"trials": self.trials},
             "strategy": "random",
             "seed": self.seed + number,
-            "executor": self.executors[number % len(self.executors)],
             "fresh": True,
+            **self.ways[number % len(self.ways)],
         }
         answer = self.server.ask("POST", "/v1/jobs", body, {"Idempotency-Key": key})
         if answer is None:
@@ -140,6 +145,15 @@ class Observer:
             self.faults.append(f"submitting {key}: {status} {job}")
         elif self.jobs.setdefault(key, job["id"]) != job["id"]:
             self.faults.append(f"key {key} gave jobs {self.jobs[key]} and {job['id']}")
+
+    def keep_busy(self) -> None:
+        """Submit a job of each way of which none is unfinished."""
+        unfinished = set(self.unfinished())
+        for first in range(len(self.ways)):
+            numbers = range(first, len(self.jobs) * len(self.ways) + first + 1, len(self.ways))
+            number = next(n for n in numbers if f"job-{n}" not in self.jobs)
+            if self.jobs.get(f"job-{number - len(self.ways)}") not in unfinished:
+                self.submit(number)
 
     def look(self) -> None:
         """Read the trials of every job beyond those seen."""
@@ -159,12 +173,19 @@ class Observer:
         for row in zip(columns["record_id"], columns["sequence"], columns["seconds"], columns["failure"], strict=True):
             yield dict(zip(("record_id", "sequence", "seconds", "failure"), row, strict=True), job=job, task=task)
 
+    def seen_by_way(self) -> Counter[int]:
+        """How many trials were seen of jobs of each way."""
+        ways = {job: int(key.removeprefix("job-")) % len(self.ways) for key, job in self.jobs.items()}
+        return Counter(ways[trial["job"]] for trial in self.seen.values())
+
     def state(self, job: str) -> str:
         answer = self.server.ask("GET", f"/v1/jobs/{job}")
         return "" if answer is None or answer[0] != 200 else str(answer[1]["state"])
 
     def unfinished(self) -> list[str]:
-        return [job for job in self.jobs.values() if self.state(job) not in ("succeeded", "failed", "cancelled")]
+        left = [job for job in self.jobs.values() if job not in self.ended]
+        self.ended |= {job for job in left if self.state(job) in ("succeeded", "failed", "cancelled")}
+        return [job for job in left if job not in self.ended]
 
     def verdict(self) -> list[str]:
         """Return everything that is not as it must be, once all jobs have ended."""

@@ -94,13 +94,14 @@ def simulated_unit(number: int) -> Unit:
     return Unit(f"SIMULATED-{number}", device, f"simulated-{number}")
 
 
-def work(url: str, number: int, trial_seconds: float) -> None:
+def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.0) -> None:
     """Be the task worker of a simulated unit until there are no tasks for a while."""
     unit = simulated_unit(number)
-    logs.configure(Settings(database_url=url, log_level="error"))
+    settings = Settings(database_url=url, log_level="error", lease_seconds=lease_seconds)
+    logs.configure(settings)
     with RecordStore(url) as store:
         store.fleet.register_units([unit], seen_seconds=SEEN_SECONDS)
-        setup = WorkerSetup(Settings(database_url=url), unit, False, unit.classes, ("local",), None)
+        setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
         told, pipe = multiprocessing.Pipe()
         threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
         worker = SimulatedTaskWorker(setup, TaskStore(store, store.fleet), ServerPipe(pipe))

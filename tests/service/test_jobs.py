@@ -23,6 +23,7 @@ from tilewright.service.upgrade import upgrade_database
 from tilewright.service.views import EventView, JobSpec, JobState, TrialOrder, TrialView
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.te.operators import OPERATORS
+from tilewright.tests.db.fleets import move_job
 from tilewright.tests.db.postgres import server
 from tilewright.tests.service.following import QUICK, WAIT_SECONDS, all_trials, ended, finished, follow
 
@@ -200,7 +201,7 @@ def test_a_job_that_was_being_cancelled_ends_cancelled(tmp_path: Path) -> None:
     with Service.open(settings) as service:
         job = service.submit(spec_of(service, 5))[0]
     with RecordStore(settings.database_url) as store:  # as it stands after a kill between the request and its effect
-        store.move_job(job.id, {"queued": ("running", "cancelling")})
+        move_job(store, job.id, {"queued": ("running", "cancelling")})
     with Service.open(replace_settings(settings, run_jobs=True)) as service:
         assert finished(service, job).state is JobState.CANCELLED
         assert all_trials(service, job) == []

@@ -17,6 +17,7 @@ from tilewright.service.settings import Settings
 from tilewright.service.views import EventView, JobSpec, JobState
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.te.workload import Workload
+from tilewright.tests.db.fleets import move_job
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def test_cancelling_a_job_that_no_process_runs_ends_it_at_once(settings: Setting
     with Service.open(settings) as service:
         job = service.submit(matmul(service))[0]
     with RecordStore(settings.database_url) as store:  # as it stands after its process was killed
-        store.move_job(job.id, {"queued": ("running",)})
+        move_job(store, job.id, {"queued": ("running",)})
     with Service.open(settings) as service:
         assert service.job(job.id).state is JobState.RUNNING
         assert service.cancel(job.id).state is JobState.CANCELLED

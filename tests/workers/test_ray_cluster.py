@@ -6,6 +6,7 @@ Nodes carry a label with the name of a host that they stand for, so that each ha
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -146,6 +147,19 @@ def test_a_probe_finds_the_units_of_every_node_but_no_processor_of_a_head_withou
     assert report.unit == units["two"] and report.anchor_seconds is not None and not report.error
     with pytest.raises(WorkerLost, match=r"the host three of unit .* is not in the cluster, which has .*one"):
         probe_unit(replace(units["two"], host="three"), settings)
+
+
+def test_a_driver_still_hears_that_it_is_to_end(nodes: Nodes) -> None:
+    """A task worker that is told to stop gives its task back. Ray takes SIGTERM for itself."""
+    script = f"""
+import os, signal, sys
+from tilewright.workers.ray import connect
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("heard"))
+assert connect("{nodes.address}")
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.strip()) == (1, "heard")
 
 
 def test_the_child_that_probes_a_cluster_dies_with_its_parent() -> None:
