@@ -336,7 +336,7 @@ class Client(LookupMethods, ReleaseMethods):
         """Tune a model by one job, whose budget its workloads share. A job that is under way for the same target is the
         answer instead. ``options``: strategy, seed, executor, tenant, priority."""
         shared = given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
-        body = {"budget": shared, "target": target, **options}
+        body = {"budget": shared, **given_parts({"runs": budget.runs}), "target": target, **options}
         return parsed(JobOut, self._send("POST", f"/v1/models/{path_part(model_key)}/jobs", json=body))
 
     def keep_model_timing(self, model_key: str, timing: ModelTimingIn) -> ModelOut:

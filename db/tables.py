@@ -83,6 +83,7 @@ jobs = Table(
     Column("budget_trials", Integer, nullable=False),
     Column("budget_seconds", Float),
     Column("budget_stall", Integer),
+    Column("budget_runs", Float),
     Column("strategy", String(64), nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("target", String(64), nullable=False),

@@ -29,6 +29,7 @@ from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
 from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
+from ..db.rows import JobRow
 from ..runtime.devices import device_infos
 from ..schedule.gpu.occupancy import limits_of
 from ..schedule.sketches import SKETCHES, sketches_for
@@ -38,6 +39,7 @@ from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
 from ..search.tuner import BATCH, Finished, tune
+from ..search.winners import Winner, winning_candidates
 from ..te.operators import OPERATORS
 from ..te.operators.operator import Operator
 from ..te.workload import Workload
@@ -148,6 +150,7 @@ def tuning(
     resumed: Sequence[Trial],
     elapsed_seconds: float,
     cancelled: Callable[[], bool],
+    first: Sequence[int] = (),
 ) -> Generator[Finished, None, StopReason]:
     """Return the tuning loop of a task (see ``search.tuner.tune``)."""
     workload = pool.workload
@@ -160,12 +163,28 @@ def tuning(
         resumed=resumed,
         elapsed_seconds=elapsed_seconds,
         cancelled=cancelled,
+        first=first,
     )
 
 
-def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget) -> list[Schedule]:
+def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget, first: Sequence[int]) -> list[Schedule]:
     """Return the schedules that ``tuning`` begins with, for a strategy that knows no trials yet."""
-    return [pool.schedule(candidate) for candidate in strategy.ask(min(BATCH, budget.trials))]
+    count = min(BATCH, budget.trials)
+    begun = first[:count]
+    return [pool.schedule(candidate) for candidate in (*begun, *strategy.ask(count - len(begun), begun))]
+
+
+def winners_elsewhere(pool: CandidatePool, job: JobRow, position: int) -> list[int]:
+    """Return the candidates to measure first: what is best so far for the other tasks of a model's job."""
+    if job.model_key is None:
+        return []
+    winners = [
+        Winner(task.best.record.trial.schedule, task.flops, task.minimum_bytes)
+        for task in job.tasks
+        if task.position != position and task.best is not None
+    ]
+    this = job.tasks[position]
+    return winning_candidates(pool, winners, this.flops, this.minimum_bytes)
 
 
 def remeasure(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
