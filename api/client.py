@@ -23,6 +23,7 @@ from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from .analysis_responses import JobEstimateOut
 from .client_errors import Unreachable
+from .client_families import FamilyMethods
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
 from .connection import checked, given_parts, parsed, path_part, pause_seconds
@@ -78,7 +79,7 @@ def operator_task(operator: str, parameters: Mapping[str, object] | None = None)
     return ExpressionIn(operator=operator, parameters=dict(parameters or {}))
 
 
-class Client(LookupMethods, ReleaseMethods):
+class Client(LookupMethods, ReleaseMethods, FamilyMethods):
     """Connects to a service. Threads may share a client. Close it, or use it in a ``with``.
 
     ``token`` is what a service that has one wants to see. ``retries`` is how often a call is repeated after a

@@ -436,6 +436,16 @@ model_timings = Table(
     Index(None, "model", "id"),
 )
 
+# shape families, by name: made again, one takes the place of the one before
+families = Table(
+    "families",
+    metadata,
+    Column("id", NUMBER, primary_key=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("document", JSON, nullable=False),
+    Column("created_at", TIME, nullable=False),
+)
+
 idempotency_keys = Table(
     "idempotency_keys",
     metadata,

@@ -354,6 +354,18 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
         return False
 
 
+def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:
+    """Return whether the schedule's sketch can write the workload for the target with these knobs."""
+    try:
+        sketch = sketch_of(schedule)
+        if not sketch.matches(workload, target):
+            return False
+        sketch.derive(workload, target, [schedule])
+    except IllegalSchedule:
+        return False
+    return True
+
+
 def knob_meanings(workload: Workload, target: Target, schedule: Schedule) -> Mapping[str, str]:
     """Return what each knob of the schedule's sketch means. Raises IllegalSchedule."""
     space = sketch_of(schedule).space(workload, target, limit=64)
