@@ -10,6 +10,7 @@ from ..core.budget import Budget
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from .analysis_responses import JobEstimateOut
+from .client_families import FamilyMethods
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
 from .dashboard_responses import ProgressOut
@@ -55,7 +56,7 @@ def operator_task(operator: str, parameters: Mapping[str, object] | None = None)
     return ExpressionIn(operator=operator, parameters=dict(parameters or {}))
 
 
-class ServiceMethods(LookupMethods, ReleaseMethods):
+class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
     """Is the base of ``Client`` and ``AsyncClient``, which add what streams."""
 
     # jobs

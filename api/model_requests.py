@@ -51,6 +51,13 @@ class ModelJobIn(RequestModel):
         default_factory=lambda: BudgetIn(trials=512, stall=None),
         description="Trials and seconds are those of all workloads together; stall ends a workload.",
     )
+    runs: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e18,
+        description="How often the model is to run: measuring ends where it takes longer than what it is expected to "
+        "save in so many runs; null: no time is too long.",
+    )
     target: TargetName = Field(default="llvm", description="A class of devices, as of a job.")
     strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID)

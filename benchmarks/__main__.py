@@ -31,6 +31,7 @@ SUITES = {
     "kill": "benchmarks.kill",
     "links": "benchmarks.links",
     "machine-code": "benchmarks.machine_code",
+    "many-tasks": "benchmarks.many_tasks",
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",
     "h200-convolution": "benchmarks.h200_convolution",

@@ -18,7 +18,7 @@ def read_task(operator: str | None, parameters: list[str], file: Path | None) ->
             "give an operator with its parameters (matmul m=512 n=512 k=512), or --workload FILE", field="operator"
         )
     if operator is not None:
-        return operator_task(operator, dict(map(_parameter, parameters)))
+        return operator_task(operator, dict(map(parameter, parameters)))
     assert file is not None
     try:
         if file.stat().st_size > _MAX_FILE_BYTES:
@@ -31,7 +31,7 @@ def read_task(operator: str | None, parameters: list[str], file: Path | None) ->
     return workload_from_json(data)
 
 
-def _parameter(text: str) -> tuple[str, object]:
+def parameter(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise InvalidParameter(f"{text!r} is no parameter; write NAME=VALUE, like m=512 or shape=[64,64]", field=text)

@@ -17,6 +17,7 @@ from . import (
     devices,
     explain,
     export,
+    family,
     job,
     key,
     model,
@@ -53,6 +54,7 @@ app.command("operators")(operators.operators)
 app.add_typer(job.app, name="job")
 app.add_typer(key.app, name="key")
 app.add_typer(model.app, name="model")
+app.add_typer(family.app, name="family")
 app.add_typer(workers.app, name="workers")
 app.add_typer(tenants.app, name="tenants")
 app.add_typer(records.app, name="records")

@@ -80,6 +80,9 @@ def tune(
     trials: Annotated[int, typer.Option(help="How many candidates are measured, of all workloads together.")] = 512,
     seconds: Annotated[float | None, typer.Option(help="Stop after so many seconds of all workloads together.")] = None,
     stall: Annotated[int | None, typer.Option(help="Leave a workload after so many trials without a new best.")] = None,
+    runs: Annotated[
+        float | None, typer.Option(help="How often the model is to run; measuring that this does not pay for is left.")
+    ] = None,
     target: Annotated[str, typer.Option(help="A class of devices, as of tune.")] = "llvm",
     strategy: Annotated[str, typer.Option(help="model, evolution or random.")] = "model",
     detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
@@ -91,7 +94,7 @@ def tune(
         if detach and not connection.lasting:
             raise typer.BadParameter("a job can only go on without you on a running service", param_hint="detach")
         model_key = _full_key(client, key)
-        budget = Budget(trials, seconds, stall)
+        budget = Budget(trials, seconds, stall, runs)
         job = client.tune_model(model_key, budget=budget, target=target, strategy=strategy)
         if not detach:
             job = follow(client, job, given.console)

@@ -1,35 +1,61 @@
-"""How the trials of a job with one budget are dealt out to its tasks.
+"""How the trials of a job with one budget are dealt out to its tasks, and when a task is given up.
 
     each task gets a first slice; then, until the budget is spent:
-        the next slice goes to the task with the largest expected saving
+        the next slice goes to the task with the largest expected saving, among those that are worth it
 
-What a slice is expected to save is an estimate, as in Ansor's task scheduler: a part of what the last slice saved, and
-a part of what the roofline leaves, which shrinks with the trials that have been spent on it. Both count as often as the
-workload occurs in the model.
+The fastest times of a task tell how far its best one may still fall. If the least of n times lies above the least
+possible one by about n^(-1/2), which is the law of extremes for two knobs that matter, then the gaps between the
+fastest times are of the size of what is left, and s further trials take 1 - (n / (n + s))^(1/2) of it away:
+
+    times        |best|  |   |     |        gap = mean of the next fastest - best
+    possible   ..|                          gain = gap x (1 - (n / (n + s))^(1/2)), never below the roofline
+
+The saving counts as often as the workload occurs in the model. In replays of recorded tables this takes fewer trials
+than Ansor's rule (slope of the last slices and best / trials); ``python -m benchmarks many-tasks`` has both.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from enum import StrEnum
+from math import inf, sqrt
 
 SLICE_TRIALS = 16
 """How many trials are granted at once: a task that goes on later has its set-up to repeat."""
 UNTIMED_TRIALS = 64
 """A task of which no trial could be timed goes first until it has had so many."""
-RECENT = 0.2
-"""The weight of what the last slice saved; the rest is that of what is left to the roofline."""
+FASTEST = 9
+"""Of how many of its fastest times a task's expected gain is computed."""
+LEAST_TRIALS = 2 * SLICE_TRIALS
+"""No task is given up for a small gain or near its roofline before it has had so many trials."""
+NOISE = 0.002
+"""A slice that is expected to gain less than this share of a task's time gains nothing: re-measurement takes times that
+are closer for equal."""
+NEAR_ROOFLINE = 1.02
+"""A task that takes at most so many times its roofline is done."""
+
+
+class GivenUp(StrEnum):
+    """Why a task gets no further slice though trials are left."""
+
+    NOISE = "noise"
+    """The expected gain is less than what can be measured."""
+    ROOFLINE = "roofline"
+    """Its best time is next to the least that the measured peaks allow."""
+    COST = "cost"
+    """Measuring takes longer than it is expected to save in all runs that are to come."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far a task is. ``weight``: how often its workload occurs. ``seconds`` is the best time, ``before`` the best
-    time before the last slice; None where there was none. ``limit_seconds`` is the roofline, 0 where it is unknown."""
+    """How far a task is. ``weight``: how often its workload occurs. ``fastest``: its fastest times in seconds,
+    ascending, at most ``FASTEST`` of them. ``limit_seconds`` is the roofline, 0 where it is unknown;
+    ``trial_seconds`` is what a trial takes, 0 where that is unknown."""
 
     weight: float
     trials: int
-    seconds: float | None
-    before: float | None
-    limit_seconds: float
+    fastest: Sequence[float]
+    limit_seconds: float = 0.0
+    trial_seconds: float = 0.0
 
 
 def first_trials(trials: int, tasks: int) -> int:
@@ -37,13 +63,38 @@ def first_trials(trials: int, tasks: int) -> int:
     return min(SLICE_TRIALS, trials // tasks)
 
 
+def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS) -> float:
+    """The seconds by which ``further`` trials are expected to lower a task's best time; 0 where less than two trials
+    could be timed."""
+    if len(task.fastest) < 2:
+        return 0.0
+    best, *others = task.fastest[:FASTEST]
+    gap = sum(others) / len(others) - best
+    left = min(gap, max(0.0, best - task.limit_seconds))
+    trials = max(1, task.trials)
+    return left * (1 - sqrt(trials / (trials + further)))
+
+
 def expected_saving(task: TaskProgress) -> float:
-    """The seconds of one run of the model that a further slice is expected to save."""
-    if task.seconds is None:
-        return inf if task.trials < UNTIMED_TRIALS else 0.0
-    recent = 0.0 if task.before is None else max(0.0, task.before - task.seconds)
-    left = max(0.0, task.seconds - task.limit_seconds) * min(1.0, SLICE_TRIALS / max(1, task.trials))
-    return task.weight * (RECENT * recent + (1 - RECENT) * left)
+    """The seconds of one run of the model that a further slice is expected to save; endless before a time is known."""
+    if len(task.fastest) < 2 and task.trials < UNTIMED_TRIALS:
+        return inf
+    return task.weight * expected_gain(task)
+
+
+def given_up(task: TaskProgress, runs: float | None = None) -> GivenUp | None:
+    """Why a task is not worth a further slice; None where it is. ``runs``: how often the model is to run; None where
+    no time is too long."""
+    saving = expected_saving(task)
+    if saving == inf:
+        return None
+    if runs is not None and saving * runs < SLICE_TRIALS * task.trial_seconds:
+        return GivenUp.COST
+    if task.trials < LEAST_TRIALS or not task.fastest:
+        return None
+    if task.fastest[0] <= NEAR_ROOFLINE * task.limit_seconds:
+        return GivenUp.ROOFLINE
+    return GivenUp.NOISE if expected_gain(task) < NOISE * task.fastest[0] else None
 
 
 def most_worthwhile(tasks: Sequence[TaskProgress]) -> int | None:

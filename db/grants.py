@@ -1,9 +1,11 @@
 """Deals the budget of a job that tunes a model out to its tasks, slice by slice (``core.allocation``)."""
 
-from sqlalchemy import Connection, func, or_, select
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, func, select
 from sqlalchemy.engine import RowMapping
 
-from ..core.allocation import SLICE_TRIALS, TaskProgress, most_worthwhile
+from ..core.allocation import FASTEST, SLICE_TRIALS, TaskProgress, expected_saving, given_up, most_worthwhile
 from ..core.budget import StopReason
 from ..core.fleet import TaskState
 from .clock import clock
@@ -13,8 +15,11 @@ from .tables import tasks, trials
 
 def grant_slice(connection: Connection, job: RowMapping) -> None:
     """Let the task go on that is most worthwhile, where the budget of a model's job has trials left and none of its
-    tasks waits. The caller has locked the job's row. Tasks that are done are locked by nobody for long; one that is
-    locked is passed over."""
+    tasks waits. Tasks that are not worth a further slice are given up, with an event that says why.
+
+    The caller has locked the job's row. Tasks that are done are locked by nobody for long; one that is locked is passed
+    over.
+    """
     if job["model"] is None or job["state"] in CLOSED:
         return
     number = job["number"]
@@ -28,11 +33,12 @@ def grant_slice(connection: Connection, job: RowMapping) -> None:
     done = (tasks.c.state == TaskState.DONE.value, tasks.c.stop_reason == StopReason.TRIALS.value)
     query = select(tasks).where(tasks.c.job == number, *done).order_by(tasks.c.position)
     open_rows = connection.execute(query.with_for_update(key_share=True, skip_locked=True)).mappings().all()
-    before = _best_before(connection, number)
-    chosen = most_worthwhile([_progress(row, before.get(row["position"])) for row in open_rows])
+    known = _progress(connection, number, open_rows)
+    worth = [row for row in open_rows if not _gives_up(connection, job, row, known[row["position"]])]
+    chosen = most_worthwhile([known[row["position"]] for row in worth])
     if chosen is None:
         return
-    task = open_rows[chosen]
+    task = worth[chosen]
     position, limit = task["position"], task["trials"] + min(SLICE_TRIALS, left)
     state = TaskState.BLOCKED if job["paused"] else TaskState.READY
     update_task(
@@ -51,22 +57,48 @@ def _charged(task: RowMapping) -> int:
     return max(0, used - int(task["adopted"]))
 
 
-def _progress(task: RowMapping, before: float | None) -> TaskProgress:
-    return TaskProgress(
-        task["weight"], task["trials"], task["best_seconds"], before, task["roofline_seconds"] or 0.0
-    )  # fmt: skip
+def _gives_up(connection: Connection, job: RowMapping, task: RowMapping, progress: TaskProgress) -> bool:
+    """Give a task up that is not worth a further slice; return whether it was given up."""
+    why = given_up(progress, job["budget_runs"])
+    if why is None:
+        return False
+    reason = StopReason.NOT_WORTHWHILE.value
+    update_task(connection, job["number"], task["position"], stop_reason=reason)
+    update_job(connection, job["number"])
+    about: dict[str, object] = {"task": task["position"], "trials": task["trials"], "stop_reason": reason}
+    figures = {
+        "given_up": why.value,
+        "expected_saving_seconds": expected_saving(progress),
+        "slice_seconds": SLICE_TRIALS * progress.trial_seconds,
+    }
+    add_event(connection, job["number"], "task", {**about, **figures})
+    return True
 
 
-def _best_before(connection: Connection, number: int) -> dict[int, float]:
-    """Return the best time of each task before its last slice."""
-    query = (
-        select(trials.c.task, func.min(trials.c.rank_seconds))
-        .join(tasks, (tasks.c.job == trials.c.job) & (tasks.c.position == trials.c.task))
+def _progress(connection: Connection, number: int, rows: Sequence[RowMapping]) -> dict[int, TaskProgress]:
+    """Return how far each task is, by its position. The times are those before any re-measurement, which makes equals
+    of those that are close."""
+    rank = func.row_number().over(partition_by=trials.c.task, order_by=(trials.c.seconds, trials.c.id)).label("rank")
+    ranked = (
+        select(trials.c.task, trials.c.seconds, rank)
         .where(
             trials.c.job == number,
+            trials.c.task.in_([row["position"] for row in rows]),
             trials.c.seconds.is_not(None),
-            or_(trials.c.sequence < tasks.c.trials - SLICE_TRIALS, trials.c.adopted_from.is_not(None)),
         )
-        .group_by(trials.c.task)
+        .subquery()
     )
-    return {position: seconds for position, seconds in connection.execute(query)}
+    fastest: dict[int, list[float]] = {row["position"]: [] for row in rows}
+    query = select(ranked.c.task, ranked.c.seconds).where(ranked.c.rank <= FASTEST)
+    for position, seconds in connection.execute(query.order_by(ranked.c.task, ranked.c.rank)):
+        fastest[position].append(seconds)
+    return {
+        row["position"]: TaskProgress(
+            weight=row["weight"],
+            trials=row["trials"],
+            fastest=fastest[row["position"]],
+            limit_seconds=row["roofline_seconds"] or 0.0,
+            trial_seconds=(row["wall_seconds"] or 0.0) / max(1, row["trials"] - row["adopted"]),
+        )
+        for row in rows
+    }

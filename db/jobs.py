@@ -54,6 +54,7 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
             budget_trials=new.budget.trials,
             budget_seconds=new.budget.seconds,
             budget_stall=new.budget.stall,
+            budget_runs=new.budget.runs,
             strategy=new.strategy,
             seed=new.seed,
             target=new.target,
@@ -273,7 +274,7 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
         )
     return tuple(
         JobRow(
-            budget=Budget(row["budget_trials"], row["budget_seconds"], row["budget_stall"]),
+            budget=Budget(row["budget_trials"], row["budget_seconds"], row["budget_stall"], row["budget_runs"]),
             policy=SpacePolicy(row["prune"], row["prior"]),
             tags=read_tags(row["tags"]),
             tasks=tuple(by_job[row["number"]]),

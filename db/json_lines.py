@@ -91,7 +91,7 @@ def job_to_json(job: JobRow) -> dict[str, object]:
         "id": job.id,
         "state": job.state if job.state in FINAL else "cancelled",
         "created_at": job.created_at,
-        "budget": {"trials": job.budget.trials, "seconds": job.budget.seconds, "stall": job.budget.stall},
+        "budget": job.budget.to_json(),
         "strategy": job.strategy,
         "seed": job.seed,
         "target": job.target,
@@ -395,7 +395,8 @@ def _policy(data: Mapping[str, object]) -> SpacePolicy:
 def _budget(data: object) -> Budget:
     if not isinstance(data, Mapping):
         raise InvalidParameter("a budget is an object", field="/budget")
-    _members(data, {"trials", "seconds", "stall"}, "/budget")
+    _members(data, {"trials", "seconds", "stall"}, "/budget", frozenset({"runs"}))
     stall = None if data["stall"] is None else value_in(data, "stall", int)
     seconds = None if data["seconds"] is None else number_in(data, "seconds")
-    return Budget(value_in(data, "trials", int), seconds, stall)
+    runs = None if data.get("runs") is None else number_in(data, "runs")
+    return Budget(value_in(data, "trials", int), seconds, stall, runs)

@@ -3,6 +3,7 @@ types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..core.budget import Budget
 from ..core.fleet import AttemptEnd, TaskState, Unit, UnitState, Wanted
@@ -416,6 +417,16 @@ class ModelSummary:
     device_name: str | None
     records: int
     metrics: Mapping[str, float]
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRow:
+    """Holds a shape family: ``document`` says what it was made for and from, and has the family as JSON."""
+
+    number: int
+    name: str
+    document: Mapping[str, Any]
     created_at: str
 
 

@@ -9,8 +9,10 @@ from sqlalchemy import insert, select
 from ..core.errors import Conflict
 from ..core.fleet import Lease
 from ..core.record import Record
+from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..core.trial import Timed
+from . import families as family_rows
 from . import jobs as job_rows
 from . import migrate
 from . import trials as trial_rows
@@ -36,6 +38,7 @@ from .rows import (
     AnswerRow,
     EventRow,
     FailureRow,
+    FamilyRow,
     HistoryGroup,
     JobRow,
     ModelRow,
@@ -368,6 +371,30 @@ class RecordStore:
         """Return what schedules lose under other conditions than those where they are the fastest (``transfers``)."""
         with self.database.reading() as connection:
             return load_transfers(connection, sketches, limit)
+
+    def keep_family(self, name: str, document: Mapping[str, object]) -> FamilyRow:
+        """Store a shape family under its name, in place of one that had it."""
+        with self.database.writing() as connection:
+            return family_rows.keep_family(connection, name, document)
+
+    def family(self, name: str) -> FamilyRow:
+        """Return a shape family. Raises NotFound."""
+        with self.database.reading() as connection:
+            return family_rows.load_family(connection, name)
+
+    def families(self, *, before: int | None = None, limit: int) -> tuple[FamilyRow, ...]:
+        """Return shape families with numbers below ``before``, newest first."""
+        with self.database.reading() as connection:
+            return family_rows.page_of_families(connection, before, limit)
+
+    def times_of(
+        self, operator: str, device_key: str, toolchain_key: str, profile: str, sketches: Mapping[str, int]
+    ) -> list[tuple[Mapping[str, object], Schedule, float]]:
+        """Return (parameters, schedule, seconds) of every timed record of an operator under these conditions, of
+        ``sketches`` in these versions."""
+        with self.database.reading() as connection:
+            conditions = (operator, device_key, toolchain_key, profile, sketches)
+            return list(family_rows.times_of(connection, *conditions))
 
     def near(self, operator: str, *, limit: int) -> tuple[NearRow, ...]:
         """Return workloads of the newest ``limit`` tasks of an operator that have a timed record, newest first."""

@@ -83,6 +83,7 @@ jobs = Table(
     Column("budget_trials", Integer, nullable=False),
     Column("budget_seconds", Float),
     Column("budget_stall", Integer),
+    Column("budget_runs", Float),
     Column("strategy", String(64), nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("target", String(64), nullable=False),
@@ -449,6 +450,16 @@ model_timings = Table(
     Column("tuned_kernels", Integer, nullable=False),
     Column("created_at", TIME, nullable=False),
     Index(None, "model", "id"),
+)
+
+# shape families, by name: made again, one takes the place of the one before
+families = Table(
+    "families",
+    metadata,
+    Column("id", NUMBER, primary_key=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("document", JSON, nullable=False),
+    Column("created_at", TIME, nullable=False),
 )
 
 idempotency_keys = Table(

@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import InvalidParameter, NotFound
+from ..core.errors import InvalidParameter, NotFound, TilewrightError
 from ..core.schedule import KnobValue, Schedule
 from ..core.trial import Clocks, Failed, Outcome, Reason, Timed, Trial, TrialStage
 from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
+from ..te.operators import OPERATORS
+from ..te.workload import Workload
 from .pool import CandidatePool
 from .t4 import parse_t4, read_document
 
@@ -28,6 +31,8 @@ class Recorded:
     space: Space
     outcomes: Sequence[Outcome]
     cost_seconds: NDArray[np.float64]
+    workload: Workload | None = None
+    """What was computed, where the table names an operator of the library."""
 
     @property
     def pool(self) -> CandidatePool:
@@ -49,7 +54,17 @@ class Recorded:
 def read_table(path: Path) -> Recorded:
     """A table in the T4 form (``.json``; see ``search.t4``) or that of the benchmark hub's CSV exports, as it is or
     compressed (``.gz``). Raises InvalidParameter when the file is of neither form."""
-    return _read_csv(path) if ".csv" in path.suffixes else Recorded(*parse_t4(read_document(path), path.name))
+    if ".csv" in path.suffixes:
+        return _read_csv(path)
+    document = read_document(path)
+    return Recorded(*parse_t4(document, path.name), _workload(document["metadata"]))
+
+
+def _workload(metadata: Mapping[str, Any]) -> Workload | None:
+    try:
+        return OPERATORS[metadata["operator"]].workload(metadata["parameters"])
+    except (KeyError, TypeError, TilewrightError):
+        return None  # the table names no operator, or one that is no more
 
 
 def _read_csv(path: Path) -> Recorded:

@@ -43,20 +43,23 @@ def tune(
     cancelled: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.monotonic,
     batch: int = BATCH,
+    first: Sequence[int] = (),
 ) -> Generator[Finished, None, StopReason]:
     """Yield every new trial as it ends; return why tuning stopped.
 
     ``resumed``: the task's trials so far, in order; they count towards the budget and are told to the strategy.
     ``elapsed_seconds``: what those took. ``cancelled`` is asked between trials. The consumer should record a trial
-    before asking for the next one: what is yielded is then never lost. Raises what ``measure`` raises.
+    before asking for the next one: what is yielded is then never lost. Candidates of ``first`` that were not measured
+    yet come before those of the strategy. Raises what ``measure`` raises.
     """
     started = clock() - elapsed_seconds
     sequence, stalled, best = 0, 0, float("inf")
-    drift = Drift()
+    drift, known = Drift(), set[int]()
     for trial in resumed:
         candidate, seen = pool.candidate_of(trial.schedule), drift.drift_corrected(trial)
         if candidate is not None:
             strategy.tell([Observation(candidate, seen)])
+            known.add(candidate)
         better = isinstance(trial.outcome, Timed) and trial.outcome.seconds < best
         best = trial.outcome.seconds if better and isinstance(trial.outcome, Timed) else best
         stalled = 0 if better else stalled + 1
@@ -64,7 +67,8 @@ def tune(
     reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
     if reason is not None:
         return reason
-    asking = _Asking(pool, strategy, budget.trials - sequence, batch, clock)
+    given = [candidate for candidate in dict.fromkeys(first) if candidate not in known]
+    asking = _Asking(pool, strategy, budget.trials - sequence, batch, clock, given)
     with closing(_generator(measure(asking.schedules()))) as trials:
         for position, trial in trials:
             candidate = asking.candidates[position]
@@ -85,13 +89,15 @@ def tune(
 @dataclass
 class _Asking:
     """What is asked of a strategy as the measurer draws: ``candidates`` in the order they were drawn, the ``seconds``
-    of search each cost, the ``predictions`` for them, and those of them that are ``pending``."""
+    of search each cost, the ``predictions`` for them, and those of them that are ``pending``. Those of ``first`` are
+    drawn before the strategy is asked."""
 
     pool: CandidatePool
     strategy: Strategy
     most: int
     batch: int
     clock: Callable[[], float]
+    first: list[int]
     candidates: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     predictions: list[Prediction | None] = field(default_factory=list)
@@ -101,7 +107,9 @@ class _Asking:
         predictor = self.strategy if isinstance(self.strategy, Predicts) else None
         while len(self.candidates) < self.most:
             began = self.clock()
-            chosen = self.strategy.ask(min(self.batch, self.most - len(self.candidates)), self.pending)
+            room = self.most - len(self.candidates)
+            chosen, self.first = self.first[:room], []
+            chosen = chosen or self.strategy.ask(min(self.batch, room), self.pending)
             if not chosen:
                 return
             seconds = (self.clock() - began) / len(chosen)

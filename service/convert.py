@@ -55,7 +55,7 @@ def spec_to_json(spec: JobSpec) -> dict[str, object]:
             }
             for task in spec.tasks
         ],
-        "budget": {"trials": spec.budget.trials, "seconds": spec.budget.seconds, "stall": spec.budget.stall},
+        "budget": spec.budget.to_json(),
         "strategy": spec.strategy,
         "seed": spec.seed,
         "target": spec.target,

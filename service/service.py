@@ -26,6 +26,7 @@ from .compilations import Compilations
 from .dashboard import Dashboard
 from .expected_loss import LossEstimates
 from .explain import CompilationInput, compilation_input, explain, export
+from .families import Families
 from .fleet import Fleet
 from .health import check_health
 from .identity import LocalIdentity
@@ -91,6 +92,8 @@ class Service:
         """The use cases of models that users run."""
         self.users = Users(store.keys)
         """The use cases of keys, sessions and the audit log."""
+        self.families = Families(store, self.conditions)
+        """The use cases of shape families."""
         self.analysis = Analysis(store, self.checked, self._known_devices, self._known_best)
         """The use cases that look at many jobs at once."""
         self.dashboard = Dashboard(store, self.fleet, self.jobs)

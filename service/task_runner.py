@@ -50,7 +50,8 @@ LEAST_SECONDS = 1e-3
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """This task can begin. ``done`` holds its trials so far, and ``on`` what its trials are measured on."""
+    """This task can begin. ``done`` holds its trials so far, ``on`` says what its trials are measured on, and ``first``
+    are the candidates that come before those of the strategy."""
 
     claim: TaskClaim
     job: JobRow
@@ -62,6 +63,7 @@ class PreparedTask:
     pool: CandidatePool
     strategy: Strategy
     done: Sequence[TrialRow]
+    first: Sequence[int]
 
 
 class TaskRunner:
@@ -135,9 +137,11 @@ class TaskRunner:
         if not task.trials and not job.fresh:
             self._adopt(claim, on, pool)
         done = self._trials(job.id, task.position)
+        first = wiring.winners_elsewhere(pool, job, task.position)
         if not done:
-            executor.prefetch(workload, wiring.first_schedules(pool, strategy, task_budget(job, task.position)))
-        return PreparedTask(claim, job, task, workload, executor, on, device, pool, strategy, done)
+            budget = task_budget(job, task.position)
+            executor.prefetch(workload, wiring.first_schedules(pool, strategy, budget, first))
+        return PreparedTask(claim, job, task, workload, executor, on, device, pool, strategy, done, first)
 
     def run(self, prepared: PreparedTask, before_remeasurement: Callable[[], None]) -> bool:
         """Search a task to its end; return whether it is over, or was given back because the service wanted that.
@@ -155,6 +159,7 @@ class TaskRunner:
             resumed=[row.record.trial for row in prepared.done],
             elapsed_seconds=elapsed,
             cancelled=lambda: self._keeper.wanted is not Wanted.GO,
+            first=prepared.first,
         )
         reason = self._record(prepared, steps, elapsed)
         if reason is StopReason.CANCELLED:

@@ -20,6 +20,7 @@ from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
 from ..cost_model.training import TrainedModel
 from ..cost_model.training import train as _train
+from ..db.rows import JobRow
 from ..runtime.devices import device_infos
 from ..schedule.sketches import SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
@@ -28,6 +29,7 @@ from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
 from ..search.tuner import BATCH, Finished, tune
+from ..search.winners import Winner, winning_candidates
 from ..te.operators import OPERATORS
 from ..te.operators.operator import Operator
 from ..te.workload import Workload
@@ -145,6 +147,7 @@ def tuning(
     resumed: Sequence[Trial],
     elapsed_seconds: float,
     cancelled: Callable[[], bool],
+    first: Sequence[int] = (),
 ) -> Generator[Finished, None, StopReason]:
     """Return the tuning loop of a task (see ``search.tuner.tune``)."""
     workload = pool.workload
@@ -157,12 +160,28 @@ def tuning(
         resumed=resumed,
         elapsed_seconds=elapsed_seconds,
         cancelled=cancelled,
+        first=first,
     )
 
 
-def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget) -> list[Schedule]:
+def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget, first: Sequence[int]) -> list[Schedule]:
     """Return the schedules that ``tuning`` begins with, for a strategy that knows no trials yet."""
-    return [pool.schedule(candidate) for candidate in strategy.ask(min(BATCH, budget.trials))]
+    count = min(BATCH, budget.trials)
+    begun = first[:count]
+    return [pool.schedule(candidate) for candidate in (*begun, *strategy.ask(count - len(begun), begun))]
+
+
+def winners_elsewhere(pool: CandidatePool, job: JobRow, position: int) -> list[int]:
+    """Return the candidates to measure first: what is best so far for the other tasks of a model's job."""
+    if job.model_key is None:
+        return []
+    winners = [
+        Winner(task.best.record.trial.schedule, task.flops, task.minimum_bytes)
+        for task in job.tasks
+        if task.position != position and task.best is not None
+    ]
+    this = job.tasks[position]
+    return winning_candidates(pool, winners, this.flops, this.minimum_bytes)
 
 
 def remeasure(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
@@ -235,3 +254,15 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
         return sketch_of(schedule).matches(workload, target)
     except IllegalSchedule:
         return False
+
+
+def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:
+    """Return whether the schedule's sketch can write the workload for the target with these knobs."""
+    try:
+        sketch = sketch_of(schedule)
+        if not sketch.matches(workload, target):
+            return False
+        sketch.derive(workload, target, [schedule])
+    except IllegalSchedule:
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Adds, lists and shows models that users run, and tunes each as a whole."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
@@ -74,7 +75,7 @@ def tune(model_key: ModelKey, body: ModelJobIn, service: ServiceDependency) -> R
     While a job of the model for the same target is under way, that job is the answer."""
     spec = JobSpec(
         tasks=(),
-        budget=body.budget.budget(),
+        budget=replace(body.budget.budget(), runs=body.runs),
         strategy=body.strategy,
         seed=body.seed,
         target=body.target,

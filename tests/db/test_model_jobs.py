@@ -8,9 +8,12 @@ import pytest
 from tilewright.core.allocation import (
     SLICE_TRIALS,
     UNTIMED_TRIALS,
+    GivenUp,
     TaskProgress,
+    expected_gain,
     expected_saving,
     first_trials,
+    given_up,
     most_worthwhile,
 )
 from tilewright.core.budget import Budget
@@ -42,7 +45,7 @@ def limits(store: RecordStore, name: str) -> list[int | None]:
 
 
 def run_slice(store: RecordStore, held: TaskClaim, seconds: float) -> str:
-    """Measure what a task was granted; every trial takes ``seconds``."""
+    """Measure what a task was granted; the fastest trial takes ``seconds``."""
     task = store.job(held.job_id).tasks[held.task]
     assert task.trial_limit is not None
     record(store, held, task.trials, task.trial_limit, seconds)
@@ -50,24 +53,38 @@ def run_slice(store: RecordStore, held: TaskClaim, seconds: float) -> str:
 
 
 def record(store: RecordStore, held: TaskClaim, first: int, end: int, seconds: float) -> None:
-    """Record the trials from ``first`` to before ``end`` in one transaction: commits are what takes time."""
+    """Record the trials from ``first`` to before ``end`` in one transaction: commits are what takes time. Each
+    takes half of ``seconds`` longer than the one before."""
     with store.database.writing() as connection:
         for sequence in range(first, end):
-            record_trial(connection, trial(held.job_id, held.task, sequence, seconds), lease=held.lease)
+            slower = seconds * (1 + 0.5 * sequence)
+            record_trial(connection, trial(held.job_id, held.task, sequence, slower), lease=held.lease)
 
 
-def test_the_saving_counts_occurrences_recent_gains_and_what_the_roofline_leaves() -> None:
-    usual = TaskProgress(3.0, 32, 5e-3, 6e-3, 2e-3)
-    assert expected_saving(usual) == pytest.approx(3.0 * (0.2 * 1e-3 + 0.8 * 3e-3 * 0.5))
-    assert expected_saving(replace(usual, weight=6.0)) == pytest.approx(2 * expected_saving(usual))
-    assert expected_saving(replace(usual, trials=64)) < expected_saving(usual)  # less is expected of the same
-    at_limit = replace(usual, seconds=2e-3, before=2e-3)
-    assert expected_saving(at_limit) == 0.0
-    unknown = TaskProgress(1.0, 16, None, None, 0.0)
+def test_the_saving_follows_the_gaps_between_the_fastest_times() -> None:
+    usual = TaskProgress(3.0, 48, (5e-3, 6e-3, 8e-3))
+    assert expected_gain(usual) == pytest.approx(2e-3 * (1 - (48 / 64) ** 0.5))  # the gap is 2 ms in the mean
+    assert expected_saving(usual) == pytest.approx(3 * expected_gain(usual))
+    assert expected_gain(replace(usual, trials=480)) < expected_gain(usual)  # less is expected of the same
+    assert expected_gain(replace(usual, limit_seconds=4.9e-3)) < expected_gain(
+        usual
+    )  # no more than the roofline leaves
+    unknown = TaskProgress(1.0, 16, ())
     assert most_worthwhile([usual, unknown, usual]) == 1
-    assert most_worthwhile([at_limit, replace(unknown, trials=UNTIMED_TRIALS), usual, usual]) == 2
+    assert most_worthwhile([replace(unknown, trials=UNTIMED_TRIALS), usual, usual]) == 1
     assert most_worthwhile([]) is None
     assert (first_trials(1000, 10), first_trials(50, 10), first_trials(10, 10)) == (SLICE_TRIALS, 5, 1)
+
+
+def test_a_task_is_given_up_for_a_reason() -> None:
+    usual = TaskProgress(3.0, 48, (5e-3, 6e-3, 8e-3), trial_seconds=0.5)
+    assert given_up(usual) is None and given_up(usual, runs=1e6) is None
+    assert given_up(usual, runs=1e3) is GivenUp.COST  # 8 s of measuring against 0.8 ms a run
+    assert given_up(replace(usual, limit_seconds=4.95e-3)) is GivenUp.ROOFLINE
+    equal = replace(usual, fastest=(5e-3, 5.01e-3, 5.02e-3))
+    assert given_up(equal) is GivenUp.NOISE
+    assert given_up(replace(equal, trials=SLICE_TRIALS)) is None  # too early to say
+    assert given_up(TaskProgress(1.0, 16, (), trial_seconds=9.0), runs=1.0) is None  # nothing is known of it
 
 
 def test_a_model_is_stored_once_under_its_newest_name(fleet_store: RecordStore) -> None:
@@ -101,11 +118,27 @@ def test_slices_go_where_they_save_most_until_the_budget_is_spent(fleet_store: R
         order.append(held.task)
         states.append(run_slice(fleet_store, held, seconds[held.task]))
     assert order[:3] == [0, 1, 2] and states == ["running"] * (len(states) - 1) + ["succeeded"]
-    assert order[3:] == [0, 0, 2, 0, 0, 2]  # what is expected of a task shrinks with what was spent on it
+    assert Counter(order[3:]) == {0: 4, 2: 2} and order[3] == 0  # what is expected shrinks with what was spent
     job = fleet_store.job("job")
     assert sum(task.trials for task in job.tasks) == budget.trials
     assert [task.stop_reason for task in job.tasks] == ["trials"] * 3
     assert submit_model(fleet_store, "later", 10, 1, 1, budget=budget)  # none is under way any more
+
+
+def test_a_task_that_is_not_worth_it_is_given_up_with_the_number(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 1, 1)
+    submit_model(fleet_store, "job", 1, 1, budget=Budget(1000, runs=1e6))
+    for seconds in (1e-3, 1e-6):
+        held = claimed(fleet_store)
+        record(fleet_store, held, 0, SLICE_TRIALS, seconds)
+        fleet_store.fleet.finish_task(held.lease, "trials", {"wall_seconds": 16.0})
+    held = claimed(fleet_store)  # a millisecond is worth going on with, a microsecond is not
+    assert held.task == 0 and fleet_store.job("job").tasks[1].stop_reason == "not_worthwhile"
+    told = [event.data for event in fleet_store.events("job", after=0, limit=100) if "given_up" in event.data]
+    assert [(data["task"], data["given_up"], data["slice_seconds"]) for data in told] == [(1, "cost", 16.0)]
+    saving = told[0]["expected_saving_seconds"]
+    assert isinstance(saving, float) and 0 < saving * 1e6 < 16.0
+    assert fleet_store.job("job").budget.runs == 1e6
 
 
 def test_what_a_task_cannot_use_others_get(fleet_store: RecordStore) -> None:

@@ -1,0 +1,39 @@
+"""Describes the methods of a client for shape families."""
+
+from .family_requests import FamilyIn
+from .family_responses import FamilyChoiceOut, FamilyOut, FamilyPage
+from .talks import Listing, Talk, ask, call, listed, parsed, path_part
+
+
+class FamilyMethods:
+    """Describes the methods of a client that make shape families, show them and choose by them."""
+
+    @call
+    def make_family(self, family: FamilyIn) -> Talk[FamilyOut]:
+        """Make a shape family from the records that there are."""
+        return parsed(FamilyOut, (yield ask("POST", "/v1/families", json=family.model_dump(exclude_none=True))))
+
+    @listed
+    def families(self) -> Listing[FamilyOut]:
+        """Yield all shape families, newest first."""
+        return Listing("/v1/families", FamilyPage, lambda page: page.families)
+
+    @call
+    def family(self, name: str) -> Talk[FamilyOut]:
+        """Return a shape family."""
+        return parsed(FamilyOut, (yield ask("GET", _path(name))))
+
+    @call
+    def choose_of_family(self, name: str, shape: str) -> Talk[FamilyChoiceOut]:
+        """Return the schedule of a family for a shape, which is written like ``m=64,n=128``."""
+        return parsed(FamilyChoiceOut, (yield ask("GET", f"{_path(name)}/schedule", params={"shape": shape})))
+
+    @call
+    def dispatcher(self, name: str, language: str, function: str) -> Talk[str]:
+        """Return the dispatcher of a family as code: ``c`` or ``python``."""
+        params = {"language": language, "function": function}
+        return (yield ask("GET", f"{_path(name)}/dispatcher", params=params)).text
+
+
+def _path(name: str) -> str:
+    return f"/v1/families/{path_part(name)}"

@@ -1,0 +1,7 @@
+"""Shape families: a few schedules that serve every shape of a range, and a dispatcher that chooses among them.
+
+    times of schedules at some shapes ─ cover ─▶ at most K schedules ─ tree ─▶ dispatcher ─ emit ─▶ C, Python
+
+``family`` puts the parts together and proves by enumeration that every shape in range gets a schedule that is legal
+there; ``cover`` chooses the schedules, ``tree`` grows the decision tree, and ``emit`` writes it as code.
+"""

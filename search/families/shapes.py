@@ -1,0 +1,102 @@
+"""Ranges of shapes, and what was measured at some of them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import InvalidParameter
+from ...core.schedule import Schedule
+
+Shape = tuple[int, ...]
+"""One extent for each dimension of a family, in its order."""
+MOST_SHAPES = 65_536
+"""A range has at most so many shapes, so that a dispatcher can be checked at every one of them."""
+MOST_EXTENT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A parameter of the operator that varies: ``low``, ``low + step``, … up to ``high``."""
+
+    name: str
+    low: int
+    high: int
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.high <= MOST_EXTENT or not 1 <= self.step <= MOST_EXTENT:
+            raise InvalidParameter(
+                f"{self.name} from {self.low} to {self.high} by {self.step}; allowed: 1 <= low <= high <= 2^40 and a "
+                "step of at least 1",
+                field="dimensions",
+            )
+
+    @property
+    def extents(self) -> range:
+        return range(self.low, self.high + 1, self.step)
+
+
+def check_dimensions(dimensions: Sequence[Dimension]) -> None:
+    """Raise InvalidParameter unless there are 1 to 3 dimensions of different names with at most ``MOST_SHAPES``
+    shapes."""
+    names = {dimension.name for dimension in dimensions}
+    if not 1 <= len(dimensions) <= 3 or len(names) < len(dimensions):
+        raise InvalidParameter(f"{len(dimensions)} dimensions; allowed: 1 to 3 different ones", field="dimensions")
+    count = math.prod(len(dimension.extents) for dimension in dimensions)
+    if count > MOST_SHAPES:
+        raise InvalidParameter(
+            f"{count} shapes; allowed: {MOST_SHAPES}, so give dimensions a larger step", field="dimensions"
+        )
+
+
+def all_shapes(dimensions: Sequence[Dimension]) -> Iterator[Shape]:
+    """Every shape in range, the last dimension fastest."""
+    return product(*(dimension.extents for dimension in dimensions))
+
+
+def spread_shapes(dimensions: Sequence[Dimension], each: int) -> list[Shape]:
+    """Shapes to measure at: up to ``each`` extents of every dimension, evenly spaced in their logarithm, with the ends
+    of the range. Shapes between them are in range as well; the dispatcher has to serve those too."""
+    chosen = []
+    for dimension in dimensions:
+        wanted = np.geomspace(dimension.low, dimension.extents[-1], each)
+        places = {min(round((w - dimension.low) / dimension.step), len(dimension.extents) - 1) for w in wanted}
+        chosen.append([dimension.extents[place] for place in sorted(places)])
+    return list(product(*chosen))
+
+
+def distance(a: Shape, b: Shape) -> float:
+    """How unlike two shapes are: the product of the ratios of their extents, from 1 on."""
+    return math.prod(max(x / y, y / x) for x, y in zip(a, b, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeTable:
+    """``seconds``: float64[shapes, schedules], endless where a schedule was not timed at a shape."""
+
+    shapes: tuple[Shape, ...]
+    schedules: tuple[Schedule, ...]
+    seconds: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, times: Mapping[Shape, Mapping[Schedule, float]]) -> "ShapeTable":
+        """The table of what was timed. Raises InvalidParameter where a shape has no time."""
+        shapes = tuple(sorted(times))
+        schedules = tuple(dict.fromkeys(s for shape in shapes for s in times[shape]))
+        seconds = np.array([[times[shape].get(s, np.inf) for s in schedules] for shape in shapes])
+        if not shapes or not np.isfinite(seconds.reshape(len(shapes), -1)).any(axis=1).all():
+            raise InvalidParameter("a family needs at least one time at each of its shapes", field="shapes")
+        return cls(shapes, schedules, seconds)
+
+    @property
+    def regret(self) -> NDArray[np.float64]:
+        """float64[shapes, schedules]: time / the best time at that shape - 1."""
+        return np.asarray(self.seconds / self.seconds.min(axis=1, keepdims=True) - 1)
+
+    def rows(self, places: Sequence[int]) -> "ShapeTable":
+        """The table of some of the shapes."""
+        return ShapeTable(tuple(self.shapes[n] for n in places), self.schedules, self.seconds[list(places)])

@@ -1,0 +1,137 @@
+"""Shape families: few schedules, a dispatcher that is correct at every shape, and its regret elsewhere."""
+
+import ctypes
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.core.errors import InvalidParameter
+from tilewright.core.schedule import Schedule
+from tilewright.search.families.cover import covering_set
+from tilewright.search.families.emit import dispatcher_in_c, dispatcher_in_python
+from tilewright.search.families.family import Family, make_family
+from tilewright.search.families.shapes import Dimension, Shape, ShapeTable, all_shapes, spread_shapes
+
+TILES = (16, 24, 32, 48, 64, 96, 128, 192, 256)
+SCHEDULES = tuple(Schedule.of("gemm", 1, {"tile_m": tile, "stages": s}) for tile in TILES for s in (2, 3))
+M = Dimension("m", 1, 8192)
+
+
+def seconds(shape: Shape, schedule: Schedule) -> float:
+    """A product of m rows in tiles: whole waves of tiles, small tiles are less efficient, stages pay with long k."""
+    tile = schedule.integer("tile_m")
+    waves = -(-shape[0] // tile)
+    return waves * tile * (1 + 24 / tile) * (1 + 0.02 * abs(schedule.integer("stages") - (2 if tile < 64 else 3))) + 40
+
+
+def always(shape: Shape, schedule: Schedule) -> bool:
+    return True
+
+
+def table_of(shapes: list[Shape]) -> ShapeTable:
+    return ShapeTable.of({shape: {s: seconds(shape, s) for s in SCHEDULES} for shape in shapes})
+
+
+def test_eight_schedules_serve_products_of_1_to_8192_rows(tmp_path: Path) -> None:
+    family = make_family([M], table_of(spread_shapes([M], 64)), always, most=8, target=0.005)
+    assert len(family.schedules) <= 8 and family.regret is not None and family.regret.shapes > 15
+    unseen = [(int(m),) for m in np.random.default_rng(1).integers(1, 8193, 300)]
+    truth = table_of(unseen)
+    found = [
+        seconds(shape, family.schedules[family.choose(shape)]) / truth.seconds[truth.shapes.index(shape)].min() - 1
+        for shape in unseen
+    ]
+    assert np.mean(found) <= 0.02 and np.percentile(found, 95) <= 0.05
+    assert Family.from_json(json.loads(json.dumps(family.to_json()))) == family
+    check_code(family, tmp_path, [(m,) for m in (*range(1, 300), *range(300, 8193, 17), 8192)])
+
+
+def check_code(family: Family, folder: Path, shapes: list[Shape]) -> None:
+    """The generated functions choose as the data does, everywhere."""
+    space: dict[str, object] = {}
+    exec(dispatcher_in_python(family, "choose"), space)
+    in_python = space["choose"]
+    assert callable(in_python)
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    assert compiler is not None
+    source, library = folder / "choose.c", folder / "choose.so"
+    source.write_text(dispatcher_in_c(family, "choose"))
+    subprocess.run(
+        [compiler, "-O1", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", library], check=True
+    )
+    in_c = ctypes.CDLL(str(library)).choose
+    in_c.argtypes = [ctypes.c_int64] * len(family.dimensions)
+    for shape in shapes:
+        assert in_python(*shape) == in_c(*shape) == family.choose(shape)
+    outside = tuple(d.high + 1 for d in family.dimensions)
+    assert in_c(*outside) == -1
+    for call in (lambda: in_python(*outside), lambda: family.choose(outside)):
+        with pytest.raises((ValueError, InvalidParameter), match="allowed"):
+            call()
+
+
+def test_where_no_schedule_is_legal_all_over_the_nearest_decides_and_is_checked(tmp_path: Path) -> None:
+    """Large tiles take multiples of their half alone: in boxes of more than one shape nothing but 16 is legal."""
+    ranges = [Dimension("m", 8, 256, 8), Dimension("n", 64, 128, 64)]
+
+    def legal(shape: Shape, schedule: Schedule) -> bool:
+        return shape[0] % (schedule.integer("tile_m") // 2) == 0
+
+    times = {
+        shape: {s: seconds(shape, s) * shape[1] for s in SCHEDULES if legal(shape, s)} for shape in all_shapes(ranges)
+    }
+    family = make_family(ranges, ShapeTable.of(times), legal, most=4)
+    assert all(legal(shape, family.schedules[family.choose(shape)]) for shape in all_shapes(ranges))
+    check_code(family, tmp_path, list(all_shapes(ranges)))
+    large = {shape: {s: 1.0 for s in SCHEDULES if s.integer("tile_m") == 256} for shape in [(128, 64), (256, 128)]}
+    with pytest.raises(InvalidParameter, match=r"legal at 60 shapes, such as \[8, 64\]"):
+        make_family(ranges, ShapeTable.of(large), legal)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 5))
+def test_a_covering_set_is_small_and_no_exchange_improves_it(seed: int, most: int) -> None:
+    regret = np.random.default_rng(seed).exponential(0.1, (12, 9))
+    chosen = covering_set(regret, most, 0.0)
+    assert len(set(chosen)) == len(chosen) <= most
+    mean = regret[:, chosen].min(axis=1).mean()
+    for out in chosen:
+        for other in set(range(9)) - set(chosen):
+            exchanged = [*(c for c in chosen if c != out), other]
+            assert regret[:, exchanged].min(axis=1).mean() >= mean - 1e-9
+    assert covering_set(regret, 9, 10.0) == covering_set(regret, 1, 0.0)  # one is enough for a loose target
+
+
+def test_bad_ranges_and_documents_are_refused() -> None:
+    table = table_of([(1,), (64,), (4096,)])
+    for ranges, message in (
+        ([], "1 to 3"),
+        ([M, M], "different"),
+        ([Dimension("m", 1, 1 << 20)], "larger step"),
+    ):
+        with pytest.raises(InvalidParameter, match=message):
+            make_family(ranges, table, always)
+    with pytest.raises(InvalidParameter, match="low <= high"):
+        Dimension("m", 9, 3)
+    with pytest.raises(InvalidParameter, match="at least one time"):
+        ShapeTable.of({(1,): {}})
+    good = make_family([M], table, always).to_json()
+    for name, wrong in (
+        ("tree", {"schedule": 99}),
+        ("tree", {"dimension": 1, "at_most": 5, "below": {"schedule": 0}, "above": {"schedule": 0}}),
+        ("measured", []),
+        ("dimensions", [{"name": "m", "low": 1}]),
+        ("schedules", "none"),
+    ):
+        with pytest.raises(InvalidParameter):
+            Family.from_json({**good, name: wrong})
+    with pytest.raises(InvalidParameter, match="an object with"):
+        Family.from_json({**good, "more": 1})
+    with pytest.raises(InvalidParameter, match="no name"):
+        dispatcher_in_c(make_family([M], table, always), "two words")
