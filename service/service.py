@@ -100,7 +100,6 @@ class Service:
         """The figures of the dashboard."""
         self.compilations = Compilations(wiring.open_compilations(settings))
         """What is compiled for people."""
-        self._task_workers: TaskWorkerPool | None = None
         if settings.run_jobs:
             self._task_workers = TaskWorkerPool(
                 settings.model_copy(

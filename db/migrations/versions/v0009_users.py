@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 revision = "0009"
-down_revision = "0007"
+down_revision = "0008"
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 

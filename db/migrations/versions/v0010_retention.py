@@ -4,7 +4,7 @@ from alembic import op
 from sqlalchemy import Column, PrimaryKeyConstraint, String, text
 
 revision = "0010"
-down_revision = "0007"
+down_revision = "0009"
 lives_with_before = False
 """Programs from before do not look into the new table, and refuse the database."""
 INDEXES = (
