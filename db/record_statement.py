@@ -66,7 +66,7 @@ _RANK, _SKETCH, _VERSION, _KEY = (
     _given(trials, name) for name in ("rank_seconds", "sketch", "sketch_version", "schedule_key")
 )
 _IDENTITY = f"""b.workload_key = task.workload_key AND b.measured_on = task.measured_on
-      AND b.sketch = {_SKETCH} AND b.sketch_version = {_VERSION}"""
+      AND b.tenant = task.tenant AND b.sketch = {_SKETCH} AND b.sketch_version = {_VERSION}"""
 _RECORD = f"""
 WITH held AS MATERIALIZED (
   SELECT fence FROM leases WHERE kind = '{TASK}' AND subject = %(subject)s AND fence = %(fence)s AND until > {_CLOCK}
@@ -92,13 +92,13 @@ WITH held AS MATERIALIZED (
 ), trial AS ({_inserted()}
 ), best AS (
   INSERT INTO best_records AS b
-    (workload_key, measured_on, sketch, sketch_version, record_id, rank_seconds, schedule_key, answer)
-  SELECT task.workload_key, task.measured_on, {_SKETCH}, {_VERSION}, task.id, {_RANK}, {_KEY},
+    (workload_key, measured_on, tenant, sketch, sketch_version, record_id, rank_seconds, schedule_key, answer)
+  SELECT task.workload_key, task.measured_on, task.tenant, {_SKETCH}, {_VERSION}, task.id, {_RANK}, {_KEY},
     '{{"record_id":' || task.id || CAST(%(answer)s AS TEXT)
   FROM task WHERE {_RANK} IS NOT NULL AND NOT EXISTS (
     SELECT FROM best_records AS b
     WHERE {_IDENTITY} AND (b.rank_seconds, b.schedule_key, b.record_id) <= ({_RANK}, {_KEY}, task.id))
-  ON CONFLICT (workload_key, measured_on, sketch, sketch_version) DO UPDATE
+  ON CONFLICT (workload_key, measured_on, tenant, sketch, sketch_version) DO UPDATE
     SET record_id = excluded.record_id, rank_seconds = excluded.rank_seconds, schedule_key = excluded.schedule_key,
       answer = excluded.answer
     WHERE (excluded.rank_seconds, excluded.schedule_key, excluded.record_id)

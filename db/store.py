@@ -372,10 +372,10 @@ class RecordStore:
         with self.database.reading() as connection:
             return load_transfers(connection, sketches, limit)
 
-    def keep_family(self, name: str, document: Mapping[str, object]) -> FamilyRow:
-        """Store a shape family under its name, in place of one that had it."""
+    def keep_family(self, tenant: str, name: str, document: Mapping[str, object]) -> FamilyRow:
+        """Store a shape family of a tenant under its name, in place of one that had it."""
         with self.database.writing() as connection:
-            return family_rows.keep_family(connection, name, document)
+            return family_rows.keep_family(connection, tenant, name, document)
 
     def family(self, name: str) -> FamilyRow:
         """Return a shape family. Raises NotFound."""

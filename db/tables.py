@@ -457,9 +457,11 @@ families = Table(
     "families",
     metadata,
     Column("id", NUMBER, primary_key=True),
-    Column("name", String(64), nullable=False, unique=True),
+    Column("tenant", String(64), nullable=False),
+    Column("name", String(64), nullable=False),
     Column("document", JSON, nullable=False),
     Column("created_at", TIME, nullable=False),
+    UniqueConstraint("tenant", "name"),
 )
 
 idempotency_keys = Table(

@@ -14,6 +14,7 @@ from ..search.families.emit import dispatcher_in_c, dispatcher_in_python
 from ..search.families.family import Family, make_family, shape_in
 from ..search.families.shapes import Dimension, Shape, ShapeTable, check_dimensions
 from . import wiring
+from .callers import tenant_for
 from .lookup import Conditions
 from .page_token import page_size as checked_size
 from .page_token import read_token, write_token
@@ -92,7 +93,7 @@ class Families:
             "target_regret": spec.target_regret,
             "family": family.to_json(),
         }
-        return _view(self._store.keep_family(spec.name, document))
+        return _view(self._store.keep_family(tenant_for(None), spec.name, document))
 
     def get(self, name: str) -> FamilyView:
         """Return a family. Raises NotFound."""

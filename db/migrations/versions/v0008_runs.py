@@ -12,10 +12,11 @@ def upgrade() -> None:
     op.create_table(
         "families",
         Column("id", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
+        Column("tenant", String(64), nullable=False),
         Column("name", String(64), nullable=False),
         Column("document", JSON(), nullable=False),
         Column("created_at", String(32), nullable=False),
-        UniqueConstraint("name"),
+        UniqueConstraint("tenant", "name"),
     )
 
 
