@@ -17,6 +17,8 @@ BAND = 0.06
 """A candidate that was slower than the fastest by more than this share is not measured again."""
 QUIET, MOST_PLAYS = 0.05, 4
 """One repetition suffices where the speed of the machine varies by less than the first; at most the second are made."""
+DISTURBED_SPREAD = 0.2
+"""A repetition in which the quartiles of half of the candidates are further apart than this (relative) is disturbed."""
 TIE = 0.002
 """Medians that differ by less than this share are equal. Where the confidence interval of the fastest is wider, that
 counts."""
@@ -36,6 +38,12 @@ def rounds_for(noise: float) -> int:
     """How many repetitions are made. All of their samples count, since a noisy machine is slow for a second at a
     time."""
     return min(MOST_PLAYS, 1 + int(noise / QUIET))
+
+
+def is_disturbed(played: Sequence[tuple[float, ...]]) -> bool:
+    """Whether the machine disturbed a repetition: what it gave for half of the candidates is too far apart."""
+    spreads = sorted(Timed(samples).spread for samples in played if samples)
+    return bool(spreads) and spreads[len(spreads) // 2] > DISTURBED_SPREAD
 
 
 def ranked(outcomes: Sequence[Outcome], samples: Mapping[int, tuple[float, ...]]) -> dict[int, Timed]:

@@ -23,7 +23,7 @@ from ..te.workload import Workload
 
 MOST_GROUPS = 2000
 """So many of the newest groups are looked at."""
-MOST_WORKLOADS = 128
+MOST_WORKLOADS = 64
 """So many workloads are compared in detail: those of the same operator first, then those with as many operations."""
 
 

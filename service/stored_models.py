@@ -13,7 +13,7 @@ import numpy as np
 from ..core.errors import InvalidParameter, InvalidWorkload, NotFound
 from ..core.record import Record
 from ..core.target import DeviceInfo
-from ..cost_model.dataset import Experience, experience_data
+from ..cost_model.dataset import Experience, experience_data, says_of_schedule
 from ..cost_model.features import COLUMNS, FEATURE_VERSION
 from ..cost_model.metrics import rank_correlation, top_score
 from ..cost_model.model import CostModel
@@ -123,7 +123,8 @@ def _predicted(
         workload = None
     if workload is None or identity.device_key not in devices:
         return []
-    ordered = sorted(records, key=lambda record: record.trial.schedule.sketch)  # as experience_data orders its rows
+    told = [record for record in records if says_of_schedule(record.trial.outcome)]
+    ordered = sorted(told, key=lambda record: record.trial.schedule.sketch)  # as experience_data orders its rows
     results = [(record.trial.schedule, record.trial.outcome) for record in ordered]
     features, measured = experience_data([Experience(workload, devices[identity.device_key], results)])
     if len(features) != len(ordered):

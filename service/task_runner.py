@@ -39,7 +39,7 @@ from .views import JobState
 log = structlog.get_logger()
 
 PAGE = 1000
-RELATED_RECORDS = 2000
+RELATED_RECORDS = 256
 """A strategy learns from so many records of earlier tasks, the most similar ones: it learns again and again while the
 device waits. Models that are kept learn from more."""
 RETRY_SECONDS = 0.2

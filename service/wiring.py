@@ -25,7 +25,7 @@ from ..runtime.devices import device_infos
 from ..schedule.sketches import SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
-from ..search.remeasurement import ranked, rounds_for, worth_remeasuring
+from ..search.remeasurement import MOST_PLAYS, is_disturbed, ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
 from ..search.strategy import Problem, Strategy
 from ..search.tuner import BATCH, Finished, tune
@@ -186,19 +186,25 @@ def winners_elsewhere(pool: CandidatePool, job: JobRow, position: int) -> list[i
 
 def remeasure(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
     """Time the fastest trials of a task again, interleaved; return the outcomes that this changes, by position (see
-    ``search.remeasurement``)."""
+    ``search.remeasurement``). A repetition that the machine disturbed is made again, and counts only where none was
+    quiet."""
     variation = noise(trials)
     positions = worth_remeasuring(list(drift_corrected(trials)), variation)
     if not positions:
         return {}
-    left, samples = list(positions), {n: list[float]() for n in positions}
-    for _ in range(rounds_for(variation)):
-        for n, found in zip(left, executor.remeasure(workload, [trials[n].schedule for n in left]), strict=True):
-            samples[n] = [*samples[n], *found] if found else []
-        left = [n for n in left if samples[n]]
-        if not left:
-            break
-    return ranked([trial.outcome for trial in trials], {n: tuple(found) for n, found in samples.items()})
+    left, quiet, disturbed = list(positions), list[_Play](), list[_Play]()
+    while left and len(quiet) < rounds_for(variation) and len(quiet) + len(disturbed) < MOST_PLAYS:
+        found = executor.remeasure(workload, [trials[n].schedule for n in left])
+        played = {n: samples for n, samples in zip(left, found, strict=True) if samples}
+        (disturbed if is_disturbed(list(played.values())) else quiet).append(played)
+        left = [n for n in left if n in played]
+    counted = quiet or disturbed
+    samples = {n: tuple(s for played in counted for s in played[n]) if n in left else () for n in positions}
+    return ranked([trial.outcome for trial in trials], samples)
+
+
+_Play = dict[int, tuple[float, ...]]
+"""The samples of one repetition, by position."""
 
 
 def strategy_named(name: str, pool: CandidatePool, seed: int, history: Sequence[Experience]) -> Strategy:

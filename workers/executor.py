@@ -1,5 +1,6 @@
 """The executor: it leads every candidate through a builder and the runner, whatever these run on."""
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
@@ -93,11 +94,21 @@ class _InFlight:
 
 @dataclass
 class _TaskCache:
-    """What is kept of the present workload: its fastest time, and its fastest binaries by schedule key."""
+    """What is kept of the present workload: its fastest time, its fastest binaries by schedule key, and what became of
+    each binary, by its identity, with the key of the schedule that it was first measured for."""
 
     key: str
     incumbent_seconds: float | None = None
     binaries: dict[str, tuple[float, CompiledKernel]] = field(default_factory=dict)
+    reports: dict[str, tuple[str, RunReport]] = field(default_factory=dict)
+
+    def known(self, schedule: Schedule, binary: CompiledKernel) -> RunReport | None:
+        """What became of an equal binary of another schedule, which took no time now; None where there was none."""
+        first, report = self.reports.get(_identity(binary), (schedule.key, None))
+        if report is None or first == schedule.key:
+            return None
+        environment = {**report.evidence.environment, "equal_binary": 1.0}
+        return replace(report, clocks=Clocks(), evidence=replace(report.evidence, environment=environment))
 
     def add(self, schedule: Schedule, binary: CompiledKernel, seconds: float) -> None:
         if self.incumbent_seconds is None or seconds < self.incumbent_seconds:
@@ -191,9 +202,10 @@ class Executor:
                 future = self._submit_build(data, schedules[n])
             if isinstance(built.result, CompiledKernel):
                 found[n] = built.result
-        order = sorted(found)
+        first = {_identity(found[n]): n for n in sorted(found, reverse=True)}  # equal binaries are timed once
+        order = sorted(first.values())
         samples = self._result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
-        return [samples[order.index(n)] if n in found else () for n in range(len(schedules))]
+        return [samples[order.index(first[_identity(found[n])])] if n in found else () for n in range(len(schedules))]
 
     @property
     def measured_on(self) -> MeasuredOn:
@@ -272,7 +284,10 @@ class Executor:
         assert isinstance(binary, CompiledKernel)
 
         def run(runner: Runner) -> RunReport:
-            report = runner.run(todo.workload, binary, known.incumbent_seconds)
+            equal = known.known(schedule, binary)
+            report = equal or runner.run(todo.workload, binary, known.incumbent_seconds)
+            if equal is None and not _is_of_machine(report.outcome):
+                known.reports[_identity(binary)] = schedule.key, report
             if isinstance(report.outcome, Timed):
                 known.add(schedule, binary, report.outcome.seconds)
             return report
@@ -333,6 +348,17 @@ class Executor:
             return future.result()
         except CancelledError as error:
             raise WorkerLost("this executor was closed") from error
+
+
+def _identity(binary: CompiledKernel) -> str:
+    """Equal for binaries that do the same when they are launched."""
+    launch = repr((binary.format, binary.entry, binary.parameters, binary.launches, binary.prologue))
+    return hashlib.sha256(launch.encode() + binary.code).hexdigest()
+
+
+def _is_of_machine(outcome: Outcome) -> bool:
+    """Whether the same binary may fare better the next time."""
+    return isinstance(outcome, Failed) and outcome.reason in (Reason.NOISY, Reason.WORKER_LOST, Reason.TIMEOUT)
 
 
 def _was_abandoned(future: Future[BuildReport]) -> bool:

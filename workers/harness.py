@@ -189,6 +189,7 @@ class MeasurementHarness:
             "launched_seconds": round(timing.launched_seconds, 6),
             "argument_sets": float(len(self._rotation)),
             "stopped_early": float(timing.hopeless),
+            "disturbed": float(timing.is_disturbed),
         }
         if self._is_host:
             spoilt = disturbance().since(before)

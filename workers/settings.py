@@ -83,14 +83,16 @@ def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
     """The settings that suit devices of a kind.
 
     A GPU is quiet: samples agree soon, and every candidate gets the same time, about three times what the work around
-    it
-    takes. Re-measurement there is done on a hot and on a rested chip (see ``RemeasureRules``). A processor is disturbed
+    it takes, unless it is plainly behind the fastest. Re-measurement there is done on a hot and on a rested chip (see
+    ``RemeasureRules``). A processor is disturbed
     by other work, so that a trial takes all of its time.
     """
     if kind in HOST_KINDS:
         timing = TimingRules(least_samples=5, most_seconds=0.04, slower_ratio=1.25)
         return ExecutorSettings(deadlines=deadlines, timing=timing, final=RemeasureRules(most_seconds=1.0), batch=12)
-    timing = TimingRules(sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0)
+    timing = TimingRules(
+        sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0, behind=0.1
+    )
     final = RemeasureRules(most_seconds=3.0, rest_seconds=0.01)
     builders = max(1, processor_count() - 3)  # for the program, the data child and the runner
     return ExecutorSettings(deadlines=deadlines, timing=timing, final=final, builders=builders)

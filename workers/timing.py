@@ -9,6 +9,8 @@ from ..core.trial import Timed, median_interval
 
 _TOLERATED_WAIT_SECONDS = 50e-6
 _TOLERATED_WAIT_SHARE = 0.02
+DISTURBED_SPREAD = 0.2
+"""Quartiles of quiet samples are nearer to one another (relative)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,8 @@ class TimingRules:
     """``sample_seconds``: launches are bunched until a sample lasts this long, so that the clock and the call cost
     nothing. ``spread``: sampling ends once the 95 % confidence interval of the median is this narrow (relative).
     ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it, and three of them,
-    none of which is less than ``slower_ratio`` times slower. ``noisy_spread``: quartiles further apart than this
+    none of which is less than ``slower_ratio`` times slower, or which are all behind by more than ``behind`` (relative)
+    and three times the noise that they show. ``noisy_spread``: quartiles further apart than this
     (relative) in the end are no measurement. Sampling normally lasts
     ``most_seconds``; while fewer than ``least_samples`` clean samples were had, or they are noisy, it may last
     ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one.
@@ -31,6 +34,7 @@ class TimingRules:
     spread: float = 0.02
     hopeless_ratio: float = 3.0
     slower_ratio: float = 3.0
+    behind: float = 2.0
     noisy_spread: float = 1.0
     most_launches: int = 100_000
     launch_step: int = 1
@@ -83,10 +87,17 @@ class Timing:
 
     timed: Timed
     disturbed: int
+    taken: int
     seconds: float
     launched_seconds: float
     noisy: bool
     hopeless: bool
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the time may be the machine's as much as the kernel's: fewer than half of the samples were clean, or
+        those that count are far apart, whatever the counters of the machine say."""
+        return 2 * self.disturbed > self.taken or self.timed.spread > DISTURBED_SPREAD
 
 
 Timer = Callable[[int], Sample]
@@ -111,14 +122,15 @@ def take_samples(timer: Timer, rules: TimingRules, *, incumbent_seconds: float |
         disturbed = sum(not s.is_clean for s in taken)
         timed = Timed(tuple(s.per_launch for s in _least_disturbed(taken, rules.least_samples)), launches)
         if incumbent_seconds is not None and _is_hopeless(taken, incumbent_seconds, rules):
-            return Timing(timed, disturbed, spent, launched, noisy=False, hopeless=True)
+            return Timing(timed, disturbed, len(taken), spent, launched, noisy=False, hopeless=True)
         enough = len(taken) - disturbed >= rules.least_samples
         if enough and median_interval(timed.samples) <= rules.spread:
             break
         settled = enough and timed.spread <= rules.noisy_spread
         if (len(taken) >= 3 or spent >= rules.slow_seconds) and _is_spent(spent, len(taken), settled, rules):
             break
-    return Timing(timed, disturbed, spent, launched, noisy=timed.spread > rules.noisy_spread, hopeless=False)
+    noisy = timed.spread > rules.noisy_spread
+    return Timing(timed, disturbed, len(taken), spent, launched, noisy=noisy, hopeless=False)
 
 
 def interleaved_samples(
@@ -202,12 +214,15 @@ def _least_disturbed(taken: Sequence[Sample], least: int) -> list[Sample]:
 
 def _is_hopeless(taken: Sequence[Sample], incumbent_seconds: float, rules: TimingRules) -> bool:
     """One clean sample over the limit will do; of disturbed ones, which may be slow for other reasons, three. Three
-    clean ones say enough of a kernel that is merely slower."""
-    clean = sum(s.is_clean for s in taken)
+    clean ones say enough of a kernel that is merely slower: a race that it cannot win any more."""
+    clean = [s.per_launch for s in taken if s.is_clean]
     ratio = min(s.per_launch for s in taken) / incumbent_seconds
-    return (clean >= 3 and ratio > rules.slower_ratio) or (
-        (clean > 0 or len(taken) >= 3) and ratio > rules.hopeless_ratio
-    )
+    if (clean or len(taken) >= 3) and ratio > rules.hopeless_ratio:
+        return True
+    if len(clean) < 3:
+        return False
+    noise = (max(clean) - min(clean)) / min(clean)
+    return ratio > min(rules.slower_ratio, 1 + rules.behind + 3 * noise)
 
 
 def _is_spent(spent: float, taken: int, settled: bool, rules: TimingRules) -> bool:

@@ -162,8 +162,8 @@ def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
     assert evidence.anchor_seconds is not None and 1e-7 < evidence.anchor_seconds < 1.0
     assert evidence.binary_key is not None and len(evidence.binary_key) == 64 and evidence.binary_bytes
     assert set(evidence.environment) == {
-        *("load_average_1min", "waiting_seconds", "stolen_seconds", "preemptions"),
-        *("disturbed_samples", "stopped_early", "argument_sets", "timed_launches", "launched_seconds"),
+        *("load_average_1min", "processors", "waiting_seconds", "stolen_seconds", "preemptions"),
+        *("disturbed", "disturbed_samples", "stopped_early", "argument_sets", "timed_launches", "launched_seconds"),
     }
 
 
@@ -180,6 +180,15 @@ def test_finalists_are_timed_again_and_one_that_fails_now_is_left_out(executor: 
     assert len(good) >= 3 and len(slow) >= 3 and min(slow) > 10 * max(good)
     assert [bool(s) for s in executor.remeasure(work, chosen)] == [True, False, True, False, True]
     assert isinstance(measured(executor, "good")[0].outcome, Timed)
+
+
+def test_equal_binaries_are_measured_once(executor: Executor) -> None:
+    first, equal, again = measured(executor, "good", "good_too", "good")
+    assert equal.outcome == first.outcome and equal.evidence.environment["equal_binary"] == 1.0
+    assert equal.clocks.time == equal.clocks.check == 0 < first.clocks.time
+    assert again.clocks.time > 0 and "equal_binary" not in again.evidence.environment  # one that is asked for twice
+    samples = executor.remeasure(add_one(), [schedule(f) for f in ("good_too", "slow", "good")])
+    assert samples[0] == samples[2] != samples[1]
 
 
 def test_what_is_prefetched_is_measured_as_ever(executor: Executor) -> None:

@@ -1,7 +1,12 @@
 """Who meets again, and what that changes."""
 
-from tilewright.core.trial import Failed, Outcome, Reason, Timed, TrialStage
+from collections.abc import Sequence
+from typing import Any, cast
+
+from tilewright.core.schedule import Schedule
+from tilewright.core.trial import Failed, Outcome, Reason, Timed, Trial, TrialStage
 from tilewright.search.remeasurement import BAND, MOST, MOST_PLAYS, ranked, rounds_for, worth_remeasuring
+from tilewright.service import wiring
 
 BROKEN = Failed(TrialStage.CHECK, Reason.WRONG_RESULT)
 
@@ -60,3 +65,32 @@ def test_playing_it_again_changes_nothing_but_the_samples() -> None:
     once = ranked(outcomes, samples)
     again = ranked([once[n] for n in range(3)], samples)
     assert again == once
+
+
+class Machine:
+    """Plays finals: the next of ``noises`` is how far apart the samples of a repetition are."""
+
+    def __init__(self, *noises: float) -> None:
+        self.noises, self.played = list(noises), 0
+
+    def remeasure(self, workload: object, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
+        noise = self.noises[min(self.played, len(self.noises) - 1)]
+        self.played += 1
+        return [tuple((1.0 + 0.02 * int(s["n"])) * (1 + noise * k) for k in range(5)) for s in schedules]
+
+
+def trial(n: int, seconds: float) -> Trial:
+    return Trial(Schedule.of("s", 1, {"n": n}), Timed((seconds,)))
+
+
+def test_a_repetition_that_the_machine_disturbed_is_made_again_and_does_not_count() -> None:
+    trials, nothing = [trial(0, 1.03), trial(1, 1.0)], cast(Any, None)
+    noisy_once, quiet, always = Machine(0.3, 0.001), Machine(0.001), Machine(0.3)
+    found = wiring.remeasure(nothing, cast(Any, noisy_once), trials)
+    assert noisy_once.played == 2 and len(found[0].final_samples) == 5 and found[0].spread < 0.01
+    assert found[0].rank_seconds < found[1].rank_seconds
+    wiring.remeasure(nothing, cast(Any, quiet), trials)
+    assert quiet.played == 1
+    found = wiring.remeasure(nothing, cast(Any, always), trials)
+    assert always.played == MOST_PLAYS and len(found[0].final_samples) == 5 * MOST_PLAYS
+    assert found[0].spread > 0.2  # and the record says so

@@ -13,6 +13,7 @@ from tilewright.workers.timing import RemeasureRules, Sample, TimingRules, inter
 from tilewright.workers.wire import final_from_json, rules_to_json
 
 RULES = TimingRules()
+RACE = TimingRules(behind=0.1)
 
 
 class Clock:
@@ -71,8 +72,22 @@ def test_of_a_kernel_that_is_plainly_slower_three_clean_samples_will_do() -> Non
 
 
 def test_a_kernel_near_the_incumbent_is_sampled_fully() -> None:
-    timing = take_samples(Clock(1e-3), RULES, incumbent_seconds=0.5e-3)
+    timing = take_samples(Clock(1.08e-3), RACE, incumbent_seconds=1e-3)
     assert not timing.hopeless and len(timing.timed.samples) >= RULES.least_samples
+
+
+def test_a_race_ends_after_three_samples_where_the_noise_does_not_explain_the_gap() -> None:
+    quiet = take_samples(Clock(1.2e-3, [1.0, 1.01, 1.0]), RACE, incumbent_seconds=1e-3)
+    assert quiet.hopeless and len(quiet.timed.samples) == 3 and quiet.timed.seconds == pytest.approx(1.2e-3, rel=0.02)
+    noisy = take_samples(Clock(1.2e-3, [1.0, 1.1, 1.05]), RACE, incumbent_seconds=1e-3)
+    assert not noisy.hopeless and len(noisy.timed.samples) >= RULES.least_samples
+
+
+def test_samples_that_are_far_apart_are_disturbed_whatever_the_counters_say() -> None:
+    assert not take_samples(Clock(1e-3, [1.0, 1.02]), RULES).is_disturbed
+    apart = take_samples(Clock(1e-3, [1.0, 1.8, 1.1, 1.9]), RULES)
+    assert apart.disturbed == 0 and apart.timed.spread > 0.3 and apart.is_disturbed
+    assert take_samples(Clock(1e-3, [1.0], [0.0, 0.5, 0.5]), RULES).is_disturbed
 
 
 def test_a_very_slow_kernel_may_stop_at_one_sample_and_a_slow_one_at_three() -> None:
