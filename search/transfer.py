@@ -27,6 +27,7 @@ _LEARN_FROM = 320
 """Results of a source that its Gaussian process sees: half of them the fastest."""
 _BELIEF, _WORTH = 0.7, 6
 """The rank correlation that a source is expected to have, and how many results this expectation is worth."""
+_OWN_MEAN = 0.1
 _LEAST_AGREEMENT = 0.2
 """Sources that agree less are dropped."""
 
@@ -69,12 +70,15 @@ class Transfer:
         return np.asarray(np.clip(slope, 0.0, 1.5) * mean)
 
     def cover(self, count: int) -> list[int]:
-        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen."""
+        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen.
+
+        Its own mean counts a little, which decides once every source has its best.
+        """
         speed = np.exp(-self.sources)
         best = np.zeros(len(speed), np.float32)
         chosen: list[int] = []
         while len(chosen) < count and len(speed):
-            gain = np.maximum(speed, best[:, None]).mean(axis=0)
+            gain = (np.maximum(speed, best[:, None]) + _OWN_MEAN * speed).mean(axis=0)
             gain[chosen] = -1
             chosen.append(int(gain.argmax()))
             best = np.maximum(best, speed[:, chosen[-1]])
@@ -96,7 +100,7 @@ def _source(
     places = [pool.candidate_of(s) for s, _, _ in kept]
     found = np.full(len(pool), np.nan, np.float32)
     inside = [n for n, place in enumerate(places) if place is not None]
-    found[[places[n] for n in inside]] = z[inside]
+    found[[place for place in places if place is not None]] = z[inside]
     if np.isnan(found).any():
         found = np.where(np.isnan(found), _filled(points, np.array([p for _, p, _ in kept]), z, seed), found)
     return found

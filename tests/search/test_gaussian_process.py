@@ -25,8 +25,8 @@ TABLE = read_table(Path(__file__).parents[1] / "data" / "hub_convolution_milo__A
 def test_the_posterior_is_that_of_another_implementation() -> None:
     rng = stream(1, "points")
     points = rng.random((60, 3)).astype(np.float32)
-    values = np.sin(5 * points[:24, 0]) + points[:24, 1] ** 2
-    values = np.asarray((values - values.mean()) / values.std(), np.float64)
+    values = np.sin(5 * points[:24, 0]).astype(np.float64) + points[:24, 1] ** 2
+    values = ((values - values.mean()) / values.std()).astype(np.float64)
     process = GaussianProcess(points)
     rows = np.arange(20)
     process.learn(rows, values[:20], rows)
