@@ -59,7 +59,10 @@ class ModelJobIn(RequestModel):
         "save in so many runs; null: no time is too long.",
     )
     target: TargetName = Field(default="llvm", description="A class of devices, as of a job.")
-    strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
+    strategy: Name = Field(
+        default="model",
+        description="Search strategy: model, warm, portfolio, evolution, annealing, exhaustive, random.",
+    )
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID)
     executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
     tenant: Name | None = Field(

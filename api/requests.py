@@ -81,7 +81,10 @@ class JobIn(RequestModel):
 
     tasks: list[ExpressionIn] = Field(min_length=1, max_length=limits.MAX_TASKS)
     budget: BudgetIn = Field(default_factory=BudgetIn)  # type: ignore[arg-type]
-    strategy: Name = Field(default="model", description="Search strategy: model, evolution or random.")
+    strategy: Name = Field(
+        default="model",
+        description="Search strategy: model, warm, portfolio, evolution, annealing, exhaustive, random.",
+    )
     seed: int = Field(default=0, ge=0, le=limits.MAX_ID, description="Same seed and records: same search.")
     target: TargetName = Field(
         default="llvm",

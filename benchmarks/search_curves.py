@@ -9,10 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.methodology import Run, Scale
+from tilewright.benchmarks.methodology import Run, Scale
 from tilewright.core.trial import Timed
 from tilewright.search.recorded import Recorded
 from tilewright.search.strategy import Observation, Strategy
@@ -121,7 +122,7 @@ class Curves:
             text = json.dumps({"strategies": self._data}, separators=(",", ":"))
             self._path.write_text(text.replace('"spaces":{', '"spaces":{\n').replace("]]]},", "]]]},\n") + "\n")
 
-    def _spaces(self, name: str) -> dict[str, dict[str, list[object]]]:
+    def _spaces(self, name: str) -> dict[str, dict[str, Any]]:
         found = self._data.get(name, {}).get("spaces", {})
         assert isinstance(found, dict)
         return found

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.methodology import Run, Scale
-from benchmarks.search_curves import Curves, play
-from benchmarks.suite import Options, Result
+from tilewright.benchmarks.methodology import Run, Scale
+from tilewright.benchmarks.search_curves import Curves, play
+from tilewright.benchmarks.suite import Options, Result
 from tilewright.core.streams import stream
 from tilewright.cost_model.dataset import Experience
 from tilewright.runtime.devices import device_infos

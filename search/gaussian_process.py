@@ -29,6 +29,11 @@ _STEPS = 20
 class GaussianProcess:
     """Values are expected to have about mean 0 and variance 1."""
 
+    _count: int
+    _variance: Points
+    _solved: Points
+    _factor: Floats
+
     def __init__(self, points: Points) -> None:
         """``points``: float32[n, columns] in 0..1."""
         columns = points.shape[1]
@@ -126,7 +131,7 @@ def _cholesky(matrix: Floats) -> Floats:
     """The lower factor. Rounding may leave a matrix not positive definite; then its diagonal grows until it is."""
     for jitter in (0.0, 1e-5, 1e-3, 1e-1):
         try:
-            return np.linalg.cholesky(matrix + jitter * np.eye(len(matrix)))
+            return np.asarray(np.linalg.cholesky(matrix + jitter * np.eye(len(matrix))), np.float64)
         except np.linalg.LinAlgError:
             continue
     return np.diag(np.sqrt(np.maximum(np.diag(matrix), 1e-3)))

@@ -41,7 +41,7 @@ class Improvement:
     def __init__(self, pool: CandidatePool, seed: int, points: NDArray[np.float32] | None = None) -> None:
         self._pool, self._seed = pool, seed
         self.points = Encoding.of(pool).points(pool) if points is None else points
-        self._learned_from = -1
+        self._learned_from = self._seen = -1
 
     def first(self, known: Sequence[int], rng: np.random.Generator, free: NDArray[np.int64]) -> int:
         """A candidate to begin with: one near the centre of the pool, then far from all that are ``known``."""

@@ -4,7 +4,7 @@ Each earlier task is a *source*. Where it measured a candidate its result counts
 results fills in. Sources are weighed by how well they order what this task has measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ _LEARN_FROM = 320
 """Results of a source that its Gaussian process sees: half of them the fastest."""
 _BELIEF, _WORTH = 0.7, 6
 """The rank correlation that a source is expected to have, and how many results this expectation is worth."""
+_OWN_MEAN = 0.1
 _LEAST_AGREEMENT = 0.2
 """Sources that agree less are dropped."""
 
@@ -39,7 +40,8 @@ class Transfer:
         encoding = Encoding.of(pool)
         points = encoding.points(pool)
         largest = sorted(history, key=lambda e: -len(e.results))[:_SOURCES]
-        found = [_source(pool, encoding, points, e.results, seed) for e in largest]
+        places = {point.tobytes(): place for place, point in enumerate(points)}
+        found = [_source(encoding, points, places, e.results, seed) for e in largest]
         self.points = points
         self.sources = np.array([s for s in found if s is not None], np.float32).reshape(-1, len(pool))
 
@@ -69,12 +71,15 @@ class Transfer:
         return np.asarray(np.clip(slope, 0.0, 1.5) * mean)
 
     def cover(self, count: int) -> list[int]:
-        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen."""
+        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen.
+
+        Its own mean counts a little, which decides once every source has its best.
+        """
         speed = np.exp(-self.sources)
         best = np.zeros(len(speed), np.float32)
         chosen: list[int] = []
         while len(chosen) < count and len(speed):
-            gain = np.maximum(speed, best[:, None]).mean(axis=0)
+            gain = (np.maximum(speed, best[:, None]) + _OWN_MEAN * speed).mean(axis=0)
             gain[chosen] = -1
             chosen.append(int(gain.argmax()))
             best = np.maximum(best, speed[:, chosen[-1]])
@@ -82,9 +87,9 @@ class Transfer:
 
 
 def _source(
-    pool: CandidatePool,
     encoding: Encoding,
     points: NDArray[np.float32],
+    places: Mapping[bytes, int],
     results: Sequence[tuple[Schedule, Outcome]],
     seed: int,
 ) -> NDArray[np.float32] | None:
@@ -93,10 +98,11 @@ def _source(
     if np.count_nonzero(~np.isnan(seconds)) < _LEAST:
         return None
     z = compressed(np.log(np.where(np.isnan(seconds), np.nanmax(seconds), seconds)))
-    places = [pool.candidate_of(s) for s, _, _ in kept]
-    found = np.full(len(pool), np.nan, np.float32)
-    inside = [n for n, place in enumerate(places) if place is not None]
-    found[[places[n] for n in inside]] = z[inside]
+    found = np.full(len(points), np.nan, np.float32)
+    for (_, point, _), value in zip(kept, z, strict=True):
+        place = places.get(point.tobytes())
+        if place is not None:
+            found[place] = value
     if np.isnan(found).any():
         found = np.where(np.isnan(found), _filled(points, np.array([p for _, p, _ in kept]), z, seed), found)
     return found

@@ -1,6 +1,6 @@
 """Any strategy with history: it first measures what earlier tasks hold best, and goes on from there."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from .seen import Seen
 from .strategy import Observation, Problem, Strategy
@@ -10,16 +10,9 @@ _FIRST = 8
 """How many candidates come from earlier tasks."""
 
 
-def with_history(make: Callable[[Problem], Strategy]) -> Callable[[Problem], Strategy]:
-    """A strategy that itself knows nothing of history, begun with the candidates that are the best of earlier tasks."""
+class BegunWithHistory:
+    """A strategy that itself knows nothing of history, begun with candidates that are the best of earlier tasks."""
 
-    def made(problem: Problem) -> Strategy:
-        return _Begun(problem, make(problem)) if problem.history else make(problem)
-
-    return made
-
-
-class _Begun:
     def __init__(self, problem: Problem, strategy: Strategy) -> None:
         self._strategy = strategy
         self._seen = Seen(problem.pool)
@@ -27,6 +20,8 @@ class _Begun:
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
         chosen = self._seen.fresh(self._first, count, pending)
+        if len(chosen) == count:
+            return chosen
         return chosen + self._strategy.ask(count - len(chosen), [*pending, *chosen])
 
     def tell(self, observations: Sequence[Observation]) -> None:

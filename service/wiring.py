@@ -212,7 +212,7 @@ def strategy_named(name: str, pool: CandidatePool, seed: int, history: Sequence[
     return STRATEGIES[name](Problem(pool, seed, history))
 
 
-LEARNS: tuple[str, ...] = ("model",)
+LEARNS: tuple[str, ...] = ("model", "warm")
 """These strategies learn from earlier tasks."""
 MODEL = "xgboost"
 """The kind of cost model that is stored."""

@@ -2,38 +2,64 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 from ..strategy import Problem, Strategy
-from ..with_history import with_history
-from .annealing import Annealing
-from .evolution import Evolution
-from .exhaustive import Exhaustive
-from .gaussian import GaussianSearch
-from .model import ModelSearch
-from .portfolio import Portfolio
-from .random import RandomSearch
-from .tpe import TreeParzen
-from .warm import WarmSearch
+
+_CLASSES: dict[str, str] = {
+    "random": "random:RandomSearch",
+    "exhaustive": "exhaustive:Exhaustive",
+    "evolution": "evolution:Evolution",
+    "annealing": "annealing:Annealing",
+    "model": "model:ModelSearch",
+    "tpe": "tpe:TreeParzen",
+    "gaussian": "gaussian:GaussianSearch",
+}
+"""Name -> ``module:class`` in this folder. Named rather than imported: the learning libraries take half a second to
+load, which a look-up should not pay for."""
+
+
+def _made(name: str, problem: Problem) -> Strategy:
+    module, factory = _CLASSES[name].split(":")
+    make: Callable[[Problem], Strategy] = getattr(import_module(f".{module}", __package__), factory)
+    return make(problem)
+
+
+def _begun(name: str) -> Callable[[Problem], Strategy]:
+    """What itself knows nothing of history begins with the candidates that earlier tasks hold best."""
+
+    def make(problem: Problem) -> Strategy:
+        strategy = _portfolio(problem) if name == "portfolio" else _made(name, problem)
+        if not problem.history:
+            return strategy
+        from ..with_history import BegunWithHistory
+
+        return BegunWithHistory(problem, strategy)
+
+    return make
 
 
 def _warm(problem: Problem) -> Strategy:
-    return WarmSearch(problem, ModelSearch(replace(problem, history=())))
+    from .warm import WarmSearch
+
+    return WarmSearch(problem, _made("model", replace(problem, history=())))
 
 
 def _portfolio(problem: Problem) -> Strategy:
-    members = (ModelSearch(problem), Evolution(problem), Annealing(problem))
-    return Portfolio(problem, members)
+    from .portfolio import Portfolio
+
+    return Portfolio(problem, [_made(name, problem) for name in ("model", "evolution", "annealing")])
 
 
 STRATEGIES: dict[str, Callable[[Problem], Strategy]] = {
-    "random": with_history(RandomSearch),
-    "exhaustive": with_history(Exhaustive),
-    "evolution": with_history(Evolution),
-    "annealing": with_history(Annealing),
-    "model": ModelSearch,
+    "random": _begun("random"),
+    "exhaustive": _begun("exhaustive"),
+    "evolution": _begun("evolution"),
+    "annealing": _begun("annealing"),
+    "model": lambda problem: _made("model", problem),
     "warm": _warm,
-    "portfolio": with_history(_portfolio),
-    "tpe": with_history(TreeParzen),
-    "gaussian": with_history(GaussianSearch),
+    "portfolio": _begun("portfolio"),
+    "tpe": _begun("tpe"),
+    "gaussian": _begun("gaussian"),
 }
 """Name -> strategy for a problem. ``tpe`` and ``gaussian`` are other systems' ways, to compare with."""

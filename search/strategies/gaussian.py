@@ -20,8 +20,8 @@ _FIRST = 10
 """How many random candidates come first."""
 _LOOKED_AT = 4096
 """Expected improvement is computed for so many candidates, drawn at random where there are more."""
-_STEP = 8
-"""The kernel is fitted anew after so many results; in between its parameters stay."""
+_STEP, _FITTED_TO = 16, 128
+"""The kernel is fitted anew after so many results, to the first 128 at most; in between its parameters stay."""
 
 
 class GaussianSearch:
@@ -39,6 +39,8 @@ class GaussianSearch:
         if told < _FIRST or not self._seen.best(1):
             return self._seen.draw(count, rng, pending)
         free = self._seen.free(pending)
+        if not len(free):
+            return []
         if len(free) > _LOOKED_AT:
             free = rng.choice(free, _LOOKED_AT, replace=False)
         values = self._values(told)
@@ -61,7 +63,7 @@ class GaussianSearch:
 
     def _kernel(self, told: int) -> object:
         """The kernel as fitted to the first results, a multiple of the step: it depends on the count alone."""
-        count = max(_STEP * (told // _STEP), _FIRST)
+        count = min(max(_STEP * (told // _STEP), _FIRST), _FITTED_TO)
         if self._fitted is None or self._fitted[0] != count:
             kernel = ConstantKernel() * Matern(np.full(self._points.shape[1], 0.6), (0.05, 50.0), nu=2.5)
             process = GaussianProcessRegressor(kernel + WhiteKernel(1e-3, (1e-6, 0.3)), normalize_y=True, alpha=1e-8)

@@ -59,8 +59,10 @@ class ModelSearch:
         rng = stream(self._seed, "model", told + len(pending))
         smooth = self._smooth_count(count, told, rng)
         chosen = self._improving(smooth, rng, pending)
-        if len(chosen) < count and (told >= _TREES_FROM or len(self._earlier[1])):
-            scores = self._ranking(_learning_point(told))
+        if told < _TREES_FROM and len(self._earlier[1]) == 0:
+            return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
+        scores = self._ranking(_learning_point(told))  # what it says goes with every trial
+        if len(chosen) < count:
             rest = count - len(chosen) - int(rng.binomial(count - len(chosen), _RANDOM_SHARE / (1 - _SMOOTH_SHARE)))
             crossed = int(rng.binomial(rest, _CROSSOVER_SHARE))
             chosen += self._crossed(scores, crossed, rng, [*pending, *chosen])
