@@ -15,12 +15,14 @@ from ..core.keys import JSON
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
+from ..db.rows import ArtefactRow
 from ..db.store import RecordStore
 from ..te.json import workload_from_json
 from ..te.key import workload_key
 from ..te.workload import Workload
 from . import convert, logs, pagination, targets, wiring
 from .analysis import Analysis
+from .artefacts import Artefacts
 from .compilations import Compilations
 from .dashboard import Dashboard
 from .expected_loss import LossEstimates
@@ -81,7 +83,9 @@ class Service:
         self._store = store
         sketches = wiring.sketch_versions()
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
-        self.releases = Releases(store.releases, sketches, settings, store.folder)
+        self.artefacts = Artefacts(store.artefacts, settings.artefact_bytes)
+        """The binaries of the fastest records."""
+        self.releases = Releases(store.releases, store.artefacts, sketches, settings, store.folder)
         """The use cases of releases and channels."""
         poll_seconds = None if store.embedded else POLL_SECONDS
         self._notifier = CommitNotifier(poll_seconds)
@@ -359,7 +363,12 @@ class Service:
         best known. ``name`` is what its functions for other programs are called. Raises what ``explain`` raises,
         NotFound where no schedule was measured, and InvalidParameter."""
         given = self._compilation_input(workload, schedule, record_id, target, measured=True)
-        return export(self.compilations, given, name, library)
+        return export(self.compilations, self.artefacts, given, name, library)
+
+    def binary(self, record_id: int) -> ArtefactRow:
+        """Return the very binary that a record measured. Raises NotFound where it is not kept."""
+        row = self._store.trial(valid_number(record_id, "record_id"))
+        return self.artefacts.measured_by(record_id, row.record.trial.evidence.binary_key)
 
     def _compilation_input(
         self,

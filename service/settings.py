@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     release_public_key: str | None = Field(
         default=None, description="the public key of the service whose bundles a client takes"
     )
+    artefact_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=4 << 30, description="how much room the binaries of the fastest records may take in the database"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")
