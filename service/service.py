@@ -20,6 +20,7 @@ from ..db.store import RecordStore
 from ..te.json import workload_from_json
 from ..te.key import workload_key
 from ..te.workload import Workload
+from ..workers import sandbox
 from . import convert, logs, pagination, targets, wiring
 from .analysis import Analysis
 from .artefacts import Artefacts
@@ -175,7 +176,7 @@ class Service:
     def checked(self, spec: JobSpec) -> JobSpec:
         """Return ``spec`` with its defaults filled in. Raises InvalidParameter, InvalidWorkload or UnsupportedTarget
         where ``submit`` would."""
-        return checked(spec, self._known_devices, one_host=self._store.embedded)
+        return checked(spec, self._known_devices, self.settings, one_host=self._store.embedded)
 
     def _known_devices(self) -> Iterator[DeviceInfo]:
         yield from self._store.devices()
@@ -442,7 +443,8 @@ class Service:
 
     def _warnings(self) -> tuple[str, ...]:
         workers = () if self._task_workers is None else self._task_workers.warnings
-        return (*self.fleet.unserved(), *workers)
+        lacks = tuple(f"this kernel has no {name}: children are restricted less" for name in sandbox.missing())
+        return (*self.fleet.unserved(), *workers, *lacks)
 
     def _alive(self) -> bool:
         """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""

@@ -58,6 +58,18 @@ class Settings(BaseSettings):
     release_public_key: str | None = Field(
         default=None, description="the public key of the service whose bundles a client takes"
     )
+    workload_points: Annotated[int, Field(ge=1)] = Field(
+        default=1 << 46, description="how often the bodies of a workload may be evaluated"
+    )
+    workload_reference_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=3600.0, description="how long its float64 reference may take, as it is estimated"
+    )
+    workload_bytes: Annotated[int, Field(ge=1)] = Field(
+        default=512 << 30, description="how much memory its inputs and its reference may take on the host"
+    )
+    workload_nodes: Annotated[int, Field(ge=1)] = Field(
+        default=20_000, description="how many nodes its expressions may have together"
+    )
     artefact_bytes: Annotated[int, Field(ge=0)] = Field(
         default=4 << 30, description="how much room the binaries of the fastest records may take in the database"
     )

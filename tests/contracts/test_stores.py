@@ -453,8 +453,8 @@ def test_binaries_are_kept_while_their_records_are_the_best_or_released(store: R
         code = draws.bytes(10_000)
         return ArtefactRow(sha256(code).hexdigest(), record_id, "elf", {"entry": "kernel"}, code)
 
-    store.create_job(job("binaries", TASK))
-    best = store.add_trial(trial("binaries", 0)).record_id
+    store.create_job(new_job("j"))
+    best = store.add_trial(trial(0, 1e-6)).record_id
     made = [artefact(record_id) for record_id in (best, 10_001, 10_002, 10_003, 10_004)]
     room = 35_000  # they cannot be packed
     assert not store.artefacts.keep(made[0], most_bytes=9_000) and store.artefacts.find(made[0].sha256) is None
