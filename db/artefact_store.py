@@ -61,7 +61,9 @@ class ArtefactStore:
         columns = (artefacts.c[name] for name in ("sha256", "record_id", "format", "description", "code"))
         with self._database.reading() as connection:
             row = connection.execute(select(*columns).where(artefacts.c.sha256 == sha256)).first()
-        return None if row is None else ArtefactRow(*row[:4], zlib.decompress(row.code))
+        if row is None:
+            return None
+        return ArtefactRow(row.sha256, row.record_id, row.format, row.description, zlib.decompress(row.code))
 
     def pin(self, record_ids: Sequence[int]) -> None:
         """Keep the binaries of records for ever, since they are released."""

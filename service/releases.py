@@ -94,13 +94,15 @@ class Releases:
     def signing_key(self) -> SigningKey:
         """Return the key pair of this service. Raises InvalidParameter where it has none."""
         named = self._settings.release_key_file
-        if not named and self._beside is None:
+        if named:
+            return SigningKey.kept_in(Path(named))
+        if self._beside is None:
             raise InvalidParameter(
                 "the service has no key to sign releases with: set TILEWRIGHT_RELEASE_KEY_FILE to a file that all "
                 "hosts of the service share",
                 field="release_key_file",
             )
-        return SigningKey.kept_in(Path(named) if named else self._beside / KEY_FILE)
+        return SigningKey.kept_in(self._beside / KEY_FILE)
 
     def release(self, name: str) -> ReleaseView:
         """Return a release. Raises NotFound."""

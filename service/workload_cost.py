@@ -14,7 +14,7 @@ from ..workers.reference_data import needed_bytes
 from .settings import Settings
 
 PRODUCT_FLOPS, OTHER_FLOPS = 2e10, 2e8
-"""How many operations a second the float64 reference is taken to compute on one host: in sums, which are mostly products
+"""How many operations a second the float64 reference is taken to compute: in sums, which are mostly products
 of matrices, and in all other stages, which NumPy does one array at a time."""
 
 
