@@ -381,6 +381,11 @@ class ExportOut(ResponseModel):
     same_binary: bool | None = Field(
         default=None, description="Whether it is the very binary that the record measured; null without a record."
     )
+    has_measured: bool = Field(
+        default=False,
+        description="Whether the binary that was measured is among the files: `kernel.cubin`, or `measured.o` beside "
+        "the one that was built, and how it is launched in `measured.json`.",
+    )
 
 
 class ExplanationOut(ResponseModel):

@@ -87,8 +87,8 @@ def fill(url: str, records: int, seed: int) -> int:
     if not database.embedded:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             for table, column in (("workloads", "id"), ("jobs", "number")):  # their numbers were given, not drawn
-                sequence = f"pg_get_serial_sequence('{table}', '{column}')"
-                connection.exec_driver_sql(f"SELECT setval({sequence}, max({column})) FROM {table}")
+                numbers = f"pg_get_serial_sequence('{table}', '{column}')"
+                connection.exec_driver_sql(f"SELECT setval({numbers}, max({column})) FROM {table}")
             connection.exec_driver_sql("VACUUM ANALYZE")
     database.close()
     return count

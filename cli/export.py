@@ -45,7 +45,7 @@ def export(
     except OSError as error:
         raise InvalidParameter(f"cannot write to {folder}: {error.strerror}", field="folder") from error
     if given.as_json:
-        about = exported.model_dump(include={"record_id", "binary_sha256", "same_binary"})
+        about = exported.model_dump(include={"record_id", "binary_sha256", "same_binary", "has_measured"})
         given.print_json({"folder": str(folder), "files": sorted(exported.files), **about})
         return
     for file in sorted(exported.files):
@@ -53,4 +53,6 @@ def export(
     if exported.record_id is not None:
         same = {True: "the same binary as", False: "another binary than", None: "maybe another binary than"}
         told = f"built anew; {same[exported.same_binary]} the one that record {exported.record_id} measured"
+        if exported.has_measured:
+            told += "; that one is here too (measured.json says how it is launched)"
         given.console.print(told, soft_wrap=True)

@@ -119,6 +119,18 @@ class AnswerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtefactRow:
+    """Is a binary that the record ``record_id`` measured. ``sha256`` is the hash of ``code``; ``description`` says how
+    it is launched (``workers.wire``)."""
+
+    sha256: str
+    record_id: int
+    format: str
+    description: Mapping[str, object]
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseRow:
     """Holds a release without its bundle. ``sha256`` is the hash of the bundle's content."""
 

@@ -18,6 +18,7 @@ from . import migrate
 from . import trials as trial_rows
 from .admission import admit_job
 from .analysis_store import AnalysisStore
+from .artefact_store import ArtefactStore
 from .best import find_any, find_exact
 from .catalog import keep_device, load_devices, load_measured, load_workload, sees_workload
 from .commit_listener import CommitListener
@@ -82,6 +83,7 @@ class RecordStore:
         self.database = Database(parse_url(url))
         self.fleet = FleetStore(self.database)
         self.releases = ReleaseStore(self.database)
+        self.artefacts = ArtefactStore(self.database)
         self.analysis = AnalysisStore(self.database)
         self.dashboard = DashboardStore(self.database)
         self.keys = KeyStore(self.database)

@@ -358,6 +358,23 @@ best_records = Table(
     Index(None, "record_id"),
 )
 
+# the binaries of records that were the best of their task; ``code`` is packed, and ``bytes`` its size
+artefacts = Table(
+    "artefacts",
+    metadata,
+    Column("number", NUMBER, primary_key=True),
+    Column("sha256", KEY, nullable=False),
+    Column("record_id", BigInteger, nullable=False),
+    Column("pinned", Boolean, nullable=False, server_default=false()),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("format", String(16), nullable=False),
+    Column("description", JSON, nullable=False),
+    Column("code", LargeBinary, nullable=False),
+    Index(None, "sha256", unique=True),
+    Index(None, "record_id"),
+)
+
 releases = Table(
     "releases",
     metadata,

@@ -16,9 +16,14 @@ from ..te.key import workload_key
 from ..te.text import workload_text
 from ..te.workload import Workload
 from . import wiring
+from .artefacts import Artefacts
 from .compilations import Compilations
 from .roofline import peak_rates, roofline
 from .views import BestView, Explanation, ExportView, Section
+
+MEASURED_FILES = {"cubin": "kernel.cubin", "elf": "measured.o"}
+"""Where in an export the binary lies that was measured, by its format."""
+MEASURED_DESCRIPTION = "measured.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,22 @@ def compilation_input(
     return CompilationInput(workload, first(workload, compiled_for.device.target), compiled_for)
 
 
-def export(compilations: Compilations, given: CompilationInput, name: str, library: bool) -> ExportView:
-    """Return the schedule as files. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
+def export(
+    compilations: Compilations, artefacts: Artefacts, given: CompilationInput, name: str, library: bool
+) -> ExportView:
+    """Return the schedule as files. The binary that was measured is among them where it is kept: a cubin takes the
+    place of the one that was built now; the object of a processor stands beside it, because that one has functions for
+    other programs too. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
     files = compilations.files(given.workload, given.compiled_for.device.target, given.schedule, name, library)
     made = wiring.binary_sha256(files)
     same = None if given.binary_key is None else made == given.binary_key
-    return ExportView(workload_key(given.workload), given.schedule, files, given.record_id, made, same)
+    kept = None if given.binary_key is None else artefacts.store.find(given.binary_key)
+    if kept is not None:
+        place = MEASURED_FILES[kept.format]
+        described = json.dumps({"binary_sha256": kept.sha256, **kept.description}, indent=2) + "\n"
+        files = {**files, place: kept.code, MEASURED_DESCRIPTION: described.encode()}
+    key = workload_key(given.workload)
+    return ExportView(key, given.schedule, files, given.record_id, made, same, kept is not None)
 
 
 def explain(store: RecordStore, compilations: Compilations, given: CompilationInput) -> Explanation:

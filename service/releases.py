@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..core.errors import Conflict, InvalidParameter, NotFound
+from ..db.artefact_store import ArtefactStore
 from ..db.encode import now
 from ..db.release_store import ReleaseStore
 from ..db.rows import AnswerRow, PromotionRow, ReleaseRow
@@ -39,11 +40,17 @@ class Releases:
     """Thread-safe. Every method raises StoreError when the database cannot serve."""
 
     def __init__(
-        self, store: ReleaseStore, sketches: Mapping[str, int], settings: Settings, beside: Path | None
+        self,
+        store: ReleaseStore,
+        artefacts: ArtefactStore,
+        sketches: Mapping[str, int],
+        settings: Settings,
+        beside: Path | None,
     ) -> None:
         """``beside`` is the folder of an embedded database."""
         self._store = store
         self._beside = beside
+        self._artefacts = artefacts
         self._sketches = sketches
         self._settings = settings
         self._opened = lru_cache(maxsize=KEPT_BUNDLES)(self._open)
@@ -80,18 +87,22 @@ class Releases:
                 f"the bundle would have {len(bundle)} bytes; allowed: {MOST_BYTES}. Release fewer conditions at once",
                 field="device_key",
             )
-        return release_view(self._store.add(name, Bundle(bundle).sha256, len(rows), bundle, at))
+        made = self._store.add(name, Bundle(bundle).sha256, len(rows), bundle, at)
+        self._artefacts.pin([row.record_id for row in rows])
+        return release_view(made)
 
     def signing_key(self) -> SigningKey:
         """Return the key pair of this service. Raises InvalidParameter where it has none."""
         named = self._settings.release_key_file
-        if not named and self._beside is None:
+        if named:
+            return SigningKey.kept_in(Path(named))
+        if self._beside is None:
             raise InvalidParameter(
                 "the service has no key to sign releases with: set TILEWRIGHT_RELEASE_KEY_FILE to a file that all "
                 "hosts of the service share",
                 field="release_key_file",
             )
-        return SigningKey.kept_in(Path(named) if named else self._beside / KEY_FILE)
+        return SigningKey.kept_in(self._beside / KEY_FILE)
 
     def release(self, name: str) -> ReleaseView:
         """Return a release. Raises NotFound."""

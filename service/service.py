@@ -15,12 +15,15 @@ from ..core.keys import JSON
 from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
+from ..db.rows import ArtefactRow
 from ..db.store import RecordStore
 from ..te.json import workload_from_json
 from ..te.key import workload_key
 from ..te.workload import Workload
+from ..workers import sandbox
 from . import convert, logs, pagination, targets, wiring
 from .analysis import Analysis
+from .artefacts import Artefacts
 from .callers import present_caller
 from .compilations import Compilations
 from .dashboard import Dashboard
@@ -82,7 +85,9 @@ class Service:
         self._store = store
         sketches = wiring.sketch_versions()
         self._lookups = Lookups(store, sketches, LossEstimates(store, sketches).expected_loss)
-        self.releases = Releases(store.releases, sketches, settings, store.folder)
+        self.artefacts = Artefacts(store.artefacts, settings.artefact_bytes)
+        """The binaries of the fastest records."""
+        self.releases = Releases(store.releases, store.artefacts, sketches, settings, store.folder)
         """The use cases of releases and channels."""
         self._task_workers: TaskWorkerPool | None = None
         self._notifier = CommitNotifier(store, self._look_for_tasks)
@@ -178,7 +183,7 @@ class Service:
     def checked(self, spec: JobSpec) -> JobSpec:
         """Return ``spec`` with its defaults filled in. Raises InvalidParameter, InvalidWorkload or UnsupportedTarget
         where ``submit`` would."""
-        return checked(spec, self._known_devices, one_host=self._store.embedded)
+        return checked(spec, self._known_devices, self.settings, one_host=self._store.embedded)
 
     def _known_devices(self) -> Iterator[DeviceInfo]:
         yield from self._store.devices()
@@ -381,7 +386,12 @@ class Service:
         best known. ``name`` is what its functions for other programs are called. Raises what ``explain`` raises,
         NotFound where no schedule was measured, and InvalidParameter."""
         given = self._compilation_input(workload, schedule, record_id, target, measured=True)
-        return export(self.compilations, given, name, library)
+        return export(self.compilations, self.artefacts, given, name, library)
+
+    def binary(self, record_id: int) -> ArtefactRow:
+        """Return the very binary that a record measured. Raises NotFound where it is not kept."""
+        row = self._store.trial(valid_number(record_id, "record_id"))
+        return self.artefacts.measured_by(record_id, row.record.trial.evidence.binary_key)
 
     def _compilation_input(
         self,
@@ -455,7 +465,8 @@ class Service:
 
     def _warnings(self) -> tuple[str, ...]:
         workers = () if self._task_workers is None else self._task_workers.warnings
-        return (*self.fleet.unserved(), *workers)
+        lacks = tuple(f"this kernel has no {name}: children are restricted less" for name in sandbox.missing())
+        return (*self.fleet.unserved(), *workers, *lacks)
 
     def _alive(self) -> bool:
         """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""

@@ -86,6 +86,21 @@ class Settings(BaseSettings):
     oidc_admins: tuple[str, ...] = Field(
         default=(), description="subjects (sub) of the people who administer this service; others may read and submit"
     )
+    workload_points: Annotated[int, Field(ge=1)] = Field(
+        default=1 << 46, description="how often the bodies of a workload may be evaluated"
+    )
+    workload_reference_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=3600.0, description="how long its float64 reference may take, as it is estimated"
+    )
+    workload_bytes: Annotated[int, Field(ge=1)] = Field(
+        default=512 << 30, description="how much memory its inputs and its reference may take on the host"
+    )
+    workload_nodes: Annotated[int, Field(ge=1)] = Field(
+        default=20_000, description="how many nodes its expressions may have together"
+    )
+    artefact_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=4 << 30, description="how much room the binaries of the fastest records may take in the database"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
     run_jobs: bool = Field(default=True, description="whether this process runs jobs, or only keeps and answers")

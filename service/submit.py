@@ -13,8 +13,10 @@ from ..te.check import check
 from ..te.workload import Workload
 from . import wiring
 from .callers import tenant_for
+from .settings import Settings
 from .targets import default_cache, kind_of
 from .views import JobSpec, JobView, TaskSpec
+from .workload_cost import check_cost
 
 MOST_TRIALS = 1_000_000
 MAX_TASKS = 256
@@ -28,7 +30,7 @@ KEY = re.compile(r"[\x21-\x7e]{1,64}")
 """An idempotency key has 1 to 64 visible ASCII characters."""
 
 
-def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_host: bool) -> JobSpec:
+def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], settings: Settings, *, one_host: bool) -> JobSpec:
     """Return ``spec`` with its defaults filled in; ``known`` and ``one_host`` are those of ``targets.kind_of``. Raises
     InvalidParameter, InvalidWorkload, UnsupportedTarget or Forbidden, with the field, when it cannot be run here."""
     if not 1 <= len(spec.tasks) <= MAX_TASKS:
@@ -55,8 +57,8 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], *, one_hos
             f"a deadline in {spec.deadline_seconds:g} seconds; allowed: over 0, at most {MOST_DEADLINE_SECONDS:g}",
             field="deadline_seconds",
         )
-    for task in spec.tasks:
-        check(task.workload)
+    for number, task in enumerate(spec.tasks):
+        check_cost(check(task.workload), settings, f"/tasks/{number}")
     return replace(spec, cache=cache, tenant=tenant)
 
 

@@ -1,5 +1,6 @@
 """Searches one task at a time, from wherever it stands in the database to its end, under leases."""
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ from ..core.fleet import AttemptEnd, TaskClaim, Unit, Wanted
 from ..core.record import Identity, MeasuredOn
 from ..core.streams import stream
 from ..core.target import DeviceInfo
-from ..core.trial import Trial
+from ..core.trial import Timed, Trial
 from ..cost_model.dataset import Experience
 from ..cost_model.similarity import Situation
 from ..db.rows import JobRow, NewTrial, StoredTrial, TaskRow, TrialRow
@@ -27,6 +28,7 @@ from ..te.json import workload_from_json
 from ..te.workload import Workload
 from ..workers.peaks_cache import best_peaks
 from . import wiring
+from .artefacts import Artefacts
 from .history import experiences, related_groups
 from .kept_models import kept_model
 from .lease_keeper import LeaseKeeper
@@ -87,6 +89,7 @@ class TaskRunner:
         self._executor_for = executor_for
         self._on_commit = on_commit
         self._on_trial = on_trial
+        self._artefacts = Artefacts(store.artefacts, settings.artefact_bytes)
         self._measured: tuple[tuple[str, str, str], wiring.JobExecutor, DeviceInfo] | None = None
 
     def measure_device(self, claim: TaskClaim) -> tuple[wiring.JobExecutor, DeviceInfo]:
@@ -207,6 +210,7 @@ class TaskRunner:
             outcomes = {comparable[position].sequence: outcome for position, outcome in changed.items()}
             self._store.records.add_remeasurement(claim.job_id, claim.task, outcomes, lease=claim.lease)
             self._on_commit()
+            self._keep_best(prepared)
         return time.monotonic() - began
 
     def _record(
@@ -215,6 +219,8 @@ class TaskRunner:
         """Record each trial before the next one begins."""
         claim = prepared.claim
         started = time.monotonic() - elapsed_seconds
+        timed = [row.record.trial.outcome for row in prepared.done if isinstance(row.record.trial.outcome, Timed)]
+        best = min((outcome.rank_seconds for outcome in timed), default=math.inf)
         with closing(steps):
             while True:
                 try:
@@ -237,8 +243,30 @@ class TaskRunner:
                 recorded = self._add_trial(claim, new)
                 if recorded is not None:
                     self._keeper.learn(recorded.wanted)
+                    best = self._kept_if_best(prepared, recorded.record_id, step.trial, best)
                 self._on_trial(step.trial)
                 self._on_commit()
+
+    def _kept_if_best(self, prepared: PreparedTask, record_id: int, trial: Trial, best: float) -> float:
+        """Keep the binary of a trial that is faster than those before; return the best seconds by now."""
+        if not isinstance(trial.outcome, Timed) or trial.outcome.rank_seconds >= best:
+            return best
+        self._keep(prepared, record_id, trial)
+        return trial.outcome.rank_seconds
+
+    def _keep_best(self, prepared: PreparedTask) -> None:
+        """Keep the binary of the trial that a re-measurement found to be the best."""
+        claim = prepared.claim
+        for row in self._store.records.trials_by_seconds(claim.job_id, claim.task, limit=1):
+            self._keep(prepared, row.record.id, row.record.trial)
+
+    def _keep(self, prepared: PreparedTask, record_id: int, trial: Trial) -> None:
+        binary = prepared.executor.binary(trial.schedule)
+        if binary is not None:
+            try:
+                self._artefacts.keep(record_id, binary, trial.evidence.binary_key)
+            except StoreError:  # the record is what counts, and can be built anew
+                log.warning("a binary was not kept", record=record_id)
 
     def _add_trial(self, claim: TaskClaim, new: NewTrial) -> StoredTrial | None:
         """Store a trial, trying again while the database is away and the lease lasts. None: an earlier attempt was

@@ -21,18 +21,20 @@ from typing import Any, cast
 
 from ..core.errors import StoreError
 from ..core.trial import Trial
+from ..db.artefact_store import ArtefactStore
 from ..db.fleet_store import FleetStore
 from ..db.store import RecordStore
 
 METHODS = {
     "records": frozenset(
         "add_remeasurement add_trial begin_task devices history history_groups job keep_model measured newest_model "
-        "newest_record note_task set_device trials workload".split()
+        "newest_record note_task set_device trials trials_by_seconds workload".split()
     ),
     "fleet": frozenset(
         "adopt_known claim_task end_attempt finish_task has_ready lease_unit release renew set_unit_state "
         "wanted".split()
     ),
+    "artefacts": frozenset({"keep"}),
 }
 """The methods that a worker may call."""
 NOTE, ALIVE = "note", "alive"
@@ -42,10 +44,16 @@ ALIVE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class TaskStore:
-    """``records`` and ``fleet`` may be proxies, which have the METHODS alone."""
+    """All three may be proxies, which have the METHODS alone."""
 
     records: RecordStore
     fleet: FleetStore
+    artefacts: ArtefactStore
+
+    @classmethod
+    def of(cls, store: RecordStore) -> "TaskStore":
+        """Return the parts of a store of this process's own."""
+        return cls(store, store.fleet, store.artefacts)
 
 
 def serve_worker(
@@ -56,7 +64,7 @@ def serve_worker(
 ) -> None:
     """Answer a worker until its end of the pipe is closed. ``noted`` is called when it committed something, with the
     trial if it was one, and ``heard`` with each message."""
-    targets = {"records": store, "fleet": store.fleet}
+    targets = {"records": store, "fleet": store.fleet, "artefacts": store.artefacts}
     try:
         while True:
             name, method, arguments, keywords = connection.recv()
@@ -110,7 +118,11 @@ class ServerPipe:
 
     def store(self) -> TaskStore:
         """The server's store."""
-        return TaskStore(cast(RecordStore, _Proxy(self, "records")), cast(FleetStore, _Proxy(self, "fleet")))
+        return TaskStore(
+            cast(RecordStore, _Proxy(self, "records")),
+            cast(FleetStore, _Proxy(self, "fleet")),
+            cast(ArtefactStore, _Proxy(self, "artefacts")),
+        )
 
 
 class _Proxy:

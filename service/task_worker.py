@@ -267,7 +267,7 @@ def main(descriptor: int, parent: int) -> None:
             _work(setup, pipe.store(), pipe)
         else:
             with RecordStore(setup.settings.database_url) as store:
-                _work(setup, TaskStore(store, store.fleet), pipe)
+                _work(setup, TaskStore.of(store), pipe)
 
 
 def _work(setup: WorkerSetup, store: TaskStore, pipe: ServerPipe) -> None:

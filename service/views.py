@@ -330,9 +330,10 @@ class FunctionView:
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """Holds a schedule as files. ``files`` maps names to contents. The binary in them was built for this answer;
-    ``binary_sha256`` is its hash, and ``same_binary`` says whether it is the very one that the record ``record_id``
-    measured. It is None where the schedule was given, and is of no record."""
+    """Holds a schedule as files. ``files`` maps names to contents. Their binary was built anew; ``binary_sha256`` is
+    its hash, and ``same_binary`` says whether it is the very one that the record ``record_id`` measured. It is None
+    where the schedule was given, and is of no record. ``has_measured`` says whether the one that was measured is among
+    the files too (``service.explain.MEASURED_FILES``)."""
 
     workload_key: str
     schedule: Schedule
@@ -340,6 +341,7 @@ class ExportView:
     record_id: int | None
     binary_sha256: str
     same_binary: bool | None
+    has_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

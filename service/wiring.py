@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Protocol
 
+from ..codegen.backend import CompiledKernel
 from ..codegen.export import DESCRIPTION_FILE
 from ..codegen.lowering import sketch_of
 from ..core.budget import Budget, StopReason
@@ -82,6 +83,8 @@ class JobExecutor(Protocol):
     def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]: ...
 
     def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
+
+    def binary(self, schedule: Schedule) -> CompiledKernel | None: ...
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None: ...
 

@@ -207,6 +207,11 @@ class Executor:
         samples = self._result(self._runner.submit(lambda r: r.remeasure(data, [found[n] for n in order])))
         return [samples[order.index(first[_identity(found[n])])] if n in found else () for n in range(len(schedules))]
 
+    def binary(self, schedule: Schedule) -> CompiledKernel | None:
+        """The binary of one of the fastest candidates of the workload that was measured last; None for others."""
+        kept = self._known.binaries.get(schedule.key)
+        return None if kept is None else kept[1]
+
     @property
     def measured_on(self) -> MeasuredOn:
         """The device, the toolchain and the profile of all trials. Raises WorkerLost."""

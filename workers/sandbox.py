@@ -27,7 +27,7 @@ FILE_BYTES = 64 << 20
 FOLDER_BYTES = 512 << 20
 """How much its files may have together. Its parent looks at that while it waits."""
 OPEN_FILES = 256
-NICENESS = 10
+NICENESS = 5
 """Builds give way to whatever answers requests."""
 _CAPABILITIES, _CAPABILITY_VERSION_3, _DROP_FROM_BOUNDING_SET = 64, 0x20080522, 24
 _SYSTEM = (

@@ -62,3 +62,22 @@ def export(
 ) -> Response:
     """Export a trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
     return export_answer(export_record(service, record_id, name, library))
+
+
+@router.get(
+    "/trials/{record_id}/binary",
+    operation_id="getTrialBinary",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "A cubin, or an object for a processor. Its SHA-256 is ETag and the record's `binary_key`.",
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        **FINDS,
+    },
+)
+def binary(record_id: RecordId, service: ServiceDependency) -> Response:
+    """Answer with the very binary that a trial measured. Those of the fastest trials are kept."""
+    found = service.binary(record_id)
+    headers = {"ETag": f'"{found.sha256}"', "Cache-Control": "private, no-cache"}
+    return Response(found.code, 200, headers, "application/octet-stream")

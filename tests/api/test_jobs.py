@@ -160,3 +160,14 @@ def test_what_is_wrong_is_named(http: httpx2.Client, body: Any, field: str) -> N
 def test_what_is_not_there_is_404(http: httpx2.Client, path: str) -> None:
     missing = http.get(path)
     assert (missing.status_code, missing.json()["code"]) == (404, "NOT_FOUND")
+
+
+def test_a_workload_that_nobody_can_measure_is_refused_with_the_numbers(http: httpx2.Client) -> None:
+    small = {"operator": "matmul", "parameters": {"m": 8, "n": 8, "k": 8}}
+    huge = {"operator": "matmul", "parameters": {"m": 50_000, "n": 50_000, "k": 50_000}}
+    for path in ("/v1/jobs", "/v1/jobs/estimate"):
+        refused = http.post(path, json={"tasks": [small, huge]})
+        problem = refused.json()
+        assert (refused.status_code, problem["code"]) == (422, "WORKLOAD_TOO_COSTLY"), problem
+        assert problem["field"] == "/tasks/1" and "points 125,000,000,000,000; allowed: 70," in problem["detail"]
+        assert "a float64 reference of about 12,500 s; allowed: 3,600" in problem["detail"]

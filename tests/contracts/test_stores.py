@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial
 from tilewright.db import migrate
 from tilewright.db.best import _EXACT_MANY, _EXACT_ONE, fill_best
 from tilewright.db.engine import Database, parse_url
-from tilewright.db.rows import AnswerRow, NewJob, NewTask, NewTrial
+from tilewright.db.rows import AnswerRow, ArtefactRow, NewJob, NewTask, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.tests.db.fleets import move_job
 from tilewright.tests.db.postgres import PostgresServer, server
@@ -442,3 +443,24 @@ def test_look_ups_from_ever_new_threads_do_not_use_up_the_connections(store: Rec
         thread.start()
         thread.join()
     assert answers == [[]] * 150
+
+
+def test_binaries_are_kept_while_their_records_are_the_best_or_released(store: RecordStore) -> None:
+    draws = stream(0, "binaries")
+
+    def artefact(record_id: int) -> ArtefactRow:
+        code = draws.bytes(10_000)
+        return ArtefactRow(sha256(code).hexdigest(), record_id, "elf", {"entry": "kernel"}, code)
+
+    store.create_job(new_job("j"))
+    best = store.add_trial(trial(0, 1e-6)).record_id
+    made = [artefact(record_id) for record_id in (best, 10_001, 10_002, 10_003, 10_004)]
+    room = 35_000  # they cannot be packed
+    assert not store.artefacts.keep(made[0], most_bytes=9_000) and store.artefacts.find(made[0].sha256) is None
+    for one in made[:2]:
+        assert store.artefacts.keep(one, most_bytes=room) and store.artefacts.keep(one, most_bytes=room)
+    store.artefacts.pin([10_001])
+    for one in made[2:]:
+        assert store.artefacts.keep(one, most_bytes=room)
+    kept = [store.artefacts.find(one.sha256) for one in made]
+    assert kept == [made[0], made[1], None, None, made[4]]  # the best, the released, and the newest

@@ -56,6 +56,9 @@ class SimulatedExecutor:
     def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> list[tuple[float, ...]]:
         return [(_seconds(workload, schedule),) * 5 for schedule in schedules]
 
+    def binary(self, schedule: Schedule) -> None:
+        """Nothing is compiled here."""
+
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
         return None
 
@@ -104,7 +107,7 @@ def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.
         setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
         told, pipe = multiprocessing.Pipe()
         threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
-        worker = SimulatedTaskWorker(setup, TaskStore(store, store.fleet), ServerPipe(pipe))
+        worker = SimulatedTaskWorker(setup, TaskStore.of(store), ServerPipe(pipe))
         worker.trial_seconds = trial_seconds
         worker.run()
 

@@ -1,8 +1,10 @@
 """Jobs on this machine's own processor: they run, stop, go on, fail and teach."""
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -226,6 +228,12 @@ def test_a_schedule_is_explained_down_to_its_instructions(service: Service) -> N
     assert service.explain(unknown).seconds is None
     with pytest.raises(InvalidParameter):
         service.explain()
+    kept = service.binary(best.record_id)  # the very one that was measured, by its hash in the record
+    assert kept.sha256 == service.trial(best.record_id).evidence.binary_key == sha256(kept.code).hexdigest()
+    assert kept.code.startswith(b"\x7fELF") and kept.format == "elf"
+    exported = service.export(record_id=best.record_id)
+    assert exported.has_measured and exported.files["measured.o"] == kept.code and exported.same_binary
+    assert json.loads(exported.files["measured.json"])["binary_sha256"] == kept.sha256
 
 
 def test_a_miss_names_the_nearest_that_is_known(service: Service) -> None:

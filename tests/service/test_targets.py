@@ -7,6 +7,7 @@ import pytest
 from tilewright.core.errors import InvalidParameter, UnsupportedTarget
 from tilewright.core.target import DeviceInfo, Target
 from tilewright.runtime.devices import host_target, open_device
+from tilewright.service.settings import Settings
 from tilewright.service.submit import checked
 from tilewright.service.targets import TARGETS, DeviceSelector, compiled_for, default_cache, measured_on, parse_device
 from tilewright.service.views import JobSpec, TaskSpec
@@ -27,7 +28,7 @@ H200 = DeviceInfo("NVIDIA H200", Target("cuda", "sm_90a", threads=132))
 
 
 def checked_spec(*, one_host: bool = True, **options: Any) -> JobSpec:
-    return checked(JobSpec((TASK,), **options), lambda: [H200], one_host=one_host)
+    return checked(JobSpec((TASK,), **options), lambda: [H200], Settings(), one_host=one_host)
 
 
 def test_the_profile_of_a_job_is_what_is_usual_on_its_device() -> None:
