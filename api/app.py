@@ -50,7 +50,12 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     for router in ROUTES.values():
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    app.add_middleware(RequestGuard, allowed_hosts=allowed_hosts(settings), access=app.state.access)
+    app.add_middleware(
+        RequestGuard,
+        allowed_hosts=allowed_hosts(settings),
+        access=app.state.access,
+        answered=service.metrics_registry.answered,
+    )
 
     @lru_cache(maxsize=1)
     def document() -> dict[str, Any]:

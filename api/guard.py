@@ -3,7 +3,8 @@ headers."""
 
 import re
 import secrets
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from urllib.parse import quote, urlsplit
 
 import structlog
@@ -49,14 +50,20 @@ class RequestGuard:
 
     ``allowed_hosts`` are the names that a Host header may carry; None allows any. On a loopback address the list keeps
     a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1 (DNS rebinding).
-    ``access`` is the token that requests must show; None: they need none.
+    ``access`` is the token that requests must show; None: they need none. ``answered`` is told of each answer: method,
+    route, status, and the seconds until it began.
     """
 
     def __init__(
-        self, app: ASGIApp, allowed_hosts: Collection[str] | None = None, access: AccessToken | None = None
+        self,
+        app: ASGIApp,
+        allowed_hosts: Collection[str] | None = None,
+        access: AccessToken | None = None,
+        answered: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
         self.app = app
         self.access = access
+        self.answered = answered
         self.allowed_hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,6 +74,9 @@ class RequestGuard:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # every line that this request logs has it
+        began = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -76,12 +86,13 @@ class RequestGuard:
                 if not any(name == b"cache-control" for name, _ in answer):
                     static = scope["path"].startswith("/static/")
                     answer.append((b"cache-control", b"no-cache" if static else b"no-store"))
+                route = getattr(scope.get("route"), "path", "other")
+                self.answered(scope["method"], route, message["status"], time.perf_counter() - began)
                 _log.debug(
                     "request",
                     method=scope["method"],
                     path=scope["path"],
                     status=message["status"],
-                    request_id=request_id,
                 )
             await send(message)
 

@@ -31,6 +31,7 @@ from .lease_keeper import LeaseKeeper
 from .roofline import roofline
 from .settings import Settings
 from .task_store import TaskStore
+from .tracing import span_of_job, span_of_trial
 from .views import JobState
 
 log = structlog.get_logger()
@@ -159,6 +160,9 @@ class TaskRunner:
             before_remeasurement()
         trials = [row.record.trial for row in self._trials(job.id, claim.task)]
         timing_seconds = sum(trial.clocks.time for trial in trials) + self._remeasure(prepared, trials)
+        span_of_job(
+            "task", job.id, time.monotonic() - began, {"tilewright.task": claim.task, "tilewright.end": str(reason)}
+        )
         facts = {"wall_seconds": elapsed + time.monotonic() - began, "timing_seconds": timing_seconds}
         ended = self._store.fleet.finish_task(claim.lease, reason.value, facts)
         self._on_commit()
@@ -238,6 +242,7 @@ class TaskRunner:
                 recorded = self._add_trial(claim, new)
                 if recorded is not None:
                     self._keeper.learn(recorded.wanted)
+                span_of_trial(claim.job_id, claim.task, step.sequence, step.trial)
                 self._on_trial(step.trial)
                 self._on_commit()
 
