@@ -169,8 +169,8 @@ class Service:
             row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
         if created:
             log.info("job submitted", job=row.id, tasks=len(row.tasks))
-            about = {"tilewright.tasks": len(row.tasks), "tilewright.target": row.target}
-            span_of_job("submit", row.id, time.monotonic() - began, about)
+            told = {"tilewright.tasks": len(row.tasks), "tilewright.target": row.target}
+            span_of_job("submit", row.id, time.monotonic() - began, told)
         self._changed()
         return self.fleet.shown([row])[0], created
 

@@ -26,7 +26,7 @@ def job_context(job_id: str) -> Context:
     return trace.set_span_in_context(NonRecordingSpan(root), Context())
 
 
-def span_of_job(name: str, job_id: str, seconds: float, attributes: Mapping[str, str | int | float]) -> None:
+def span_of_job(name: str, job_id: str, seconds: float, attributes: Mapping[str, str | float]) -> None:
     """Tell of something that a job did, which has taken so many seconds until now."""
     ended = time.time_ns()
     tracer = trace.get_tracer("tilewright")
@@ -44,7 +44,7 @@ def span_of_trial(job_id: str, task: int, sequence: int, trial: Trial) -> None:
     outcome, clocks = trial.outcome, trial.clocks
     how = outcome.reason.value if isinstance(outcome, Failed) else "timed"
     seconds = {name: getattr(clocks, name) for name in ("search", "compile", "check", "time", "overhead")}
-    about: dict[str, str | int | float] = {"tilewright.task": task, "tilewright.trial": sequence}
+    about: dict[str, str | float] = {"tilewright.task": task, "tilewright.trial": sequence}
     about |= {"tilewright.outcome": how, "tilewright.sketch": trial.schedule.sketch}
     about |= {f"tilewright.{name}_seconds": value for name, value in seconds.items()}
     span_of_job("trial", job_id, sum(seconds.values()), about)

@@ -1,6 +1,10 @@
 """Spans of a job are in one trace, whichever processes they come from."""
 
+import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import _Links
+from opentelemetry.util.types import Attributes
 
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
@@ -13,14 +17,24 @@ class Spans(trace.NoOpTracer):
     def __init__(self) -> None:
         self.begun: list[tuple[str, int, dict[str, object]]] = []
 
-    def start_span(self, name, context=None, kind=None, attributes=None, links=None, start_time=None, **more):  # type: ignore[no-untyped-def]
+    def start_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: trace.SpanKind = trace.SpanKind.INTERNAL,
+        attributes: Attributes = None,
+        links: _Links = None,
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
+    ) -> trace.Span:
         parent = trace.get_current_span(context).get_span_context()
-        assert parent.is_valid and parent.is_remote and start_time > 0
-        self.begun.append((name, parent.trace_id, dict(attributes)))
+        assert parent.is_valid and parent.is_remote and start_time
+        self.begun.append((name, parent.trace_id, dict(attributes or {})))
         return trace.INVALID_SPAN
 
 
-def test_all_spans_of_a_job_have_its_trace(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_all_spans_of_a_job_have_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     spans = Spans()
     monkeypatch.setattr(trace, "get_tracer", lambda name: spans)
     schedule = Schedule.of("loops", 1, {})
