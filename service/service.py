@@ -169,7 +169,7 @@ class Service:
             row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
         if created:
             log.info("job submitted", job=row.id, tasks=len(row.tasks))
-            told = {"tilewright.tasks": len(row.tasks), "tilewright.target": row.target}
+            told: dict[str, str | float] = {"tilewright.tasks": len(row.tasks), "tilewright.target": row.target}
             span_of_job("submit", row.id, time.monotonic() - began, told)
         self._changed()
         return self.fleet.shown([row])[0], created
