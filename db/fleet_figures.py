@@ -32,11 +32,11 @@ def load_figures(connection: Connection) -> FleetFigures:
         attempts={how: count for how, count in connection.execute(ends)},
         losses=int(connection.execute(losses).scalar_one()),
         busy=_busy(connection, now),
-        silent_seconds=_silent(connection, now),
+        silent_seconds=silent_seconds(connection, now),
     )
 
 
-def _silent(connection: Connection, now: float) -> float:
+def silent_seconds(connection: Connection, now: float) -> float:
     """Return for how long the task that is silent longest, of those that run, has recorded no trial."""
     newest = select(trials.c.created_at).where(trials.c.job == tasks.c.job, trials.c.task == tasks.c.position)
     newest_at = newest.order_by(trials.c.sequence.desc()).limit(1).scalar_subquery()

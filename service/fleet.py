@@ -118,7 +118,7 @@ class Fleet:
     def silent(self) -> tuple[str, ...]:
         """Say that a task runs and makes no progress. Its worker is alive: otherwise its lease would have ended."""
         with suppress(StoreError):
-            seconds = self._store.figures().silent_seconds
+            seconds = self._store.silent_seconds()
             if seconds > SILENT_SECONDS:
                 return (f"a task that runs has recorded no trial for {seconds / 60:.0f} minutes",)
         return ()
