@@ -60,6 +60,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
         allowed_hosts=allowed_hosts(settings),
         requests_per_second=settings.key_requests_per_second,
         shares_records=settings.share_records,
+        answered=service.metrics_registry.answered,
     )
 
     @lru_cache(maxsize=1)

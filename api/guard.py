@@ -6,7 +6,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import quote, urlsplit
 
 import structlog
@@ -66,7 +66,7 @@ class RequestGuard:
     a foreign web page from reaching the service by a name of its own that resolves to 127.0.0.1 (DNS rebinding).
     ``access`` finds out who sends a request, and ``requests_per_second`` is the limit of keys without one of their own.
     With ``shares_records`` callers see records of all tenants. A body of which nothing arrives for ``pause_seconds`` is
-    refused.
+    refused. ``answered`` is told of each answer: method, route, status, and the seconds until it began.
     """
 
     def __init__(
@@ -77,12 +77,14 @@ class RequestGuard:
         requests_per_second: float | None = None,
         shares_records: bool = False,
         pause_seconds: float = MAX_BODY_PAUSE_SECONDS,
+        answered: Callable[[str, str, int, float], None] = lambda *_: None,
     ) -> None:
         self.app = app
         self.access = access
         self.limits = RateLimits(requests_per_second, MAX_REQUESTS_OF_A_USER)
         self.shares_records = shares_records
         self.pause_seconds = pause_seconds
+        self.answered = answered
         self.allowed_hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,6 +95,9 @@ class RequestGuard:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)  # every line that this request logs has it
+        began = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -102,12 +107,13 @@ class RequestGuard:
                 if not any(name == b"cache-control" for name, _ in answer):
                     static = scope["path"].startswith("/static/")
                     answer.append((b"cache-control", b"no-cache" if static else b"no-store"))
+                route = getattr(scope.get("route"), "path", "other")
+                self.answered(scope["method"], route, message["status"], time.perf_counter() - began)
                 _log.debug(
                     "request",
                     method=scope["method"],
                     path=scope["path"],
                     status=message["status"],
-                    request_id=request_id,
                 )
             await send(message)
 

@@ -156,7 +156,7 @@ def _record(
 def _server_cpu(postgres: PostgresServer) -> float:
     """The processor time of the server's processes."""
     times = [process.cpu_times() for process in postgres.processes()]
-    return sum(used.user + used.system for used in times)
+    return float(sum(used.user + used.system for used in times))
 
 
 def _ray(options: Options) -> Mapping[str, object]:

@@ -22,6 +22,8 @@ from .engine import Database
 CHANNEL, TASKS = "tilewright_commits", "tasks"
 PAUSE_SECONDS = 0.05
 RETRY_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+"""A thread that waits for a database which does not answer is left behind after so long."""
 
 
 class CommitListener:
@@ -54,9 +56,10 @@ class CommitListener:
         """Stop listening."""
         self._closing.set()
         self._wake()
-        self._thread.join()
-        self._woken.close()
-        self._waker.close()
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._woken.close()
+            self._waker.close()
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # it is full of wake-ups then

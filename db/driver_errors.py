@@ -31,6 +31,7 @@ POSTGRES = {
     "42501": "this user lacks the permission",
     "25006": "it is read-only",
     "53300": "it has too many connections",
+    "55P03": "others use a table all the time: try again",
     "57014": "it took too long, and was given up",
     "57P": "it is shutting down or starting up",
 }

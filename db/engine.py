@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from ..core.errors import InvalidParameter, StoreError
 from .driver_errors import translated
@@ -131,6 +131,12 @@ class Database:
             return
         with self._write_lock:
             yield
+
+    def connections(self) -> tuple[int, int]:
+        """Return how many connections of the pool are (in use, idle)."""
+        pool = self.engine.pool
+        assert isinstance(pool, QueuePool)
+        return pool.checkedout(), pool.checkedin()
 
     def close(self) -> None:
         """Close every connection and give the lock up."""

@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import datetime
 
 from sqlalchemy import Connection, func, or_, select
 
 from .clock import clock, database_now
 from .rows import FleetFigures
-from .tables import attempts, leases, tasks
+from .tables import IS_LEASED, attempts, leases, tasks, trials
 
 BUSY_WINDOW_SECONDS = 600.0
 """The busy share of a unit is that of so many seconds before now."""
@@ -31,7 +32,21 @@ def load_figures(connection: Connection) -> FleetFigures:
         attempts={how: count for how, count in connection.execute(ends)},
         losses=int(connection.execute(losses).scalar_one()),
         busy=_busy(connection, now),
+        silent_seconds=silent_seconds(connection, now),
     )
+
+
+def silent_seconds(connection: Connection, now: float) -> float:
+    """Return for how long the task that is silent longest, of those that run, has recorded no trial."""
+    newest = select(trials.c.created_at).where(trials.c.job == tasks.c.job, trials.c.task == tasks.c.position)
+    newest_at = newest.order_by(trials.c.sequence.desc()).limit(1).scalar_subquery()
+    of_task = (attempts.c.job == tasks.c.job) & (attempts.c.task == tasks.c.position)
+    query = select(attempts.c.began_at, newest_at).join(tasks, of_task).where(attempts.c.ended_at.is_(None))
+    last = [
+        max(began, 0.0 if at is None else datetime.fromisoformat(at).timestamp())
+        for began, at in connection.execute(query.where(IS_LEASED))
+    ]
+    return max(0.0, now - min(last)) if last else 0.0
 
 
 def load_waiting(connection: Connection) -> dict[tuple[str, str], int]:

@@ -21,7 +21,7 @@ from . import units as unit_rows
 from .adoption import adopt, exact_records
 from .clock import clock, database_now
 from .engine import Database
-from .fleet_figures import load_figures, load_task_seconds, load_waiting
+from .fleet_figures import load_figures, load_task_seconds, load_waiting, silent_seconds
 from .queue import load_queue
 from .rows import AttemptRow, FleetFigures, JobRow, QueueRow, TenantRow, UnitRow
 from .tables import jobs
@@ -261,6 +261,11 @@ class FleetStore:
         """Return how long a task for each target took lately, on average, where that is known."""
         with self._database.reading() as connection:
             return load_task_seconds(connection)
+
+    def silent_seconds(self) -> float:
+        """Return for how long the task that is silent longest, of those that run, has recorded no trial."""
+        with self._database.reading() as connection:
+            return silent_seconds(connection, database_now(connection))
 
     def figures(self) -> FleetFigures:
         """Return counts of tasks, leases and attempts, and how busy the units are."""

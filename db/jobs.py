@@ -250,28 +250,17 @@ def count_by_state(connection: Connection) -> dict[str, int]:
 def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow, ...]:
     numbers = [row["number"] for row in rows]
     query = (
-        select(
-            tasks,
-            workloads.c.key.label("workload_key"),
-            workloads.c.expression,
-            workloads.c.flops,
-            workloads.c.minimum_bytes,
-        )
+        select(tasks.c.job, tasks.c.best_trial, tasks.c.state, *_TASK_COLUMNS)
         .join(workloads, workloads.c.id == tasks.c.workload)
         .where(tasks.c.job.in_(numbers))
         .order_by(tasks.c.job, tasks.c.position)
     )
-    task_rows = connection.execute(query).mappings().all() if numbers else []
-    best = load_best_rows(connection, [row["best_trial"] for row in task_rows if row["best_trial"] is not None])
+    task_rows = connection.execute(query).all() if numbers else []
+    best = load_best_rows(connection, [row.best_trial for row in task_rows if row.best_trial is not None])
     by_job: dict[int, list[TaskRow]] = {number: [] for number in numbers}
-    for row in task_rows:
-        by_job[row["job"]].append(
-            TaskRow(
-                best=None if row["best_trial"] is None else best[row["best_trial"]],
-                state=TaskState(row["state"]),
-                **{name: row[name] for name in _TASK_NAMES},
-            )
-        )
+    for number, best_trial, state, *values in task_rows:  # thousands, where jobs have many tasks
+        task = TaskRow(best=best.get(best_trial), state=TaskState(state), **dict(zip(_TASK_NAMES, values, strict=True)))
+        by_job[number].append(task)
     return tuple(
         JobRow(
             budget=Budget(row["budget_trials"], row["budget_seconds"], row["budget_stall"], row["budget_runs"]),
@@ -286,6 +275,10 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
 
 _JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "policy", "tags", "tasks"))
 _TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name not in ("best", "state"))
+_TASK_COLUMNS = tuple(
+    workloads.c.key if name == "workload_key" else (tasks if name in tasks.c else workloads).c[name]
+    for name in _TASK_NAMES
+)
 
 
 def add_event(connection: Connection, number: int, kind: str, data: Mapping[str, object]) -> None:

@@ -12,6 +12,7 @@ transaction on PostgreSQL. An upgrade that was killed goes on where it was, when
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -28,8 +29,8 @@ from .driver_errors import display_name, driven
 from .engine import Database
 from .tables import compatible_programs, metadata
 
-LOCK_SECONDS = 30
-"""A migration waits so long for a table that others use. Whoever comes after it waits as long."""
+LOCK_SECONDS = 5
+"""A migration waits so long for a table that others use, and whoever comes after it waits as long. Then it gives up."""
 RETRY_SECONDS = 0.2
 ADVISORY_LOCK = 0x7465_6C69
 """One upgrade at a time holds this lock of PostgreSQL."""
@@ -40,7 +41,7 @@ WHERE NOT indisvalid AND relnamespace = CAST(current_schema() AS regnamespace)""
 
 def head() -> str:
     """Return the newest migration that this program knows."""
-    found = ScriptDirectory.from_config(_config()).get_current_head()
+    found = _scripts().get_current_head()
     if found is None:
         raise StoreError("the program is installed without its migrations")
     return found
@@ -75,19 +76,23 @@ def upgrade(database: Database, to: str = "head") -> tuple[str | None, str]:
                 return before, str(before)
         _refuse_newer(database, before)
         missing = _missing(before, to)
+        # what only adds leaves the table of best records as it is, and writers keep it up meanwhile
+        fill = to == "head" and not all(getattr(script.module, "lives_with_before", False) for script in missing)
         # an embedded database has one process, and an empty one none that waits
         steps = [[script] for script in missing] if lone is not None and before is not None else [missing]
         for step in filter(None, steps):
             if lone is not None and before is not None:
                 _run_online(lone, step[0])
             with database.writing(unlimited=True) as connection:
-                _run(connection, step[-1].revision, wait=lone is not None)
+                _run(connection, step[-1].revision, briefly=lone is not None)
+                if fill and step is steps[-1]:
+                    fill_best(connection)
     return before, head() if to == "head" else to
 
 
 def _missing(before: str | None, to: str) -> list[Script]:
     """Return the migrations to run, the first of them first."""
-    scripts = ScriptDirectory.from_config(_config())
+    scripts = _scripts()
     last = head() if to == "head" else to
     return [script for script in scripts.iterate_revisions(last, before or "base")][::-1] if last != before else []
 
@@ -115,15 +120,14 @@ def _run_online(lone: Any, script: Script) -> None:
         lone.execute(statement)
 
 
-def _run(connection: Connection, to: str, *, wait: bool) -> None:
-    if wait:
+def _run(connection: Connection, to: str, *, briefly: bool) -> None:
+    if briefly:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
     config = _config()
     config.attributes["connection"] = connection
     config.attributes["metadata"] = metadata
     command.upgrade(config, to)
     if to == head():
-        fill_best(connection)
         connection.execute(delete(compatible_programs))
         connection.execute(insert(compatible_programs), [{"migration": name} for name in _compatible()])
 
@@ -131,7 +135,7 @@ def _run(connection: Connection, to: str, *, wait: bool) -> None:
 def _compatible() -> list[str]:
     """Return the newest migrations of programs that live with a database at ``head()``."""
     found = [head()]
-    for script in ScriptDirectory.from_config(_config()).walk_revisions():
+    for script in _scripts().walk_revisions():
         if not getattr(script.module, "lives_with_before", False):
             break
         found.append(str(script.down_revision))
@@ -147,12 +151,18 @@ def _lives_with(connection: Connection, found: str | None) -> bool:
 
 
 def _refuse_newer(database: Database, found: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = {script.revision for script in _scripts().walk_revisions()}
     if found is not None and found not in known:
         raise StoreError(
             f"{display_name(database.url)} is at migration {found}, which this program does not know: a newer "
             f"Tilewright wrote it (this one knows up to {head()}); upgrade the program"
         )
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    """Return the migrations that this program has."""
+    return ScriptDirectory.from_config(_config())
 
 
 def _config() -> Config:

@@ -331,7 +331,7 @@ class FleetFigures:
     """Counts what the fleet does. ``tasks``: state -> how many; ``oldest_ready_seconds``: for how long the oldest ready
     task has waited; ``leases``: kind -> how many are held; ``attempts``: how -> how many ended so; ``losses``: attempts
     in a row that unfinished tasks have lost; ``busy``: UUID of a unit -> the share of the last minutes in which it had
-    a task."""
+    a task; ``silent_seconds``: for how long the running task that is silent longest has recorded no trial."""
 
     tasks: Mapping[str, int]
     oldest_ready_seconds: float | None
@@ -339,6 +339,7 @@ class FleetFigures:
     attempts: Mapping[str, int]
     losses: int
     busy: Mapping[str, float]
+    silent_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

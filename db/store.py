@@ -35,6 +35,7 @@ from .models import insert_model, newest_model
 from .record_statement import RecordStatement
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
+from .retention import Retention, delete_old
 from .rows import (
     AnswerRow,
     EventRow,
@@ -134,6 +135,10 @@ class RecordStore:
     def listener(self, heard: Callable[[bool], None]) -> CommitListener:
         """Begin to listen to the commits of other processes, of a server's database."""
         return CommitListener(self.database, heard)
+
+    def delete_old(self, keep: Retention) -> dict[str, int]:
+        """Delete what is older than ``keep`` says (``retention``); return how many rows of each table."""
+        return delete_old(self.database, keep)
 
     def ping(self) -> None:
         """Raises StoreError unless the database answers and stands at our migration."""

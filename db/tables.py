@@ -172,6 +172,7 @@ tasks = Table(
     Column("weight", Float, nullable=False, server_default="1"),
     Column("trial_limit", Integer),
     Index(None, "workload"),
+    Index(None, "state"),
 )
 TUNED = text("best_trial IS NOT NULL")
 Index(

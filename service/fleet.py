@@ -22,6 +22,8 @@ MAX_QUEUE = 1000
 PLACES = 500
 """Jobs whose tasks are so far behind in the queue do not say where they stand."""
 MAX_REASON = 400
+SILENT_SECONDS = 1800.0
+"""A task that runs and has recorded no trial for so long is warned of. Its set-up may take minutes."""
 BY_HAND = "by an administrator: "
 """So begins why a unit was quarantined by hand."""
 
@@ -117,6 +119,14 @@ class Fleet:
             waiting, units, now = self._store.waiting(), self._store.units(), self._store.now()
             whys = [(count, why_no_unit(*wanted, units, now)) for wanted, count in sorted(waiting.items())]
             return tuple(f"{count} {'task waits' if count == 1 else 'tasks wait'}: {why}" for count, why in whys if why)
+        return ()
+
+    def silent(self) -> tuple[str, ...]:
+        """Say that a task runs and makes no progress. Its worker is alive: otherwise its lease would have ended."""
+        with suppress(StoreError):
+            seconds = self._store.silent_seconds()
+            if seconds > SILENT_SECONDS:
+                return (f"a task that runs has recorded no trial for {seconds / 60:.0f} minutes",)
         return ()
 
     def figures(self) -> FleetFigures:

@@ -17,6 +17,8 @@ from .views import JobState
 
 BUCKETS_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
+REQUEST_BUCKETS_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
 
 class Metrics:
     """Others in the process may add to ``registry``, as the HTTP layer does."""
@@ -49,6 +51,24 @@ class Metrics:
         self._attempts = self._gauge("tilewright_attempts", "Attempts at tasks, by how they ended.", "how")
         self._losses = self._gauge("tilewright_task_losses", "Attempts in a row that unfinished tasks have lost.")
         self._units = self._gauge("tilewright_units", "Units of the fleet by state.", "state")
+        self._silence = self._gauge(
+            "tilewright_task_silence_seconds",
+            "For how long the running task that is silent longest has recorded no trial, though its worker may live.",
+        )
+        self._connections = self._gauge(
+            "tilewright_database_connections", "Connections of this process's pool: in use or idle.", "state"
+        )
+        self._workers = self._gauge(
+            "tilewright_task_workers", "Task workers that this process has started, and that died.", "what"
+        )
+        self._requests = Histogram(
+            "tilewright_http_request_seconds",
+            "Seconds until the answer to a request began, by route and status.",
+            ["method", "route", "status"],
+            buckets=REQUEST_BUCKETS_SECONDS,
+            registry=self.registry,
+        )
+        self._answered: dict[tuple[str, str, int], Histogram] = {}
         self._busy = self._gauge(
             "tilewright_unit_busy_ratio", "Share of the last 10 minutes in which a unit had a task.", "unit", "host"
         )
@@ -63,15 +83,36 @@ class Metrics:
         for clock in ("search", "compile", "check", "time", "overhead"):
             self._stages.labels(clock).observe(getattr(trial.clocks, clock))
 
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request. ``route`` is the path with its parameters' names, so that there are few of them."""
+        key = (method, route, status)
+        kept = self._answered.get(key)
+        if kept is None:
+            kept = self._answered[key] = self._requests.labels(method, route, str(status))
+        kept.observe(seconds)
+
     def looked_up(self, found: Iterable[Answer | Miss]) -> None:
         """Count look-ups."""
         for answer in found:
             (self._misses if isinstance(answer, Miss) else self._relaxed if answer.relaxed else self._exact).inc()
 
     def text(
-        self, jobs: Mapping[str, int], figures: FleetFigures, units: Sequence[UnitView], *, thread_alive: bool
+        self,
+        jobs: Mapping[str, int],
+        figures: FleetFigures,
+        units: Sequence[UnitView],
+        *,
+        thread_alive: bool,
+        connections: tuple[int, int],
+        workers: tuple[int, int],
     ) -> str:
-        """Return the Prometheus text form. ``jobs`` is how many jobs are in each state."""
+        """Return the Prometheus text form. ``jobs`` is how many jobs are in each state; ``connections`` are those in
+        use and idle; of the task ``workers``, so many were started, and so many died."""
+        self._silence.set(figures.silent_seconds)
+        for state_of, count in zip(("used", "idle"), connections, strict=True):
+            self._connections.labels(state_of).set(count)
+        for what, count in zip(("started", "died"), workers, strict=True):
+            self._workers.labels(what).set(count)
         for state in JobState:
             self._jobs.labels(state.value).set(jobs.get(state.value, 0))
         self._thread.set(1 if thread_alive else 0)

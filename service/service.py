@@ -3,6 +3,7 @@
 import functools
 import secrets
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -41,9 +42,11 @@ from .pagination import valid_key, valid_number
 from .reaper import LeaseReaper
 from .relatives import RelativesView, relatives
 from .releases import Releases
+from .retention import RetentionThread
 from .settings import Settings
 from .submit import check_annotations, checked, checked_key, continued, new_id
 from .task_worker_pool import LOOKS_FOR_A_LEASE, TaskWorkerPool
+from .tracing import span_of_job
 from .tuned_models import TunedModels
 from .users import Users
 from .views import (
@@ -64,6 +67,8 @@ from .views import (
     TrialOrder,
     TrialView,
 )
+
+log = structlog.get_logger()
 
 FENCE_SECONDS = 0.7
 """After so long a worker that has not stopped its cancelled task is fenced off."""
@@ -115,6 +120,7 @@ class Service:
                 on_commit=self._notifier.notify,
                 on_trial=self.metrics_registry.trial,
             )
+        self._retention = RetentionThread(settings, store)
         self._reaper: LeaseReaper | None = None
         if not settings.run_jobs and not store.embedded:
             self._reaper = LeaseReaper(store.fleet, settings.lease_seconds / LOOKS_FOR_A_LEASE, self._notifier.notify)
@@ -145,6 +151,7 @@ class Service:
             self._task_workers.close()
         if self._reaper is not None:
             self._reaper.close()
+        self._retention.close()
         self._notifier.stop()
         self._store.close()
 
@@ -166,6 +173,7 @@ class Service:
         Raises InvalidParameter, InvalidWorkload, UnsupportedTarget for what cannot be run, and Conflict for a key that
         was used before with another body.
         """
+        began = time.monotonic()
         spec = self.checked(spec)
         if self.settings.run_jobs and self._store.embedded:  # otherwise hosts of the fleet may have such a device
             targets.check_present(spec.target)
@@ -177,6 +185,10 @@ class Service:
         else:
             key = None if idempotency_key is None else checked_key(idempotency_key)
             row, created = self._store.create_job(new, key=key, body_sha256=convert.body_sha256(spec))
+        if created:
+            log.info("job submitted", job=row.id, tasks=len(row.tasks))
+            told: dict[str, str | float] = {"tilewright.tasks": len(row.tasks), "tilewright.target": row.target}
+            span_of_job("submit", row.id, time.monotonic() - began, told)
         self._changed()
         return self.fleet.shown([row])[0], created
 
@@ -461,12 +473,16 @@ class Service:
     def metrics(self) -> str:
         """Return counters and gauges in Prometheus's text form."""
         jobs, figures, units = self._store.count_by_state(), self.fleet.figures(), self.fleet.units()
-        return self.metrics_registry.text(jobs, figures, units, thread_alive=self._alive())
+        workers = (0, 0) if self._task_workers is None else (self._task_workers.starts, self._task_workers.deaths)
+        connections = self._store.database.connections()
+        return self.metrics_registry.text(
+            jobs, figures, units, thread_alive=self._alive(), connections=connections, workers=workers
+        )
 
     def _warnings(self) -> tuple[str, ...]:
         workers = () if self._task_workers is None else self._task_workers.warnings
         lacks = tuple(f"this kernel has no {name}: children are restricted less" for name in sandbox.missing())
-        return (*self.fleet.unserved(), *workers, *lacks)
+        return (*self.fleet.unserved(), *self.fleet.silent(), *workers, *lacks)
 
     def _alive(self) -> bool:
         """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""

@@ -119,6 +119,15 @@ class Settings(BaseSettings):
     minimum_free_bytes: Annotated[int, Field(ge=0)] = Field(
         default=64 << 20, description="with less free disk than this the service says that it is not ready"
     )
+    keep_event_days: Annotated[float, Field(gt=0)] | None = Field(
+        default=90.0, description="after so long the events of single trials of jobs that ended go; None: never"
+    )
+    keep_key_days: Annotated[float, Field(gt=0)] | None = Field(
+        default=90.0, description="after so long idempotency keys go; None: never"
+    )
+    keep_trial_days: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="after so long trials of jobs that ended go, but for winners; None: never"
+    )
     history_records: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         default=20_000, description="how many records of earlier jobs a model is trained from"
     )

@@ -36,6 +36,7 @@ from .model_training import train_models
 from .roofline import roofline
 from .settings import Settings
 from .task_store import TaskStore
+from .tracing import span_of_job, span_of_trial
 from .views import JobState
 
 log = structlog.get_logger()
@@ -177,6 +178,9 @@ class TaskRunner:
             before_remeasurement()
         rows = self._trials(job.id, claim.task)
         timing_seconds = sum(row.record.trial.clocks.time for row in rows) + self._remeasure(prepared, rows)
+        span_of_job(
+            "task", job.id, time.monotonic() - began, {"tilewright.task": claim.task, "tilewright.end": str(reason)}
+        )
         facts = {"wall_seconds": elapsed + time.monotonic() - began, "timing_seconds": timing_seconds}
         ended = self._store.fleet.finish_task(claim.lease, reason.value, facts)
         self._on_commit()
@@ -244,6 +248,7 @@ class TaskRunner:
                 if recorded is not None:
                     self._keeper.learn(recorded.wanted)
                     best = self._kept_if_best(prepared, recorded.record_id, step.trial, best)
+                span_of_trial(claim.job_id, claim.task, step.sequence, step.trial)
                 self._on_trial(step.trial)
                 self._on_commit()
 

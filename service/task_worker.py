@@ -160,6 +160,8 @@ class TaskWorker:
     def _search(self, claim: TaskClaim) -> None:
         """Search one task; whatever happens to it, its lease is given up or lost then."""
         lease = claim.lease
+        about = {"job": claim.job_id, "task": claim.task, "unit": self._setup.unit.uuid}
+        structlog.contextvars.bind_contextvars(**about)  # every line that the worker logs until the task's end has them
         try:
             if self._preparing is not claim:
                 self._begin_to_prepare(claim, *self._runner.measure_device(claim))
@@ -194,6 +196,7 @@ class TaskWorker:
             self._fail(claim, TilewrightError(f"a fault of the program: {error!r}"))
         finally:
             self._keeper.drop(lease)
+            structlog.contextvars.unbind_contextvars(*about)
 
     def _check_unit(self) -> None:
         """A lease was lost: give the unit up where it is the unit's."""

@@ -69,6 +69,8 @@ class TaskWorkerPool:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._workers: dict[str, TaskWorkerProcess] = {}
+        self.starts = self.deaths = 0
+        """How many workers were started, and how many of them ended in another way than they should."""
         self._monitor = UnitMonitor(settings, store)
         self._reaped = -settings.lease_seconds
         self._thread = threading.Thread(target=self._run, name="task-workers", daemon=True)
@@ -131,7 +133,8 @@ class TaskWorkerPool:
                 setup = WorkerSetup(
                     self._settings, unit, self._store.embedded, targets, executors, self._builders(unit)
                 )
-                self._workers[unit.uuid] = TaskWorkerProcess(setup, self._store, self._noted)
+                self.starts += 1
+                self._workers[unit.uuid] = TaskWorkerProcess(setup, self._store, self._noted, self._died)
 
     def _serves(self, unit: Unit) -> tuple[str, ...]:
         """Return the names of targets that a unit serves. Numbers of devices mean something on one host alone."""
@@ -159,6 +162,9 @@ class TaskWorkerPool:
             self._on_trial(trial)
         self._on_commit()
 
+    def _died(self) -> None:
+        self.deaths += 1
+
     def _drain(self) -> None:
         for worker in self._workers.values():
             worker.stop()
@@ -170,7 +176,13 @@ class TaskWorkerPool:
 class TaskWorkerProcess:
     """One task worker. The kernel kills it when the thread that made this object ends."""
 
-    def __init__(self, setup: WorkerSetup, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        store: RecordStore,
+        noted: Callable[[Trial | None], None],
+        died: Callable[[], None],
+    ) -> None:
         self.began = time.monotonic()
         self._heard = self.began + START_SECONDS
         parent, child = socket.socketpair()
@@ -185,7 +197,7 @@ class TaskWorkerProcess:
         self._connection = Connection(parent.detach())
         with contextlib.suppress(OSError):  # it died at once, which its end will show
             self._connection.send(setup)
-        self._thread = threading.Thread(target=self._serve, args=(store, noted), name="task-worker", daemon=True)
+        self._thread = threading.Thread(target=self._serve, args=(store, noted, died), name="task-worker", daemon=True)
         self._thread.start()
 
     @property
@@ -220,15 +232,17 @@ class TaskWorkerProcess:
             self._process.wait()
         self._thread.join()
 
-    def _serve(self, store: RecordStore, noted: Callable[[Trial | None], None]) -> None:
+    def _serve(self, store: RecordStore, noted: Callable[[Trial | None], None], died: Callable[[], None]) -> None:
         with self._connection:
             serve_worker(self._connection, store, noted, self._hear)
         code = self._process.wait()
         if code:
+            died()
             log.warning("task worker ended", pid=self._process.pid, status=code)
 
 
 def _environment() -> dict[str, str]:
     """What a worker needs of the environment. Settings, with the password of the database, go through its pipe."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    return {**scrubbed(os.environ), **ray_variables(os.environ), "PYTHONPATH": paths}
+    tracing = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+    return {**scrubbed(os.environ), **ray_variables(os.environ), **tracing, "PYTHONPATH": paths}

@@ -2,6 +2,7 @@
 
 import configparser
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import yaml
 from typer.main import get_command
 
 from tilewright.cli.main import app
+from tilewright.service.metrics import Metrics
 from tilewright.service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -157,3 +159,17 @@ def test_kustomize_builds_them() -> None:
                 for variable in container.get("env", []):
                     reference = variable.get("valueFrom", {}).get("secretKeyRef", {"name": secret})
                     assert reference["name"] in (secret, "tilewright-auth")
+
+
+def test_boards_and_alarms_use_figures_that_there_are() -> None:
+    endings = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+    known = {figure.name + end for figure in Metrics().registry.collect() for end in endings[figure.type]}
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    board = json.loads((ROOT / "deploy" / "grafana" / "tilewright.json").read_text())
+    queries = [rule["expr"] for rule in rules]
+    queries += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(queries) > 20 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for rule in rules:
+        assert rule["annotations"].keys() == {"summary", "action"} and rule["labels"]["severity"] in ("page", "ticket")
+    for query in queries:
+        assert set(re.findall(r"tilewright_\w+", query)) <= known, query

@@ -180,7 +180,14 @@ def test_prometheus_sees_the_fleet(fleet: tuple[RecordStore, Client]) -> None:
     lost = claimed(store, "other", unit="GPU-h1-1")
     store.fleet.end_attempt(lost.lease, AttemptEnd.ACTOR_LOST)
     with httpx2.Client(base_url=client.address, trust_env=False, timeout=60) as http:
+        assert http.get("/v1/jobs/job").status_code == 200 and http.get("/v1/jobs/nobody").status_code == 404
         lines = http.get("/metrics").text.splitlines()
+    for status in (200, 404):  # by the route, not by the path, of which there may be any number
+        labels = f'method="GET",route="/v1/jobs/{{job_id}}",status="{status}"'
+        assert any(line.startswith(f"tilewright_http_request_seconds_count{{{labels}}}") for line in lines)
+    silent = next(line for line in lines if line.startswith("tilewright_task_silence_seconds "))
+    assert 0 < float(silent.split()[-1]) < LONG
+    assert any(line.startswith('tilewright_database_connections{state="idle"} ') for line in lines)
     assert 'tilewright_tasks{state="leased"} 1.0' in lines and 'tilewright_tasks{state="ready"} 2.0' in lines
     assert 'tilewright_leases{kind="task"} 1.0' in lines and 'tilewright_leases{kind="unit"} 1.0' in lines
     assert 'tilewright_attempts{how="actor_lost"} 1.0' in lines and "tilewright_task_losses 1.0" in lines

@@ -112,7 +112,7 @@ def test_nothing_is_written_without_the_lease_or_out_of_order(shared_store: Reco
             return tuple(
                 connection.execute(text(query)).all()
                 for query in (f"{counted} trials", f"{counted} events", "SELECT virtual_seconds FROM tenants")
-            )  # type: ignore[return-value]
+            )
 
     before, job = state(), shared_store.job("j")
     for sequence in (1, 3):

@@ -1,4 +1,5 @@
-"""Adds what deletes old rows looks them up by, and which programs may use a database that is newer than they are."""
+"""Adds indexes by which old rows are found and tasks counted, and which programs may use a database that is newer than
+they are."""
 
 from alembic import op
 from sqlalchemy import Column, PrimaryKeyConstraint, String, text
@@ -10,6 +11,7 @@ lives_with_before = False
 INDEXES = (
     ("ix_jobs_finished_at", "jobs", ("finished_at",), "finished_at IS NOT NULL"),
     ("ix_idempotency_keys_created_at", "idempotency_keys", ("created_at",), None),
+    ("ix_tasks_state", "tasks", ("state",), None),
     ("ix_trials_adopted_from", "trials", ("adopted_from",), "adopted_from IS NOT NULL"),
 )
 online = tuple(
