@@ -20,8 +20,8 @@ class ProblemError(TilewrightError):
 
 
 class InvalidRequest(ProblemError):
-    """The request is at fault (400, 405, 408, 413, 415, 422), or the key may not do this (403). ``field`` says where. It
-    must not be repeated."""
+    """The request is at fault (400, 405, 408, 413, 415, 422), or the key may not do this (403). ``field`` says where.
+    It must not be repeated."""
 
 
 class TokenRefused(ProblemError):
