@@ -20,16 +20,17 @@ class ProblemError(TilewrightError):
 
 
 class InvalidRequest(ProblemError):
-    """The request is at fault (400, 403, 405, 413, 415, 422). ``field`` says where. It must not be repeated."""
+    """The request is at fault (400, 405, 408, 413, 415, 422), or the key may not do this (403). ``field`` says where.
+    It must not be repeated."""
 
 
 class TokenRefused(ProblemError):
-    """The service has a token, and the client did not show it (401). It must not be repeated as it is."""
+    """The service wants a key, and the client did not show a good one (401). It must not be repeated as it is."""
 
 
 class QueueFull(ProblemError):
-    """The tenant has as much in the queue as it may have (429). The request may be repeated once some of it is
-    done."""
+    """The tenant has as much in the queue as it may have, or the key sent too many requests (429). The request may be
+    repeated later."""
 
 
 class Missing(ProblemError):
@@ -54,6 +55,7 @@ ERROR_OF_STATUS: dict[int, type[ProblemError]] = {
     403: InvalidRequest,
     404: Missing,
     405: InvalidRequest,
+    408: InvalidRequest,
     409: Contradiction,
     413: InvalidRequest,
     415: InvalidRequest,

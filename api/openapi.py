@@ -13,7 +13,9 @@ from fastapi.openapi.utils import get_openapi
 
 from .. import __version__
 from ..te.schema import workload_definitions, workload_schema
+from .access import OPEN_PATHS
 from .routes import ROUTES
+from .scopes import scope_of
 
 _SCHEMAS = "#/components/schemas"
 _TEXT = {"type": "string"}
@@ -22,7 +24,8 @@ DESCRIPTION = """Tilewright tunes tensor expressions: submit a job, follow it, f
 
 Every failure is a problem document (RFC 9457) whose `code` is stable and whose `field` says which part of the request
 is at fault. Lists are pages: pass `next_page_token` on until it is empty. Unknown fields are refused. A service that
-has a token wants it with every request but `/healthz` and `/readyz`: `Authorization: Bearer TOKEN`."""
+others can reach wants a key with every request but `/healthz` and `/readyz`: `Authorization: Bearer KEY`. The key needs
+the scope that `x-tilewright-scope` names, or `admin`, and sees the rows of its tenant."""
 
 
 def openapi_of(app: FastAPI) -> dict[str, Any]:
@@ -40,8 +43,12 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             "anyOf": [{"$ref": f"{_SCHEMAS}/Workload"}, {"type": "null"}],
             "description": "A workload in its JSON form.",
         }
-    for operations in document["paths"].values():
-        for operation in operations.values():
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if path not in OPEN_PATHS:
+                operation["security"] = [{"key": []}]
+                operation["x-tilewright-scope"] = scope_of([method.upper()], path)
             for answer in operation["responses"].values():
                 _problem_only(answer)
     return document

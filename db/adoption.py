@@ -12,8 +12,8 @@ from sqlalchemy.engine import RowMapping
 
 from ..core.trial import Reason
 from .jobs import update_task
-from .tables import devices, jobs, toolchains, trials
-from .visibility import visible_record
+from .tables import devices, toolchains, trials
+from .visibility import of_visible_job
 
 _OWN = {"id", "job", "task", "sequence", "elapsed_seconds", "adopted_from", "predicted_score", "learned_from"}
 _COPIED = [column for column in trials.columns if column.name not in _OWN]
@@ -33,9 +33,8 @@ def exact_records(
     of a schedule, and is left out."""
     newest = (
         select(func.max(trials.c.id).label("id"))
-        .join(jobs, jobs.c.number == trials.c.job)
         .where(
-            visible_record(jobs.c.tenant),
+            of_visible_job(trials.c.job),
             trials.c.workload == task["workload"],
             trials.c.device == select(devices.c.id).where(devices.c.key == device_key).scalar_subquery(),
             trials.c.toolchain == select(toolchains.c.id).where(toolchains.c.key == toolchain_key).scalar_subquery(),

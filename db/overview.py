@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, fu
 
 from .dashboard_rows import CauseRow, RunningRow, SpentRow
 from .tables import IS_LEASED, devices, jobs, tasks, trials, workloads
-from .visibility import visible
+from .visibility import of_visible_job, visible
 
 LATELY = 50
 """The rate of a task is that of so many trials before now."""
@@ -70,8 +70,7 @@ def load_causes(connection: Connection, since: str) -> tuple[CauseRow, ...]:
     """Return why trials failed after ``since``, the most frequent cause first."""
     kinds = (
         select(trials.c.failed_stage, trials.c.failed_reason, func.count(), func.max(trials.c.id))
-        .join(jobs, jobs.c.number == trials.c.job)
-        .where(trials.c.created_at > since, trials.c.seconds.is_(None), visible(jobs.c.tenant))
+        .where(trials.c.created_at > since, trials.c.seconds.is_(None), of_visible_job(trials.c.job))
         .group_by(trials.c.failed_stage, trials.c.failed_reason)
         .order_by(func.count().desc(), trials.c.failed_stage, trials.c.failed_reason)
     )

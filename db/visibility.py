@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from sqlalchemy import Column, ColumnElement, true
+from sqlalchemy import Column, ColumnElement, select, true
+
+from .tables import jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,12 @@ def visible(column: Column[str]) -> ColumnElement[bool]:
     """Return the condition that a job, or what belongs to it, is seen; ``column`` has its tenant."""
     tenant = job_tenant()
     return true() if tenant is None else column == tenant
+
+
+def of_visible_job(column: Column[int]) -> ColumnElement[bool]:
+    """Return the condition that a record's job is seen; ``column`` has its number. Whoever sees all pays nothing."""
+    tenant = job_tenant()
+    return true() if tenant is None else column.in_(select(jobs.c.number).where(jobs.c.tenant == tenant))
 
 
 def visible_record(column: Column[str]) -> ColumnElement[bool]:

@@ -1,4 +1,5 @@
-"""Schemathesis on every route, with every check: no server error, no answer that the description does not have.
+"""Schemathesis on every route of a service that wants keys, with every check: no server error, no answer that the
+description does not have.
 
 ``TILEWRIGHT_FUZZ_EXAMPLES=500`` makes it a long run.
 """
@@ -6,9 +7,16 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
+
+from tilewright.api.app import create_app
+from tilewright.service.service import Service
+from tilewright.service.settings import Settings
+from tilewright.tests.api.serving import running
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 QUICK = """
@@ -21,13 +29,25 @@ EXAMPLES = int(os.environ.get("TILEWRIGHT_FUZZ_EXAMPLES", "3"))
 SEED = 20_261_121
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The address of a service that wants keys, and a key that may do everything."""
+    secret = SecretStr("a-secret-of-sixteen-and-more")
+    path = tmp_path_factory.mktemp("fuzzed") / "t.sqlite3"
+    settings = Settings(database_url=f"sqlite:///{path}", run_jobs=False, release_key=secret, token=secret)
+    with Service.open(settings) as service, running(create_app(service, settings)) as address:
+        yield address, service.users.create_key("fuzzer", ["admin"])[1]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_the_whole_api_under_fuzzing(address: str, tmp_path: Path) -> None:
+def test_the_whole_api_under_fuzzing(guarded: tuple[str, str], tmp_path: Path) -> None:
+    address, key = guarded
     config = tmp_path / CONFIG.name
     config.write_text(CONFIG.read_text() + (QUICK if "TILEWRIGHT_FUZZ_EXAMPLES" not in os.environ else ""))
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", f"{address}/openapi.json"]
+    command += ["--header", f"Authorization: Bearer {key}"]
     options = ["--checks=all", f"--seed={SEED}", f"--max-examples={EXAMPLES}", "--continue-on-failure", "--no-shrink"]
     ran = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
-    assert "68 selected / 69 total" in ran.stdout
+    assert "73 selected / 75 total" in ran.stdout

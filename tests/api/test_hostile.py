@@ -133,8 +133,14 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
             yield address, key
 
 
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx2.Client]:
+    with httpx2.Client(trust_env=False, timeout=60) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_hostile_input_is_refused(hostile: tuple[str, str], name: str) -> None:
+def test_hostile_input_is_refused(hostile: tuple[str, str], http: httpx2.Client, name: str) -> None:
     address, key = hostile
     case = CASES[name]
     other = key[:-1] + ("A" if key[-1] != "A" else "B")
@@ -143,11 +149,10 @@ def test_hostile_input_is_refused(hostile: tuple[str, str], name: str) -> None:
         headers["Authorization"] = f"Bearer {key}"
     url = httpx2.URL(address).copy_with(raw_path=case.path.replace(" ", "%20").encode())
     encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    with httpx2.Client(trust_env=False, timeout=60) as http:
-        answer = http.request(case.method, url, content=case.body, headers=encoded)
-        assert (answer.status_code, answer.json()["code"]) in case.refusals, answer.text[:500]
-        assert answer.json()["detail"] and key not in answer.text and "Traceback" not in answer.text
-        assert http.get(f"{address}/healthz").status_code == 200
+    answer = http.request(case.method, url, content=case.body, headers=encoded)
+    assert (answer.status_code, answer.json()["code"]) in case.refusals, answer.text[:500]
+    assert answer.json()["detail"] and key not in answer.text and "Traceback" not in answer.text
+    assert http.get(f"{address}/healthz").status_code == 200
 
 
 def send(address: str, text: bytes) -> tuple[int, Any]:

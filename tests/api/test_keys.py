@@ -1,6 +1,7 @@
 """Keys: made once, checked cheaply, revoked at once, limited, noted; and clients that carry them."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from pydantic import SecretStr
+from typer.testing import CliRunner
 
 from tilewright.api import access
 from tilewright.api.access import Access, RateLimits
@@ -16,6 +18,7 @@ from tilewright.api.async_client import AsyncClient
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import InvalidRequest, Missing, TokenRefused
 from tilewright.api.credentials import store_token, stored_token
+from tilewright.cli.main import app
 from tilewright.core.budget import Budget
 from tilewright.core.errors import InvalidParameter, StoreError
 from tilewright.db.tables import api_keys
@@ -232,3 +235,24 @@ def test_keys_are_found_in_a_file_that_nobody_else_reads(tmp_path: Path, monkeyp
     path.write_text("only-one-word\n")
     with pytest.raises(InvalidParameter, match="an address and a key"):
         stored_token("http://a.example", settings)
+
+
+def test_commands_make_keep_and_revoke_keys(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_TOKEN_FILE", str(tmp_path / "tokens"))
+
+    def command(*arguments: str, token: str | None = None) -> str:
+        shown = [] if token is None else ["--token", token]
+        done = CliRunner().invoke(app, ["--url", address, *shown, *arguments])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    secret = command("key", "create", "by hand", "--scope", "read", "--tenant", "team-x", token=TOKEN).strip()
+    command("key", "save", token=secret)
+    assert json.loads(command("--json", "key", "who"))["tenant"] == "team-x"  # the key in the file is shown
+    assert "team-x: read" in " ".join(command("key", "who").split())
+    key_id = secret.split("_")[1]
+    assert f"revoked {key_id}" in command("key", "revoke", key_id, token=TOKEN)
+    listed = json.loads(command("--json", "key", "list", token=TOKEN))
+    assert next(key for key in listed if key["id"] == key_id)["revoked_at"]
+    refused = CliRunner().invoke(app, ["--url", address, "key", "who"])
+    assert isinstance(refused.exception, TokenRefused)
