@@ -25,15 +25,22 @@ LANGUAGES = ("c", "python")
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """What a family is to be: the operator with the ``parameters`` that stay the same, the ``dimensions`` that vary, at
-    most ``most`` schedules, and the mean regret that is good enough."""
+    """What a family is to be: the operator with the ``parameters`` that stay the same, the ``ranges`` (name, low, high,
+    step) of those that vary, at most ``most`` schedules, and the mean regret that is good enough."""
 
     name: str
     operator: str
     parameters: Mapping[str, object]
-    dimensions: tuple[Dimension, ...]
+    ranges: tuple[tuple[str, int, int, int], ...]
     most: int = 8
     target_regret: float = 0.02
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The ranges, checked. Raises InvalidParameter."""
+        found = tuple(Dimension(*one) for one in self.ranges)
+        check_dimensions(found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Families:
     ) -> FamilyView:  # fmt: skip
         """Make a family from the records of its operator under the conditions, and keep it in place of one of this
         name. Raises InvalidParameter, and NotFound where no shape in range has a time."""
-        check_dimensions(spec.dimensions)
+        dimensions = spec.dimensions
         wanted = self._conditions(
             device_key=device_key, toolchain_key=toolchain_key, profile=profile, target=target, relax=()
         )
@@ -82,7 +89,7 @@ class Families:
         if device is None or not times:
             raise NotFound(f"no record of {spec.operator} with these parameters is in range here", field="name")
         legal = _legality(spec, device.target)
-        family = make_family(spec.dimensions, ShapeTable.of(times), legal, most=spec.most, target=spec.target_regret)
+        family = make_family(dimensions, ShapeTable.of(times), legal, most=spec.most, target=spec.target_regret)
         document = {
             "operator": spec.operator,
             "parameters": dict(spec.parameters),
