@@ -41,7 +41,7 @@ from .fleet_responses import (
 )
 from .lookup_cache import LookupCache
 from .model_requests import ModelTimingIn
-from .model_responses import ModelOut, ModelPage
+from .model_responses import ModelExpectationOut, ModelOut, ModelPage
 from .relatives_responses import RelativesOut
 from .requests import ExpressionIn
 from .responses import (
@@ -339,6 +339,12 @@ class Client(LookupMethods, ReleaseMethods, FamilyMethods):
         shared = given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
         body = {"budget": shared, **given_parts({"runs": budget.runs}), "target": target, **options}
         return parsed(JobOut, self._send("POST", f"/v1/models/{path_part(model_key)}/jobs", json=body))
+
+    def expect_of_model(self, model_key: str, *, budget: Budget, target: str = "llvm") -> ModelExpectationOut:
+        """Return what a job of a model is expected to save of one run, and what it would cost."""
+        limits = given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
+        path = f"/v1/models/{path_part(model_key)}/jobs/estimate"
+        return parsed(ModelExpectationOut, self._send("POST", path, json={"budget": limits, "target": target}))
 
     def keep_model_timing(self, model_key: str, timing: ModelTimingIn) -> ModelOut:
         """Keep the time of whole runs of a model."""

@@ -28,7 +28,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Decision:
     """``below`` decides where the extent of ``dimension``, by its place, is at most ``at_most``; else ``above``."""
 
     dimension: int
@@ -37,12 +37,12 @@ class Node:
     above: "Tree"
 
 
-Tree = Node | Leaf
+Tree = Decision | Leaf
 
 
 def leaf_of(tree: Tree, shape: Shape) -> Leaf:
     """The leaf that decides for a shape."""
-    while isinstance(tree, Node):
+    while isinstance(tree, Decision):
         tree = tree.below if shape[tree.dimension] <= tree.at_most else tree.above
     return tree
 
@@ -73,7 +73,7 @@ class Grower:
                 low, low_grid = self.points[:, dimension] <= bound, self.grid[:, dimension] <= bound
                 below = self._grow(points & low, grid & low_grid, depth - 1)
                 above = self._grow(points & ~low, grid & ~low_grid, depth - 1)
-                return below if below == above else Node(dimension, bound, below, above)
+                return below if below == above else Decision(dimension, bound, below, above)
         return Leaf(None if best == np.inf else int(here.argmin()))
 
     def _costs(self, points: NDArray[np.bool_], grid: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -116,7 +116,7 @@ def tree_from_json(data: object, dimensions: int, schedules: int, depth: int = M
         if type(dimension) is int and 0 <= dimension < dimensions and type(bound) is int and 0 < bound < 1 << 62:
             below = tree_from_json(data["below"], dimensions, schedules, depth - 1)
             above = tree_from_json(data["above"], dimensions, schedules, depth - 1)
-            return Node(dimension, bound, below, above)
+            return Decision(dimension, bound, below, above)
     raise InvalidParameter(
         f"a tree has leaves and nodes on at most {MOST_DEPTH} levels, for {schedules} schedules, {dimensions} extents",
         field="/tree",
