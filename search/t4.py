@@ -11,7 +11,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +107,7 @@ def read_document(path: Path) -> Json:
             raise TypeError("results are a list and metadata an object")
     except (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError) as error:
         raise InvalidParameter(f"{path.name} holds no results in the T4 form: {error}", field="path") from error
-    return cast(Json, document)
+    return document
 
 
 def parse_t4(document: Json, name: str) -> tuple[Space, list[Outcome], NDArray[np.float64]]:

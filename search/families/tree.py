@@ -16,6 +16,8 @@ from ...core.errors import InvalidParameter
 from .shapes import Shape, distance
 
 MOST_DEPTH = 8
+MOST_CHANGES = 4
+"""Of the places between two measured extents where legality changes, so many are tried as cuts."""
 LEAST_GAIN = 1e-3
 """A cut must lower the sum of regrets by so much."""
 
@@ -88,13 +90,26 @@ class Grower:
         dear = 2 * float(finite.max(initial=0.0)) + 1
         for dimension in range(self.points.shape[1]):
             extents = np.unique(self.points[points, dimension])
-            for low, high in pairwise(extents):
-                bound = int((low * high) ** 0.5) if high > low + 1 else int(low)
+            for bound in self._bounds(dimension, extents, grid):
                 side, side_grid = self.points[:, dimension] <= bound, self.grid[:, dimension] <= bound
                 parts = ((points & side, grid & side_grid), (points & ~side, grid & ~side_grid))
                 cost = sum(min(float(self._costs(*part).min()), dear * int(part[0].sum())) for part in parts)
                 found.append((cost, dimension, bound))
         return min(found, default=None)
+
+    def _bounds(self, dimension: int, extents: NDArray[np.int64], grid: NDArray[np.bool_]) -> list[int]:
+        """Where a box may be cut: half way between measured extents, in their logarithm, and where between them another
+        schedule begins or ends to be legal."""
+        column, legal = self.grid[grid, dimension], self.legal[grid]
+        here, places = np.unique(column, return_inverse=True)
+        everywhere = np.ones((len(here), legal.shape[1]), np.bool_)
+        np.logical_and.at(everywhere, places, legal)
+        changes = here[:-1][(everywhere[1:] != everywhere[:-1]).any(axis=1)]
+        found = []
+        for low, high in pairwise(extents):
+            between = changes[(changes >= low) & (changes < high)]
+            found += [max(int(low), int((low * high) ** 0.5)), *map(int, between[:MOST_CHANGES])]
+        return [bound for bound in found if bound < extents[-1]]
 
 
 def tree_to_json(tree: Tree) -> dict[str, object]:
