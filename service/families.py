@@ -136,11 +136,11 @@ class Families:
         """The best time of every schedule at every shape in range that was timed."""
         operator = wiring.operator_named(spec.operator)
         lowest = {dimension.name: dimension.low for dimension in spec.dimensions}
-        fixed = {n: v for n, v in operator.values({**spec.parameters, **lowest}).items() if n not in lowest}
+        fixed = {n: v for n, v in operator.values({**spec.parameters, **lowest}).values.items() if n not in lowest}
         times: dict[Shape, dict[Schedule, float]] = {}
         conditions = (wanted.device_key, wanted.toolchain_key, wanted.profile)
         for given, schedule, seconds in self._store.times_of(spec.operator, *conditions, wiring.sketch_versions()):
-            parameters: Mapping[str, Any] = operator.values(given)
+            parameters = operator.values(given).values
             if any(parameters[n] != value for n, value in fixed.items()):
                 continue
             shape = shape_in(parameters, spec.dimensions)
