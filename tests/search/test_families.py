@@ -92,7 +92,7 @@ def test_where_no_schedule_is_legal_all_over_the_nearest_decides_and_is_checked(
     check_code(family, tmp_path, list(all_shapes(ranges)))
     one = {s: 1.0 for s in SCHEDULES if s.integer("tile_m") == 256}
     large: dict[Shape, dict[Schedule, float]] = {(128, 64): one, (256, 128): one}
-    with pytest.raises(InvalidParameter, match=r"legal at 60 shapes, such as \[8, 64\]"):
+    with pytest.raises(InvalidParameter, match=r"not legal at 60 shapes, such as \[8, 64\]"):
         make_family(ranges, ShapeTable.of(large), legal)
 
 
