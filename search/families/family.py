@@ -116,14 +116,15 @@ def make_family(
     return replace(whole, regret=regret_at(trial, table.rows(held_out)))
 
 
-def regret_at(family: Family, table: ShapeTable) -> Regret:
-    """The regret of a family at shapes with times. Shapes at which the chosen schedule has no time are left out."""
+def regret_at(family: Family, table: ShapeTable) -> Regret | None:
+    """The regret of a family at shapes with times. Shapes at which the chosen schedule has no time are left
+    out; None where no shape is left."""
     regret = table.regret
     places = [table.schedules.index(schedule) for schedule in family.schedules]
     found = np.array([regret[n, places[family.choose(shape)]] for n, shape in enumerate(table.shapes)])
     found = found[np.isfinite(found)]
     if not len(found):
-        return Regret(0, 0.0, 0.0, 0.0)
+        return None
     return Regret(len(found), float(found.mean()), float(np.percentile(found, 95)), float(found.max()))
 
 
@@ -144,8 +145,8 @@ def _prove(family: Family, legal: Legal) -> None:
     wrong = [shape for shape in all_shapes(family.dimensions) if not legal(shape, schedules[family.choose(shape)])]
     if wrong:
         raise InvalidParameter(
-            f"the choice among {len(schedules)} schedules is not legal at {len(wrong)} shapes, such as {list(wrong[0])}: "
-            "time more schedules near it, allow more, or give the dimension a step",
+            f"the choice among {len(schedules)} schedules is not legal at {len(wrong)} shapes, such as "
+            f"{list(wrong[0])}: time more schedules near it, allow more, or give the dimension a step",
             field="dimensions",
         )
 
