@@ -28,7 +28,7 @@ from .fleet_responses import (
 )
 from .key_responses import AuditEntryOut, AuditPage, CallerOut, KeyOut, KeyPage, NewKeyOut
 from .model_requests import ModelTimingIn
-from .model_responses import ModelOut, ModelPage
+from .model_responses import ModelExpectationOut, ModelOut, ModelPage
 from .relatives_responses import RelativesOut
 from .requests import ExpressionIn
 from .responses import (
@@ -246,8 +246,15 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
         """Tune a model by one job, whose budget its workloads share. A job that is under way for the same target is the
         answer instead. ``options``: strategy, seed, executor, tenant, priority."""
         shared = given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
-        body = {"budget": shared, "target": target, **options}
+        body = {"budget": shared, **given_parts({"runs": budget.runs}), "target": target, **options}
         return parsed(JobOut, (yield ask("POST", f"/v1/models/{path_part(model_key)}/jobs", json=body)))
+
+    @call
+    def expect_of_model(self, model_key: str, *, budget: Budget, target: str = "llvm") -> Talk[ModelExpectationOut]:
+        """Return what a job of a model is expected to save of one run, and what it would cost."""
+        limits = given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall})
+        path = f"/v1/models/{path_part(model_key)}/jobs/estimate"
+        return parsed(ModelExpectationOut, (yield ask("POST", path, json={"budget": limits, "target": target})))
 
     @call
     def keep_model_timing(self, model_key: str, timing: ModelTimingIn) -> Talk[ModelOut]:

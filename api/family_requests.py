@@ -4,12 +4,11 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from ..search.families.shapes import MOST_EXTENT, Dimension
 from .limits import FUNCTION_PATTERN
 from .requests import Key, Name, RequestModel, TargetName
 
 DimensionName = Annotated[str, StringConstraints(pattern=FUNCTION_PATTERN)]
-Extent = Annotated[int, Field(ge=1, le=MOST_EXTENT)]
+Extent = Annotated[int, Field(ge=1, le=1 << 40)]
 
 
 class DimensionIn(RequestModel):
@@ -19,9 +18,6 @@ class DimensionIn(RequestModel):
     low: Extent
     high: Extent
     step: Extent = 1
-
-    def dimension(self) -> Dimension:
-        return Dimension(self.name, self.low, self.high, self.step)
 
 
 class FamilyIn(RequestModel):

@@ -52,6 +52,17 @@ class ModelOut(ResponseModel):
     timings: tuple[ModelTimingOut, ...] = Field(description="Whole runs that were timed, newest first.")
 
 
+class ModelExpectationOut(ResponseModel):
+    """Says what a job of a model is expected to win before it spends, by the times that are known."""
+
+    workloads: int
+    known: int = Field(description="How many of the workloads have times on the device; of the others nothing is said.")
+    seconds: float = Field(description="What one run takes for those with times.")
+    saving_seconds: float = Field(description="What the job is expected to save of that.")
+    search_seconds: float | None = Field(description="What its trials take, by earlier tasks; null: not known.")
+    runs: float | None = Field(description="After how many runs of the model the search has paid; null: not known.")
+
+
 class ModelPage(ResponseModel):
     """This is a part of the list of models, newest first. ``next_page_token`` is empty at the end, and only there."""
 

@@ -7,6 +7,7 @@ from ..service.callers import ADMIN, READ, SUBMIT, WORKER
 
 COMPUTED = (
     "/v1/jobs/estimate",
+    "/v1/models/{model_key}/jobs/estimate",
     "/v1/operators/{name}/workload",
     "/v1/schedules/batch_lookup",
     "/v1/schedules/explain",

@@ -15,7 +15,7 @@ from ..service.views import JobState
 from .context import CommandContext
 from .exits import Exit
 from .follow import follow
-from .model_tables import model_summary, models_table
+from .model_tables import expectation, model_summary, models_table
 
 if TYPE_CHECKING:
     from .model_program import ModelProgram
@@ -95,6 +95,8 @@ def tune(
             raise typer.BadParameter("a job can only go on without you on a running service", param_hint="detach")
         model_key = _full_key(client, key)
         budget = Budget(trials, seconds, stall, runs)
+        if not given.as_json:
+            given.console.print(expectation(client.expect_of_model(model_key, budget=budget, target=target)))
         job = client.tune_model(model_key, budget=budget, target=target, strategy=strategy)
         if not detach:
             job = follow(client, job, given.console)

@@ -6,8 +6,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..api.model_responses import ModelKernelOut, ModelOut
+from ..api.model_responses import ModelExpectationOut, ModelKernelOut, ModelOut
 from .tables import duration, fraction, rate, ratio
+
+
+def expectation(found: ModelExpectationOut) -> str:
+    """Say what a job is expected to win before it spends."""
+    cost = "" if found.search_seconds is None else f", for about {duration(found.search_seconds)} of search"
+    if not found.known:
+        return f"expected: nothing is known of {found.workloads} workloads on this device yet{cost}"
+    saving = f"{duration(found.saving_seconds)} of {duration(found.seconds)} a run"
+    pays = "" if found.runs is None else f", which pays after {found.runs:,.0f} runs"
+    return f"expected: saves {saving} ({found.known} of {found.workloads} workloads are known){cost}{pays}"
 
 
 def models_table(models: Iterable[ModelOut]) -> Table:

@@ -61,6 +61,7 @@ from .tuned_models import (
     add_timing,
     admit_model_job,
     keep_tuned_model,
+    load_fastest,
     load_tuned_model,
     models_with,
     page_of_tuned_models,
@@ -265,6 +266,14 @@ class RecordStore:
         """Return models with numbers below ``before``, newest first."""
         with self.database.reading() as connection:
             return page_of_tuned_models(connection, before=before, limit=limit)
+
+    def fastest(
+        self, workload_keys: Sequence[str], device_key: str, profile: str, most: int
+    ) -> dict[str, tuple[int, tuple[float, ...]]]:
+        """Return how many trials of a workload were timed on a device under a profile, and the ``most`` fastest times,
+        ascending, for every workload that has any."""
+        with self.database.reading() as connection:
+            return load_fastest(connection, workload_keys, device_key, profile, most)
 
     def create_model_job(self, new: NewJob) -> tuple[JobRow, bool]:
         """Add the job of the model ``new.model_key``; return (job, whether it is new). A job of that model for the same

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 
@@ -15,12 +15,41 @@ from .catalog import keep_workload
 from .encode import now
 from .jobs import CLOSED
 from .rows import ModelTimingRow, ModelWorkloadRow, NewJob, NewTunedModel, TunedModelRow
-from .tables import jobs, model_timings, tuned_model_workloads, tuned_models, workloads
-from .visibility import visible
+from .tables import devices, jobs, model_timings, trials, tuned_model_workloads, tuned_models, workloads
+from .visibility import visible, visible_record
 
 MOST_JOBS = 20
 MOST_TIMINGS = 20
 """How many jobs and timings of a model are shown: the newest."""
+
+
+def load_fastest(
+    connection: Connection, workload_keys: Sequence[str], device_key: str, profile: str, most: int
+) -> dict[str, tuple[int, tuple[float, ...]]]:
+    """Return how many trials of a workload were timed on a device under a profile, and the ``most`` fastest times,
+    ascending, for every workload that has any."""
+    rank = func.row_number().over(partition_by=workloads.c.key, order_by=(trials.c.seconds, trials.c.id)).label("rank")
+    count = func.count().over(partition_by=workloads.c.key).label("count")
+    ranked = (
+        select(workloads.c.key, trials.c.seconds, rank, count)
+        .join(workloads, workloads.c.id == trials.c.workload)
+        .join(devices, devices.c.id == trials.c.device)
+        .join(jobs, jobs.c.number == trials.c.job)
+        .where(
+            visible_record(jobs.c.tenant),
+            workloads.c.key.in_(workload_keys),
+            devices.c.key == device_key,
+            trials.c.profile == profile,
+            trials.c.seconds.is_not(None),
+            trials.c.adopted_from.is_(None),
+        )
+        .subquery()
+    )
+    found: dict[str, tuple[int, tuple[float, ...]]] = {}
+    query = select(ranked).where(ranked.c.rank <= most).order_by(ranked.c.key, ranked.c.rank)
+    for key, seconds, _, timed in connection.execute(query):
+        found[key] = timed, (*found.get(key, (0, ()))[1], seconds)
+    return found
 
 
 def keep_tuned_model(connection: Connection, new: NewTunedModel) -> bool:

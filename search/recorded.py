@@ -18,6 +18,7 @@ from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
 from ..te.operators import OPERATORS
 from ..te.workload import Workload
+from .kernel_tuner import parse_cache
 from .pool import CandidatePool
 from .t4 import parse_t4, read_document
 
@@ -52,11 +53,13 @@ class Recorded:
 
 
 def read_table(path: Path) -> Recorded:
-    """A table in the T4 form (``.json``; see ``search.t4``) or that of the benchmark hub's CSV exports, as it is or
-    compressed (``.gz``). Raises InvalidParameter when the file is of neither form."""
+    """A table in the T4 form (``.json``; see ``search.t4``), a cache of Kernel Tuner, or one of the benchmark hub's CSV
+    exports, as it is or compressed (``.gz``). Raises InvalidParameter when the file has none of these forms."""
     if ".csv" in path.suffixes:
         return _read_csv(path)
     document = read_document(path)
+    if "cache" in document:
+        return Recorded(*parse_cache(document, path.name))
     return Recorded(*parse_t4(document, path.name), _workload(document["metadata"]))
 
 

@@ -11,7 +11,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from ..core.schedule import KnobValue
 from ..core.trial import Failed, Outcome, Reason, Timed, Trial, TrialStage
 from ..schedule.space.knob import Knob
 from ..schedule.space.space import Space
+from .kernel_tuner import read_cache
 
 Json = Mapping[str, Any]
 
@@ -95,15 +96,18 @@ def write_t4(path: Path, metadata: Json, results: Sequence[Json]) -> None:
 
 
 def read_document(path: Path) -> Json:
-    """The document in a file, compressed or not. Raises InvalidParameter where it is not of the form."""
+    """The document in a file, compressed or not: results in the T4 form, or a cache of Kernel Tuner. Raises
+    InvalidParameter where it is of neither form."""
     try:
         data = path.read_bytes()
-        document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
+        document = read_cache((gzip.decompress(data) if path.suffix == ".gz" else data).decode())
+        if isinstance(document.get("cache"), dict):
+            return document
         if not isinstance(document["results"], list) or not isinstance(document["metadata"], dict):
             raise TypeError("results are a list and metadata an object")
-    except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+    except (OSError, ValueError, TypeError, KeyError, EOFError, AttributeError) as error:
         raise InvalidParameter(f"{path.name} holds no results in the T4 form: {error}", field="path") from error
-    return cast(Json, document)
+    return document
 
 
 def parse_t4(document: Json, name: str) -> tuple[Space, list[Outcome], NDArray[np.float64]]:

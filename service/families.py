@@ -26,15 +26,22 @@ LANGUAGES = ("c", "python")
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """What a family is to be: the operator with the ``parameters`` that stay the same, the ``dimensions`` that vary, at
-    most ``most`` schedules, and the mean regret that is good enough."""
+    """What a family is to be: the operator with the ``parameters`` that stay the same, the ``ranges`` (name, low, high,
+    step) of those that vary, at most ``most`` schedules, and the mean regret that is good enough."""
 
     name: str
     operator: str
     parameters: Mapping[str, object]
-    dimensions: tuple[Dimension, ...]
+    ranges: tuple[tuple[str, int, int, int], ...]
     most: int = 8
     target_regret: float = 0.02
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """The ranges, checked. Raises InvalidParameter."""
+        found = tuple(Dimension(*one) for one in self.ranges)
+        check_dimensions(found)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Families:
     ) -> FamilyView:  # fmt: skip
         """Make a family from the records of its operator under the conditions, and keep it in place of one of this
         name. Raises InvalidParameter, and NotFound where no shape in range has a time."""
-        check_dimensions(spec.dimensions)
+        dimensions = spec.dimensions
         wanted = self._conditions(
             device_key=device_key, toolchain_key=toolchain_key, profile=profile, target=target, relax=()
         )
@@ -83,7 +90,7 @@ class Families:
         if device is None or not times:
             raise NotFound(f"no record of {spec.operator} with these parameters is in range here", field="name")
         legal = _legality(spec, device.target)
-        family = make_family(spec.dimensions, ShapeTable.of(times), legal, most=spec.most, target=spec.target_regret)
+        family = make_family(dimensions, ShapeTable.of(times), legal, most=spec.most, target=spec.target_regret)
         document = {
             "operator": spec.operator,
             "parameters": dict(spec.parameters),
@@ -130,11 +137,11 @@ class Families:
         """The best time of every schedule at every shape in range that was timed."""
         operator = wiring.operator_named(spec.operator)
         lowest = {dimension.name: dimension.low for dimension in spec.dimensions}
-        fixed = {n: v for n, v in operator.values({**spec.parameters, **lowest}).items() if n not in lowest}
+        fixed = {n: v for n, v in operator.values({**spec.parameters, **lowest}).values.items() if n not in lowest}
         times: dict[Shape, dict[Schedule, float]] = {}
         conditions = (wanted.device_key, wanted.toolchain_key, wanted.profile)
         for given, schedule, seconds in self._store.times_of(spec.operator, *conditions, wiring.sketch_versions()):
-            parameters: Mapping[str, Any] = operator.values(given)
+            parameters = operator.values(given).values
             if any(parameters[n] != value for n, value in fixed.items()):
                 continue
             shape = shape_in(parameters, spec.dimensions)

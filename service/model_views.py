@@ -43,6 +43,29 @@ class ModelKernelView:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelExpectation:
+    """Shows what a job of a model is expected to win before it spends. Of its ``workloads``, ``known`` have times on
+    the device: one run takes ``seconds`` for them, and the job is expected to lower that by ``saving_seconds``, where
+    its trials are dealt out equally. Nothing is expected of the others, which nobody has timed there.
+
+    ``search_seconds`` is what the trials take by earlier tasks, None where no task has ended on such a device.
+    ``runs`` is after how many runs of the model the search has paid, None where nothing is known of one of the two."""
+
+    workloads: int
+    known: int
+    seconds: float
+    saving_seconds: float
+    search_seconds: float | None
+
+    @property
+    def runs(self) -> float | None:
+        """After how many runs the search has paid."""
+        if self.search_seconds is None or self.saving_seconds <= 0:
+            return None
+        return self.search_seconds / self.saving_seconds
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTimingView:
     """Shows the time of whole runs on a device, with the schedules that were known then, of which ``tuned_kernels``
     calls had been tuned, and that of the ``baseline`` beside it."""

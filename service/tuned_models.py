@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ..core.allocation import FASTEST, TaskProgress, expected_gain
+from ..core.budget import Budget
 from ..core.errors import InvalidParameter
 from ..core.keys import content_key
 from ..db.encode import now
@@ -14,7 +16,7 @@ from ..te.json import workload_from_json
 from .callers import tenant_for
 from .convert import answer_view
 from .lookup import RELAXABLE, Answer, Conditions, Miss
-from .model_views import ModelKernelView, ModelSpec, ModelTimingView, ModelView
+from .model_views import ModelExpectation, ModelKernelView, ModelSpec, ModelTimingView, ModelView
 from .page_token import page_size as checked_size
 from .page_token import read_token, write_token
 from .pagination import valid_key
@@ -69,6 +71,27 @@ class TunedModels:
         model = self._store.tuned_model(valid_key(key, "model_key"))
         tasks = tuple(self._task(workload) for workload in model.workloads)
         return self._submit(replace(spec, tasks=tasks, model_key=model.key))
+
+    def expect(self, key: str, budget: Budget, target: str) -> ModelExpectation:
+        """Return what a job with this budget is expected to win on a target, by the times that are known. Raises
+        NotFound, UnsupportedTarget."""
+        model = self._store.tuned_model(valid_key(key, "model_key"))
+        wanted = self._conditions(target=target)
+        keys = [workload.workload_key for workload in model.workloads]
+        known = self._store.fastest(keys, wanted.device_key, wanted.profile, FASTEST)
+        share = max(1, budget.trials // len(keys))
+        seconds = saving = 0.0
+        for workload in model.workloads:
+            if workload.workload_key in known:
+                trials, fastest = known[workload.workload_key]
+                progress = TaskProgress(workload.count, trials, fastest)
+                seconds += workload.count * fastest[0]
+                saving += workload.count * expected_gain(progress, share)
+        costs = [self._store.analysis.trial_cost(target.partition(":")[0], key, None) for key in keys]
+        search = None if None in costs else share * sum(cost.seconds for cost in costs if cost is not None)
+        if search is not None and budget.seconds is not None:
+            search = min(search, budget.seconds)
+        return ModelExpectation(len(keys), len(known), seconds, saving, search)
 
     def keep_timing(
         self, key: str, *, device_key: str, seconds: float, baseline: str, baseline_seconds: float, tuned_kernels: int

@@ -26,8 +26,8 @@ Extents = Annotated[
 @router.post("", operation_id="makeFamily", status_code=201, responses=CREATES)
 def make(body: FamilyIn, service: ServiceDependency) -> FamilyOut:
     """Make a family from the records that there are. It takes the place of one that has its name."""
-    dimensions = tuple(one.dimension() for one in body.dimensions)
-    spec = FamilySpec(body.name, body.operator, body.parameters, dimensions, body.most, body.target_regret)
+    ranges = tuple((one.name, one.low, one.high, one.step) for one in body.dimensions)
+    spec = FamilySpec(body.name, body.operator, body.parameters, ranges, body.most, body.target_regret)
     parts = {"device_key": body.device_key, "toolchain_key": body.toolchain_key, "profile": body.profile}
     return FamilyOut.of(service.families.make(spec, **parts, target=body.target))
 

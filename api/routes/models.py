@@ -12,9 +12,9 @@ from ..dependencies import PageSize, PageToken, ServiceDependency
 from ..expressions import task_of
 from ..limits import KEY_PATTERN, TARGET_PATTERN
 from ..model_requests import ModelIn, ModelJobIn, ModelTimingIn
-from ..model_responses import ModelOut, ModelPage
+from ..model_responses import ModelExpectationOut, ModelOut, ModelPage
 from ..problem_handlers import within
-from ..problem_responses import CREATES, EDITS, FINDS, READS
+from ..problem_responses import COMPUTES, CREATES, EDITS, FINDS, READS
 from ..responses import JobOut
 from ..strict_route import StrictRoute
 from .jobs import etag_of
@@ -90,6 +90,13 @@ def tune(model_key: ModelKey, body: ModelJobIn, service: ServiceDependency) -> R
         raise (within(error, at) if error.field else error) from None
     headers = {"Location": f"/v1/jobs/{job.id}", "ETag": etag_of(job)}
     return Response(JobOut.model_validate(job).model_dump_json(), 201 if created else 200, headers, "application/json")
+
+
+@router.post("/{model_key}/jobs/estimate", operation_id="estimateModelJob", responses=COMPUTES)
+def expect(model_key: ModelKey, body: ModelJobIn, service: ServiceDependency) -> ModelExpectationOut:
+    """Say what a job of a model is expected to save of one run, and what it would cost. It creates nothing."""
+    found = service.models.expect(model_key, body.budget.budget(), body.target)
+    return ModelExpectationOut.model_validate(found)
 
 
 @router.post("/{model_key}/timings", operation_id="keepModelTiming", responses=EDITS)

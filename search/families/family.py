@@ -108,6 +108,7 @@ def make_family(
         )
     held_out = list(range(1, len(table.shapes) - 1, HELD_OUT))
     whole = _made(dimensions, table, legal, most, target)
+    _prove(whole, legal)
     if not held_out:
         return whole
     kept = [n for n in range(len(table.shapes)) if n not in held_out]
@@ -115,14 +116,15 @@ def make_family(
     return replace(whole, regret=regret_at(trial, table.rows(held_out)))
 
 
-def regret_at(family: Family, table: ShapeTable) -> Regret:
-    """The regret of a family at shapes with times. Shapes at which the chosen schedule has no time are left out."""
+def regret_at(family: Family, table: ShapeTable) -> Regret | None:
+    """The regret of a family at shapes with times. Shapes at which the chosen schedule has no time are left
+    out; None where no shape is left."""
     regret = table.regret
     places = [table.schedules.index(schedule) for schedule in family.schedules]
     found = np.array([regret[n, places[family.choose(shape)]] for n, shape in enumerate(table.shapes)])
     found = found[np.isfinite(found)]
     if not len(found):
-        return Regret(0, 0.0, 0.0, 0.0)
+        return None
     return Regret(len(found), float(found.mean()), float(np.percentile(found, 95)), float(found.max()))
 
 
@@ -134,15 +136,19 @@ def _made(dimensions: Sequence[Dimension], table: ShapeTable, legal: Legal, most
     may = np.array([[legal(shape, schedule) for schedule in schedules] for shape in grid])
     tree = Grower(np.array(table.shapes), regret, np.array(grid), may).grow()
     measured = tuple((shape, int(regret[n].argmin())) for n, shape in enumerate(table.shapes))
-    family = Family(tuple(dimensions), schedules, tree, measured)
-    wrong = [shape for n, shape in enumerate(grid) if not may[n, family.choose(shape)]]
+    return Family(tuple(dimensions), schedules, tree, measured)
+
+
+def _prove(family: Family, legal: Legal) -> None:
+    """Raise InvalidParameter unless the family chooses a legal schedule at every shape in range."""
+    schedules = family.schedules
+    wrong = [shape for shape in all_shapes(family.dimensions) if not legal(shape, schedules[family.choose(shape)])]
     if wrong:
         raise InvalidParameter(
-            f"none of {len(schedules)} schedules is legal at {len(wrong)} shapes, such as {list(wrong[0])}: time more "
-            "schedules near it, allow more, or give the dimension a step",
+            f"the choice among {len(schedules)} schedules is not legal at {len(wrong)} shapes, such as "
+            f"{list(wrong[0])}: time more schedules near it, allow more, or give the dimension a step",
             field="dimensions",
         )
-    return family
 
 
 def shape_in(parameters: Mapping[str, Any], dimensions: Sequence[Dimension]) -> Shape:

@@ -16,6 +16,8 @@ from ...core.errors import InvalidParameter
 from .shapes import Shape, distance
 
 MOST_DEPTH = 8
+MOST_CHANGES = 4
+"""Of the places between two measured extents where legality changes, so many are tried as cuts."""
 LEAST_GAIN = 1e-3
 """A cut must lower the sum of regrets by so much."""
 
@@ -28,7 +30,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Decision:
     """``below`` decides where the extent of ``dimension``, by its place, is at most ``at_most``; else ``above``."""
 
     dimension: int
@@ -37,12 +39,12 @@ class Node:
     above: "Tree"
 
 
-Tree = Node | Leaf
+Tree = Decision | Leaf
 
 
 def leaf_of(tree: Tree, shape: Shape) -> Leaf:
     """The leaf that decides for a shape."""
-    while isinstance(tree, Node):
+    while isinstance(tree, Decision):
         tree = tree.below if shape[tree.dimension] <= tree.at_most else tree.above
     return tree
 
@@ -73,7 +75,7 @@ class Grower:
                 low, low_grid = self.points[:, dimension] <= bound, self.grid[:, dimension] <= bound
                 below = self._grow(points & low, grid & low_grid, depth - 1)
                 above = self._grow(points & ~low, grid & ~low_grid, depth - 1)
-                return below if below == above else Node(dimension, bound, below, above)
+                return below if below == above else Decision(dimension, bound, below, above)
         return Leaf(None if best == np.inf else int(here.argmin()))
 
     def _costs(self, points: NDArray[np.bool_], grid: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -88,13 +90,26 @@ class Grower:
         dear = 2 * float(finite.max(initial=0.0)) + 1
         for dimension in range(self.points.shape[1]):
             extents = np.unique(self.points[points, dimension])
-            for low, high in pairwise(extents):
-                bound = int((low * high) ** 0.5) if high > low + 1 else int(low)
+            for bound in self._bounds(dimension, extents, grid):
                 side, side_grid = self.points[:, dimension] <= bound, self.grid[:, dimension] <= bound
                 parts = ((points & side, grid & side_grid), (points & ~side, grid & ~side_grid))
                 cost = sum(min(float(self._costs(*part).min()), dear * int(part[0].sum())) for part in parts)
                 found.append((cost, dimension, bound))
         return min(found, default=None)
+
+    def _bounds(self, dimension: int, extents: NDArray[np.int64], grid: NDArray[np.bool_]) -> list[int]:
+        """Where a box may be cut: half way between measured extents, in their logarithm, and where between them another
+        schedule begins or ends to be legal."""
+        column, legal = self.grid[grid, dimension], self.legal[grid]
+        here, places = np.unique(column, return_inverse=True)
+        everywhere = np.ones((len(here), legal.shape[1]), np.bool_)
+        np.logical_and.at(everywhere, places, legal)
+        changes = here[:-1][(everywhere[1:] != everywhere[:-1]).any(axis=1)]
+        found = []
+        for low, high in pairwise(extents):
+            between = changes[(changes >= low) & (changes < high)]
+            found += [max(int(low), int((low * high) ** 0.5)), *map(int, between[:MOST_CHANGES])]
+        return [bound for bound in found if bound < extents[-1]]
 
 
 def tree_to_json(tree: Tree) -> dict[str, object]:
@@ -116,7 +131,7 @@ def tree_from_json(data: object, dimensions: int, schedules: int, depth: int = M
         if type(dimension) is int and 0 <= dimension < dimensions and type(bound) is int and 0 < bound < 1 << 62:
             below = tree_from_json(data["below"], dimensions, schedules, depth - 1)
             above = tree_from_json(data["above"], dimensions, schedules, depth - 1)
-            return Node(dimension, bound, below, above)
+            return Decision(dimension, bound, below, above)
     raise InvalidParameter(
         f"a tree has leaves and nodes on at most {MOST_DEPTH} levels, for {schedules} schedules, {dimensions} extents",
         field="/tree",

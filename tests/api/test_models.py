@@ -53,6 +53,9 @@ def test_a_model_is_added_once_tuned_by_one_job_and_shown(
     )
     assert client.keep_model_timing(model.key, timing).timings[0].baseline_seconds == 2e-3
 
+    expected = client.expect_of_model(model.key, budget=Budget(200))  # by records of this machine, which has none
+    assert (expected.workloads, expected.known, expected.seconds, expected.runs) == (2, 0, 0.0, None)
+
     page = http.get(f"/models/{model.key}").text
     for shown in ("renamed", "matmul relu", "aten.topk.default", "2.00", "cpu_loops", f"/jobs/{job.id}"):
         assert shown in page

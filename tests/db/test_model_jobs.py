@@ -125,6 +125,19 @@ def test_slices_go_where_they_save_most_until_the_budget_is_spent(fleet_store: R
     assert submit_model(fleet_store, "later", 10, 1, 1, budget=budget)  # none is under way any more
 
 
+def test_the_fastest_times_of_workloads_are_known_before_a_job(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 1, 1)
+    submit_model(fleet_store, "job", 1, 1, budget=Budget(32))
+    held = claimed(fleet_store)
+    record(fleet_store, held, 0, 6, 1e-3)
+    key, other = (task.workload_key for task in fleet_store.job("job").tasks)
+    stored = fleet_store.trials("job", 0, limit=1)[0].record.identity
+    found = fleet_store.fastest([key, other], stored.device_key, stored.profile, 3)
+    assert set(found) == {key} and found[key] == (6, found[key][1])
+    assert found[key][1] == pytest.approx((1e-3, 1.5e-3, 2e-3))
+    assert fleet_store.fastest([key], stored.device_key, "another", 3) == {}
+
+
 def test_a_task_that_is_not_worth_it_is_given_up_with_the_number(fleet_store: RecordStore) -> None:
     keep(fleet_store, 1, 1)
     submit_model(fleet_store, "job", 1, 1, budget=Budget(1000, runs=1e6))

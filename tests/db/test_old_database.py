@@ -75,7 +75,15 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
     for name in ("devices", "toolchains", "workloads", "models"):
         assert new[name] == old[name]
     added: dict[str, object] = {"prune": True, "prior": True, "paused": False, "deadline": None, "fresh": False}
-    added |= {"tenant": "default", "priority": 0, "model": None, "owner": "", "tags": "", "notes": ""}
+    added |= {
+        "tenant": "default",
+        "priority": 0,
+        "model": None,
+        "budget_runs": None,
+        "owner": "",
+        "tags": "",
+        "notes": "",
+    }
     assert [{**row, **added} for row in old["jobs"]] == new["jobs"]
     for before, after in zip(old["tasks"], new["tasks"], strict=True):
         kept = {name: value for name, value in after.items() if name in before}

@@ -4,6 +4,7 @@ import ctypes
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def always(shape: Shape, schedule: Schedule) -> bool:
     return True
 
 
-def table_of(shapes: list[Shape]) -> ShapeTable:
+def table_of(shapes: Sequence[Shape]) -> ShapeTable:
     return ShapeTable.of({shape: {s: seconds(shape, s) for s in SCHEDULES} for shape in shapes})
 
 
@@ -89,8 +90,9 @@ def test_where_no_schedule_is_legal_all_over_the_nearest_decides_and_is_checked(
     family = make_family(ranges, ShapeTable.of(times), legal, most=4)
     assert all(legal(shape, family.schedules[family.choose(shape)]) for shape in all_shapes(ranges))
     check_code(family, tmp_path, list(all_shapes(ranges)))
-    large = {shape: {s: 1.0 for s in SCHEDULES if s.integer("tile_m") == 256} for shape in [(128, 64), (256, 128)]}
-    with pytest.raises(InvalidParameter, match=r"legal at 60 shapes, such as \[8, 64\]"):
+    one = {s: 1.0 for s in SCHEDULES if s.integer("tile_m") == 256}
+    large: dict[Shape, dict[Schedule, float]] = {(128, 64): one, (256, 128): one}
+    with pytest.raises(InvalidParameter, match=r"not legal at 60 shapes, such as \[8, 64\]"):
         make_family(ranges, ShapeTable.of(large), legal)
 
 

@@ -8,12 +8,13 @@ import pytest
 from tilewright.core.budget import Budget, StopReason
 from tilewright.core.errors import InvalidParameter, NotFound
 from tilewright.core.schedule import Schedule
-from tilewright.core.trial import Timed
+from tilewright.core.trial import Timed, Trial
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies.model import ModelSearch
 from tilewright.search.strategies.random import RandomSearch
 from tilewright.search.strategy import Problem
 from tilewright.search.tuner import Finished, tune
+from tilewright.search.winners import Winner, winning_candidates
 
 TABLE = read_table(Path(__file__).parents[1] / "data" / "hub_convolution_milo__A100.csv")
 
@@ -102,3 +103,24 @@ def test_what_a_cost_model_foretold_goes_with_the_trial() -> None:
     assert all(p.learned_from <= f.sequence for f in done if (p := f.prediction) is not None)
     assert sorted({p.learned_from for p in known})[0] == 16 and len({p.score for p in known}) > 8
     assert all(f.prediction is None for f in steps(Budget(trials=20))[0])
+
+
+def test_given_candidates_come_before_those_of_the_strategy() -> None:
+    pool = TABLE.pool
+    loop = tune(pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(12), first=[7, 3, 7])
+    done = [finished.candidate for finished in loop]
+    assert done[:2] == [7, 3] and len(set(done)) == 12
+    trials = [Trial(pool.schedule(3), TABLE.outcomes[3])]
+    loop = tune(pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(4), resumed=trials, first=[3, 5])
+    assert next(loop).candidate == 5  # 3 is known
+    loop = tune(pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(1), first=[9, 8])
+    assert [finished.candidate for finished in loop] == [9]
+
+
+def test_winners_of_the_most_similar_workloads_come_first() -> None:
+    pool = TABLE.pool
+    known = ((4, 10**6), (5, 10**9), (6, 2 * 10**6), (4, 1))
+    winners = [Winner(pool.schedule(row), flops, 1000) for row, flops in known]
+    winners.append(Winner(Schedule.of("another", 1, {}), 10**6, 1000))
+    assert winning_candidates(pool, winners, 10**6, 1000) == [4, 6, 5]
+    assert winning_candidates(pool, winners, 10**9, 1000, most=2) == [5, 6]
