@@ -20,6 +20,7 @@ from tilewright.tests.api.serving import running
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="no Chromium from Debian's packages here"),
+    pytest.mark.timeout(900),  # on a loaded machine it looks at thirty pages slowly
 ]
 PAGES = {
     "/": 25,
