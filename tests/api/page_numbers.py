@@ -112,8 +112,10 @@ def at(value: Any, pointer: str) -> Any:
         return sum(found) if fold == "sum" else len(set(found))
     if fold == "sum":
         return sum(value.values())
+    if fold == "count":
+        return len(value)
     if fold:
-        return {"min": min, "max": max, "count": len}[fold](value)
+        return min(value) if fold == "min" else max(value)
     return len(value) if isinstance(value, list) and path.count("/") and not _is_rows(value) else value
 
 

@@ -4,6 +4,7 @@ import builtins
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -26,11 +27,13 @@ def test_a_figure_shows_every_trial(client: Client, across: str) -> None:
     job = client.job("drawn")
     progress = client.progress("drawn")
     (axes,) = job.plot(across=across).axes
-    points, failed = (axes.collections[i].get_offsets() for i in (0, -1))
+    points, failed = (np.asarray(axes.collections[i].get_offsets()) for i in (0, -1))
     assert len(points) == sum(s is not None for s in progress.seconds)
     assert len(failed) == sum(job.tasks[0].failures.values())
     (best,) = (line for line in axes.lines if line.get_label() == "best so far")
-    assert min(best.get_ydata()) == pytest.approx(1e3 * min(s for s in progress.seconds if s))  # milliseconds
+    assert float(np.asarray(best.get_ydata()).min()) == pytest.approx(
+        1e3 * min(s for s in progress.seconds if s)
+    )  # milliseconds
     assert {text.get_text().split()[0] for text in axes.texts} == {"NumPy", "roofline,"}
 
 
