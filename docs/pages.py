@@ -22,9 +22,10 @@ TARGETS = (
 )
 """Targets for which sketches of each kind write kernels."""
 LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
-    ("linear", {"rows": 1, "inputs": 4096, "outputs": 4096, "bias": False}),
+    ("matmul", {"m": 1, "n": 768, "k": 1024}),
+    ("linear", {"rows": 4, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("matmul", {"m": 256, "n": 256, "k": 256, "dtype": "bfloat16"}),
-    ("linear", {"rows": 16, "inputs": 4096, "outputs": 4096, "dtype": "float16", "bias": False}),
+    ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("mlp", {"rows": 32, "width": 128, "layers": 3, "dtype": "float16"}),
 )
 """Examples of sketches that take none of the small ones of operators."""

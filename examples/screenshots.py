@@ -9,7 +9,7 @@ It needs Chromium and the extra ``dev`` (Playwright). Pictures are cut where the
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -53,17 +53,21 @@ def main() -> None:
         with service_on(settings, console) as client, sync_playwright() as playwright:
             path = str(CHROMIUM) if CHROMIUM.exists() else None
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-            _photograph(browser, client.address + "/", given.out / "overview-empty.png", WIDE, "light", console)
+
+            def photograph(named: Mapping[str, str], width: int = WIDE, theme: str = "light") -> None:
+                for name, address in named.items():
+                    _photograph(browser, client.address + address, given.out / f"{name}.png", width, theme, console)
+
+            photograph({"overview-empty": "/"})
+            jobs = list(_jobs(client, given.trials, console))
+            photograph({**pages(jobs), "model": f"/models/{_model(client, given.trials, console)}"})
+            photograph({"models": "/models"})
+            photograph({"job-dark": f"/jobs/{jobs[0].id}"}, theme="dark")
+            photograph({"job-phone": f"/jobs/{jobs[0].id}"}, NARROW)
             if given.records is not None:
                 with given.records.open(encoding="utf-8") as lines:
                     client.import_records(lines)
-            jobs = list(_jobs(client, given.trials, console))
-            model = _model(client, given.trials, console)
-            for name, address in {**pages(jobs), "model": f"/models/{model}", **_gpu_pages(client)}.items():
-                _photograph(browser, client.address + address, given.out / f"{name}.png", WIDE, "light", console)
-            job = client.address + f"/jobs/{jobs[0].id}"
-            _photograph(browser, job, given.out / "job-dark.png", WIDE, "dark", console)
-            _photograph(browser, job, given.out / "job-phone.png", NARROW, "light", console)
+                photograph(_gpu_pages(client))
             browser.close()
 
 

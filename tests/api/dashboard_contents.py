@@ -18,7 +18,7 @@ from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.tests.api import filled
 from tilewright.tests.api.filled import keep_job
-from tilewright.tests.api.measured_job import SHAPE, keep_measured_job
+from tilewright.tests.api.measured_job import HERE, SHAPE, keep_measured_job
 from tilewright.tests.api.recorded_job import keep_recorded_job
 from tilewright.tests.api.serving import running
 from tilewright.tests.api.tuned_thrice import keep_three_jobs
@@ -45,6 +45,7 @@ def fill(folder: Path) -> Contents:
         ran = client.job("measured")
         model, alone = _add_models(client, ran)
         model_job = client.tune_model(model, budget=Budget(9))
+        store.set_device(model_job.id, HERE.device)
         gpu = next(job for job in client.jobs() if (job.tasks[0].parameters or {}).get("columns") == 8192)
     best, gpu_best = ran.tasks[0].best, gpu.tasks[0].best
     assert best is not None and gpu_best is not None

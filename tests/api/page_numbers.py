@@ -108,11 +108,14 @@ def at(value: Any, pointer: str) -> Any:
         return sum(unit["state"] == "ready" and unit["seen"] for unit in value)
     fold, _, name = fold.partition("=")
     if name:
-        return {"sum": sum, "distinct": lambda found: len(set(found))}[fold]([entry[name] for entry in value])
+        found = [entry[name] for entry in value]
+        return sum(found) if fold == "sum" else len(set(found))
     if fold == "sum":
         return sum(value.values())
+    if fold == "count":
+        return len(value)
     if fold:
-        return {"min": min, "max": max, "count": len}[fold](value)
+        return min(value) if fold == "min" else max(value)
     return len(value) if isinstance(value, list) and path.count("/") and not _is_rows(value) else value
 
 

@@ -15,7 +15,8 @@ from tilewright.service.views import JobState
 from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.serving import running
 
-MATMUL = operator_task("matmul", {"m": 64, "n": 48, "k": 32})
+SHAPE = {"m": 64, "n": 48, "k": 32}
+MATMUL = operator_task("matmul", SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_a_new_user_submits_sees_why_the_best_won_exports_it_and_compares(live: 
         page.goto("/")
         page.get_by_role("link", name="Submit a job").first.click()
         page.get_by_label("Operator").select_option("matmul")
-        for name, extent in MATMUL.parameters.items():
+        for name, extent in SHAPE.items():
             page.locator(f"[name='p.{name}']").fill(str(extent))
         page.get_by_label("Trials").fill("4")
         page.get_by_role("button", name="Submit job").click()
