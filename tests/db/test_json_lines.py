@@ -108,8 +108,14 @@ def test_a_copy_stays_a_copy_of_the_record_that_was_measured(store: RecordStore,
     while held is not None and (held.job_id, held.task) != ("again", 0):
         held = store.fleet.claim_task(["llvm"], "local", "o", units=[], seconds=600.0)
     assert held is not None
-    on = {"device_key": ON.device.key, "toolchain_key": ON.toolchain.key, "profile": str(ON.profile)}
-    assert store.fleet.adopt_known(held.lease, **on, sketches={"loops": 1}) == 4
+    adopted = store.fleet.adopt_known(
+        held.lease,
+        device_key=ON.device.key,
+        toolchain_key=ON.toolchain.key,
+        profile=str(ON.profile),
+        sketches={"loops": 1},
+    )
+    assert adopted == 4
     lines = list(store.export_lines())
     assert '"adopted_from":{"job":"gpu","task":0,"sequence":0}' in lines[-1]
     other.import_lines(lines)

@@ -49,7 +49,7 @@ def test_a_loss_counts_against_the_task_before_its_unit_is_suspect(tmp_path: Pat
         told, pipe = multiprocessing.Pipe()
         threading.Thread(target=serve_worker, args=(told, store, lambda _: None, lambda: None), daemon=True).start()
         setup = WorkerSetup(Settings(database_url=url), unit, False, unit.classes, ("local",), None)
-        LosingWorker(setup, TaskStore(store, store.fleet), ServerPipe(pipe)).run()
+        LosingWorker(setup, TaskStore.of(store), ServerPipe(pipe)).run()
         (attempt,), (row,) = store.fleet.attempts("j", 0), store.fleet.units()
         assert (attempt.how, attempt.detail) == (AttemptEnd.ACTOR_LOST, "planted")
         assert (row.state, row.reason) == (UnitState.SUSPECT, "actor_lost")
