@@ -47,6 +47,8 @@ from .visibility import job_tenant, visible
 
 MAX_LINE_CHARACTERS = 16 << 20
 MAX_TARGET_CHARACTERS = 64
+MOST_TRIALS = 1 << 30
+"""A task has fewer trials, which the database's integers hold."""
 """A target may be the key of a device."""
 PAGE = 500
 
@@ -250,6 +252,8 @@ class JsonLinesImporter:
         if sequence < done:
             self.known += 1
             return
+        if sequence >= MOST_TRIALS:
+            raise InvalidParameter(f"trial {sequence}; allowed: below {MOST_TRIALS}", field="/sequence")
         if job_id in self.own_jobs:
             raise InvalidParameter(f"trial {sequence} of job {job_id}, which is this database's own", field="/job")
         profile = profile_from_text(value_in(data, "profile", str))
@@ -322,7 +326,7 @@ def _places(connection: Connection, record_ids: Iterable[int]) -> dict[int | Non
 
 def _bounded(number: int) -> int:
     """A number that the database takes; one beyond all that it has stays so."""
-    return min(max(number, -1), 1 << 30)
+    return min(max(number, -1), MOST_TRIALS)
 
 
 def _line(data: Mapping[str, object]) -> str:
