@@ -37,10 +37,10 @@ class _Learned:
 
 class XGBoostModel:
     """Squared error weighted by goodness, as in TVM's MetaSchedule (its gradient times the label): the order of the
-    fast schedules matters, how slow a slow one is does not. ``threads`` rank; one thread learns, because on the few
-    hundred rows of a task handing work around costs more than the work."""
+    fast schedules matters, how slow a slow one is does not. ``threads`` rank. One thread learns, because on the few
+    hundred rows of a task handing work around costs more than the work; beside compilers that holds for ranking too."""
 
-    def __init__(self, threads: int = 2) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self._threads = threads
         self._learned: _Learned | None = None
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
+from threadpoolctl import ThreadpoolController
 
 from ..core.streams import stream
 from ..core.trial import Timed
@@ -31,6 +32,8 @@ _MOST, _LENGTHS_FROM = 256, 64
 many and a random half of the others."""
 _POINTS = 12_288
 """In a larger pool the process looks at so many candidates, sampled anew whenever it learns."""
+_BLAS = ThreadpoolController().select(user_api="blas")
+"""On matrices of this size its threads cost more than they bring, most of all beside compilers: 6 of 8 ms a candidate."""
 FIRST = 3
 """With fewer results there is no process."""
 
@@ -62,6 +65,12 @@ class Improvement:
     ) -> list[int]:
         """Up to ``count`` candidates, none of ``results`` or ``pending``. ``results`` has a valid time and at least
         FIRST entries; ``expected``: float[pool]."""
+        with _BLAS.limit(limits=1):
+            return self._proposed(results, pending, count, expected)
+
+    def _proposed(
+        self, results: Sequence[Observation], pending: Collection[int], count: int, expected: Floats | None
+    ) -> list[int]:
         offset = np.zeros(len(self._pool)) if expected is None else expected
         point = learning_point(len(results))
         if self._learned_from != point:
