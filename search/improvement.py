@@ -33,7 +33,7 @@ many and a random half of the others."""
 _POINTS = 12_288
 """In a larger pool the process looks at so many candidates, sampled anew whenever it learns."""
 _BLAS = ThreadpoolController().select(user_api="blas")
-"""On matrices of this size its threads cost more than they bring, most of all beside compilers: 6 of 8 ms a candidate."""
+"""On matrices of this size its threads cost more than they bring, most of all beside compilers: 6 ms a candidate."""
 FIRST = 3
 """With fewer results there is no process."""
 
