@@ -67,7 +67,7 @@ class _Known:
     at: float
 
 
-class Access:
+class AccessControl:
     """Belongs to one event loop, but for ``forget``. ``open``: whoever shows nothing may do everything."""
 
     def __init__(self, settings: Settings, users: Users) -> None:

@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 from .. import __version__
 from ..service.service import Service
 from ..service.settings import Settings
-from .access import Access
+from .access import AccessControl
 from .guard import RequestGuard, host_name
 from .lookup_batches import LookupBatches
 from .open_id_connect import OpenIdConnect
@@ -47,7 +47,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     app.state.streams = EventStreams()
     app.state.lookups = LookupBatches(service.look_up)
     app.state.readiness = Readiness(service.health)
-    app.state.access = Access(settings, service.users)
+    app.state.access = AccessControl(settings, service.users)
     app.state.sign_in = None if settings.oidc_issuer is None else OpenIdConnect(settings)
     app.state.stopping = lambda: False
     install_problem_handlers(app)

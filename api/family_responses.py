@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from ..service.families import FamilyView
+from ..service.family_views import FamilyView
 from .responses import ResponseModel, ScheduleOut, plain
 
 Parameters = Annotated[dict[str, Any], BeforeValidator(plain)]

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..core.errors import StoreError
 from ..service.callers import Caller, acting_as
-from .access import CHALLENGE, OPEN_PATHS, SIGN_IN, VISITOR, Access, RateLimits
+from .access import CHALLENGE, OPEN_PATHS, SIGN_IN, VISITOR, AccessControl, RateLimits
 from .json_body import BadBody
 from .limits import (
     MAX_BODY_BYTES,
@@ -72,7 +72,7 @@ class RequestGuard:
     def __init__(
         self,
         app: ASGIApp,
-        access: Access,
+        access: AccessControl,
         allowed_hosts: Collection[str] | None = None,
         requests_per_second: float | None = None,
         shares_records: bool = False,

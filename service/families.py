@@ -1,7 +1,6 @@
 """The use cases of shape families: make one from the times that are known, show it, choose a schedule, write code."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,9 +11,10 @@ from ..db.rows import FamilyRow
 from ..db.store import RecordStore
 from ..search.families.emit import dispatcher_in_c, dispatcher_in_python
 from ..search.families.family import Family, make_family, shape_in
-from ..search.families.shapes import Dimension, Shape, ShapeTable, check_dimensions
+from ..search.families.shapes import Shape, ShapeTable
 from . import wiring
 from .callers import tenant_for
+from .family_views import FamilyChoice, FamilySpec, FamilyView
 from .lookup import Conditions
 from .page_token import page_size as checked_size
 from .page_token import read_token, write_token
@@ -22,50 +22,6 @@ from .views import Page
 
 LISTING = ("families",)
 LANGUAGES = ("c", "python")
-
-
-@dataclass(frozen=True, slots=True)
-class FamilySpec:
-    """What a family is to be: the operator with the ``parameters`` that stay the same, the ``ranges`` (name, low, high,
-    step) of those that vary, at most ``most`` schedules, and the mean regret that is good enough."""
-
-    name: str
-    operator: str
-    parameters: Mapping[str, object]
-    ranges: tuple[tuple[str, int, int, int], ...]
-    most: int = 8
-    target_regret: float = 0.02
-
-    @property
-    def dimensions(self) -> tuple[Dimension, ...]:
-        """The ranges, checked. Raises InvalidParameter."""
-        found = tuple(Dimension(*one) for one in self.ranges)
-        check_dimensions(found)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyView:
-    """Shows a family, and the conditions of the records that it was made from."""
-
-    name: str
-    operator: str
-    parameters: Mapping[str, object]
-    device_key: str
-    toolchain_key: str
-    profile: str
-    target_regret: float
-    created_at: str
-    family: Family
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyChoice:
-    """Shows the schedule of a family for one shape."""
-
-    parameters: Mapping[str, object]
-    place: int
-    schedule: Schedule
 
 
 class Families:

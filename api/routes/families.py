@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 
-from ...service.families import FamilySpec
+from ...service.family_views import FamilySpec
 from ..dependencies import FunctionName, PageSize, PageToken, ServiceDependency
 from ..family_requests import FamilyIn
 from ..family_responses import FamilyChoiceOut, FamilyOut, FamilyPage

@@ -11,7 +11,7 @@ from ...core.errors import Forbidden
 from ...service.callers import Caller
 from ...service.service import Service
 from ...service.users import SECRET, SESSION_HOURS
-from ..access import COOKIE, SIGN_IN, TOKEN_CALLER, Access
+from ..access import COOKIE, SIGN_IN, TOKEN_CALLER, AccessControl
 from ..open_id_connect import Attempt, OpenIdConnect
 from ..rendering import render
 from ..strict_route import StrictRoute
@@ -33,7 +33,7 @@ def sign_in_page(request: Request, next: Annotated[str, Query(max_length=2048)] 
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
     """Take a key or the token, give the browser its cookie, and go on to the page that was asked for."""
-    access: Access = request.app.state.access
+    access: AccessControl = request.app.state.access
     fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=8)
     onward = _own(fields.get("next", ["/"])[0])
     if access.open:

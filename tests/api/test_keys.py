@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from tilewright.api import access
-from tilewright.api.access import Access, RateLimits
+from tilewright.api.access import AccessControl, RateLimits
 from tilewright.api.app import create_app
 from tilewright.api.async_client import AsyncClient
 from tilewright.api.client import Client, operator_task
@@ -136,7 +136,7 @@ def test_a_good_key_is_believed_for_a_while_without_the_database(
     headers = {b"authorization": f"Bearer {secret}".encode()}
 
     async def ask() -> None:
-        found = Access(service.settings, away)  # type: ignore[arg-type]
+        found = AccessControl(service.settings, away)  # type: ignore[arg-type]
         first = await found.caller_of(headers)
         assert first is not None and await found.caller_of(headers) is first and away.asked == 1
         monkeypatch.setattr(access, "FRESH_SECONDS", 0.0)

@@ -101,7 +101,8 @@ def test_export_writes_files(tuned: Path, tmp_path: Path) -> None:
     done = tilewright(tuned, "--json", "export", str(tmp_path / "out"), *MATMUL)
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
-    assert names == json.loads(done.stdout)["files"] == ["kernel.h", "kernel.json", "kernel.ll", "kernel.o", "kernel.s"]
+    built = ["kernel.h", "kernel.json", "kernel.ll", "kernel.o", "kernel.s"]
+    assert names == json.loads(done.stdout)["files"] == [*built, "measured.json", "measured.o"]
     (tmp_path / "file").write_text("in the way")
     refused = tilewright(tuned, "export", str(tmp_path / "file"), *MATMUL)
     assert refused.returncode == 2 and "cannot write to" in refused.stderr
@@ -191,6 +192,7 @@ def test_a_database_of_a_newer_program_is_left_alone(tmp_path: Path) -> None:
     assert tilewright(tmp_path, "job", "list").returncode == 0
     database = sqlite3.connect(tmp_path / "t.sqlite3")
     database.execute("update alembic_version set version_num = '9999'")
+    database.execute("delete from compatible_programs")
     database.commit()
     database.close()
     done = tilewright(tmp_path, "job", "list")

@@ -146,4 +146,4 @@ def test_a_unit_is_taken_out_by_command(fleet: Fleet) -> None:
 def test_a_command_without_the_token_is_told_so(fleet: Fleet) -> None:
     surroundings = {**fleet.settings, "TILEWRIGHT_TOKEN": "another-token-of-16"}
     refused = in_process(fleet.folder, "--url", fleet.address, "queue", **surroundings)
-    assert refused.returncode == 4 and "token" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
+    assert refused.returncode == 4 and "wants a key" in refused.stderr and len(refused.stderr.strip().splitlines()) == 1
