@@ -92,10 +92,11 @@ class CompilationPool:
                 self._kept.move_to_end(key)
                 frame = self._kept[key][0]
                 return frame.header["answer"], frame.blobs
-            future = self._asked.get(key)
-            if future is None:
-                future = self._asked[key] = self._begun().submit(lambda supervisor: supervisor.ask(question))
-                future.add_done_callback(lambda done: self._ended(key, done))
+            asked = self._asked.get(key)
+            future = asked or self._begun().submit(lambda supervisor: supervisor.ask(question))
+            self._asked[key] = future
+        if asked is None:  # without the lock: a future that is done already calls back at once
+            future.add_done_callback(lambda done: self._ended(key, done))
         try:
             frame = future.result(QUEUE_SECONDS + self._settings.deadlines.compile)
         except FutureTimeout as error:

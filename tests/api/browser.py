@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
+WAIT_MILLISECONDS = 60_000
+"""So long a test waits for what a page is to show: the machine may be busy with other tests."""
+expect.set_options(timeout=WAIT_MILLISECONDS)
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"

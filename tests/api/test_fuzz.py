@@ -20,9 +20,11 @@ from tilewright.tests.api.serving import running
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 QUICK = """
-# These take the same expressions as submitJob, whose boundaries are all walked.
+# These take the same bodies as submitJob and tuneModel, whose boundaries are all walked.
 [[operations]]
-include-operation-id = ["estimateJob", "lookUpSchedule", "lookUpSchedules", "explainSchedule", "exportSchedule"]
+include-operation-id = [
+  "estimateJob", "lookUpSchedule", "lookUpSchedules", "explainSchedule", "exportSchedule", "addModel", "estimateModelJob",
+]
 phases.coverage.enabled = false
 """
 EXAMPLES = int(os.environ.get("TILEWRIGHT_FUZZ_EXAMPLES", "3"))
@@ -50,4 +52,4 @@ def test_the_whole_api_under_fuzzing(guarded: tuple[str, str], tmp_path: Path) -
     options = ["--checks=all", f"--seed={SEED}", f"--max-examples={EXAMPLES}", "--continue-on-failure", "--no-shrink"]
     ran = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
-    assert "73 selected / 75 total" in ran.stdout
+    assert "81 selected / 83 total" in ran.stdout

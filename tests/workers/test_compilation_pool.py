@@ -48,6 +48,13 @@ def test_a_question_is_answered_once_in_a_child(pool: CompilationPool) -> None:
     assert pool.ask({"ask": "x"})[0] == answer and pool.ask({"ask": "y"})[0] != answer
 
 
+def test_answers_that_come_at_once_block_nobody(pool: CompilationPool) -> None:
+    """Some are there before whoever asks has finished asking."""
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(pool.ask, [{"ask": f"quick {n}"} for n in range(400)]))
+    assert len(answers) == 400
+
+
 @pytest.mark.parametrize(
     ("what", "kind", "words"),
     [
