@@ -23,7 +23,8 @@ QUICK = """
 # These take the same bodies as submitJob and tuneModel, whose boundaries are all walked.
 [[operations]]
 include-operation-id = [
-  "estimateJob", "lookUpSchedule", "lookUpSchedules", "explainSchedule", "exportSchedule", "addModel", "estimateModelJob",
+  "estimateJob", "estimateModelJob", "lookUpSchedule", "lookUpSchedules", "explainSchedule", "exportSchedule",
+  "addModel",
 ]
 phases.coverage.enabled = false
 """
