@@ -12,7 +12,7 @@ from ...service.lookup import Answer, Miss
 from ...service.nearest import miss_message
 from ...service.service import Service
 from ...te.key import workload_key
-from ..compilations import compiles, explain_workload, explanation_answer, export_answer, export_workload
+from ..compilations import compiles, explanation_answer, export_answer
 from ..dependencies import ServiceDependency
 from ..expressions import schedule_of, task_of
 from ..lookup_answers import batch_text, best_text, tagged
@@ -129,7 +129,7 @@ def explain(body: ExplainIn, service: ServiceDependency) -> Response:
     """Show every layer of a schedule as text, its instructions by class, and how near it comes to the roofline."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
-    return explanation_answer(explain_workload(service, task.workload, schedule, body.target))
+    return explanation_answer(service.explain(task.workload, schedule, target=body.target))
 
 
 @router.post("/export", operation_id="exportSchedule", response_model=ExportOut, responses=COMPUTES)
@@ -138,5 +138,5 @@ def export(body: ExportIn, service: ServiceDependency) -> Response:
     """Export a schedule as files to use without Tilewright: source, machine code, and how to call it."""
     task = task_of(service, body)
     schedule = None if body.schedule is None else schedule_of(body.schedule)
-    made = export_workload(service, task.workload, schedule, body.target, body.name, body.library)
+    made = service.export(task.workload, schedule, target=body.target, name=body.name, library=body.library)
     return export_answer(made)

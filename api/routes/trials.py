@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from ...service.views import TrialOrder
-from ..compilations import compiles, explain_record, explanation_answer, export_answer, export_record
+from ..compilations import compiles, explain_record, explanation_answer, export_answer
 from ..dependencies import FunctionName, JobId, PageSize, PageToken, RecordId, ServiceDependency, TaskIndex, WithLibrary
 from ..problem_responses import FINDS
 from ..relatives_responses import RelativesOut
@@ -61,7 +61,7 @@ def export(
     record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel", library: WithLibrary = False
 ) -> Response:
     """Export a trial's schedule as files to use without Tilewright: source, machine code, and how to call it."""
-    return export_answer(export_record(service, record_id, name, library))
+    return export_answer(service.export(record_id=record_id, name=name, library=library))
 
 
 @router.get(

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from ..analysis_responses import ResultOut, WorkloadHistoryOut, WorkloadSummaryOut
 from ..chart_table import ChartColumn, ChartTable
-from ..compilations import compiles, export_record
+from ..compilations import compiles
 from ..dependencies import FunctionName, PageToken, RecordId, ServiceDependency, WorkloadKey
 from ..limits import NAME_PATTERN
 from ..rendering import render
@@ -78,7 +78,7 @@ def workload_page(workload_key: WorkloadKey, service: ServiceDependency) -> Resp
 @compiles
 def exported(record_id: RecordId, service: ServiceDependency, name: FunctionName = "kernel") -> Response:
     """Answer with the schedule of a record as files to use without Tilewright: source, machine code, how to call it."""
-    files = export_record(service, record_id, name, library=False).files
+    files = service.export(record_id=record_id, name=name, library=False).files
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in files.items():
