@@ -19,10 +19,10 @@ from .client import DEFAULT_ADDRESS
 from .client_errors import Unreachable
 from .client_methods import ServiceMethods
 from .lookup_cache import LookupCache
+from .request_flow import pause_seconds, unreachable
 from .responses import EventOut
 from .sse import EventReader
 from .streams import LineSplitter, checked_stream, event_request, lost, records_request
-from .talks import pause_seconds, unreachable
 
 
 class AsyncClient(ServiceMethods, AsyncConnection):

@@ -8,13 +8,13 @@ from typing import Self, TypeVar
 import httpx2
 
 from .client_errors import Unreachable
-from .talks import Ask, Attempts, Done, Listing, Talk, advance, connection_options, unreachable
+from .request_flow import Attempts, Done, FlowRequest, Listing, RequestFlow, advance, connection_options, unreachable
 
 T = TypeVar("T")
 
 
 class AsyncConnection:
-    """Holds the connections to a service, for the tasks of one event loop. What a talk does between two requests may
+    """Holds the connections to a service, for the tasks of one event loop. What a flow does between two requests may
     take long (files, what this machine is), so that it runs in a thread."""
 
     def __init__(
@@ -43,23 +43,23 @@ class AsyncConnection:
         """Close the connections."""
         await self._http.aclose()
 
-    async def run_talk(self, talk: Talk[T]) -> T:
-        """Carry a talk on until it is over; return its result."""
-        step = await asyncio.to_thread(advance, talk, None)
+    async def run_flow(self, flow: RequestFlow[T]) -> T:
+        """Carry a flow on until it is over; return its result."""
+        step = await asyncio.to_thread(advance, flow, None)
         while not isinstance(step, Done):
-            step = await asyncio.to_thread(advance, talk, await self._answer(step))
+            step = await asyncio.to_thread(advance, flow, await self._answer(step))
         return step.value
 
     async def run_listing(self, listing: Listing[T]) -> AsyncIterator[T]:
         """Yield what is on all pages."""
         token: str | None = ""
         while token is not None:
-            items, following = listing.read(await self._answer(listing.ask(token)))
+            items, following = listing.read(await self._answer(listing.request(token)))
             for item in items:
                 yield item
             token = following or None
 
-    async def _answer(self, asked: Ask) -> httpx2.Response:
+    async def _answer(self, asked: FlowRequest) -> httpx2.Response:
         attempts = Attempts(asked, self._retries)
         while True:
             outcome = await self._once(asked)
@@ -68,7 +68,7 @@ class AsyncConnection:
                 return attempts.result(outcome)
             await asyncio.sleep(pause)
 
-    async def _once(self, asked: Ask) -> httpx2.Response | Unreachable:
+    async def _once(self, asked: FlowRequest) -> httpx2.Response | Unreachable:
         options = dict(asked.options)
         if isinstance(options.get("content"), Iterator):
             options["content"] = _asynchronous(options["content"])

@@ -23,10 +23,10 @@ from .client_methods import ServiceMethods, operator_task
 from .connection import ServiceConnection
 from .figure import progress_figure
 from .lookup_cache import LookupCache
+from .request_flow import pause_seconds, unreachable
 from .responses import EventOut, JobOut
 from .sse import EventReader
 from .streams import LineSplitter, checked_stream, event_request, figure_title, lost, records_request
-from .talks import pause_seconds, unreachable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,16 +2,16 @@
 
 from .family_requests import FamilyIn
 from .family_responses import FamilyChoiceOut, FamilyOut, FamilyPage
-from .talks import Listing, Talk, ask, call, listed, parsed, path_part
+from .request_flow import Listing, RequestFlow, call, listed, parsed, path_part, request
 
 
 class FamilyMethods:
     """Describes the methods of a client that make shape families, show them and choose by them."""
 
     @call
-    def make_family(self, family: FamilyIn) -> Talk[FamilyOut]:
+    def make_family(self, family: FamilyIn) -> RequestFlow[FamilyOut]:
         """Make a shape family from the records that there are."""
-        return parsed(FamilyOut, (yield ask("POST", "/v1/families", json=family.model_dump(exclude_none=True))))
+        return parsed(FamilyOut, (yield request("POST", "/v1/families", json=family.model_dump(exclude_none=True))))
 
     @listed
     def families(self) -> Listing[FamilyOut]:
@@ -19,20 +19,20 @@ class FamilyMethods:
         return Listing("/v1/families", FamilyPage, lambda page: page.families)
 
     @call
-    def family(self, name: str) -> Talk[FamilyOut]:
+    def family(self, name: str) -> RequestFlow[FamilyOut]:
         """Return a shape family."""
-        return parsed(FamilyOut, (yield ask("GET", _path(name))))
+        return parsed(FamilyOut, (yield request("GET", _path(name))))
 
     @call
-    def choose_of_family(self, name: str, shape: str) -> Talk[FamilyChoiceOut]:
+    def choose_of_family(self, name: str, shape: str) -> RequestFlow[FamilyChoiceOut]:
         """Return the schedule of a family for a shape, which is written like ``m=64,n=128``."""
-        return parsed(FamilyChoiceOut, (yield ask("GET", f"{_path(name)}/schedule", params={"shape": shape})))
+        return parsed(FamilyChoiceOut, (yield request("GET", f"{_path(name)}/schedule", params={"shape": shape})))
 
     @call
-    def dispatcher(self, name: str, language: str, function: str) -> Talk[str]:
+    def dispatcher(self, name: str, language: str, function: str) -> RequestFlow[str]:
         """Return the dispatcher of a family as code: ``c`` or ``python``."""
         params = {"language": language, "function": function}
-        return (yield ask("GET", f"{_path(name)}/dispatcher", params=params)).text
+        return (yield request("GET", f"{_path(name)}/dispatcher", params=params)).text
 
 
 def _path(name: str) -> str:

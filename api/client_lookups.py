@@ -13,9 +13,9 @@ from ..core.errors import TilewrightError
 from ..te.json import workload_to_json
 from ..te.workload import Workload
 from .lookup_cache import CachedAnswer, LookupCache
+from .request_flow import RequestFlow, call, parsed, request
 from .requests import ExpressionIn
 from .responses import BatchOut, BestOut
-from .talks import Talk, ask, call, parsed
 
 if TYPE_CHECKING:
     from ..service.identity import LocalIdentity
@@ -69,7 +69,7 @@ class LookupMethods:
         profile: str | None = None,
         target: str | None = None,
         relax: Iterable[str] = (),
-    ) -> Talk[BestOut]:
+    ) -> RequestFlow[BestOut]:
         """Return the best schedule known for a workload key. ``relax`` names what may give way where nothing fits
         exactly: ``profile``, ``toolchain``, ``device``. Raises Missing when there is none."""
         asked = conditions_of(device_key, toolchain_key, profile, target, relax)
@@ -89,7 +89,7 @@ class LookupMethods:
         profile: str | None = None,
         target: str | None = None,
         relax: Iterable[str] = (),
-    ) -> Talk[list[BestOut | None]]:
+    ) -> RequestFlow[list[BestOut | None]]:
         """Return the best schedules of many workloads, as ``best`` does for one; None where there is none."""
         asked = conditions_of(device_key, toolchain_key, profile, target, relax)
         found: list[BestOut | None] = []
@@ -109,19 +109,19 @@ class LookupMethods:
         profile: str | None = None,
         target: str | None = None,
         relax: Iterable[str] = (),
-    ) -> Talk[BestOut]:
+    ) -> RequestFlow[BestOut]:
         """Return the best schedule known for an expression. Raises Missing that names the nearest workloads when there
         is none."""
         body = expression_body(task) | conditions_of(device_key, toolchain_key, profile, target, relax)
-        return parsed(BestOut, (yield ask("POST", "/v1/schedules/lookup", json=body)))
+        return parsed(BestOut, (yield request("POST", "/v1/schedules/lookup", json=body)))
 
-    def _asked(self, method: str, path: str, asked: dict[str, Any]) -> Talk[str]:
+    def _asked(self, method: str, path: str, asked: dict[str, Any]) -> RequestFlow[str]:
         """Ask, or take the answer that the cache has where the service says that it is the same."""
         key = LookupCache.key(self.address, path, asked)
         known = self.cache.find(key)
         headers = {} if known is None else {"If-None-Match": known.etag}
         options: dict[str, Any] = {"params": asked} if method == "GET" else {"json": asked}
-        answer = yield ask(method, path, headers=headers, **options)
+        answer = yield request(method, path, headers=headers, **options)
         if answer.status_code == 304 and known is not None:
             return known.body
         etag = answer.headers.get("etag")

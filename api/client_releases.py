@@ -5,7 +5,7 @@ from typing import Any
 
 from ..service.bundle import Bundle
 from .release_responses import ChannelList, ChannelOut, ReleaseDiffOut, ReleaseKeyOut, ReleaseOut, ReleasePage
-from .talks import Listing, Talk, ask, call, listed, parsed, path_part
+from .request_flow import Listing, RequestFlow, call, listed, parsed, path_part, request
 
 
 class ReleaseMethods:
@@ -19,11 +19,11 @@ class ReleaseMethods:
         device_key: str | None = None,
         toolchain_key: str | None = None,
         profile: str | None = None,
-    ) -> Talk[ReleaseOut]:
+    ) -> RequestFlow[ReleaseOut]:
         """Make a release of the best schedules that are known now. Raises Contradiction when the name is taken."""
         parts = {"name": name, "device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
         body = {part: value for part, value in parts.items() if value is not None}
-        return parsed(ReleaseOut, (yield ask("POST", "/v1/releases", json=body)))
+        return parsed(ReleaseOut, (yield request("POST", "/v1/releases", json=body)))
 
     @listed
     def releases(self) -> Listing[ReleaseOut]:
@@ -31,29 +31,29 @@ class ReleaseMethods:
         return Listing("/v1/releases", ReleasePage, lambda page: page.releases)
 
     @call
-    def release_named(self, name: str) -> Talk[ReleaseOut]:
+    def release_named(self, name: str) -> RequestFlow[ReleaseOut]:
         """Return a release."""
-        return parsed(ReleaseOut, (yield ask("GET", _path(name))))
+        return parsed(ReleaseOut, (yield request("GET", _path(name))))
 
     @call
-    def compare(self, name: str, against: str) -> Talk[ReleaseDiffOut]:
+    def compare(self, name: str, against: str) -> RequestFlow[ReleaseDiffOut]:
         """Return what is other in a release than in another one."""
-        answer = yield (ask("GET", f"{_path(name)}/diff", params={"against": against}))
+        answer = yield (request("GET", f"{_path(name)}/diff", params={"against": against}))
         return parsed(ReleaseDiffOut, answer)
 
     @call
-    def release_key(self) -> Talk[ReleaseKeyOut]:
+    def release_key(self) -> RequestFlow[ReleaseKeyOut]:
         """Return the public key of the service. Who pins it asks once, where the answer can be trusted."""
-        return parsed(ReleaseKeyOut, (yield ask("GET", "/v1/release_key")))
+        return parsed(ReleaseKeyOut, (yield request("GET", "/v1/release_key")))
 
     @call
     def fetch_bundle(
         self, name: str, file: Path, *, public_key: str | None = None, key: bytes | None = None
-    ) -> Talk[ReleaseOut]:
+    ) -> RequestFlow[ReleaseOut]:
         """Write the bundle of a release to a file, once it was found to be whole, and signed with ``public_key`` where
         that is given (``key``: the secret of a bundle of version 1). Raises BadBundle, and then writes nothing."""
-        release = parsed(ReleaseOut, (yield ask("GET", _path(name))))
-        data = (yield ask("GET", f"{_path(name)}/bundle")).content
+        release = parsed(ReleaseOut, (yield request("GET", _path(name))))
+        data = (yield request("GET", f"{_path(name)}/bundle")).content
         Bundle(data, public_key=public_key, key=key, sha256=release.sha256)
         made = file.with_name(f"{file.name}.part")
         made.write_bytes(data)
@@ -61,37 +61,37 @@ class ReleaseMethods:
         return release
 
     @call
-    def channels(self) -> Talk[tuple[ChannelOut, ...]]:
+    def channels(self) -> RequestFlow[tuple[ChannelOut, ...]]:
         """Return the channels with the releases that they point to."""
-        return parsed(ChannelList, (yield ask("GET", "/v1/channels"))).channels
+        return parsed(ChannelList, (yield request("GET", "/v1/channels"))).channels
 
     @call
-    def channel(self, name: str) -> Talk[ChannelOut]:
+    def channel(self, name: str) -> RequestFlow[ChannelOut]:
         """Return a channel."""
-        return parsed(ChannelOut, (yield ask("GET", f"/v1/channels/{path_part(name)}")))
+        return parsed(ChannelOut, (yield request("GET", f"/v1/channels/{path_part(name)}")))
 
     @call
-    def promote(self, channel: str, release: str) -> Talk[ChannelOut]:
+    def promote(self, channel: str, release: str) -> RequestFlow[ChannelOut]:
         """Let a channel point to a release. Raises Contradiction where it may not."""
         return (yield from self._change(channel, "promote", json={"release": release}))
 
     @call
-    def roll_back(self, channel: str) -> Talk[ChannelOut]:
+    def roll_back(self, channel: str) -> RequestFlow[ChannelOut]:
         """Let a channel point to the release before the present one."""
         return (yield from self._change(channel, "rollback"))
 
     @call
-    def pin(self, channel: str) -> Talk[ChannelOut]:
+    def pin(self, channel: str) -> RequestFlow[ChannelOut]:
         """Pin a channel to the release that it points to."""
         return (yield from self._change(channel, "pin"))
 
     @call
-    def unpin(self, channel: str) -> Talk[ChannelOut]:
+    def unpin(self, channel: str) -> RequestFlow[ChannelOut]:
         """Let a channel take other releases again."""
         return (yield from self._change(channel, "unpin"))
 
-    def _change(self, channel: str, verb: str, **options: Any) -> Talk[ChannelOut]:
-        answer = yield (ask("POST", f"/v1/channels/{path_part(channel)}/{verb}", **options))
+    def _change(self, channel: str, verb: str, **options: Any) -> RequestFlow[ChannelOut]:
+        answer = yield (request("POST", f"/v1/channels/{path_part(channel)}/{verb}", **options))
         return parsed(ChannelOut, answer)
 
 

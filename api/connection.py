@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 import httpx2
 
 from .client_errors import Unreachable
-from .talks import Ask, Attempts, Done, Listing, Talk, advance, connection_options, unreachable
+from .request_flow import Attempts, Done, FlowRequest, Listing, RequestFlow, advance, connection_options, unreachable
 
 T = TypeVar("T")
 
@@ -42,22 +42,22 @@ class ServiceConnection:
         """Close the connections."""
         self._http.close()
 
-    def run_talk(self, talk: Talk[T]) -> T:
-        """Carry a talk on until it is over; return its result."""
-        step = advance(talk, None)
+    def run_flow(self, flow: RequestFlow[T]) -> T:
+        """Carry a flow on until it is over; return its result."""
+        step = advance(flow, None)
         while not isinstance(step, Done):
-            step = advance(talk, self._answer(step))
+            step = advance(flow, self._answer(step))
         return step.value
 
     def run_listing(self, listing: Listing[T]) -> Iterator[T]:
         """Yield what is on all pages."""
         token: str | None = ""
         while token is not None:
-            items, following = listing.read(self._answer(listing.ask(token)))
+            items, following = listing.read(self._answer(listing.request(token)))
             yield from items
             token = following or None
 
-    def _answer(self, asked: Ask) -> httpx2.Response:
+    def _answer(self, asked: FlowRequest) -> httpx2.Response:
         attempts = Attempts(asked, self._retries)
         while True:
             outcome = self._once(asked)
@@ -66,7 +66,7 @@ class ServiceConnection:
                 return attempts.result(outcome)
             time.sleep(pause)
 
-    def _once(self, asked: Ask) -> httpx2.Response | Unreachable:
+    def _once(self, asked: FlowRequest) -> httpx2.Response | Unreachable:
         try:
             return self._http.request(asked.method, asked.path, **asked.options)
         except httpx2.TransportError as error:

@@ -5,8 +5,8 @@ from typing import Any
 import httpx2
 
 from .client_errors import Unreachable
+from .request_flow import checked, path_part
 from .responses import TaskOut
-from .talks import checked, path_part
 
 READ_SECONDS = 60.0
 """The service sends something at least every 15 seconds; silence for longer is a lost connection."""

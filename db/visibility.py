@@ -1,4 +1,4 @@
-"""Says whose rows the present request sees.
+"""Says whose rows the present request sees: row-level security, as PostgreSQL calls it, for SQLite too.
 
 Reading functions of this folder ask ``visible`` and ``visible_record`` for a condition and put it into their queries.
 A request sets what it sees once (``seeing``), before anything is read; threads that it starts inherit that. Task

@@ -4,8 +4,8 @@ A method is a generator: it yields what it asks, is sent the answers, and return
 method that waits in a ``Client``, and one to be awaited in an ``AsyncClient``.
 
     @call
-    def job(self, job_id: str) -> Talk[JobOut]:
-        return parsed(JobOut, (yield Ask("GET", f"/v1/jobs/{path_part(job_id)}")))
+    def job(self, job_id: str) -> RequestFlow[JobOut]:
+        return parsed(JobOut, (yield FlowRequest("GET", f"/v1/jobs/{path_part(job_id)}")))
 
     Client(…).job("x")                -> JobOut
     await AsyncClient(…).job("x")     -> JobOut
@@ -34,7 +34,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass
-class Ask:
+class FlowRequest:
     """Is a request. ``options`` are those of httpx. With ``once`` it is not repeated. A failure among ``allowed`` is
     given to the method; others are raised. ``tries`` is how often it was sent, once there is an answer."""
 
@@ -46,27 +46,27 @@ class Ask:
     tries: int = 0
 
 
-def ask(method: str, path: str, **options: Any) -> Ask:
+def request(method: str, path: str, **options: Any) -> FlowRequest:
     """Return a request; query parameters that are None are left out."""
     if "params" in options:
         options["params"] = given_parts(options["params"])
-    return Ask(method, path, options)
+    return FlowRequest(method, path, options)
 
 
-Talk = Generator[Ask, httpx2.Response, T]
+RequestFlow = Generator[FlowRequest, httpx2.Response, T]
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """Is the result of a talk that is over."""
+    """Is the result of a flow that is over."""
 
     value: T
 
 
-def advance(talk: Talk[T], answer: httpx2.Response | None) -> Ask | Done[T]:
-    """Give a talk the answer that it waits for; None begins it."""
+def advance(flow: RequestFlow[T], answer: httpx2.Response | None) -> FlowRequest | Done[T]:
+    """Give a flow the answer that it waits for; None begins it."""
     try:
-        return next(talk) if answer is None else talk.send(answer)
+        return next(flow) if answer is None else flow.send(answer)
     except StopIteration as over:
         return Done(over.value)
 
@@ -74,7 +74,7 @@ def advance(talk: Talk[T], answer: httpx2.Response | None) -> Ask | Done[T]:
 class call(Generic[P, T]):
     """Makes a method of a description; see the module."""
 
-    def __init__(self, describe: Callable[Concatenate[Any, P], Talk[T]]) -> None:
+    def __init__(self, describe: Callable[Concatenate[Any, P], RequestFlow[T]]) -> None:
         self.describe = describe
         self.__doc__ = describe.__doc__
 
@@ -90,7 +90,7 @@ class call(Generic[P, T]):
             return self
 
         def method(*arguments: P.args, **keywords: P.kwargs) -> Any:
-            return instance.run_talk(self.describe(instance, *arguments, **keywords))
+            return instance.run_flow(self.describe(instance, *arguments, **keywords))
 
         return update_wrapper(method, self.describe)
 
@@ -104,9 +104,9 @@ class Listing(Generic[T]):
     items: Callable[[Any], Iterable[T]]
     query: Mapping[str, object] = field(default_factory=dict)
 
-    def ask(self, token: str) -> Ask:
+    def request(self, token: str) -> FlowRequest:
         """Return the request for the page with this token; empty: the first."""
-        return ask("GET", self.path, params={**self.query, "page_token": token or None})
+        return request("GET", self.path, params={**self.query, "page_token": token or None})
 
     def read(self, answer: httpx2.Response) -> tuple[Iterable[T], str]:
         """Return the items of a page, and the token of the next; empty: there is none."""
@@ -143,7 +143,7 @@ class Attempts:
     """Says after each attempt at a request whether there is another one. Connection errors, 503 and limits of rates
     are passing; a full queue is not."""
 
-    def __init__(self, asked: Ask, retries: int) -> None:
+    def __init__(self, asked: FlowRequest, retries: int) -> None:
         self._asked = asked
         self._left = 0 if asked.once else retries
 
