@@ -46,19 +46,25 @@ def test_what_a_heartbeat_raises_ends_any_wait_and_kills_the_children_at_work(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # no peaks are known there
     beats: list[int] = []
     at_work: list[psutil.Process] = []
+    last = 3
 
     def heartbeat() -> None:
         beats.append(threading.get_ident())
-        if len(beats) == 3:
+        if len(beats) == last:
             at_work.extend(children_of(tmp_path))
             raise LeaseLost("planted")
 
     settings = replace(marked(tmp_path), deadlines=PATIENT, builders=1)
     with LocalExecutor(host_target(), settings=settings) as executor:
         executor.heartbeat = heartbeat
-        with pytest.raises(LeaseLost, match="planted"):
-            WAITS[wait](executor)
-        assert set(beats) == {threading.get_ident()} and len(beats) == 3
+        # It may be raised between a build and the run, when no child is at work: then it is raised later.
+        while not at_work or ("hangs" in wait and all(process.is_running() for process in at_work) and last < 20):
+            beats.clear()
+            at_work.clear()
+            with pytest.raises(LeaseLost, match="planted"):
+                WAITS[wait](executor)
+            assert beats == [threading.get_ident()] * last
+            last += 1
         if "hangs" in wait:
             assert any(not process.is_running() for process in at_work)
         executor.heartbeat = lambda: None
