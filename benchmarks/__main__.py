@@ -32,6 +32,7 @@ SUITES = {
     "links": "benchmarks.links",
     "machine-code": "benchmarks.machine_code",
     "many-tasks": "benchmarks.many_tasks",
+    "models": "benchmarks.models",
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",
     "h200-convolution": "benchmarks.h200_convolution",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.dtypes import DType
+from ..core.precision import IEEE
 from ..ir.expr import Expr
 from ..te.build import Tensor, cast, placeholder, reads, workload
 from ..te.workload import Workload
@@ -42,7 +43,9 @@ def write_workload(
     results = [writer.output(graph.values[name]) for name in outputs]
     inputs = _inputs_of(results)
     fixed = [t for t in inputs if writer.origin[t] in graph.fixed]
-    written = workload(results, inputs, fixed if len(fixed) < len(inputs) else [])
+    precisions = [str(node.attributes["precision"]) for node in nodes if "precision" in node.attributes]
+    precision = precisions[0] if precisions else IEEE
+    written = workload(results, inputs, fixed if len(fixed) < len(inputs) else [], precision=precision)
     return WrittenRegion(written, tuple(writer.origin[t] for t in inputs), tuple(outputs))
 
 

@@ -1,6 +1,7 @@
 """The text form of graphs and programs, for people."""
 
 from .graph import Graph, Node, Value
+from .operators import OPERATORS
 from .partition import ForeignCall, KernelCall
 from .program import Program
 
@@ -42,7 +43,8 @@ def _node_text(node: Node) -> str:
         op = str(node.attributes["target"])
     else:
         op = node.op
-        given += [f"{name}={_attribute(value)}" for name, value in node.attributes.items()]
+        defaults = {p.name: p.default for p in OPERATORS[op].attributes}
+        given += [f"{n}={_attribute(value)}" for n, value in node.attributes.items() if value != defaults[n]]
     results = ", ".join(v.name for v in node.results)
     types = ", ".join(_type(v) for v in node.results)
     return f"{results} = {op}({', '.join(given)})    # {types}"

@@ -14,6 +14,7 @@ import torch
 from ..core.dtypes import DTYPES, DType
 from ..core.errors import InvalidGraph, InvalidParameter, TilewrightError
 from ..core.keys import JSON
+from ..core.precision import IEEE
 from ..graph.graph import FOREIGN, Graph, GraphBuilder, Node, Value, check_graph
 from ..graph.operators.operator import Array, TensorType
 from ..graph.reference import evaluate
@@ -68,14 +69,20 @@ class ImportedModel:
     """The operators that stayed foreign, each once, in order."""
 
 
-def import_fx(module: Any, static: Sequence[int] = (), values: Mapping[Any, Any] | None = None) -> ImportedModel:
+def import_fx(
+    module: Any,
+    static: Sequence[int] = (),
+    values: Mapping[Any, Any] | None = None,
+    device: torch.device | None = None,
+) -> ImportedModel:
     """The graph of ``module``, a ``torch.fx.GraphModule`` of ATen operators with concrete shapes in ``meta["val"]``.
 
     ``static`` are the positions of the arguments that stay the same from call to call: they become constants.
     ``values`` gives the concrete value of each node where those in ``meta`` are symbolic. An operator without a rule
-    stays a foreign call. Raises UnsupportedGraph where a call cannot be written as data, or where a shape is symbolic.
+    stays a foreign call, and so does one that is not wholly on ``device``. Raises UnsupportedGraph where a call cannot
+    be written as data, or where a shape is symbolic.
     """
-    return _Importer(module, frozenset(static), values).run()
+    return _Importer(module, frozenset(static), values, device or torch.device("cpu")).run()
 
 
 def dense_order(tensor: Any) -> tuple[int, ...] | None:
@@ -110,8 +117,11 @@ def type_of(tensor: Any) -> TensorType | None:
 class _Importer:
     """It walks the nodes. While a rule runs, it is the ``Emitter`` of that rule."""
 
-    def __init__(self, module: Any, static: frozenset[int], values: Mapping[Any, Any] | None) -> None:
+    def __init__(
+        self, module: Any, static: frozenset[int], values: Mapping[Any, Any] | None, device: torch.device
+    ) -> None:
         self._module = module
+        self._device = device
         self._traced = values
         self._static = static
         self._builder = GraphBuilder()
@@ -134,6 +144,11 @@ class _Importer:
     @property
     def dtype(self) -> DType:
         return self.dtype_of(self._result.dtype)
+
+    @property
+    def precision(self) -> str:
+        """The roundings that torch allows itself in products of float32 there."""
+        return "tf32" if self._device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else IEEE
 
     def node(self, op: str, *operands: Value, **attributes: object) -> Value:
         return self._builder.node(op, *operands, **attributes)
@@ -298,8 +313,8 @@ class _Importer:
             return a
 
         devices = {self._meta(n).device for n in node.all_input_nodes if isinstance(self._meta(n), torch.Tensor)}
-        if self._result.numel() == 0 or devices - {self._result.device}:
-            raise NoRule("no elements, or several devices")
+        if self._result.numel() == 0 or {self._result.device, *devices} != {self._device}:
+            raise NoRule("no elements, or another device")
         return [resolved(a) for a in node.args], {k: resolved(a) for k, a in node.kwargs.items()}
 
     def _foreign_call(self, node: Any) -> Any:

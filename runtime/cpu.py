@@ -1,6 +1,6 @@
 """The host's CPU as a device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import CFUNCTYPE, Array, addressof, c_int32, c_void_p
 
 import numpy as np
@@ -95,6 +95,11 @@ class CpuKernel:
         """Run once on raw addresses, as in ``prepare_at``, which must have been called on them before."""
         pointers = (c_void_p * len(addresses))(*addresses)
         self._entry(addressof(pointers))
+
+    def bind_at(self, addresses: Sequence[int]) -> Callable[[int], None]:
+        """Return what does ``launch_prepared_at`` on these addresses. The stream that it is given means nothing."""
+        pointers = (c_void_p * len(addresses))(*addresses)
+        return lambda stream: self._entry(addressof(pointers))
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
         if not argument_sets or launches < 1:

@@ -10,7 +10,9 @@ from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
 from ..schedule.defaults import default_schedule
 from ..te.workload import Workload
-from .cpu import CpuDevice, CpuKernel
+from .cpu import CpuDevice
+from .cuda.device import CudaDevice
+from .program import RawKernel
 
 COMPILERS = 4
 """How many kernels are compiled at once."""
@@ -22,12 +24,12 @@ class ProgramKernel:
     """A loaded kernel and its schedule. ``tuned``: whether the schedule was given, not a default."""
 
     schedule: Schedule
-    kernel: CpuKernel
+    kernel: RawKernel
     tuned: bool
 
 
 def load_kernels(
-    workloads: Mapping[str, Workload], schedules: Mapping[str, Schedule], device: CpuDevice
+    workloads: Mapping[str, Workload], schedules: Mapping[str, Schedule], device: CpuDevice | CudaDevice
 ) -> dict[str, ProgramKernel]:
     """Compile and load the kernel of each workload, by key. ``schedules`` holds those that are known. One that is not
     legal here gives way to the default. A workload for which there is no kernel is left out, with a warning."""

@@ -1,6 +1,7 @@
 """NumPy arrays as the tensors of a program (``runtime.program.TensorLibrary``)."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,17 @@ class NumpyTensors:
     def address(self, tensor: Array) -> int:
         return int(tensor.ctypes.data)
 
-    def version(self, tensor: Array) -> int:
+    def stamps(self, tensors: Sequence[Array]) -> tuple[Any, ...]:
+        return tuple(self.address(t) for t in tensors)
+
+    def on_device(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def stream(self) -> int:
         return 0
+
+    def wait(self) -> None:
+        """Nothing is put off on a processor."""
 
     def type_of(self, tensor: Array) -> TensorType:
         return TensorType(tensor.shape, dtype_of_numpy(tensor.dtype))

@@ -3,10 +3,15 @@
 Tensors belong to a *tensor library* (torch, NumPy), which this module knows through a protocol. Inputs must be dense
 and aligned to 16 bytes: others are copied. Every output is a fresh tensor. What depends on constants alone is computed
 once, and again whenever a constant has another address or another version.
+
+On a GPU everything is put into the current stream of the library and nothing is waited for, so that a call may be
+captured into a CUDA graph of the caller. Each stream has an arena of its own.
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,10 +22,11 @@ from ..graph.operators.operator import Array, TensorType
 from ..graph.partition import Call, ForeignCall, KernelCall, ViewCall
 from ..graph.program import Program, fresh_values
 from ..graph.reference import graph_reference
-from ..te.key import workload_key
 
 ALIGNMENT_BYTES = 16
 """What inputs are aligned to at least."""
+MOST_STREAMS = 4
+"""For so many streams a program keeps an arena."""
 
 
 class TensorLibrary(Protocol):
@@ -42,8 +48,21 @@ class TensorLibrary(Protocol):
         """The address of the first element."""
         ...
 
-    def version(self, tensor: Any) -> int:
-        """A number that changes when the data are changed in place; 0 where the library does not count."""
+    def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Something that differs once one of ``tensors`` has another address, or was changed in place where the
+        library counts such changes."""
+        ...
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """While it is entered, kernels of the device may be launched in this thread."""
+        ...
+
+    def stream(self) -> int:
+        """The handle of the stream that the library puts work into now; 0 on a processor."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for what was put into the current stream."""
         ...
 
     def type_of(self, tensor: Any) -> TensorType | None:
@@ -79,8 +98,12 @@ class TensorLibrary(Protocol):
         ...
 
 
+Launch = Callable[[int], None]
+"""It puts a kernel with its addresses into the stream of a handle."""
+
+
 class RawKernel(Protocol):
-    """A loaded kernel that runs on raw addresses; ``runtime.cpu.CpuKernel`` is one."""
+    """A loaded kernel that runs on raw addresses: a ``CpuKernel`` or a ``CudaKernel``."""
 
     @property
     def parameters(self) -> Sequence[Any]: ...
@@ -90,7 +113,9 @@ class RawKernel(Protocol):
 
     def prepare_at(self, addresses: Sequence[int]) -> None: ...
 
-    def launch_prepared_at(self, addresses: Sequence[int]) -> None: ...
+    def bind_at(self, addresses: Sequence[int]) -> Launch:
+        """What runs the kernel on these addresses, as often as it is called, after ``prepare_at``."""
+        ...
 
 
 Addresses = dict[str, int]
@@ -99,7 +124,8 @@ Addresses = dict[str, int]
 @dataclass(slots=True)
 class _BoundKernel:
     """A call of a kernel. ``order``: the value of each parameter that is one, and None for workspace, which lies at the
-    addresses ``own``. ``workspace``: the memory itself."""
+    addresses ``own``. ``workspace``: the memory itself. ``latest``: the addresses of the last run, and what runs on
+    them."""
 
     kernel: RawKernel
     order: tuple[str | None, ...]
@@ -107,15 +133,18 @@ class _BoundKernel:
     workspace: tuple[Any, ...]
     writes: tuple[str, ...]
     prepared: bool
+    latest: tuple[list[int], Launch] | None = None
 
     def addresses(self, at: Addresses) -> list[int]:
         return [own if name is None else at.get(name, 0) for name, own in zip(self.order, self.own, strict=True)]
 
-    def run(self, at: Addresses) -> None:
+    def run(self, at: Addresses, stream: int) -> None:
         addresses = self.addresses(at)
         if not self.prepared:
             self.kernel.prepare_at(addresses)
-        self.kernel.launch_prepared_at(addresses)
+        if self.latest is None or self.latest[0] != addresses:
+            self.latest = addresses, self.kernel.bind_at(addresses)
+        self.latest[1](stream)
 
 
 Replacement = Callable[[Sequence[Any]], Sequence[Any]]
@@ -126,9 +155,20 @@ Watch = Callable[[Call, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
+class _Stream:
+    """What the calls of one stream share: the arena, where its values lie, and the bound kernels."""
+
+    arena: Any
+    at: Addresses
+    bound: dict[str, _BoundKernel]
+
+
+@dataclass(slots=True)
 class _State:
     """What belongs to one run: the tensors by value, and the addresses."""
 
+    stream: _Stream
+    handle: int
     tensors: dict[str, Any] = field(default_factory=dict)
     at: Addresses = field(default_factory=dict)
 
@@ -152,24 +192,18 @@ class BoundProgram:
         self._lock = threading.Lock()
         self._replaced = dict(replaced or {})
         self._fresh = fresh_values(program.graph, program.calls)
-        self._arena = library.buffer(program.arena.bytes)
         self._kept = library.buffer(program.kept_arena.bytes)
-        base, kept = library.address(self._arena), library.address(self._kept)
-        self._at: Addresses = {name: base + offset for name, offset in program.arena.offsets.items()}
+        kept = library.address(self._kept)
         self._kept_at: Addresses = {name: kept + offset for name, offset in program.kept_arena.offsets.items()}
-        self._bound = {
-            c.writes[0]: self._bind(c, kernels[workload_key(c.workload)])
-            for c in program.kernels
-            if c.writes[0] not in self._replaced
-        }
+        self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
         self._seen: tuple[Any, ...] | None = None
         self._held: tuple[Any, ...] = ()
-        self._constants: _State = _State()
+        self._constants: tuple[dict[str, Any], Addresses] = {}, {}
 
     def with_replaced(self, replaced: Mapping[str, Replacement]) -> "BoundProgram":
         """The program with further calls of kernels replaced."""
-        return BoundProgram(self.program, self._kernels, self._library, {**self._replaced, **replaced})
+        return self._with(self._kernels, {**self._replaced, **replaced})
 
     def with_kernels(self, kernels: Mapping[str, RawKernel]) -> "BoundProgram":
         """The program with other kernels for these workloads, by key. Calls of theirs that were replaced run kernels
@@ -179,7 +213,35 @@ class BoundProgram:
             for key, call in zip(self.program.kernel_keys, self.program.kernels, strict=True)
             if call.writes[0] in self._replaced and key not in kernels
         }
-        return BoundProgram(self.program, {**self._kernels, **kernels}, self._library, kept)
+        return self._with({**self._kernels, **kernels}, kept)
+
+    def _with(self, kernels: Mapping[str, RawKernel], replaced: Mapping[str, Replacement]) -> "BoundProgram":
+        """The program with these kernels. What has been computed from constants is taken over."""
+        other = BoundProgram(self.program, kernels, self._library, replaced)
+        with self._lock:
+            other._kept, other._kept_at = self._kept, self._kept_at
+            other._seen, other._held, other._constants = self._seen, self._held, self._constants
+        return other
+
+    def _stream(self, handle: int) -> _Stream:
+        """What the calls of the current stream share."""
+        found = self._streams.get(handle)
+        if found is None:
+            library, program = self._library, self.program
+            arena = library.buffer(program.arena.bytes)
+            base = library.address(arena)
+            bound = {
+                c.writes[0]: self._bind(c, self._kernels[key])
+                for key, c in zip(program.kernel_keys, program.kernels, strict=True)
+                if c.writes[0] not in self._replaced
+            }
+            found = _Stream(arena, {name: base + offset for name, offset in program.arena.offsets.items()}, bound)
+            self._streams[handle] = found
+            self._prepare_kernels(found)
+            if len(self._streams) > MOST_STREAMS:
+                self._streams.popitem(last=False)
+        self._streams.move_to_end(handle)
+        return found
 
     def _bind(self, call: KernelCall, kernel: RawKernel) -> _BoundKernel:
         values = {b.name: v for b, v in zip(call.workload.inputs, call.reads, strict=True)}
@@ -200,9 +262,12 @@ class BoundProgram:
         """
         graph = self.program.graph
         given = [self._checked(v.name, v.type, t) for v, t in zip(graph.inputs, inputs, strict=True)]
-        with self._lock:
+        with self._lock, self._library.on_device():
             self._prepare(constants)
-            state = _State(dict(self._constants.tensors), {**self._constants.at, **self._at})
+            handle = self._library.stream()
+            stream = self._stream(handle)
+            tensors, at = self._constants
+            state = _State(stream, handle, dict(tensors), {**at, **stream.at})
             for value, tensor in zip(graph.inputs, given, strict=True):
                 self._add(state, value.name, tensor)
             for call in self.program.calls:
@@ -234,12 +299,13 @@ class BoundProgram:
             state.at[name] = self._library.address(tensor)
 
     def _prepare(self, constants: Sequence[Any]) -> None:
-        """Compute what depends on constants alone, unless that has been done for these."""
+        """Compute what depends on constants alone, unless that has been done for these. Whatever stream they were
+        prepared in, all may read them afterwards."""
         library, graph = self._library, self.program.graph
-        seen = tuple((library.address(t), library.version(t)) for t in constants)
+        seen = library.stamps(constants)
         if seen == self._seen:
             return
-        state = _State(at=dict(self._kept_at))
+        state = _State(_Stream(None, {}, {}), 0, at=dict(self._kept_at))
         for value, tensor in zip(graph.constants, constants, strict=True):
             self._add(state, value.name, self._checked(value.name, value.type, tensor))
         if self.program.recipe.outputs:
@@ -250,12 +316,18 @@ class BoundProgram:
                 library.overwrite(tensor, library.from_numpy(array, self.program.graph.values[name].dtype))
         for view in self.program.prepared:
             self._view(view, state)
-        self._constants, self._seen = state, seen
+        self._constants, self._seen = (state.tensors, state.at), seen
         self._held = tuple(constants)  # as long as they are held, no other tensor can have their addresses
-        for call in self.program.calls:
-            bound = self._bound.get(call.writes[0])
-            if bound is not None and bound.prepared and bound.kernel.has_prologue:
-                bound.kernel.prepare_at(bound.addresses(state.at))
+        for stream in self._streams.values():
+            self._prepare_kernels(stream)
+        library.wait()
+
+    def _prepare_kernels(self, stream: _Stream) -> None:
+        """Have kernels pack the constants that they read, where they do so."""
+        _, at = self._constants
+        for bound in stream.bound.values():
+            if bound.prepared and bound.kernel.has_prologue:
+                bound.kernel.prepare_at(bound.addresses(at))
 
     def _run(self, call: Call, state: _State) -> None:
         if isinstance(call, ViewCall):
@@ -269,7 +341,7 @@ class BoundProgram:
                     self._add(state, name, self._library.empty(self.program.graph.values[name].tensor))
             replacement = self._replaced.get(call.writes[0])
             if replacement is None:
-                self._bound[call.writes[0]].run(state.at)
+                state.stream.bound[call.writes[0]].run(state.at, state.handle)
             else:
                 results = replacement([self.tensor(name, state) for name in call.reads])
                 for name, tensor in zip(call.writes, results, strict=True):
@@ -292,7 +364,7 @@ class BoundProgram:
         if name in state.tensors:
             return state.tensors[name]
         kind = self.program.graph.values[name].tensor
-        for arena, offsets in ((self._arena, self.program.arena), (self._kept, self.program.kept_arena)):
+        for arena, offsets in ((state.stream.arena, self.program.arena), (self._kept, self.program.kept_arena)):
             root = self.program.roots.get(name, name)
             if root in offsets.offsets:
                 return self._library.view_of(arena, offsets.offsets[root], kind)

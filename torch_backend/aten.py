@@ -120,10 +120,12 @@ def _convolution(o: Sequence[Any], v: Values) -> Any:
     x, *rest = o
     weight, bias = rest[0], rest[1] if len(rest) > 1 else None
     rank = x.dim() - 2
+    border = list(v.integers("before"))
+    if border != list(v.integers("behind")):
+        x, border = _bordered(x, v, 0.0), [0] * rank
     return torch.convolution(
-        _bordered(x, v, 0.0), weight, bias, v.integers("stride"), [0] * rank, v.integers("dilation"), False,
-        [0] * rank, v.integer("groups"),
-    )  # fmt: skip
+        x, weight, bias, v.integers("stride"), border, v.integers("dilation"), False, [0] * rank, v.integer("groups")
+    )
 
 
 _SAME = (
@@ -174,38 +176,43 @@ FUNCTIONS: dict[str, _Function] = {
 """Each operator with operands; ``full``, ``range`` and ``cast``, which name a dtype, are below."""
 
 
-def evaluate(node: Node, operands: Sequence[Any], *, wide: bool = False) -> Any:
-    """The result of a node by torch. ``wide``: floats are float64, whatever dtype the graph says."""
+def evaluate(node: Node, operands: Sequence[Any], *, wide: bool = False, device: Any = None) -> Any:
+    """The result of a node by torch. ``wide``: floats are float64, whatever dtype the graph says. ``device``: where
+    what has no operands is made."""
     v = OPERATORS[node.op].values(node.attributes)
     if node.op == "cast":
         return operands[0].to(_float(v.text("dtype"), wide))
     if node.op == "full":
-        return torch.full(v.integers("shape"), real(v, "value"), dtype=_float(v.text("dtype"), wide))
+        return torch.full(v.integers("shape"), real(v, "value"), dtype=_float(v.text("dtype"), wide), device=device)
     if node.op == "range":
-        numbers = torch.arange(v.integer("count"), dtype=torch.int64) * v.integer("step") + v.integer("start")
+        numbers = torch.arange(v.integer("count"), dtype=torch.int64, device=device)
+        numbers = numbers * v.integer("step") + v.integer("start")
         return numbers.to(_float(v.text("dtype"), wide))
     return FUNCTIONS[node.op](operands, v)
 
 
-def call_by_torch(graph: Graph, call: KernelCall, *, wide: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
-    """What the kernel of ``call`` computes, as a function of the tensors that it reads, in their order."""
+def call_by_torch(
+    graph: Graph, call: KernelCall, *, wide: bool = False, device: Any = None
+) -> Callable[[Sequence[Any]], list[Any]]:
+    """What the kernel of ``call`` computes, as a function of the tensors on ``device`` that it reads, in their
+    order."""
 
     def run(reads: Sequence[Any]) -> list[Any]:
         known: dict[str, Any] = {}
         for name, tensor in zip(call.reads, reads, strict=True):
             known[name] = tensor.double() if wide and tensor.is_floating_point() else tensor
-        return [_value(graph, name, known, wide) for name in call.writes]
+        return [_value(graph, name, known, wide, device) for name in call.writes]
 
     return run
 
 
-def _value(graph: Graph, name: str, known: dict[str, Any], wide: bool) -> Any:
+def _value(graph: Graph, name: str, known: dict[str, Any], wide: bool, device: Any) -> Any:
     todo: list[str] = [name]
     while todo:  # iterative: chains of nodes may be long
         node = graph.producers[todo[-1]]
         missing = [n for n in node.operands if n not in known]
         todo.extend(missing)
         if not missing:
-            known[node.name] = evaluate(node, [known[n] for n in node.operands], wide=wide)
+            known[node.name] = evaluate(node, [known[n] for n in node.operands], wide=wide, device=device)
             todo = [n for n in todo if n not in known]
     return known[name]

@@ -1,7 +1,7 @@
 """What torch calls for ``torch.compile(model, backend="tilewright")``.
 
 The traced graph comes from AOTAutograd in ATen operators. Inference graphs run on our kernels as soon as these are
-there; graphs that need gradients, or that are not on the CPU, run as ATen.
+there; graphs that need gradients run as ATen, and so do those on several GPUs and on devices of other kinds.
 """
 
 import weakref
@@ -16,6 +16,7 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .compiled import CompiledShape, Status
+from .devices import device_of
 from .options import Options
 from .schedules import NoSchedules, Schedules
 
@@ -39,7 +40,8 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
     """As ``tilewright``, with schedules from elsewhere than the service that ``options`` name."""
     tensors = [a for a in (*examples, *module.parameters(), *module.buffers()) if isinstance(a, torch.Tensor)]
     trains = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    if trains or any(t.device.type != "cpu" for t in tensors):
+    device = device_of(tensors)
+    if trains or device is None:
         return module.forward
     found = schedules or _schedules(options)
 
@@ -47,7 +49,7 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
         context = TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
         static = list(metadata.static_input_indices or ()) if metadata is not None else []
-        return CompiledGraph(traced, static, options, found)
+        return CompiledGraph(traced, static, options, found, device)
 
     def aten(traced: Any, _examples: Sequence[Any]) -> Any:
         return make_boxed_func(traced.forward)
@@ -92,9 +94,12 @@ class CompiledGraph:
 
     _boxed_call = True
 
-    def __init__(self, module: Any, static: Sequence[int], options: Options, schedules: Schedules) -> None:
+    def __init__(
+        self, module: Any, static: Sequence[int], options: Options, schedules: Schedules, device: torch.device
+    ) -> None:
         self._module = module
         self._static = static
+        self._device = device
         self._options = options
         self._schedules = schedules
         self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -124,7 +129,7 @@ class CompiledGraph:
         return found
 
     def _new(self, values: Callable[[], Mapping[Any, Any]] | None) -> CompiledShape:
-        return CompiledShape(self._module, self._static, self._options, self._schedules, values)
+        return CompiledShape(self._module, self._static, self._options, self._schedules, self._device, values)
 
 
 def _is_symbolic(value: Any) -> bool:
@@ -135,7 +140,7 @@ def _is_symbolic(value: Any) -> bool:
 
 def _described(a: Any) -> Any:
     """What tracing needs of an argument: no data."""
-    return (tuple(a.shape), a.stride(), a.dtype) if isinstance(a, torch.Tensor) else a
+    return (tuple(a.shape), a.stride(), a.dtype, a.device) if isinstance(a, torch.Tensor) else a
 
 
 def concrete_values(module: Any, like: Sequence[Any]) -> dict[Any, Any]:
@@ -150,7 +155,7 @@ def concrete_values(module: Any, like: Sequence[Any]) -> dict[Any, Any]:
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         arguments = [
-            torch.empty_strided(a[0], a[1], dtype=a[2]) if isinstance(a, tuple) and len(a) == 3 else a for a in like
+            torch.empty_strided(a[0], a[1], dtype=a[2], device=a[3]) if isinstance(a, tuple) else a for a in like
         ]
         Recorder(module, garbage_collect_values=False).run(*arguments)
     return found

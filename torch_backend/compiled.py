@@ -5,27 +5,26 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from ..codegen.backends import backend_for
 from ..core.schedule import Schedule
-from ..core.target import Toolchain
+from ..core.target import Target
 from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
 from ..importers.fx import ImportedModel, import_fx
-from ..runtime.cpu import CpuDevice, CpuKernel
 from ..runtime.kernels import load_kernels
-from ..runtime.program import BoundProgram, Replacement
+from ..runtime.program import BoundProgram, RawKernel, Replacement
 from ..schedule.defaults import has_class
 from ..te.key import workload_key
+from ..te.workload import Workload
 from .aten import call_by_torch
+from .devices import opened, tensors_of, toolchain_of
 from .options import Options
 from .schedule_cache import ScheduleCache
 from .schedules import Schedules
-from .tensors import TorchTensors
 from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
 
 log = logging.getLogger("tilewright")
@@ -61,20 +60,22 @@ class CompiledShape:
         static: Sequence[int],
         options: Options,
         schedules: Schedules,
+        device: torch.device,
         values: Callable[[], Mapping[Any, Any]] | None = None,
     ) -> None:
-        """``static``: the positions of arguments that stay the same. ``values``: what gives the concrete value of each
-        node where the trace is symbolic."""
+        """``static``: the positions of arguments that stay the same. ``device``: where kernels run. ``values``: what
+        gives the concrete value of each node where the trace is symbolic."""
         self.status = Status()
         self.number = next(_numbers)
         self._module = module
         self._static = frozenset(static)
         self._options = options
         self._schedules = schedules
+        self._device = device
         self._values = values
         self._model: ImportedModel | None = None
         self._bound: BoundProgram | None = None
-        self._kernels: dict[str, CpuKernel] = {}
+        self._kernels: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
         self._found: dict[str, Schedule] = {}
         self._unchecked: frozenset[str] = frozenset()  # workloads whose kernels came since the last comparison
@@ -118,9 +119,10 @@ class CompiledShape:
         log.warning("a graph stays with ATen: %s", reason)
 
     def _build(self) -> None:
-        device = host_device()
+        device = opened(self._device)
         target = device.target
-        model = import_fx(self._module, sorted(self._static), None if self._values is None else self._values())
+        values = None if self._values is None else self._values()
+        model = import_fx(self._module, sorted(self._static), values, self._device)
         program = compile_program(model.graph, lambda w: has_class(w, target))
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
@@ -128,13 +130,15 @@ class CompiledShape:
         self._found = {**cache.load(), **self._schedules.find(list(program.tasks))}
         if self._found:
             cache.store(self._found)
-        self._load(program, list(program.tasks), device)
+        self._load(program, [k for k, task in program.tasks.items() if _is_ours(task.workload, target)])
         replaced = {
-            c.writes[0]: call_by_torch(program.graph, c)
+            c.writes[0]: call_by_torch(program.graph, c, device=self._device)
             for c in program.kernels
             if workload_key(c.workload) not in self._kernels
         }
-        bound = BoundProgram(program, self._kernels, TorchTensors(), replaced)
+        if len(replaced) == len(program.kernels):
+            return self._give_up("no kernel class takes anything in it")
+        bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced)
         self._model = model
         self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
         self.status.class_kernels = sum(has_class(c.workload, target) for c in program.kernels)
@@ -145,9 +149,10 @@ class CompiledShape:
             arguments = (weakref.ref(self), self._schedules, program, cache)
             threading.Thread(target=_follow_job, args=arguments, name="tilewright-tune", daemon=True).start()
 
-    def _load(self, program: Program, keys: Sequence[str], device: CpuDevice) -> None:
+    def _load(self, program: Program, keys: Sequence[str]) -> None:
         """Load the kernels of these workloads, with the schedules that are known."""
-        loaded = load_kernels({key: program.tasks[key].workload for key in keys}, self._found, device)
+        workloads = {key: program.tasks[key].workload for key in keys}
+        loaded = load_kernels(workloads, self._found, opened(self._device))
         self._kernels = {**self._kernels, **{key: one.kernel for key, one in loaded.items()}}
         self._chosen = {**self._chosen, **{key: one.schedule for key, one in loaded.items()}}
         self.status.tuned = sum(chosen == self._found.get(key) for key, chosen in self._chosen.items())
@@ -162,7 +167,7 @@ class CompiledShape:
             if changed:
                 self._found = {**self._found, **found}
                 before = self._kernels
-                self._load(self._bound.program, changed, host_device())
+                self._load(self._bound.program, changed)
                 self._bound = self._bound.with_kernels(
                     {key: self._kernels[key] for key in changed if self._kernels[key] is not before[key]}
                 )
@@ -237,11 +242,13 @@ class CompiledShape:
             if not isinstance(call, KernelCall) or workload_key(call.workload) not in keys:
                 return
             reads = [tensors[name] for name in call.reads]
-            eager, truth = (call_by_torch(program.graph, call, wide=wide)(reads) for wide in (False, True))
+            eager, truth = (
+                call_by_torch(program.graph, call, wide=wide, device=self._device)(reads) for wide in (False, True)
+            )
             for name, b, t in zip(call.writes, eager, truth, strict=True):
                 wrong = compare_tensors(tensors[name], b, t)
                 if wrong is not None:
-                    failed[call.writes[0]] = call_by_torch(program.graph, call)
+                    failed[call.writes[0]] = call_by_torch(program.graph, call, device=self._device)
                     self._report(program, call, *wrong)
                     tensors[name].copy_(b)  # what comes after it is compared on right inputs
 
@@ -264,7 +271,7 @@ def _as_traced(tensor: Any, output: Any) -> Any:
     """A result with the strides that were traced: code behind the next graph break relies on them."""
     if output.order is not None:
         return tensor if list(output.order) == sorted(output.order) else tensor.permute(output.order)
-    strided = torch.empty_strided(tensor.shape, output.strides, dtype=tensor.dtype)
+    strided = torch.empty_strided(tensor.shape, output.strides, dtype=tensor.dtype, device=tensor.device)
     return strided.copy_(tensor)
 
 
@@ -286,12 +293,7 @@ def _follow_job(
         del owner
 
 
-def host_device() -> CpuDevice:
-    """This machine's processor, with as many threads as torch uses."""
-    target = CpuDevice().target
-    return CpuDevice(replace(target, threads=min(target.threads, torch.get_num_threads())))
-
-
-def toolchain_of(device: CpuDevice) -> Toolchain:
-    """What kernels for a device are built with."""
-    return backend_for(device.target).toolchain(device.target)
+def _is_ours(workload: Workload, target: Target) -> bool:
+    """Whether to use a kernel of ours before anybody has measured. On a GPU the generic sketch is far behind the
+    libraries where there is data to be used again."""
+    return target.kind != "cuda" or has_class(workload, target)

@@ -1,6 +1,7 @@
 """Torch's tensors as the tensors of a program (``runtime.program.TensorLibrary``)."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,17 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 class TorchTensors:
-    """Tensors of the CPU."""
+    """Tensors of one device of torch. ``context`` is entered around launches: that of the GPU."""
+
+    def __init__(self, device: torch.device, context: AbstractContextManager[object] | None = None) -> None:
+        self.device = device
+        self._context = context or nullcontext()
 
     def empty(self, kind: TensorType) -> Any:
-        return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype))
+        return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype), device=self.device)
 
     def buffer(self, nbytes: int) -> Any:
-        block = torch.empty(nbytes + 64, dtype=torch.uint8)
+        block = torch.empty(nbytes + 64, dtype=torch.uint8, device=self.device)
         return block[-block.data_ptr() % 64 :][:nbytes]
 
     def view_of(self, buffer: Any, offset: int, kind: TensorType) -> Any:
@@ -37,8 +42,22 @@ class TorchTensors:
     def address(self, tensor: Any) -> int:
         return int(tensor.data_ptr())
 
-    def version(self, tensor: Any) -> int:
-        return 0 if tensor.is_inference() else int(tensor._version)
+    def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        addresses = [t.data_ptr() for t in tensors]
+        try:
+            return (*addresses, *[t._version for t in tensors])
+        except RuntimeError:  # tensors of inference mode count no changes
+            return (*addresses, *[0 if t.is_inference() else t._version for t in tensors])
+
+    def on_device(self) -> AbstractContextManager[object]:
+        return self._context
+
+    def stream(self) -> int:
+        return int(torch.cuda.current_stream(self.device).cuda_stream) if self.device.type == "cuda" else 0
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def type_of(self, tensor: Any) -> TensorType | None:
         return type_of(tensor)
@@ -53,12 +72,14 @@ class TorchTensors:
         return tensor.view(shape)
 
     def to_numpy(self, tensor: Any) -> Array:
-        tensor = tensor.detach().contiguous()
+        tensor = tensor.detach().contiguous().cpu()
         if tensor.dtype is torch.bfloat16:  # torch gives no array of this dtype: the bytes are the same
             return np.asarray(tensor.view(torch.int16).numpy()).view(bfloat16.numpy)
         return np.asarray(tensor.numpy())
 
     def from_numpy(self, array: Array, dtype: DType) -> Any:
+        if dtype == bfloat16 and array.dtype == bfloat16.numpy:
+            return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
         return torch.from_numpy(array.copy()).to(torch_dtype(dtype))
 
     def overwrite(self, target: Any, source: Any) -> None:

@@ -9,9 +9,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...core.dtypes import float16, float32
 from ...core.errors import InvalidGraph
+from ...core.precision import IEEE, PRECISIONS
 from ...ir.expr import Expr
 from ...te import build as te
-from ...te.operators.parameter import Integer, ListOf, Parameter, Values
+from ...te.operators.parameter import Choice, Integer, ListOf, Parameter, Values
 from .attributes import MOST, WHOLE
 from .joins import bordered
 from .operator import (
@@ -187,11 +188,13 @@ def _f(*shape: int) -> TensorType:
 
 _PLAIN = {"stride": (1, 1), "before": (0, 0), "behind": (0, 0), "dilation": (1, 1)}
 
+PRECISION = Parameter("precision", "which roundings the sums of products may have", Choice(tuple(PRECISIONS)), IEEE)
+
 MATMUL = GraphOperator(
     "matmul", Kind.ANCHOR, "matrix products over the last two dimensions; the others broadcast", _matmul_type,
     lambda o, v: np.matmul(o[0], o[1]), _matmul,
     (Case((_f(3, 5), _f(5, 7))), Case((_f(2, 1, 3, 5), _f(4, 5, 1))), Case((_f(1, 1), _f(1, 1))),
-     Case((TensorType((3, 5), float16), TensorType((5, 7), float16)))), (), (2, 2),
+     Case((TensorType((3, 5), float16), TensorType((5, 7), float16)))), (PRECISION,), (2, 2),
 )  # fmt: skip
 CONVOLUTION = GraphOperator(
     "convolution", Kind.ANCHOR, "a convolution over one to three dimensions of [n, c, …] with filters [o, c/groups, …]",

@@ -4,19 +4,27 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ...core.dtypes import float32
+from ...core.precision import IEEE
 from ...graph.graph import Value
 from .rule import Emitter, NodeMaker, cast, need, number, reshape, rule, slice_, transpose, tuple_of
+
+
+def matmul(b: Emitter, x: Value, y: Value) -> Value:
+    """A product with the roundings that torch allows itself."""
+    precise = x.dtype != float32 or b.precision == IEEE
+    return b.node("matmul", x, y) if precise else b.node("matmul", x, y, precision=b.precision)
 
 
 @rule("mm.default", "bmm.default", "matmul.default")
 def _mm(b: Emitter, x: Value, y: Value) -> Value:
     need(len(x.shape) > 1 and len(y.shape) > 1, "a product of vectors")
-    return b.node("matmul", x, y)
+    return matmul(b, x, y)
 
 
 @rule("mv.default")
 def _mv(b: Emitter, x: Value, y: Value) -> Value:
-    return reshape(b, b.node("matmul", x, reshape(b, y, (*y.shape, 1))), b.shape)
+    return reshape(b, matmul(b, x, reshape(b, y, (*y.shape, 1))), b.shape)
 
 
 @rule("dot.default")
@@ -26,7 +34,7 @@ def _dot(b: Emitter, x: Value, y: Value) -> Value:
 
 @rule("addmm.default", "baddbmm.default")
 def _addmm(b: Emitter, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: Any = 1) -> Value:
-    total = b.node("matmul", x, y)
+    total = matmul(b, x, y)
     total = total if alpha == 1 else b.node("mul", total, number(b, alpha, b.dtype))
     if beta == 0:
         return total
@@ -36,7 +44,7 @@ def _addmm(b: Emitter, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: An
 @rule("linear.default")
 def _linear(b: Emitter, x: Value, weight: Value, bias: Any = None) -> Value:
     rows = reshape(b, x, (math.prod(x.shape[:-1]), x.shape[-1]))
-    total = b.node("matmul", rows, transpose(b, weight))
+    total = matmul(b, rows, transpose(b, weight))
     return reshape(b, total if bias is None else b.node("add", total, bias), b.shape)
 
 
@@ -82,7 +90,7 @@ def attention(b: Emitter, q: Value, k: Value, v: Value, mask: Value | None, caus
         need(len(q.shape) == 4 and q.shape[1] % k.shape[1] == 0, "heads that do not match")
         k, v = (b.node("repeat", t, dim=1, times=q.shape[1] // k.shape[1]) for t in (k, v))
     factor = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = b.node("mul", b.node("matmul", q, transpose(b, k)), number(b, factor, q.dtype))
+    scores = b.node("mul", matmul(b, q, transpose(b, k)), number(b, factor, q.dtype))
     if causal:
         rows = b.node("range", count=q.shape[-2], dtype="int64")
         columns = b.node("range", count=k.shape[-2], dtype="int64")
@@ -93,7 +101,7 @@ def attention(b: Emitter, q: Value, k: Value, v: Value, mask: Value | None, caus
             scores = b.node("where", mask, scores, number(b, -math.inf, q.dtype))
         else:
             scores = b.node("add", scores, cast(b, mask, q.dtype))
-    return b.node("matmul", b.node("softmax", scores, dim=len(scores.shape) - 1), v)
+    return matmul(b, b.node("softmax", scores, dim=len(scores.shape) - 1), v)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu.default")

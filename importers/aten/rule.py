@@ -40,6 +40,11 @@ class Emitter(NodeMaker, Protocol):
         """The dtype of the (first) result, as torch gives it."""
         ...
 
+    @property
+    def precision(self) -> str:
+        """The roundings that torch allows itself in products of float32 (``core.precision``)."""
+        ...
+
     def common(self, *arguments: Any) -> DType:
         """The dtype in which torch computes on these tensors and numbers."""
         ...

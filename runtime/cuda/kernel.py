@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...codegen.backend import CompiledKernel, LaunchConfig
@@ -30,6 +30,7 @@ class CudaKernel:
         if not binary.launches:
             raise CompileError("the binary has no launches")
         self.parameters = binary.parameters
+        self.functions = tuple(grid.function for grid in binary.launches)
         self._stream = stream
         self._timer = timer
         cubin = LoadedCubin(stream.context, binary.code)
@@ -52,8 +53,25 @@ class CudaKernel:
         with self._lock:
             if self._latest is None or self._latest[0] != addresses:
                 self._latest = (addresses, self._packed_arguments(addresses))
-            for function, packed in self._latest[1]:
-                function.enqueue(stream, packed)
+            _enqueue(self._latest[1], stream)
+
+    @property
+    def has_prologue(self) -> bool:
+        """Never: every launch computes everything."""
+        return False
+
+    def prepare_at(self, addresses: Sequence[int]) -> None:
+        """Do nothing, as ``prepare``."""
+
+    def bind_at(self, addresses: Sequence[int]) -> Callable[[Any], None]:
+        """Return what puts one call on these addresses into a stream, as ``enqueue`` does, as often as it is wanted."""
+        packed = self._packed_arguments(addresses)
+
+        def launch(stream: Any) -> None:
+            with self._lock:
+                _enqueue(packed, stream)
+
+        return launch
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
         """Time the replay of a CUDA graph between two events. The graph is kept for the next time with the same
@@ -79,8 +97,7 @@ class CudaKernel:
 
         def enqueue() -> None:
             for n in range(launches):
-                for function, arguments in packed[n % len(packed)]:
-                    function.enqueue(self._stream.handle, arguments)
+                _enqueue(packed[n % len(packed)], self._stream.handle)
 
         while len(self._graphs) >= MOST_GRAPHS:
             self._graphs.popitem(last=False)
@@ -117,6 +134,11 @@ class CudaKernel:
                 )
             addresses.append(memory.address)
         return tuple(addresses)
+
+
+def _enqueue(packed: Sequence[tuple[CudaFunction, KernelArguments]], stream: Any) -> None:
+    for function, arguments in packed:
+        function.enqueue(stream, arguments)
 
 
 def _replay(graphs: Sequence[CudaGraph]) -> None:

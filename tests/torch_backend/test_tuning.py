@@ -17,7 +17,7 @@ from tilewright.schedule.sketches import sketches_for  # noqa: E402
 from tilewright.service.service import Service  # noqa: E402
 from tilewright.service.settings import Settings  # noqa: E402
 from tilewright.tests.api.serving import running  # noqa: E402
-from tilewright.torch_backend.compiled import host_device, toolchain_of  # noqa: E402
+from tilewright.torch_backend.devices import opened, toolchain_of  # noqa: E402
 from tilewright.torch_backend.schedule_cache import ScheduleCache  # noqa: E402
 
 WAIT_SECONDS = 300
@@ -67,7 +67,7 @@ def test_an_exchanged_kernel_that_is_wrong_is_replaced_in_its_first_call() -> No
     run = compiled(layers, verify="first")
     check(layers, run, x)
     shape = newest_shape()
-    device = host_device()
+    device = opened(torch.device("cpu"))
     others = {}
     for key, task in shape._bound.program.tasks.items():
         space = sketches_for(task.workload, device.target)[0].space(task.workload, device.target, limit=16)
@@ -76,7 +76,7 @@ def test_an_exchanged_kernel_that_is_wrong_is_replaced_in_its_first_call() -> No
     assert shape.swap(others)
     assert shape.status.swaps == 1 and shape._unchecked == set(others) and shape.status.tuned == len(others)
     key = next(iter(others))
-    shape._bound._bound[shape._bound.program.kernels[0].writes[0]].kernel = Broken()
+    shape._bound._kernels[key] = Broken(shape._kernels[key])
     check(layers, run, x)
     assert [report.workload_key for report in shape.status.reports] == [key] and not shape._unchecked
     check(layers, run, x)
@@ -87,17 +87,19 @@ def test_an_exchanged_kernel_that_is_wrong_is_replaced_in_its_first_call() -> No
 class Broken:
     """A kernel that writes nothing: its output is what the arena held."""
 
-    parameters: tuple[Any, ...] = ()
     has_prologue = False
 
-    def launch_prepared_at(self, addresses: Any) -> None:
+    def __init__(self, kernel: Any) -> None:
+        self.parameters = kernel.parameters
+
+    def bind_at(self, addresses: Any) -> Any:
         import ctypes
 
-        ctypes.memset(addresses[-1], 0x7E, 64)
+        return lambda stream: ctypes.memset(addresses[-1], 0x7E, 64)
 
 
 def test_what_is_kept_is_read_again_and_what_is_broken_is_ignored() -> None:
-    device = host_device()
+    device = opened(torch.device("cpu"))
     cache = ScheduleCache("ab" * 32, device.info.key, toolchain_of(device).key)
     assert cache.load() == {}
     known = {"cd" * 32: Schedule.of("cpu_loops", 1, {"order": "ij", "tile": 4})}

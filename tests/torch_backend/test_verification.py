@@ -48,7 +48,7 @@ def test_a_wrong_kernel_is_found_replaced_and_reported(caplog: pytest.LogCapture
     assert len(names) == 2 == len(kernel.parameters)
     kernel.parameters = shape._kernels[key].parameters
     shape._kernels = {**shape._kernels, key: kernel}
-    shape._bound = BoundProgram(program, shape._kernels, TorchTensors())
+    shape._bound = BoundProgram(program, shape._kernels, TorchTensors(torch.device("cpu")))
     with caplog.at_level(logging.WARNING, "tilewright"):
         check(two_kernels, run, x)
     assert [r.workload_key for r in shape.status.reports] == [key]

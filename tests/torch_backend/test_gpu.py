@@ -1,0 +1,163 @@
+"""Whole models by ``torch.compile(model, backend="tilewright")`` on an NVIDIA GPU, against eager in float64."""
+
+import copy
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.cuda.is_available():
+    pytest.skip("there is no GPU", allow_module_level=True)
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from tests.torch_backend.models import check, check_model, compiled, latest, newest_shape  # noqa: E402
+from tilewright.torch_backend import backend  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def on_gpu(*shape: int, dtype: Any = torch.float16) -> Any:
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+def layers(dtype: Any = torch.float16) -> Any:
+    made = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256), nn.LayerNorm(256))
+    return made.eval().cuda().to(dtype)
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(256, 768), nn.Linear(256, 256)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (t.view(*x.shape[:2], 4, 64).transpose(1, 2) for t in self.into(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+def convolutions() -> Any:
+    made = nn.Sequential(
+        nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, padding=1)
+    )
+    return made.eval().cuda().half().to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_layers_run_in_kernels_of_ours(dtype: Any) -> None:
+    status = check_model(layers(dtype), on_gpu(64, 256, dtype=dtype))
+    assert status.state == "ready" and status.kernels > 0 and not status.reports
+
+
+def test_float32_follows_the_flag_for_tf32() -> None:
+    flags = torch.backends.cuda.matmul
+    before = flags.allow_tf32
+    try:
+        kernels = []
+        for flags.allow_tf32 in (False, True):
+            kernels.append(check_model(layers(torch.float32), on_gpu(256, 256, dtype=torch.float32)).kernels)
+    finally:
+        flags.allow_tf32 = before
+    assert kernels[0] < kernels[1]  # products of float32 that may not round are left to torch
+
+
+@pytest.mark.parametrize("shape", [(2, 128, 256), (1, 77, 256)])
+def test_attention_is_right(shape: Any) -> None:
+    status = check_model(Attention().eval().cuda().half(), on_gpu(*shape))
+    assert status.state == "ready" and not status.reports
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_convolutions_are_right_in_both_layouts(channels_last: bool) -> None:
+    x = on_gpu(4, 64, 28, 28)
+    x = x.to(memory_format=torch.channels_last) if channels_last else x
+    status = check_model(convolutions(), x)
+    assert status.state in ("ready", "aten") and not status.reports
+
+
+def test_two_streams_and_a_capture_of_the_caller_do_not_disturb_each_other() -> None:
+    model = layers()
+    run = compiled(model)
+    inputs = [on_gpu(64, 256) for _ in range(4)]
+    with torch.no_grad():
+        expected = [run(x).clone() for x in inputs]
+        torch.cuda.synchronize()
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        found: list[Any] = []
+        for _ in range(20):
+            for n, x in enumerate(inputs):
+                with torch.cuda.stream(streams[n % 2]):
+                    found.append((n, run(x)))
+        torch.cuda.synchronize()
+        for n, y in found:
+            assert torch.equal(y, expected[n])
+        graph = torch.cuda.CUDAGraph()
+        static = inputs[0].clone()
+        with torch.cuda.graph(graph):
+            y = run(static)
+        for x, wanted in zip(inputs, expected, strict=True):
+            static.copy_(x)
+            graph.replay()
+            assert torch.equal(y, wanted)
+
+
+def test_weights_may_change_in_place_or_be_replaced() -> None:
+    model = layers()
+    run = compiled(model)
+    x = on_gpu(64, 256)
+    check(model, run, x)
+    with torch.no_grad():
+        model[0].weight.mul_(0.5)
+    check(model, run, x)
+    model[2].weight = nn.Parameter(torch.randn_like(model[2].weight))
+    check(model, run, x)
+
+
+def test_strided_offset_and_empty_inputs_are_right() -> None:
+    def function(x: Any) -> Any:
+        return F.softmax(x * 2, -1)
+
+    for x in (on_gpu(64, 64).t(), on_gpu(65 * 64 + 3)[3:-64].view(64, 64), on_gpu(64, 128)[:, ::2], on_gpu(0, 64)):
+        torch._dynamo.reset()
+        check(function, compiled(function), x)
+
+
+def test_tensors_of_the_processor_beside_a_gpu_stay_with_torch() -> None:
+    def function(x: Any, scale: Any) -> Any:
+        return torch.relu(x) * scale, scale + 1
+
+    y = check(function, compiled(function), on_gpu(32, 64, dtype=torch.float32), torch.tensor(2.0))
+    assert y[0].device.type == "cuda" and y[1].device.type == "cpu"
+
+
+def test_kernels_are_exchanged_between_calls() -> None:
+    from tilewright.schedule.sketches import sketches_for
+    from tilewright.torch_backend.devices import opened
+
+    model = layers()
+    x = on_gpu(64, 256)
+    run = compiled(model)
+    check(model, run, x)
+    shape = newest_shape()
+    target = opened(x.device).target
+    others = {}
+    for key in shape._kernels:
+        work = shape._bound.program.tasks[key].workload
+        space = sketches_for(work, target)[0].space(work, target, limit=16)
+        others[key] = space.schedule(len(space) - 1)
+    assert shape.swap(others)
+    check(model, run, x)
+    assert latest().swaps == 1
+
+
+def test_a_model_that_needs_gradients_runs_as_aten() -> None:
+    model = copy.deepcopy(layers()).train()
+    before = set(backend._graphs)
+    run = compiled(model)
+    run(on_gpu(8, 256)).sum().backward()
+    assert model[0].weight.grad is not None and set(backend._graphs) <= before
