@@ -7,6 +7,7 @@ transposed weight) becomes a dense value and a permutation, for inputs and for o
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class UnsupportedGraph(TilewrightError):
     code = "UNSUPPORTED_GRAPH"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImportedInput:
     """An argument of the model: ``value`` is the value that ``argument.permute(order)`` is given for, None for an
     argument that is no tensor. Where ``order`` is None it must be copied to be dense. ``constant``: whether the value
@@ -44,11 +45,17 @@ class ImportedInput:
     order: tuple[int, ...] | None = None
     constant: bool = False
 
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the argument itself is given, not a permutation of it."""
+        return self.order is None or list(self.order) == sorted(self.order)
+
 
 @dataclass(frozen=True, slots=True)
 class ImportedOutput:
-    """A result of the model: ``value.permute(order)``, copied to ``strides`` where ``order`` is None. It is
-    ``constant`` where ``value`` is None."""
+    """A result of the model: ``value.permute(order)``, copied to ``strides`` where ``order`` is None. Where it is not,
+    ``strides`` say what the dimensions of one element have; None leaves them as they are. The result is ``constant``
+    where ``value`` is None."""
 
     value: str | None
     order: tuple[int, ...] | None = None
@@ -368,9 +375,7 @@ class _Importer:
         tensor = self._meta(a)
         if found.type is None or not isinstance(tensor, torch.Tensor):
             return ImportedOutput(found.name, tuple(range(tensor.dim())) if isinstance(tensor, torch.Tensor) else ())
-        order = dense_order(tensor)
-        if order is None:
-            return ImportedOutput(found.name, None, tuple(tensor.stride()))
-        if list(order) == sorted(order):
-            return ImportedOutput(found.name, order)
-        return ImportedOutput(self.node("permute", found, order=order).name, inverse(order))
+        order, strides = dense_order(tensor), tuple(tensor.stride())
+        if order is None or list(order) == sorted(order):
+            return ImportedOutput(found.name, order, strides)
+        return ImportedOutput(self.node("permute", found, order=order).name, inverse(order), strides)

@@ -10,9 +10,9 @@ from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
 from ..schedule.defaults import default_schedule
 from ..te.workload import Workload
+from .bound_kernel import RawKernel
 from .cpu import CpuDevice
 from .cuda.device import CudaDevice
-from .program import RawKernel
 
 COMPILERS = 4
 """How many kernels are compiled at once."""

@@ -1,4 +1,4 @@
-"""NumPy arrays as the tensors of a program (``runtime.program.TensorLibrary``)."""
+"""NumPy arrays as the tensors of a program (``runtime.tensor_library``)."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +11,7 @@ from ..core.dtypes import DType, dtype_of_numpy
 from ..core.errors import InvalidGraph
 from ..graph.graph import Node
 from ..graph.operators.operator import TensorType
+from .tensor_library import Recorder
 
 Array = NDArray[Any]
 
@@ -41,6 +42,9 @@ class NumpyTensors:
 
     def stream(self) -> int:
         return 0
+
+    def recorder(self) -> Recorder | None:
+        return None
 
     def wait(self) -> None:
         """Nothing is put off on a processor."""

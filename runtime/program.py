@@ -11,140 +11,21 @@ captured into a CUDA graph of the caller. Each stream has an arena of its own.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from ..core.dtypes import DType
 from ..core.errors import InvalidParameter
-from ..graph.graph import Node
-from ..graph.operators.operator import Array, TensorType
+from ..graph.operators.operator import TensorType
 from ..graph.partition import Call, ForeignCall, KernelCall, ViewCall
 from ..graph.program import Program, fresh_values
 from ..graph.reference import graph_reference
+from .bound_kernel import BoundKernel, KernelRun, RawKernel
+from .tensor_library import TensorLibrary
 
 ALIGNMENT_BYTES = 16
 """What inputs are aligned to at least."""
 MOST_STREAMS = 4
 """For so many streams a program keeps an arena."""
-
-
-class TensorLibrary(Protocol):
-    """The tensors of the user's process."""
-
-    def empty(self, kind: TensorType) -> Any:
-        """A dense tensor with undefined elements."""
-        ...
-
-    def buffer(self, nbytes: int) -> Any:
-        """So many bytes, aligned to 64."""
-        ...
-
-    def view_of(self, buffer: Any, offset: int, kind: TensorType) -> Any:
-        """The bytes of a buffer from ``offset`` on as a dense tensor."""
-        ...
-
-    def address(self, tensor: Any) -> int:
-        """The address of the first element."""
-        ...
-
-    def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Something that differs once one of ``tensors`` has another address, or was changed in place where the
-        library counts such changes."""
-        ...
-
-    def on_device(self) -> AbstractContextManager[object]:
-        """While it is entered, kernels of the device may be launched in this thread."""
-        ...
-
-    def stream(self) -> int:
-        """The handle of the stream that the library puts work into now; 0 on a processor."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for what was put into the current stream."""
-        ...
-
-    def type_of(self, tensor: Any) -> TensorType | None:
-        """The shape and the dtype; None for a dtype that graphs do not have."""
-        ...
-
-    def is_dense(self, tensor: Any) -> bool:
-        """Whether the elements lie behind one another in row-major order."""
-        ...
-
-    def dense_copy(self, tensor: Any) -> Any:
-        """A dense copy in memory of its own."""
-        ...
-
-    def reshaped(self, tensor: Any, shape: tuple[int, ...]) -> Any:
-        """A view of a dense tensor in another shape."""
-        ...
-
-    def to_numpy(self, tensor: Any) -> Array:
-        """The elements as an array, in the dtype's own NumPy form."""
-        ...
-
-    def from_numpy(self, array: Array, dtype: DType) -> Any:
-        """A tensor of ``dtype`` with the elements of an array, rounded."""
-        ...
-
-    def overwrite(self, target: Any, source: Any) -> None:
-        """Copy the elements of ``source`` to ``target``, which has its shape."""
-        ...
-
-    def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """The function that computes a foreign node: operands to results."""
-        ...
-
-
-Launch = Callable[[int], None]
-"""It puts a kernel with its addresses into the stream of a handle."""
-
-
-class RawKernel(Protocol):
-    """A loaded kernel that runs on raw addresses: a ``CpuKernel`` or a ``CudaKernel``."""
-
-    @property
-    def parameters(self) -> Sequence[Any]: ...
-
-    @property
-    def has_prologue(self) -> bool: ...
-
-    def prepare_at(self, addresses: Sequence[int]) -> None: ...
-
-    def bind_at(self, addresses: Sequence[int]) -> Launch:
-        """What runs the kernel on these addresses, as often as it is called, after ``prepare_at``."""
-        ...
-
-
-Addresses = dict[str, int]
-
-
-@dataclass(slots=True)
-class _BoundKernel:
-    """A call of a kernel. ``order``: the value of each parameter that is one, and None for workspace, which lies at the
-    addresses ``own``. ``workspace``: the memory itself. ``latest``: the addresses of the last run, and what runs on
-    them."""
-
-    kernel: RawKernel
-    order: tuple[str | None, ...]
-    own: tuple[int, ...]
-    workspace: tuple[Any, ...]
-    writes: tuple[str, ...]
-    prepared: bool
-    latest: tuple[list[int], Launch] | None = None
-
-    def addresses(self, at: Addresses) -> list[int]:
-        return [own if name is None else at.get(name, 0) for name, own in zip(self.order, self.own, strict=True)]
-
-    def run(self, at: Addresses, stream: int) -> None:
-        addresses = self.addresses(at)
-        if not self.prepared:
-            self.kernel.prepare_at(addresses)
-        if self.latest is None or self.latest[0] != addresses:
-            self.latest = addresses, self.kernel.bind_at(addresses)
-        self.latest[1](stream)
 
 
 Replacement = Callable[[Sequence[Any]], Sequence[Any]]
@@ -156,21 +37,23 @@ Watch = Callable[[Call, Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class _Stream:
-    """What the calls of one stream share: the arena, where its values lie, and the bound kernels."""
+    """What the calls of one stream share: the arena, the addresses that never change, the kernels by what they write
+    first, and the steps of a call."""
 
     arena: Any
-    at: Addresses
-    bound: dict[str, _BoundKernel]
+    fixed: dict[str, int]
+    kernels: dict[str, BoundKernel]
+    steps: list[KernelRun | KernelCall | ForeignCall]
 
 
 @dataclass(slots=True)
 class _State:
-    """What belongs to one run: the tensors by value, and the addresses."""
+    """What belongs to one run: the tensors by value, and the addresses that are not fixed."""
 
     stream: _Stream
     handle: int
     tensors: dict[str, Any] = field(default_factory=dict)
-    at: Addresses = field(default_factory=dict)
+    at: dict[str, int] = field(default_factory=dict)
 
 
 class BoundProgram:
@@ -192,14 +75,13 @@ class BoundProgram:
         self._lock = threading.Lock()
         self._replaced = dict(replaced or {})
         self._fresh = fresh_values(program.graph, program.calls)
+        self._empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
         self._kept = library.buffer(program.kept_arena.bytes)
-        kept = library.address(self._kept)
-        self._kept_at: Addresses = {name: kept + offset for name, offset in program.kept_arena.offsets.items()}
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
         self._seen: tuple[Any, ...] | None = None
         self._held: tuple[Any, ...] = ()
-        self._constants: tuple[dict[str, Any], Addresses] = {}, {}
+        self._constants: tuple[dict[str, Any], dict[str, int]] = {}, {}
 
     def with_replaced(self, replaced: Mapping[str, Replacement]) -> "BoundProgram":
         """The program with further calls of kernels replaced."""
@@ -219,39 +101,52 @@ class BoundProgram:
         """The program with these kernels. What has been computed from constants is taken over."""
         other = BoundProgram(self.program, kernels, self._library, replaced)
         with self._lock:
-            other._kept, other._kept_at = self._kept, self._kept_at
-            other._seen, other._held, other._constants = self._seen, self._held, self._constants
+            other._kept, other._constants = self._kept, self._constants
+            other._seen, other._held = self._seen, self._held
         return other
 
     def _stream(self, handle: int) -> _Stream:
         """What the calls of the current stream share."""
         found = self._streams.get(handle)
         if found is None:
-            library, program = self._library, self.program
-            arena = library.buffer(program.arena.bytes)
-            base = library.address(arena)
-            bound = {
-                c.writes[0]: self._bind(c, self._kernels[key])
-                for key, c in zip(program.kernel_keys, program.kernels, strict=True)
-                if c.writes[0] not in self._replaced
-            }
-            found = _Stream(arena, {name: base + offset for name, offset in program.arena.offsets.items()}, bound)
-            self._streams[handle] = found
-            self._prepare_kernels(found)
+            found = self._streams[handle] = self._new_stream()
+            for kernel in found.kernels.values():
+                kernel.prepare(found.fixed)
             if len(self._streams) > MOST_STREAMS:
                 self._streams.popitem(last=False)
         self._streams.move_to_end(handle)
         return found
 
-    def _bind(self, call: KernelCall, kernel: RawKernel) -> _BoundKernel:
+    def _new_stream(self) -> _Stream:
+        library, program = self._library, self.program
+        arena = library.buffer(program.arena.bytes)
+        base = library.address(arena)
+        fixed = self._constants[1] | {name: base + offset for name, offset in program.arena.offsets.items()}
+        keys = {c.writes[0]: key for key, c in zip(program.kernel_keys, program.kernels, strict=True)}
+        kernels: dict[str, BoundKernel] = {}
+        steps: list[KernelRun | KernelCall | ForeignCall] = []
+        run: list[BoundKernel] = []
+        for call in program.calls:
+            if isinstance(call, KernelCall) and call.writes[0] not in self._replaced:
+                run.append(self._bind(call, self._kernels[keys[call.writes[0]]]))
+                kernels[call.writes[0]] = run[-1]
+            elif not isinstance(call, ViewCall):
+                steps += [KernelRun(run, fixed), call] if run else [call]
+                run = []
+        return _Stream(arena, fixed, kernels, [*steps, KernelRun(run, fixed)] if run else steps)
+
+    def _bind(self, call: KernelCall, kernel: RawKernel) -> BoundKernel:
         values = {b.name: v for b, v in zip(call.workload.inputs, call.reads, strict=True)}
         values |= dict(zip(call.workload.outputs, call.writes, strict=True))
         buffers = {p.name: self._library.buffer(p.bytes) for p in kernel.parameters if p.name not in values}
-        order = tuple(values.get(p.name) for p in kernel.parameters)
+        names = tuple(self._root(values[p.name]) if p.name in values else None for p in kernel.parameters)
         own = tuple(self._library.address(buffers[p.name]) if p.name in buffers else 0 for p in kernel.parameters)
-        ahead = kernel.has_prologue and bool(call.workload.constants)
-        prepared = ahead or not kernel.has_prologue
-        return _BoundKernel(kernel, order, own, tuple(buffers.values()), call.writes, prepared)
+        packs = kernel.has_prologue and bool(call.workload.constants)
+        return BoundKernel(kernel, names, own, tuple(buffers.values()), packs)
+
+    def _root(self, name: str) -> str:
+        """The value whose memory ``name`` lies in."""
+        return self.program.roots.get(name, name)
 
     def __call__(
         self, inputs: Sequence[Any], constants: Sequence[Any], watch: Watch | None = None
@@ -260,23 +155,38 @@ class BoundProgram:
 
         Raises InvalidParameter for a tensor of another shape or dtype than the graph says.
         """
-        graph = self.program.graph
+        graph, library = self.program.graph, self._library
         given = [self._checked(v.name, v.type, t) for v, t in zip(graph.inputs, inputs, strict=True)]
-        with self._lock, self._library.on_device():
+        with self._lock, library.on_device():
             self._prepare(constants)
-            handle = self._library.stream()
-            stream = self._stream(handle)
-            tensors, at = self._constants
-            state = _State(stream, handle, dict(tensors), {**at, **stream.at})
+            handle = library.stream()
+            state = _State(self._stream(handle), handle)
             for value, tensor in zip(graph.inputs, given, strict=True):
                 self._add(state, value.name, tensor)
-            for call in self.program.calls:
-                self._run(call, state)
-                if watch is not None:
-                    watch(call, self._visible(call, state))
+            for name in self._empty:
+                self._add(state, name, library.empty(graph.values[name].tensor))
+            if watch is None:
+                recorder = library.recorder()
+                for step in state.stream.steps:
+                    if isinstance(step, KernelRun):
+                        step.run(state.at, handle, recorder)
+                    else:
+                        self._by_library(step, state)
+            else:
+                self._watched(state, watch)
             outputs = [self._result(name, state) for name in graph.outputs]
             updates = [self._result(name, state) for _, name in graph.updates]
         return outputs, updates
+
+    def _watched(self, state: _State, watch: Watch) -> None:
+        """All calls, one by one."""
+        for call in self.program.calls:
+            if isinstance(call, KernelCall) and call.writes[0] not in self._replaced:
+                state.stream.kernels[call.writes[0]].bind(state.stream.fixed | state.at)(state.handle)
+            elif not isinstance(call, ViewCall):
+                self._by_library(call, state)
+            if isinstance(call, KernelCall):
+                watch(call, {name: self.tensor(name, state) for name in (*call.reads, *call.writes)})
 
     def _checked(self, name: str, wanted: TensorType | None, tensor: Any) -> Any:
         """``tensor``, or a copy of it that kernels can read."""
@@ -305,78 +215,51 @@ class BoundProgram:
         seen = library.stamps(constants)
         if seen == self._seen:
             return
-        state = _State(_Stream(None, {}, {}), 0, at=dict(self._kept_at))
+        state = _State(_Stream(None, {}, {}, []), 0)
         for value, tensor in zip(graph.constants, constants, strict=True):
             self._add(state, value.name, self._checked(value.name, value.type, tensor))
+        base = library.address(self._kept)
+        state.at |= {name: base + offset for name, offset in self.program.kept_arena.offsets.items()}
         if self.program.recipe.outputs:
             arrays = {v.name: library.to_numpy(state.tensors[v.name]) for v in self.program.recipe.constants}
             for name, array in graph_reference(self.program.recipe, arrays).items():
                 kept = self.program.kept_arena.offsets[name]
-                tensor = library.view_of(self._kept, kept, self.program.graph.values[name].tensor)
-                library.overwrite(tensor, library.from_numpy(array, self.program.graph.values[name].dtype))
-        for view in self.program.prepared:
-            self._view(view, state)
+                tensor = library.view_of(self._kept, kept, graph.values[name].tensor)
+                library.overwrite(tensor, library.from_numpy(array, graph.values[name].dtype))
+        if state.at != self._constants[1]:
+            self._streams.clear()
         self._constants, self._seen = (state.tensors, state.at), seen
         self._held = tuple(constants)  # as long as they are held, no other tensor can have their addresses
         for stream in self._streams.values():
-            self._prepare_kernels(stream)
+            for kernel in stream.kernels.values():
+                kernel.prepare(stream.fixed)
         library.wait()
 
-    def _prepare_kernels(self, stream: _Stream) -> None:
-        """Have kernels pack the constants that they read, where they do so."""
-        _, at = self._constants
-        for bound in stream.bound.values():
-            if bound.prepared and bound.kernel.has_prologue:
-                bound.kernel.prepare_at(bound.addresses(at))
-
-    def _run(self, call: Call, state: _State) -> None:
-        if isinstance(call, ViewCall):
-            self._view(call, state)
-        elif isinstance(call, ForeignCall):
-            results = self._foreign[call.writes[0]]([self.tensor(name, state) for name in call.reads])
-            self._take(call.node, results, state)
+    def _by_library(self, call: KernelCall | ForeignCall, state: _State) -> None:
+        """Have the library compute a call. What kernels read of its results must be dense; some may be left out."""
+        reads = [self.tensor(name, state) for name in call.reads]
+        if isinstance(call, ForeignCall):
+            for value, tensor in zip(call.node.results, self._foreign[call.writes[0]](reads), strict=True):
+                if tensor is not None:
+                    self._add(state, value.name, tensor if value.type is None else self._readable(tensor))
         else:
-            for name in call.writes:
-                if name in self._fresh:
-                    self._add(state, name, self._library.empty(self.program.graph.values[name].tensor))
-            replacement = self._replaced.get(call.writes[0])
-            if replacement is None:
-                state.stream.bound[call.writes[0]].run(state.at, state.handle)
-            else:
-                results = replacement([self.tensor(name, state) for name in call.reads])
-                for name, tensor in zip(call.writes, results, strict=True):
-                    self._library.overwrite(self.tensor(name, state), tensor)
-
-    def _view(self, call: ViewCall, state: _State) -> None:
-        shape = self.program.graph.values[call.value].shape
-        if call.of in state.tensors:
-            self._add(state, call.value, self._library.reshaped(state.tensors[call.of], shape))
-        else:
-            state.at[call.value] = state.at[call.of]
-
-    def _take(self, node: Node, results: Sequence[Any], state: _State) -> None:
-        """Note the results of a foreign call. What kernels read must be dense."""
-        for value, tensor in zip(node.results, results, strict=True):
-            self._add(state, value.name, tensor if value.type is None else self._readable(tensor))
+            for name, tensor in zip(call.writes, self._replaced[call.writes[0]](reads), strict=True):
+                self._library.overwrite(self.tensor(name, state), tensor)
 
     def tensor(self, name: str, state: _State) -> Any:
         """A value as a tensor of the library, wherever it lies."""
-        if name in state.tensors:
-            return state.tensors[name]
-        kind = self.program.graph.values[name].tensor
+        root, library = self._root(name), self._library
+        found = state.tensors.get(root, self._constants[0].get(root))
+        value = self.program.graph.values.get(name)
+        if found is not None:
+            return found if name == root or value is None else library.reshaped(found, value.shape)
+        if value is None:
+            raise InvalidParameter(f"{name} has no memory", field=name)
         for arena, offsets in ((state.stream.arena, self.program.arena), (self._kept, self.program.kept_arena)):
-            root = self.program.roots.get(name, name)
             if root in offsets.offsets:
-                return self._library.view_of(arena, offsets.offsets[root], kind)
+                return library.view_of(arena, offsets.offsets[root], value.tensor)
         raise InvalidParameter(f"{name} has no memory", field=name)
 
-    def _visible(self, call: Call, state: _State) -> Mapping[str, Any]:
-        """The tensors that a call of a kernel reads and writes."""
-        if not isinstance(call, KernelCall):
-            return {}
-        return {name: self.tensor(name, state) for name in (*call.reads, *call.writes)}
-
     def _result(self, name: str, state: _State) -> Any:
-        root = self.program.roots.get(name, name)
         tensor = self.tensor(name, state)
-        return self._library.dense_copy(tensor) if root in self.program.kept_arena.offsets else tensor
+        return self._library.dense_copy(tensor) if self._root(name) in self.program.kept_arena.offsets else tensor

@@ -89,6 +89,9 @@ def _bordered(x: Any, v: Values, value: float) -> Any:
 
 def _pool(o: Sequence[Any], v: Values, greatest: bool) -> Any:
     x, rank = o[0], len(v.integers("kernel"))
+    found = _library_pool(x, v, greatest)
+    if found is not None:
+        return found
     first = x.dim() - rank
 
     def windows(t: Any) -> Any:
@@ -103,6 +106,21 @@ def _pool(o: Sequence[Any], v: Values, greatest: bool) -> Any:
     if v.flag("count_border"):
         return found.mean(-1)
     return found.sum(-1) / windows(_bordered(torch.ones_like(x), v, 0.0)).sum(-1)
+
+
+def _library_pool(x: Any, v: Values, greatest: bool) -> Any:
+    """The pool by torch's own function, dense; None where that has no such border or windows."""
+    kernel, border, dilation = (v.integers(n) for n in ("kernel", "before", "dilation"))
+    halves = all(2 * b <= k for b, k in zip(border, kernel, strict=True))
+    if border != v.integers("behind") or not halves or x.dim() != len(kernel) + 2 or not x.is_floating_point():
+        return None
+    if greatest:
+        function = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[len(kernel) - 1]
+        return function(x, kernel, v.integers("stride"), border, dilation).contiguous()
+    if any(d != 1 for d in dilation):
+        return None
+    function = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[len(kernel) - 1]
+    return function(x, kernel, v.integers("stride"), border, False, v.flag("count_border")).contiguous()
 
 
 def _places(o: Sequence[Any], v: Values) -> Any:

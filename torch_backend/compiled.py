@@ -15,8 +15,9 @@ from ..core.target import Target
 from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
 from ..importers.fx import ImportedModel, import_fx
+from ..runtime.bound_kernel import RawKernel
 from ..runtime.kernels import load_kernels
-from ..runtime.program import BoundProgram, RawKernel, Replacement
+from ..runtime.program import BoundProgram, Replacement
 from ..schedule.defaults import has_class
 from ..te.key import workload_key
 from ..te.workload import Workload
@@ -192,7 +193,7 @@ class CompiledShape:
         with torch.no_grad():
             for given, argument in zip(model.inputs, arguments, strict=True):
                 if given.value is not None:
-                    tensor = argument if given.order is None else argument.permute(given.order)
+                    tensor = argument if given.in_order else argument.permute(given.order)
                     (constants if given.constant else inputs).append(tensor)
             constants += [tensor for _, tensor in model.attributes]
             results, updates = bound(inputs, constants, watch)
@@ -203,12 +204,13 @@ class CompiledShape:
     def _overwrite(self, arguments: Sequence[Any], updates: Sequence[Any]) -> None:
         model = self._model
         assert model is not None
+        if not model.graph.updates:
+            return
         places = {given.value: n for n, given in enumerate(model.inputs)}
         with torch.no_grad():
             for (target, _), value in zip(model.graph.updates, updates, strict=True):
-                order = model.inputs[places[target]].order
-                tensor = arguments[places[target]]
-                (tensor if order is None else tensor.permute(order)).copy_(value)
+                given, tensor = model.inputs[places[target]], arguments[places[target]]
+                (tensor if given.in_order else tensor.permute(given.order)).copy_(value)
 
     # Checking
 
@@ -270,7 +272,9 @@ class CompiledShape:
 def _as_traced(tensor: Any, output: Any) -> Any:
     """A result with the strides that were traced: code behind the next graph break relies on them."""
     if output.order is not None:
-        return tensor if list(output.order) == sorted(output.order) else tensor.permute(output.order)
+        result = tensor if list(output.order) == sorted(output.order) else tensor.permute(output.order)
+        same = output.strides is None or result.stride() == output.strides
+        return result if same else result.as_strided(result.shape, output.strides)
     strided = torch.empty_strided(tensor.shape, output.strides, dtype=tensor.dtype, device=tensor.device)
     return strided.copy_(tensor)
 

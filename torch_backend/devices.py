@@ -41,7 +41,7 @@ def _gpu(ordinal: int) -> CudaDevice:
 def tensors_of(device: torch.device) -> TorchTensors:
     """Torch's tensors on ``device``."""
     found = opened(device)
-    return TorchTensors(device, found.context if isinstance(found, CudaDevice) else None)
+    return TorchTensors(device, found if isinstance(found, CudaDevice) else None)
 
 
 def toolchain_of(device: CpuDevice | CudaDevice) -> Toolchain:

@@ -1,4 +1,4 @@
-"""Torch's tensors as the tensors of a program (``runtime.program.TensorLibrary``)."""
+"""Torch's tensors as the tensors of a program (``runtime.tensor_library``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +13,8 @@ from ..core.keys import JSON
 from ..graph.graph import Node
 from ..graph.operators.operator import Array, TensorType
 from ..importers.fx import type_of
+from ..runtime.cuda.device import CudaDevice
+from ..runtime.tensor_library import Recorder
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -22,11 +24,12 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 class TorchTensors:
-    """Tensors of one device of torch. ``context`` is entered around launches: that of the GPU."""
+    """Tensors of one device of torch. ``gpu`` is the same device where it is a GPU."""
 
-    def __init__(self, device: torch.device, context: AbstractContextManager[object] | None = None) -> None:
+    def __init__(self, device: torch.device, gpu: CudaDevice | None = None) -> None:
         self.device = device
-        self._context = context or nullcontext()
+        self._gpu = gpu
+        self._context = nullcontext() if gpu is None else gpu.context
 
     def empty(self, kind: TensorType) -> Any:
         return torch.empty(kind.shape, dtype=torch_dtype(kind.dtype), device=self.device)
@@ -53,10 +56,13 @@ class TorchTensors:
         return self._context
 
     def stream(self) -> int:
-        return int(torch.cuda.current_stream(self.device).cuda_stream) if self.device.type == "cuda" else 0
+        return 0 if self._gpu is None else int(torch.cuda.current_stream(self.device).cuda_stream)
+
+    def recorder(self) -> Recorder | None:
+        return None if self._gpu is None or torch.cuda.is_current_stream_capturing() else self._gpu.record
 
     def wait(self) -> None:
-        if self.device.type == "cuda":
+        if self._gpu is not None:
             torch.cuda.current_stream(self.device).synchronize()
 
     def type_of(self, tensor: Any) -> TensorType | None:

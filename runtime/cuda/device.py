@@ -1,6 +1,6 @@
 """NVIDIA graphics processors as devices."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from . import nvml, peaks
 from .checks import MemoryChecks
 from .driver import DriverDevice, PrimaryContext, call, device_count
 from .kernel import CudaKernel
-from .launch import EventTimer
+from .launch import CudaGraph, EventTimer
 from .memory import CudaMemory, CudaStream, DeviceAllocation, Transfers, array_bytes
 from .peaks import MeasurementResources
 
@@ -134,6 +134,10 @@ class CudaDevice:
 
     def load(self, binary: CompiledKernel) -> CudaKernel:
         return CudaKernel(self._stream, self._timer, binary)
+
+    def record(self, enqueue: Callable[[int], None]) -> Callable[[int], None]:
+        """Return what puts all that ``enqueue`` puts into a stream (its handle) into one at once, as a CUDA graph."""
+        return CudaGraph(self._stream, lambda: enqueue(self._stream.handle)).replay_in
 
     def measure_peaks(self) -> dict[str, float]:
         return peaks.measure(self._resources())

@@ -106,7 +106,11 @@ class CudaGraph:
 
     def replay(self) -> None:
         """Put one run of the graph into its stream."""
-        call("cuGraphLaunch", self._handle, self._stream.handle)
+        self.replay_in(self._stream.handle)
+
+    def replay_in(self, stream: Any) -> None:
+        """Put one run of the graph into ``stream`` (a handle)."""
+        call("cuGraphLaunch", self._handle, stream)
 
 
 class EventTimer:

@@ -84,7 +84,7 @@ def build(work: Workload, target: Target, chosen: Schedule) -> CompiledKernel:
     del work
     fault = str(chosen["fault"])
     parameters = (KernelParameter("A", "input", (SIZE,), float32), KernelParameter("C", "output", (SIZE,), float32))
-    source = Source("cuda-c++", _text(fault), "entry", parameters, (_grid("good"),))
+    source = Source("cuda-c++", _text(fault, int(str(chosen["number"]))), "entry", parameters, (_grid("good"),))
     binary = backend_for(target).compile(source, target)  # which would refuse the grids that no device takes
     return replace(binary, launches=(_grid(fault),))
 
@@ -100,8 +100,9 @@ def _grid(fault: str) -> LaunchConfig:
     )
 
 
-def _text(fault: str) -> str:
+def _text(fault: str, number: int) -> str:
     return f"""
+__device__ unsigned number = {number}u;
 __device__ unsigned flag = 0u;
 __device__ unsigned calls = 0u;
 __device__ int late = 0;

@@ -1,0 +1,117 @@
+"""Kernels of a program with the places of what they read and write, and runs of kernels that are launched at once."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .tensor_library import Launch, Recorder
+
+MOST_KNOWN = 8
+"""For so many sets of addresses a run of kernels keeps its launches."""
+
+Addresses = Mapping[str, int]
+"""By the name of a value."""
+
+
+class RawKernel(Protocol):
+    """A loaded kernel that runs on raw addresses: a ``CpuKernel`` or a ``CudaKernel``."""
+
+    @property
+    def parameters(self) -> Sequence[Any]: ...
+
+    @property
+    def has_prologue(self) -> bool: ...
+
+    def prepare_at(self, addresses: Sequence[int]) -> None: ...
+
+    def bind_at(self, addresses: Sequence[int]) -> Launch:
+        """What runs the kernel on these addresses, as often as it is called, after ``prepare_at``."""
+        ...
+
+
+@dataclass(slots=True)
+class BoundKernel:
+    """A call of a kernel. ``names``: the value of each parameter that is one, and None for workspace, which lies at the
+    addresses ``own``. ``workspace``: the memory itself. ``packs``: whether it packs its constants once, ahead of its
+    runs. ``latest``: the addresses that were bound last."""
+
+    kernel: RawKernel
+    names: tuple[str | None, ...]
+    own: tuple[int, ...]
+    workspace: tuple[Any, ...]
+    packs: bool
+    latest: tuple[list[int], Launch] | None = None
+
+    def prepare(self, at: Addresses) -> None:
+        """Pack the constants, whose addresses are known."""
+        if self.packs:
+            self.kernel.prepare_at(self._addresses(at))
+
+    def bind(self, at: Addresses) -> Launch:
+        """What runs the kernel where its values lie."""
+        addresses = self._addresses(at)
+        if self.latest is None or self.latest[0] != addresses:
+            self.latest = addresses, self._launch(addresses)
+        return self.latest[1]
+
+    def _launch(self, addresses: list[int]) -> Launch:
+        launch = self.kernel.bind_at(addresses)
+        if self.packs or not self.kernel.has_prologue:
+            return launch
+
+        def with_prologue(stream: int) -> None:
+            self.kernel.prepare_at(addresses)
+            launch(stream)
+
+        return with_prologue
+
+    def _addresses(self, at: Addresses) -> list[int]:
+        return [own if name is None else at.get(name, 0) for name, own in zip(self.names, self.own, strict=True)]
+
+
+@dataclass(slots=True)
+class _Launches:
+    """``whole`` launches all of ``each`` at once, from the second time on that they are wanted."""
+
+    each: tuple[Launch, ...]
+    runs: int = 0
+    whole: Launch | None = None
+
+    def run(self, stream: int, recorder: Recorder | None) -> None:
+        self.runs += 1
+        if recorder is None or len(self.each) == 1:
+            self._all(stream)
+            return
+        if self.whole is None and self.runs > 1:
+            self.whole = recorder(self._all)
+        (self.whole or self._all)(stream)
+
+    def _all(self, stream: int) -> None:
+        for launch in self.each:
+            launch(stream)
+
+
+class KernelRun:
+    """Kernels with nothing between them. Addresses recur from call to call, because allocators give memory again: on a
+    GPU kernels are recorded as a CUDA graph where they do."""
+
+    def __init__(self, kernels: Sequence[BoundKernel], fixed: Addresses) -> None:
+        """``fixed``: the addresses that are the same in every call."""
+        self._kernels = kernels
+        self._fixed = fixed
+        names = {name for kernel in kernels for name in kernel.names if name is not None}
+        self._variable = sorted(names - fixed.keys())
+        self._known: OrderedDict[tuple[int, ...], _Launches] = OrderedDict()
+
+    def run(self, at: Addresses, stream: int, recorder: Recorder | None) -> None:
+        """Launch the kernels. ``at`` has the addresses that are not fixed."""
+        key = tuple([at[name] for name in self._variable])
+        found = self._known.get(key)
+        if found is None:
+            every = {**self._fixed, **at}
+            found = self._known[key] = _Launches(tuple(kernel.bind(every) for kernel in self._kernels))
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        found.run(stream, recorder)

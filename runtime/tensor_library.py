@@ -1,0 +1,88 @@
+"""What a program needs of the library that its tensors belong to, such as torch or NumPy."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..core.dtypes import DType
+from ..graph.graph import Node
+from ..graph.operators.operator import Array, TensorType
+
+Launch = Callable[[int], None]
+"""It puts kernels with their addresses into the stream of a handle."""
+
+Recorder = Callable[[Launch], Launch]
+"""From a function that launches several kernels to one that launches all of them at once."""
+
+
+class TensorLibrary(Protocol):
+    """The tensors of the user's process."""
+
+    def empty(self, kind: TensorType) -> Any:
+        """A dense tensor with undefined elements."""
+        ...
+
+    def buffer(self, nbytes: int) -> Any:
+        """So many bytes, aligned to 64."""
+        ...
+
+    def view_of(self, buffer: Any, offset: int, kind: TensorType) -> Any:
+        """The bytes of a buffer from ``offset`` on as a dense tensor."""
+        ...
+
+    def address(self, tensor: Any) -> int:
+        """The address of the first element."""
+        ...
+
+    def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Something that differs once one of ``tensors`` has another address, or was changed in place where the
+        library counts such changes."""
+        ...
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """While it is entered, kernels of the device may be launched in this thread."""
+        ...
+
+    def stream(self) -> int:
+        """The handle of the stream that the library puts work into now; 0 on a processor."""
+        ...
+
+    def recorder(self) -> "Recorder | None":
+        """What makes one launch of several; None on a processor, and while the current stream is captured."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for what was put into the current stream."""
+        ...
+
+    def type_of(self, tensor: Any) -> TensorType | None:
+        """The shape and the dtype; None for a dtype that graphs do not have."""
+        ...
+
+    def is_dense(self, tensor: Any) -> bool:
+        """Whether the elements lie behind one another in row-major order."""
+        ...
+
+    def dense_copy(self, tensor: Any) -> Any:
+        """A dense copy in memory of its own."""
+        ...
+
+    def reshaped(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        """A view of a dense tensor in another shape."""
+        ...
+
+    def to_numpy(self, tensor: Any) -> Array:
+        """The elements as an array, in the dtype's own NumPy form."""
+        ...
+
+    def from_numpy(self, array: Array, dtype: DType) -> Any:
+        """A tensor of ``dtype`` with the elements of an array, rounded."""
+        ...
+
+    def overwrite(self, target: Any, source: Any) -> None:
+        """Copy the elements of ``source`` to ``target``, which has its shape."""
+        ...
+
+    def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """The function that computes a foreign node: operands to results."""
+        ...
