@@ -92,6 +92,16 @@ class _Region:
         return _Region([*self.nodes, node], node, self.elements | {node.result.elements} | grown)
 
 
+def has_channels_last(node: Node) -> bool:
+    """Whether a node is a convolution or a pool over data with channels last."""
+    if node.op == "convolution":
+        return OPERATORS[node.op].values(node.attributes).flag("channels_last")
+    if node.op in ("max_pool", "average_pool"):
+        kernel = OPERATORS[node.op].values(node.attributes).integers("kernel")
+        return len(kernel) > 1 and kernel[-1] == 1
+    return False
+
+
 def partition(graph: Graph, fits: Fits) -> tuple[Call, ...]:
     """The calls that compute ``graph``, in order."""
     return _Partition(graph, fits).calls()
@@ -105,6 +115,7 @@ class _Partition:
         foreign = [n for n in graph.nodes if n.is_foreign]
         read = {name for n in foreign for name in n.operands}
         self.stored = given | {v.name for n in foreign for v in n.results} | set(graph.kept) | read
+        self.stored |= {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.regions: list[_Region] = []
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
@@ -133,6 +144,15 @@ class _Partition:
             elif node.name in self.stored and self._alias(node) is not None:
                 found.append((self._positions[node.name], ViewCall(node.name, self._root(node.name))))
         return tuple(call for _, call in sorted(found, key=lambda f: f[0]))
+
+    def _views_before(self, node: Node) -> Iterator[str]:
+        """The views that windows over channels-last data see, but for paddings: their kernels take no other indices."""
+        for name in node.operands[:2]:
+            while (before := alias_of(self.graph, name)) is not None:
+                name = before
+            producer = self.graph.producers.get(name)
+            if producer is not None and is_view(producer) and producer.op != "pad":
+                yield name
 
     def _alias(self, node: Node) -> str | None:
         return alias_of(self.graph, node.name)
@@ -200,12 +220,27 @@ class _Partition:
         if elements not in region.elements:
             return False
         main = region.main
+        if main is None and is_view(region.output):
+            return not self._belongs_to_anchor(node, region)
         if main is None or all(r is not main for r in readers):
             return True
-        return OPERATORS[main.op].kind is Kind.REDUCTION and not self._follows_anchor(node)
+        return OPERATORS[main.op].kind is Kind.REDUCTION and not self._from_anchor(node)
 
-    def _follows_anchor(self, node: Node) -> bool:
-        """Whether a pointwise node could be part of the epilogue of an anchor, which is worth more."""
+    def _belongs_to_anchor(self, node: Node, region: _Region) -> bool:
+        """Whether a kernel class takes a pointwise node as the epilogue of an anchor, and not also ``region``, a stored
+        view that reads it."""
+        epilogue = _Region([])
+        for n in self._from_anchor(node):
+            epilogue, region = epilogue.with_node(n, self.graph), region.with_node(n, self.graph)
+        if not epilogue.nodes:
+            return False
+        together, alone = self._write(region), self._write(epilogue)
+        fused = together is not None and self._fits(together.workload)
+        return not fused and alone is not None and self._fits(alone.workload)
+
+    def _from_anchor(self, node: Node) -> list[Node]:
+        """A pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is before it
+        up to the anchor; nothing for any other node."""
         for name in node.operands:
             while (alias := alias_of(self.graph, name)) is not None:
                 name = alias
@@ -213,9 +248,11 @@ class _Partition:
             if before is None or before.is_foreign or len(self.graph.readers[name]) > 1:
                 continue
             kind = OPERATORS[before.op].kind
-            if kind is Kind.ANCHOR or (kind is Kind.POINTWISE and self._follows_anchor(before)):
-                return True
-        return False
+            if kind is Kind.ANCHOR:
+                return [node, before]
+            if kind is Kind.POINTWISE and (found := self._from_anchor(before)):
+                return [node, *found]
+        return []
 
     def _keeps_class(self, region: _Region, node: Node, grown: _Region) -> bool:
         """Whether a kernel class takes the grown region, or took neither part of it."""

@@ -1,0 +1,114 @@
+"""Convolutions with channels last: the same values, with permutations only at the borders of a graph."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.contracts.test_graph_operators import test_the_three_forms_agree as check_forms
+from tests.golden import check_golden
+from tests.random_graphs import arrays_for, image_graphs, residual_block
+from tilewright.core.dtypes import float32
+from tilewright.core.errors import InvalidGraph
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import Array, Case, TensorType
+from tilewright.graph.partition import KernelCall
+from tilewright.graph.passes.channels_last import use_channels_last
+from tilewright.graph.program import Program, compile_program
+from tilewright.graph.reference import graph_reference
+from tilewright.graph.text import graph_text, program_text
+from tilewright.te.reference import reference
+from tilewright.te.workload import Workload
+
+
+def everything(workload: Workload) -> bool:
+    return True
+
+
+def nothing(workload: Workload) -> bool:
+    return False
+
+
+def results(program: Program, data: Mapping[str, Array]) -> dict[str, Array]:
+    """What the kernels of a program compute, by the reference of their workloads."""
+    known = {v.name: data[v.name] for v in (*program.graph.inputs, *program.graph.constants)}
+    known |= graph_reference(program.recipe, known)
+    for call in (*program.prepared, *program.calls):
+        if isinstance(call, KernelCall):
+            buffers = zip(call.workload.inputs, call.reads, strict=True)
+            inputs = {b.name: known[name].reshape(b.shape).astype(b.dtype.numpy) for b, name in buffers}
+            found = reference(call.workload, inputs)
+            known |= {name: found[b.name] for name, b in zip(call.writes, call.workload.output_buffers, strict=True)}
+        else:
+            (name,) = call.writes
+            known[name] = known[call.reads[0]].reshape(program.graph.values[name].shape)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("shapes", "groups"),
+    [
+        (((1, 7, 6, 3), (3, 2, 3, 4), (4,)), 1),
+        (((2, 7, 7, 2, 2), (3, 3, 2, 2, 3), (2, 3)), 2),
+        (((2, 9, 3), (3, 3, 4)), 1),
+    ],
+)
+def test_the_forms_of_a_convolution_agree(shapes: tuple[tuple[int, ...], ...], groups: int) -> None:
+    rank = len(shapes[1]) - (2 if groups == 1 else 3)
+    window = {"stride": (2, 1)[:rank], "before": (1, 0)[:rank], "behind": (0, 1)[:rank], "dilation": (1, 2)[:rank]}
+    operands = tuple(TensorType(s, float32) for s in shapes)
+    check_forms("convolution", Case(operands, {**window, "groups": groups, "channels_last": True}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graph=image_graphs())
+def test_the_pass_keeps_the_values(graph: Graph) -> None:
+    data, after = arrays_for(graph), check_graph(use_channels_last(graph))
+    old, new = graph_reference(graph, data), graph_reference(after, data)
+    for a, b in zip(graph.outputs, after.outputs, strict=True):
+        np.testing.assert_allclose(new[b], old[a], rtol=1e-9, atol=1e-9)
+    assert all(n.attributes["channels_last"] for n in after.nodes if n.op == "convolution")
+
+
+@settings(max_examples=25, deadline=None)
+@given(graph=image_graphs(), fits=st.sampled_from([everything, nothing]))
+def test_the_kernels_of_a_program_compute_its_graph(graph: Graph, fits: object) -> None:
+    data = arrays_for(graph)
+    program = compile_program(graph, fits, channels_last=True)  # type: ignore[arg-type]
+    old, new = graph_reference(graph, data), results(program, data)
+    for a, b in zip(graph.outputs, program.graph.outputs, strict=True):
+        np.testing.assert_allclose(new[b], old[a], rtol=1e-4, atol=1e-4)
+
+
+def test_permutations_stay_at_the_borders() -> None:
+    program = compile_program(residual_block(), everything, channels_last=True)
+    check_golden("graph/golden/channels_last.txt", graph_text(program.graph) + "\n" + program_text(program))
+
+
+def test_what_is_channels_last_outside_needs_no_permutation() -> None:
+    x, w = (Value(n, TensorType(s, float32)) for n, s in (("x", (2, 5, 6, 4)), ("w", (8, 3, 3, 4))))
+    b = GraphBuilder(["x", "w"])
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    first, filters = (b.node("permute", v, order=(0, 3, 1, 2)) for v in (x, w))
+    y = b.node("permute", b.node("relu", b.node("convolution", first, filters, **same)), order=(0, 2, 3, 1))
+    program = compile_program(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), everything, channels_last=True)
+    assert [program.graph.producers[n].op for c in program.kernels for n in c.nodes] == ["convolution", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "groups"),
+    [
+        (((2, 5, 5, 4), (3, 3, 3, 8)), 1),  # another depth
+        (((2, 5, 5, 4), (3, 3, 2, 8)), 2),  # no dimension of groups
+        (((2, 5, 5, 2, 2), (3, 3, 2, 4, 2)), 2),  # another number of groups
+        (((2, 5, 5, 4), (3, 3, 4, 8), (4,)), 1),  # a bias of another length
+        (((2, 4), (4, 8)), 1),  # no window
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...], groups: int) -> None:
+    operands = [Value(f"x{n}", TensorType(s, float32)) for n, s in enumerate(shapes)]
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    with pytest.raises(InvalidGraph, match=r"a convolution of|a bias of"):
+        GraphBuilder([]).node("convolution", *operands, **same, groups=groups, channels_last=True)
