@@ -13,7 +13,7 @@ def normed(channels: int, filters: int, kernel: int, stride: int = 1, groups: in
     return nn.Sequential(convolution, nn.BatchNorm2d(filters))
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(nn.Module):  # type: ignore[misc]
     """A block of ResNet-50."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -28,7 +28,7 @@ class Bottleneck(nn.Module):
         return functional.relu(third(functional.relu(second(functional.relu(first(x))))) + self.skip(x))
 
 
-class ResNet(nn.Module):
+class ResNet(nn.Module):  # type: ignore[misc]
     """The stem, a block and the head of ResNet-50."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class ResNet(nn.Module):
         return self.head(torch.flatten(functional.adaptive_avg_pool2d(x, 1), 1))
 
 
-class InvertedResidual(nn.Module):
+class InvertedResidual(nn.Module):  # type: ignore[misc]
     """A block of MobileNetV2."""
 
     def __init__(self, channels: int) -> None:
@@ -55,7 +55,7 @@ class InvertedResidual(nn.Module):
         return x + self.body(x)
 
 
-class ResidualBlock(nn.Module):
+class ResidualBlock(nn.Module):  # type: ignore[misc]
     """A residual block of the U-Net of a diffusion model."""
 
     def __init__(self, channels: int, filters: int) -> None:
@@ -69,7 +69,7 @@ class ResidualBlock(nn.Module):
         return self.skip(x) + self.second(functional.silu(self.norms[1](h)))
 
 
-class ConvNeXtBlock(nn.Module):
+class ConvNeXtBlock(nn.Module):  # type: ignore[misc]
     """A block of ConvNeXt."""
 
     def __init__(self, channels: int) -> None:
@@ -84,7 +84,7 @@ class ConvNeXtBlock(nn.Module):
         return x + y.permute(0, 3, 1, 2)
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     """A step up of a U-Net: what a transposed convolution makes beside what was there, and squeeze and excitation."""
 
     def __init__(self) -> None:
