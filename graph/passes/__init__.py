@@ -5,7 +5,7 @@ from collections.abc import Callable
 from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
-from .cleanup import drop_identities, drop_unused, join_equal
+from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
 from .reshapes import sink_reshapes
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -24,6 +24,7 @@ CHANNELS_LAST: tuple[Callable[[Graph], Graph], ...] = (
     sink_reshapes,
     drop_identities,
     join_equal,
+    repeat_casts,
     drop_unused,
 )
 

@@ -153,6 +153,38 @@ def _batch_norm(b: _ChannelsLast, node: Node) -> bool:
     return True
 
 
+def _group_norm(b: _ChannelsLast, node: Node) -> bool:
+    """Groups of 16-bit floats by the mean and the mean square of each channel, in float32. Kernels reduce pixels, but
+    not pixels and some of the channels.
+
+    y = x * scale + shift,  scale = weight / sqrt(variance of the group + epsilon),  shift = bias - mean * scale
+    """
+    if len(node.result.shape) < 3 or node.result.dtype.bits != 16:
+        return False
+    x, given = b.in_last(node.operands[0]), OPERATORS[node.op].values(node.attributes)
+    batch, channels, groups = x.shape[0], x.shape[-1], given.integer("groups")
+    split, pixels = (batch, groups, channels // groups), tuple(range(1, len(x.shape) - 1))
+    wide = b.node("cast", x, dtype="float32")
+
+    def mean(value: Value) -> Value:
+        of_channels = b.node("reshape", b.node("mean", value, dims=pixels), shape=split)
+        return b.node("reshape", b.node("mean", of_channels, dims=(2,)), shape=(batch, groups, 1))
+
+    center = mean(wide)
+    zero, epsilon = (b.node("full", shape=(), value=v, dtype="float32") for v in (0.0, given.number("epsilon")))
+    spread = b.node("sub", mean(b.node("square", wide)), b.node("square", center))
+    scale = b.node("rsqrt", b.node("add", b.node("maximum", spread, zero), epsilon))
+    weights = [b.node("cast", b.first(name), dtype="float32") for name in node.operands[1:]]
+    weights = [b.node("reshape", w, shape=split[1:]) for w in weights]
+    scale = b.node("mul", scale, weights[0]) if weights else b.node("expand", scale, shape=split)
+    shift = b.node("mul", center, scale)
+    shift = b.node("sub", weights[1], shift) if len(weights) > 1 else b.node("neg", shift)
+    scale, shift = (b.node("reshape", v, shape=(batch, *[1] * len(pixels), channels)) for v in (scale, shift))
+    y = b.node("add", b.node("mul", wide, scale), shift)
+    b.last[node.name] = b.node("cast", y, dtype=x.dtype.name)
+    return True
+
+
 def _reduction(b: _ChannelsLast, node: Node) -> bool:
     x, given = b.last.get(node.operands[0]), attributes_of(node)
     if x is None:
@@ -256,6 +288,7 @@ _HANDLERS: Mapping[str, Callable[[_ChannelsLast, Node], bool]] = {
     "batch_norm": _batch_norm,
     "gather": _gather,
     "gather_elements": _gather,
+    "group_norm": _group_norm,
     "flip": _flip,
     "pad": _pad,
     "expand": _expand,

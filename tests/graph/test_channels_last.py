@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tests.contracts.test_graph_operators import test_the_three_forms_agree as check_forms
 from tests.golden import check_golden
 from tests.random_graphs import arrays_for, image_graphs, residual_block
-from tilewright.core.dtypes import float32
+from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import InvalidGraph
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import Array, Case, TensorType
 from tilewright.graph.partition import KernelCall
+from tilewright.graph.passes import simplify_graph
 from tilewright.graph.passes.channels_last import use_channels_last
 from tilewright.graph.program import Program, compile_program
 from tilewright.graph.reference import graph_reference
@@ -112,3 +113,18 @@ def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...],
     same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
     with pytest.raises(InvalidGraph, match=r"a convolution of|a bias of"):
         GraphBuilder([]).node("convolution", *operands, **same, groups=groups, channels_last=True)
+
+
+def test_a_group_norm_of_halves_is_made_of_means_of_channels() -> None:
+    x, w, c = (Value(n, TensorType(s, float16)) for n, s in (("x", (2, 6, 5, 3)), ("w", (6,)), ("c", (6,))))
+    f = Value("f", TensorType((4, 6, 1, 1), float16))
+    b = GraphBuilder(["x", "w", "c", "f"])
+    plain = {"stride": (1, 1), "before": (0, 0), "behind": (0, 0), "dilation": (1, 1)}
+    normed = [b.node("group_norm", x, *weights, groups=3) for weights in ((w, c), (w,), ())]
+    y = b.node("convolution", b.node("add", b.node("add", *normed[:2]), normed[2]), f, **plain)
+    graph = check_graph(Graph((x,), (w, c, f), b.nodes, (y.name,)))
+    after = simplify_graph(graph, channels_last=True)
+    assert "group_norm" not in [n.op for n in after.nodes]
+    data = arrays_for(graph)
+    (old,), (new,) = graph_reference(graph, data).values(), graph_reference(check_graph(after), data).values()
+    np.testing.assert_allclose(new, old, atol=5e-3)
