@@ -6,7 +6,9 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
-from .reshapes import sink_reshapes
+from .norms import find_rms_norms
+from .products import split_batches
+from .reshapes import sink_reshapes, sink_through_norms
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
@@ -18,9 +20,14 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     join_equal,
     drop_unused,
 )
-CHANNELS_LAST: tuple[Callable[[Graph], Graph], ...] = (
+FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
+    join_equal,
+    find_rms_norms,
+    *PASSES,
+    split_batches,
     use_channels_last,
     drop_identities,
+    sink_through_norms,
     sink_reshapes,
     drop_identities,
     join_equal,
@@ -29,9 +36,9 @@ CHANNELS_LAST: tuple[Callable[[Graph], Graph], ...] = (
 )
 
 
-def simplify_graph(graph: Graph, *, channels_last: bool = False) -> Graph:
-    """``graph`` after all passes; with ``channels_last`` also those that make channels the last dimension of what
-    convolutions and pools read."""
-    for run in (*PASSES, *CHANNELS_LAST) if channels_last else PASSES:
+def simplify_graph(graph: Graph, *, gpu: bool = False) -> Graph:
+    """``graph`` after all passes; with ``gpu`` also after those that give graphs the forms that kernel classes for GPUs
+    take."""
+    for run in FOR_GPUS if gpu else PASSES:
         graph = run(graph)
     return graph

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.contracts.test_graph_operators import test_the_three_forms_agree as check_forms
 from tests.golden import check_golden
-from tests.random_graphs import arrays_for, image_graphs, residual_block
+from tests.random_graphs import arrays_for, graphs, image_graphs, residual_block
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import InvalidGraph
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import Array, Case, TensorType
-from tilewright.graph.partition import KernelCall
+from tilewright.graph.partition import Fits, KernelCall
 from tilewright.graph.passes import simplify_graph
 from tilewright.graph.passes.channels_last import use_channels_last
 from tilewright.graph.program import Program, compile_program
@@ -74,17 +74,17 @@ def test_the_pass_keeps_the_values(graph: Graph) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(graph=image_graphs(), fits=st.sampled_from([everything, nothing]))
-def test_the_kernels_of_a_program_compute_its_graph(graph: Graph, fits: object) -> None:
+@given(graph=st.one_of(image_graphs(), graphs()), fits=st.sampled_from([everything, nothing]), gpu=st.booleans())
+def test_the_kernels_of_a_program_compute_its_graph(graph: Graph, fits: Fits, gpu: bool) -> None:
     data = arrays_for(graph)
-    program = compile_program(graph, fits, channels_last=True)  # type: ignore[arg-type]
+    program = compile_program(graph, fits, gpu=gpu)
     old, new = graph_reference(graph, data), results(program, data)
     for a, b in zip(graph.outputs, program.graph.outputs, strict=True):
         np.testing.assert_allclose(new[b], old[a], rtol=1e-4, atol=1e-4)
 
 
 def test_permutations_stay_at_the_borders() -> None:
-    program = compile_program(residual_block(), everything, channels_last=True)
+    program = compile_program(residual_block(), everything, gpu=True)
     check_golden("graph/golden/channels_last.txt", graph_text(program.graph) + "\n" + program_text(program))
 
 
@@ -94,7 +94,7 @@ def test_what_is_channels_last_outside_needs_no_permutation() -> None:
     same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
     first, filters = (b.node("permute", v, order=(0, 3, 1, 2)) for v in (x, w))
     y = b.node("permute", b.node("relu", b.node("convolution", first, filters, **same)), order=(0, 2, 3, 1))
-    program = compile_program(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), everything, channels_last=True)
+    program = compile_program(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), everything, gpu=True)
     assert [program.graph.producers[n].op for c in program.kernels for n in c.nodes] == ["convolution", "relu"]
 
 
@@ -123,7 +123,7 @@ def test_a_group_norm_of_halves_is_made_of_means_of_channels() -> None:
     normed = [b.node("group_norm", x, *weights, groups=3) for weights in ((w, c), (w,), ())]
     y = b.node("convolution", b.node("add", b.node("add", *normed[:2]), normed[2]), f, **plain)
     graph = check_graph(Graph((x,), (w, c, f), b.nodes, (y.name,)))
-    after = simplify_graph(graph, channels_last=True)
+    after = simplify_graph(graph, gpu=True)
     assert "group_norm" not in [n.op for n in after.nodes]
     data = arrays_for(graph)
     (old,), (new,) = graph_reference(graph, data).values(), graph_reference(check_graph(after), data).values()

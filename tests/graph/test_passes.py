@@ -11,7 +11,7 @@ from tests.random_graphs import arrays_for, graphs, residual_block
 from tilewright.core.dtypes import float16, float32
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
-from tilewright.graph.passes import CHANNELS_LAST, PASSES, simplify_graph
+from tilewright.graph.passes import FOR_GPUS, PASSES, simplify_graph
 from tilewright.graph.passes.batch_norm import fold_batch_norm
 from tilewright.graph.passes.cleanup import drop_identities, drop_unused, join_equal, repeat_casts
 from tilewright.graph.passes.reshapes import sink_reshapes
@@ -26,7 +26,7 @@ def check_equal(before: Graph, after: Graph, tolerance: float = 0.0) -> None:
         np.testing.assert_allclose(new[b], old[a], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("change", [*dict.fromkeys((*PASSES, *CHANNELS_LAST)), simplify_graph])
+@pytest.mark.parametrize("change", [*dict.fromkeys((*PASSES, *FOR_GPUS)), simplify_graph])
 @settings(max_examples=40, deadline=None)
 @given(graph=graphs())
 def test_a_pass_keeps_the_values(change: Callable[[Graph], Graph], graph: Graph) -> None:

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.golden import check_golden  # noqa: E402
+from tests.importers import language_blocks as language  # noqa: E402
 from tests.importers import vision_blocks as vision  # noqa: E402
 from tilewright.core.target import Target  # noqa: E402
 from tilewright.graph.graph import Graph  # noqa: E402
@@ -18,12 +19,15 @@ from tilewright.torch_backend.backend import decompositions  # noqa: E402
 
 SM90A = Target("cuda", "sm_90a", (), 132, 16)
 
-VISION: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+BLOCKS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "resnet": (vision.ResNet, [(2, 3, 64, 64)]),
     "mobilenet": (lambda: vision.InvertedResidual(32), [(2, 32, 28, 28)]),
     "unet": (lambda: vision.ResidualBlock(64, 128), [(2, 64, 32, 32), (2, 128)]),
     "convnext": (lambda: torch.nn.Sequential(vision.ConvNeXtBlock(96), vision.ConvNeXtBlock(96)), [(2, 96, 28, 28)]),
     "decoder": (vision.Decoder, [(2, 64, 16, 16), (2, 32, 32, 32)]),
+    "vit": (language.ViTBlock, [(2, 128, 256)]),
+    "bert": (language.BertAttention, [(2, 128, 256), (2, 1, 1, 128)]),
+    "llama": (language.LlamaBlock, [(1, 128, 256), (128, 64), (128, 64)]),
 }
 
 
@@ -47,9 +51,9 @@ def kernels(program: Program) -> str:
     return "".join(lines)
 
 
-@pytest.mark.parametrize("name", VISION)
-def test_images_with_channels_last_have_kernel_classes(name: str) -> None:
-    make, shapes = VISION[name]
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_passes_for_gpus_give_kernels_a_class(name: str) -> None:
+    make, shapes = BLOCKS[name]
     graph = imported(make(), *shapes)
-    first, last = (compile_program(graph, lambda w: has_class(w, SM90A), channels_last=c) for c in (False, True))
-    check_golden(f"importers/golden/{name}.txt", f"channels first\n{kernels(first)}\nchannels last\n{kernels(last)}")
+    plain, ours = (compile_program(graph, lambda w: has_class(w, SM90A), gpu=gpu) for gpu in (False, True))
+    check_golden(f"importers/golden/{name}.txt", f"{kernels(plain)}\nwith the passes for GPUs\n{kernels(ours)}")
