@@ -58,7 +58,7 @@ def read_model(path: Path, dims: Sequence[str], target: Target) -> ModelProgram:
     except ImportError as error:
         raise InvalidParameter("this needs the package onnx: pip install onnx", field="file") from error
     imported = load_onnx(path, dict(_dim(text) for text in dims))
-    program = compile_program(imported.graph, lambda w: has_class(w, target))
+    program = compile_program(imported.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
     return ModelProgram(program, tuple(imported.weights[v.name] for v in program.graph.constants))
 
 

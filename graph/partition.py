@@ -20,6 +20,9 @@ from .region import WrittenRegion, alias_of, is_view, write_workload
 MOST_NODES = 48
 """How many nodes a kernel may have."""
 
+_MOVING = ("concatenate", "flip", "identity", "pad", "permute", "reshape", "slice")
+"""Views that show no element twice."""
+
 Fits = Callable[[Workload], bool]
 """Whether a sketch of a kernel class takes a workload on the target at hand: not just the generic sketch."""
 
@@ -92,6 +95,16 @@ class _Region:
         return _Region([*self.nodes, node], node, self.elements | {node.result.elements} | grown)
 
 
+def has_channels_last(node: Node) -> bool:
+    """Whether a node is a convolution or a pool over data with channels last."""
+    if node.op == "convolution":
+        return OPERATORS[node.op].values(node.attributes).flag("channels_last")
+    if node.op in ("max_pool", "average_pool"):
+        kernel = OPERATORS[node.op].values(node.attributes).integers("kernel")
+        return len(kernel) > 1 and kernel[-1] == 1
+    return False
+
+
 def partition(graph: Graph, fits: Fits) -> tuple[Call, ...]:
     """The calls that compute ``graph``, in order."""
     return _Partition(graph, fits).calls()
@@ -105,6 +118,9 @@ class _Partition:
         foreign = [n for n in graph.nodes if n.is_foreign]
         read = {name for n in foreign for name in n.operands}
         self.stored = given | {v.name for n in foreign for v in n.results} | set(graph.kept) | read
+        # Kernels for windows over channels-last data take no indices but those of a border.
+        before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
+        self.stored |= {name for name in before if graph.producers[name].op != "pad"}
         self.regions: list[_Region] = []
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
@@ -113,7 +129,9 @@ class _Partition:
     def calls(self) -> tuple[Call, ...]:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
-            if not node.is_foreign and self._is_computed(node) and not self._joined(node):
+            if node.is_foreign or node.name in self._region_of or not self._is_computed(node):
+                continue
+            if not self._attends(node) and not self._joined(node):
                 self._start(node)
         for region in list(self.regions):
             self._store_operands(region)
@@ -133,6 +151,15 @@ class _Partition:
             elif node.name in self.stored and self._alias(node) is not None:
                 found.append((self._positions[node.name], ViewCall(node.name, self._root(node.name))))
         return tuple(call for _, call in sorted(found, key=lambda f: f[0]))
+
+    def _views_before(self, node: Node) -> Iterator[str]:
+        """The views of other elements or in another order that the operands of a node are, reshaped or not."""
+        for name in node.operands:
+            while name not in self.stored and (before := alias_of(self.graph, name)) is not None:
+                name = before
+            producer = self.graph.producers.get(name)
+            if name not in self.stored and producer is not None and is_view(producer):
+                yield name
 
     def _alias(self, node: Node) -> str | None:
         return alias_of(self.graph, node.name)
@@ -193,19 +220,97 @@ class _Partition:
         self._region_of[node.name] = region
         return True
 
+    def _attends(self, node: Node) -> bool:
+        """Whether ``node`` has become the output of an attention: the product of a softmax, which one kernel computes
+        together with the product before it where a class takes all of it. The order in which its one reader wants its
+        dimensions is part of it."""
+        inner = self._scores(node)
+        for view in (self._permuted_by(node), None) if inner else ():
+            region = _Region([])
+            for n in (*([view] if view is not None else []), node, *inner):
+                region = region.with_node(n, self.graph)
+            written = self._write(region)
+            if written is not None and self._fits(written.workload):
+                stored = self._region_of.get(region.output.name)  # the permutation alone, where others read it
+                self.regions = [*(r for r in self.regions if r is not stored), region]
+                self._region_of |= {n.name: region for n in region.nodes}
+                self.stored.add(region.output.name)
+                return True
+        return False
+
+    def _scores(self, node: Node) -> list[Node]:
+        """What a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes, and a
+        product. Empty where the left operand is anything else, or has other readers."""
+        found: list[Node] = []
+        name = node.operands[0] if node.op == "matmul" else ""
+        while name in self.graph.producers and (node := self.graph.producers[name]):
+            if is_view(node) and self._alias(node) is not None:
+                name = node.operands[0]
+                continue
+            if node.is_foreign or name in self.graph.kept or len(self.graph.readers[name]) > 1:
+                break
+            found.append(node)
+            if node.op == "matmul":
+                return found if any(n.op == "softmax" for n in found) else []
+            if node.op != "softmax" and OPERATORS[node.op].kind is not Kind.POINTWISE:
+                break
+            name = max(node.operands, key=lambda n: self.graph.values[n].elements)
+        return []
+
+    def _permuted_by(self, node: Node) -> Node | None:
+        """The permutation that alone reads a node, through reshapes too."""
+        while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
+            (node,) = readers
+            if node.op == "permute":
+                return node
+            if node.is_foreign or alias_of(self.graph, node.name) is None:
+                return None
+        return None
+
     def _may_join(self, node: Node, region: _Region, readers: list[Node]) -> bool:
         kind, elements = OPERATORS[node.op].kind, node.result.elements
         if kind is not Kind.POINTWISE:
             return region.main is None and elements == region.output.result.elements
         if elements not in region.elements:
-            return False
+            return all(self._is_moved(node, r) for r in readers) and self._fits_with(region, node)
         main = region.main
+        if main is None and is_view(region.output):
+            return not self._belongs_to_anchor(node, region)
         if main is None or all(r is not main for r in readers):
             return True
-        return OPERATORS[main.op].kind is Kind.REDUCTION and not self._follows_anchor(node)
+        return OPERATORS[main.op].kind is Kind.REDUCTION and not self._from_anchor(node)
 
-    def _follows_anchor(self, node: Node) -> bool:
-        """Whether a pointwise node could be part of the epilogue of an anchor, which is worth more."""
+    def _fits_with(self, region: _Region, node: Node) -> bool:
+        """Whether a kernel class takes a region with ``node``."""
+        written = self._write(region.with_node(node, self.graph))
+        return written is not None and self._fits(written.workload)
+
+    def _is_moved(self, node: Node, reader: Node) -> bool:
+        """Whether a pointwise reader uses each element of ``node`` once at most, behind views that only move elements,
+        such as one half of a concatenation."""
+        for between in self.graph.readers[node.name]:
+            if between is reader:
+                if reader.result.elements != node.result.elements:
+                    return False
+            elif between.op not in _MOVING or not self._is_moved(between, reader):
+                return False
+        return OPERATORS[reader.op].kind is Kind.POINTWISE
+
+    def _belongs_to_anchor(self, node: Node, region: _Region) -> bool:
+        """Whether a kernel class takes a pointwise node as the epilogue of an anchor, and not also ``region``, a stored
+        view that reads it."""
+        epilogue = _Region([])
+        for n in self._from_anchor(node):
+            epilogue, region = epilogue.with_node(n, self.graph), region.with_node(n, self.graph)
+        if not epilogue.nodes:
+            return False
+        together, alone = self._write(region), self._write(epilogue)
+        fused = together is not None and self._fits(together.workload)
+        return not fused and alone is not None and self._fits(alone.workload)
+
+    def _from_anchor(self, node: Node) -> list[Node]:
+        """A pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is before it
+        up to the anchor; nothing for any other node."""
         for name in node.operands:
             while (alias := alias_of(self.graph, name)) is not None:
                 name = alias
@@ -213,9 +318,11 @@ class _Partition:
             if before is None or before.is_foreign or len(self.graph.readers[name]) > 1:
                 continue
             kind = OPERATORS[before.op].kind
-            if kind is Kind.ANCHOR or (kind is Kind.POINTWISE and self._follows_anchor(before)):
-                return True
-        return False
+            if kind is Kind.ANCHOR:
+                return [node, before]
+            if kind is Kind.POINTWISE and (found := self._from_anchor(before)):
+                return [node, *found]
+        return []
 
     def _keeps_class(self, region: _Region, node: Node, grown: _Region) -> bool:
         """Whether a kernel class takes the grown region, or took neither part of it."""
@@ -233,14 +340,7 @@ class _Partition:
         main = region.main
         if main is None or OPERATORS[main.op].kind is not Kind.ANCHOR:
             return
-        views = {
-            name
-            for name in main.operands
-            if name not in self.stored
-            and (producer := self.graph.producers.get(name)) is not None
-            and is_view(producer)
-            and alias_of(self.graph, name) is None
-        }
+        views = set(self._views_before(main))
         before = self._write(region)
         if not views or (before is not None and self._fits(before.workload)):
             return

@@ -71,10 +71,11 @@ class Program:
         return roots
 
 
-def compile_program(graph: Graph, fits: Fits) -> Program:
+def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
     """Simplify ``graph``, cut it into calls, and place what they compute. ``fits`` says which workloads a kernel class
-    takes. Raises InvalidGraph, and InvalidWorkload for a node that is beyond the limits of a kernel."""
-    graph = simplify_graph(check_graph(graph))
+    takes. ``gpu``: whether the passes run that give graphs the forms of kernel classes for GPUs.
+    Raises InvalidGraph, and InvalidWorkload for a node that is beyond the limits of a kernel."""
+    graph = simplify_graph(check_graph(graph), gpu=gpu)
     calls = partition(graph, fits)
     known = {v.name for v in graph.constants}
     kept: list[str] = []

@@ -10,7 +10,7 @@ from ..te.build import Tensor, cast, placeholder, reads, workload
 from ..te.workload import Workload
 from .graph import Graph, Node, Value
 from .operators import OPERATORS, Kind
-from .operators.operator import GraphOperand, stored
+from .operators.operator import Element, GraphOperand, stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,14 @@ class _Writer:
         used = self._uses(node.name)
         if not isinstance(result, Tensor) and not keep and used > 1 and node.op not in ("cast", "full"):
             result = _stored(result, node.result.shape, node.op)
+        if not keep and node.result.dtype.bits == 16 and self._is_factor(node):
+            result = _rounded(result, node.result.dtype)
         self._operands[node.name] = result
+
+    def _is_factor(self, node: Node) -> bool:
+        """Whether a product of the region takes a value, as attention takes weights: rounded to its dtype."""
+        readers = (r for r in self._graph.readers[node.name] if r.name in self._region)
+        return any(OPERATORS[r.op].kind is Kind.ANCHOR for r in readers)
 
     def output(self, value: Value) -> Tensor:
         """The stage of an output, in the dtype of the value."""
@@ -116,6 +123,10 @@ def alias_of(graph: Graph, name: str) -> str | None:
 def _stored(result: GraphOperand, shape: tuple[int, ...], name: str, dtype: DType | None = None) -> Tensor:
     body: Callable[..., Expr] = lambda *at: result[at] if dtype is None else cast(result[at], dtype)  # noqa: E731
     return stored(shape, body, name)
+
+
+def _rounded(value: GraphOperand, dtype: DType) -> GraphOperand:
+    return Element(value.shape, dtype, lambda at: cast(value[at], dtype))
 
 
 def _inputs_of(results: Sequence[Tensor]) -> list[Tensor]:

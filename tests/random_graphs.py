@@ -78,6 +78,83 @@ def graphs(draw: Draw) -> Graph:
     return check_graph(Graph(tuple(inputs), tuple(constants), b.nodes, tuple(sorted(outputs))))
 
 
+def _convolution(draw: Draw, b: GraphBuilder, x: Value, constants: list[Value]) -> Value:
+    rank, channels = len(x.shape) - 2, x.shape[1]
+    groups = draw(st.sampled_from([g for g in (1, 2, channels) if channels % g == 0]))
+    filters, kernel = groups * draw(st.integers(1, 2)), tuple(draw(st.integers(1, min(3, n))) for n in x.shape[2:])
+    border = tuple(draw(st.integers(0, 1)) for _ in kernel)
+    operands = [x, _constant(b, constants, (filters, channels // groups, *kernel))]
+    operands += [_constant(b, constants, (filters,))] if draw(st.booleans()) else []
+    stride = tuple(draw(st.integers(1, 2)) for _ in kernel)
+    return b.node("convolution", *operands, stride=stride, before=border, behind=(0,) * rank, dilation=(1,) * rank,
+                  groups=groups)  # fmt: skip
+
+
+def _constant(b: GraphBuilder, constants: list[Value], shape: tuple[int, ...]) -> Value:
+    constants.append(Value(b.name("w"), TensorType(shape, float32)))
+    return constants[-1]
+
+
+def _pool(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    kernel = tuple(draw(st.integers(1, min(2, n))) for n in x.shape[2:])
+    ones, zeros = (1,) * len(kernel), (0,) * len(kernel)
+    behind = tuple(k - 1 for k in kernel)
+    return b.node(draw(st.sampled_from(("max_pool", "average_pool"))), x, kernel=kernel, stride=ones, before=zeros,
+                  behind=behind, dilation=ones)  # fmt: skip
+
+
+def _image_step(draw: Draw, b: GraphBuilder, x: Value, constants: list[Value]) -> Value:
+    """A step that keeps the number of dimensions, with channels as the second."""
+    rank, channels = len(x.shape), x.shape[1]
+    d = draw(st.integers(0, rank - 1))
+    kind = draw(st.integers(0, 13))
+    if kind < 4:
+        return _convolution(draw, b, x, constants)
+    if kind == 4:
+        return _pool(draw, b, x)
+    if kind == 5:
+        scale = draw(st.sampled_from([(channels, *[1] * (rank - 2)), (), (x.shape[0], channels, *[1] * (rank - 2))]))
+        return b.node("mul", _constant(b, constants, scale), x)
+    if kind == 6:
+        mean = b.node("mean", x, dims=(0, *range(2, rank)))
+        return b.node("batch_norm", x, *[_constant(b, constants, (channels,)) for _ in range(2)], mean,
+                      b.node("square", mean), epsilon=0.5)  # fmt: skip
+    if kind == 7:
+        return b.node("concatenate", x, b.node("neg", x), dim=d)
+    if kind == 8:
+        return b.node("softmax", x, dim=d)
+    if kind == 9:
+        return b.node("mul", x, b.node("mean", x, dims=tuple(range(2, rank)), keep=True))
+    if kind == 10:
+        return b.node("repeat", b.node("flip", x, dims=(d,)), dim=d, times=2)
+    if kind == 11:
+        return _pad(draw, b, _slice(draw, b, x))
+    if kind == 12:
+        whole = b.node("reshape", x, shape=(x.shape[0], channels, x.elements // x.shape[0] // channels))
+        return b.node("reshape", b.node("relu", whole), shape=x.shape)
+    last = b.node("permute", x, order=(0, *range(2, rank), 1))
+    return b.node("permute", b.node("tanh", last), order=(0, rank - 1, *range(1, rank - 1)))
+
+
+@st.composite
+def image_graphs(draw: Draw) -> Graph:
+    """A checked graph of convolutions over one to three dimensions and what goes with them."""
+    rank = draw(st.integers(1, 3))
+    shape = (2, 4, *draw(st.sampled_from([(3, 4, 2), (5, 1, 3)]))[:rank])
+    x, constants = Value("x", TensorType(shape, float32)), list[Value]()
+    b = GraphBuilder(["x"])
+    values = [x if draw(st.booleans()) else b.node("permute", x, order=(0, *reversed(range(1, rank + 2))))]
+    for _ in range(draw(st.integers(1, 6))):
+        y = draw(st.sampled_from(values[-2:]))
+        y = _image_step(draw, b, y, constants)
+        same = [v for v in values if v.shape == y.shape]
+        y = b.node("add", y, same[-1]) if same else b.node("relu", y)
+        values += [y] if y.elements < 2000 else []
+    y = draw(st.sampled_from((values[-1], b.node("sum", values[-1], dims=(draw(st.integers(0, rank + 1)),)))))
+    outputs = tuple(dict.fromkeys((y.name, values[-1].name)))
+    return check_graph(Graph((x,), tuple(constants), b.nodes, outputs))
+
+
 def arrays_for(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     """Random data for the inputs and constants of a graph."""
     draw = np.random.default_rng(seed)

@@ -124,7 +124,7 @@ class CompiledShape:
         target = device.target
         values = None if self._values is None else self._values()
         model = import_fx(self._module, sorted(self._static), values, self._device)
-        program = compile_program(model.graph, lambda w: has_class(w, target))
+        program = compile_program(model.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
         cache = ScheduleCache(program.key, device.info.key, toolchain_of(device).key)

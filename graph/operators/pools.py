@@ -39,10 +39,11 @@ def _pool(x: GraphOperand, v: Values, greatest: bool) -> te.Tensor:
         image = stored(image.shape, lambda *at: border[at], "padded")
     taps = tuple(te.reduce_axis(n, f"s{d}") for d, n in enumerate(windows.kernel))
     outer = rank - len(taps)
+    moving = taps[:-1] if len(taps) > 1 and windows.is_whole(len(taps) - 1) else taps
 
     def terms(*at: Expr) -> te.Reduction:
-        e = wide(image[(*at[:outer], *windows.pixels(at[outer:], taps))])
-        return te.max(e, axis=taps) if greatest else te.sum(e, axis=taps)
+        e = wide(image[(*at[:outer], *windows.pixels(at[outer:], taps)[: len(moving)], *at[outer + len(moving) :])])
+        return te.max(e, axis=moving) if greatest else te.sum(e, axis=moving)
 
     return stored((*x.shape[:outer], *windows.counts), terms, "total")
 
@@ -67,7 +68,8 @@ def _average_pool(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
             return total[to] * (1.0 / prod(windows.kernel))
         count = _inside(windows, 0, to[len(to) - rank])
         for d in range(1, rank):
-            count = count * _inside(windows, d, to[len(to) - rank + d])
+            if not windows.is_whole(d):
+                count = count * _inside(windows, d, to[len(to) - rank + d])
         return total[to] / te.cast(count, widened(x.dtype))
 
     return Element(total.shape, x.dtype, at)
@@ -88,10 +90,11 @@ def _average_pool_numpy(operands: Sequence[Array], v: Values) -> Array:
 
 
 _X = TensorType((2, 3, 7, 5), float32)
-_KERNEL = Parameter("kernel", "the extents of a window", ListOf(WHOLE, 1, 3))
+_KERNEL = Parameter("kernel", "the extents of a window", ListOf(WHOLE, 1, 4))
 _CASES: tuple[dict[str, tuple[int, ...]], ...] = (
     {"kernel": (2, 3), "stride": (2, 1), "before": (1, 1), "behind": (0, 1), "dilation": (1, 1)},
     {"kernel": (2,), "stride": (2,), "before": (0,), "behind": (0,), "dilation": (1,)},
+    {"kernel": (3, 1), "stride": (1, 1), "before": (1, 0), "behind": (0, 0), "dilation": (1, 1)},
 )
 
 POOLS = (

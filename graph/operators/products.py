@@ -12,7 +12,7 @@ from ...core.errors import InvalidGraph
 from ...core.precision import IEEE, PRECISIONS
 from ...ir.expr import Expr
 from ...te import build as te
-from ...te.operators.parameter import Choice, Integer, ListOf, Parameter, Values
+from ...te.operators.parameter import Choice, Flag, Integer, ListOf, Parameter, Values
 from .attributes import MOST, WHOLE
 from .joins import bordered
 from .operator import (
@@ -81,6 +81,10 @@ class Windows:
         padded = (n + a + b for n, a, b in zip(self.extents, self.before, self.behind, strict=True))
         return tuple((n - span) // s + 1 for n, span, s in zip(padded, self.spans, self.stride, strict=True))
 
+    def is_whole(self, d: int) -> bool:
+        """Whether windows have one element along dimension ``d``, and there is one for each element."""
+        return (self.kernel[d], self.stride[d], self.before[d], self.behind[d]) == (1, 1, 0, 0)
+
     def widths(self, rank: int) -> list[tuple[int, int]]:
         """The border of a tensor of ``rank`` dimensions: (before, behind) for each."""
         return [(0, 0)] * (rank - len(self.kernel)) + list(zip(self.before, self.behind, strict=True))
@@ -115,7 +119,7 @@ def windows_of(extents: Sequence[int], kernel: Sequence[int], v: Values) -> Wind
     return windows
 
 
-_NUMBERS = ListOf(WHOLE, 1, 3)
+_NUMBERS = ListOf(WHOLE, 1, 4)
 WINDOW = (
     Parameter("stride", "elements between neighbouring windows, for each dimension", _NUMBERS),
     Parameter("before", "elements of border before each dimension", _NUMBERS),
@@ -125,18 +129,58 @@ WINDOW = (
 
 
 def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
-    x, w, groups = operands[0], operands[1], v.integer("groups")
-    dtype = same_dtype(operands)
-    legal = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1] * groups and w.shape[0] % groups == 0
-    if not legal or dtype.is_bool:
-        raise InvalidGraph(f"a convolution of {x} with {w} in {groups} groups", field="operands")
-    if len(operands) > 2 and operands[2].shape != w.shape[:1]:
-        raise InvalidGraph(f"a bias of {operands[2]} for filters of {w}", field="operands")
-    windows = windows_of(x.shape[2:], w.shape[2:], v)
-    return TensorType((x.shape[0], w.shape[0], *windows.counts), dtype)
+    x, w, groups = operands[0].shape, operands[1].shape, v.integer("groups")
+    dtype, last = same_dtype(operands), v.flag("channels_last")
+    split = _channel_dims(v)
+    if last:
+        rank, filters = len(x) - 1 - split, w[-split:]
+        depth = (groups, *w[-3:-2]) if split == 2 else w[-2:-1]
+        legal = rank > 0 and len(w) == rank + 1 + split and x[-split:] == depth and (split == 1 or filters[0] == groups)
+    else:
+        rank, filters = len(x) - 2, w[:1]
+        legal = rank > 0 and len(w) == rank + 2 and x[1] == w[1] * groups and w[0] % groups == 0
+    if not legal or rank > 3 or dtype.is_bool:
+        raise InvalidGraph(f"a convolution of {operands[0]} with {operands[1]} in {groups} groups", field="operands")
+    if len(operands) > 2 and operands[2].shape != filters:
+        raise InvalidGraph(f"a bias of {operands[2]} for filters of {operands[1]}", field="operands")
+    if last:
+        return TensorType((x[0], *windows_of(x[1 : 1 + rank], w[:rank], v).counts, *filters), dtype)
+    return TensorType((x[0], *filters, *windows_of(x[2:], w[2:], v).counts), dtype)
+
+
+def _channel_dims(v: Values) -> int:
+    """How many dimensions the channels of a channels-last convolution have: groups over 1 have one of their own."""
+    return 1 if v.integer("groups") == 1 else 2
+
+
+def _channels_last_convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
+    x, w = operands[0], operands[1]
+    split = _channel_dims(v)
+    rank = len(x.shape) - 1 - split
+    windows = windows_of(x.shape[1 : 1 + rank], w.shape[:rank], v)
+    image = bordered(x, [*windows.widths(1 + rank), *[(0, 0)] * split], 0)
+    if image is not x:
+        border = image
+        image = stored(image.shape, lambda *at: border[at], "padded")
+    c = te.reduce_axis(w.shape[rank], "c")
+    taps = [te.reduce_axis(n, f"s{d}") for d, n in enumerate(windows.kernel)]
+
+    def terms(*at: Expr) -> te.Reduction:
+        n, *rest = at
+        pixel, filter_ = windows.pixels(rest[:rank], taps), rest[rank:]
+        e = wide(image[(n, *pixel, *filter_[:-1], c)]) * wide(w[(*taps, c, *filter_)])
+        return te.sum(e, axis=(*taps, c))
+
+    names = ["n", *("z", "y", "x")[-rank:], *(["g"] if split == 2 else []), "o"]
+    total = stored((x.shape[0], *windows.counts, *w.shape[-split:]), terms, "total", names)
+    if len(operands) == 2:
+        return total
+    return Element(total.shape, x.dtype, lambda at: total[at] + wide(operands[2][at[-split:]]))
 
 
 def _convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
+    if v.flag("channels_last"):
+        return _channels_last_convolution(operands, v)
     x, w, groups = operands[0], operands[1], v.integer("groups")
     windows = windows_of(x.shape[2:], w.shape[2:], v)
     rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
@@ -171,6 +215,13 @@ def _convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
 
 def _convolution_numpy(operands: Sequence[Array], v: Values) -> Array:
     x, w, groups = operands[0], operands[1], v.integer("groups")
+    if v.flag("channels_last"):
+        split = _channel_dims(v)
+        x = x.reshape(*x.shape[: x.ndim - split], -1)
+        w = w.reshape(*w.shape[: w.ndim - split], -1)
+        given = [np.moveaxis(x, -1, 1), np.moveaxis(w, (-1, -2), (0, 1)), *(bias.reshape(-1) for bias in operands[2:])]
+        y = np.moveaxis(_convolution_numpy(given, Values({**v.values, "channels_last": False})), 1, -1)
+        return y.reshape(*y.shape[:-1], *operands[1].shape[operands[1].ndim - split :])
     windows = windows_of(x.shape[2:], w.shape[2:], v)
     rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
     view = windows.numpy(x, 0)
@@ -197,7 +248,9 @@ MATMUL = GraphOperator(
      Case((TensorType((3, 5), float16), TensorType((5, 7), float16)))), (PRECISION,), (2, 2),
 )  # fmt: skip
 CONVOLUTION = GraphOperator(
-    "convolution", Kind.ANCHOR, "a convolution over one to three dimensions of [n, c, …] with filters [o, c/groups, …]",
+    "convolution", Kind.ANCHOR,
+    "a convolution over one to three dimensions of [n, c, …] with filters [o, c/g, …]; if channels_last, of "
+    "[n, …, (g,) c/g] with filters […, c/g, (g,) o/g] to [n, …, (g,) o/g], where g groups over 1 have a dimension",
     _convolution_type, _convolution_numpy, _convolution,
     (Case((_f(1, 3, 7, 6), _f(4, 3, 3, 2), _f(4)), {**_PLAIN, "before": (1, 0), "behind": (0, 2)}),
      Case((_f(2, 4, 7, 7), _f(6, 2, 3, 3)), {**_PLAIN, "groups": 2, "stride": (2, 1), "dilation": (1, 2)}),
@@ -205,5 +258,6 @@ CONVOLUTION = GraphOperator(
      Case((_f(2, 3, 9), _f(4, 3, 3)), {"stride": (2,), "before": (1,), "behind": (1,), "dilation": (1,)}),
      Case((_f(1, 2, 3, 4, 5), _f(3, 2, 2, 1, 3)),
           {"stride": (1, 1, 2), "before": (0, 0, 1), "behind": (0, 0, 1), "dilation": (1, 1, 1)})),
-    (*WINDOW, Parameter("groups", "parts that channels are split into", Integer(1, MOST), 1)), (2, 3),
+    (*WINDOW, Parameter("groups", "parts that channels are split into", Integer(1, MOST), 1),
+     Parameter("channels_last", "whether channels are the last dimension", Flag(), False)), (2, 3),
 )  # fmt: skip

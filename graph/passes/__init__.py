@@ -4,8 +4,11 @@ from collections.abc import Callable
 
 from ..graph import Graph
 from .batch_norm import fold_batch_norm
-from .cleanup import drop_identities, drop_unused, join_equal
-from .reshapes import sink_reshapes
+from .channels_last import use_channels_last
+from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .norms import find_rms_norms
+from .products import split_batches
+from .reshapes import sink_reshapes, sink_through_norms
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
@@ -17,10 +20,25 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     join_equal,
     drop_unused,
 )
+FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
+    join_equal,
+    find_rms_norms,
+    *PASSES,
+    split_batches,
+    use_channels_last,
+    drop_identities,
+    sink_through_norms,
+    sink_reshapes,
+    drop_identities,
+    join_equal,
+    repeat_casts,
+    drop_unused,
+)
 
 
-def simplify_graph(graph: Graph) -> Graph:
-    """``graph`` after all passes."""
-    for run in PASSES:
+def simplify_graph(graph: Graph, *, gpu: bool = False) -> Graph:
+    """``graph`` after all passes; with ``gpu`` also after those that give graphs the forms that kernel classes for GPUs
+    take."""
+    for run in FOR_GPUS if gpu else PASSES:
         graph = run(graph)
     return graph

@@ -65,5 +65,30 @@ def join_equal(graph: Graph) -> Graph:
     return rewrite(graph, replaced)
 
 
+def repeat_casts(graph: Graph) -> Graph:
+    """Give every reader of a cast to a wider float a cast of its own, so that it reads the narrow value."""
+
+    def shared(name: str) -> bool:
+        node = graph.producers.get(name)
+        if node is None or node.op != "cast" or len(graph.readers[name]) < 2:
+            return False
+        before = graph.values[node.operands[0]].dtype
+        return before.is_float and before.bits < node.result.dtype.bits
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        if not any(shared(name) for name in node.operands):
+            return None
+        operands = []
+        for name in node.operands:
+            value = rewriter.values[name]
+            if shared(name):
+                source = rewriter.values[graph.producers[name].operands[0]]
+                value = rewriter.node("cast", source, dtype=value.dtype.name)
+            operands.append(value)
+        return rewriter.node(node.op, *operands, **node.attributes)
+
+    return rewrite(graph, replaced)
+
+
 def _listed(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value

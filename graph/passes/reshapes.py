@@ -37,6 +37,23 @@ def sink_reshapes(graph: Graph) -> Graph:
     return rewrite(graph, replaced)
 
 
+def sink_through_norms(graph: Graph) -> Graph:
+    """Move every reshape that keeps the rows of a norm behind that norm."""
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        if node.op not in ("layer_norm", "rms_norm"):
+            return None
+        x, *weights = (rewriter.values[name] for name in node.operands)
+        producer, dims = rewriter.made.get(x.name), OPERATORS[node.op].values(node.attributes).integer("dims")
+        source = rewriter.value(producer.operands[0]) if producer is not None and producer.op == "reshape" else None
+        if source is None or source.shape[-dims:] != x.shape[-dims:]:
+            return None
+        result = rewriter.node(node.op, source, *weights, **node.attributes)
+        return rewriter.node("reshape", result, shape=node.result.shape)
+
+    return rewrite(graph, replaced)
+
+
 def _moved(rewriter: Rewriter, operand: Value, old: Sequence[int], new: tuple[int, ...]) -> Value | None:
     """``operand``, which broadcasts to ``old``, in a shape that broadcasts to ``new``; None where there is none."""
     if operand.elements == 1:

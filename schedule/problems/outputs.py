@@ -43,7 +43,7 @@ def _outputs_on_axes_of(first: Stage, workload: Workload, known: Mapping[str, Ex
         if stage.reducer is not None or stage.tensor.shape != first.tensor.shape:
             return None
         body = substitute(stage.body, {a.name: i for a, i in zip(stage.axes, point, strict=True)})
-        if any(load.buffer.name in bodies and load.indices != point for load in loads_of(body)):
+        if any(load.buffer.name in bodies and not _is_at(load, point) for load in loads_of(body)):
             return None
         body = map_loads(body, lambda load: bodies.get(load.buffer.name, load))
         if not _is_small(body):
@@ -51,6 +51,12 @@ def _outputs_on_axes_of(first: Stage, workload: Workload, known: Mapping[str, Ex
         bodies[stage.name] = body
     tensors = {s.name: s.tensor for s in workload.stages}
     return tuple(Stage(tensors[n], first.axes, body) for n, body in bodies.items() if n in workload.outputs)
+
+
+def _is_at(load: Load, point: tuple[Expr, ...]) -> bool:
+    """Whether a load reads at ``point``; along a dimension of one element every index does."""
+    places = zip(load.indices, point, load.buffer.shape, strict=True)
+    return all(extent == 1 or i == own for i, own, extent in places)
 
 
 def has_indirect_load(stage: Stage) -> bool:

@@ -8,7 +8,7 @@ G is broadcast along the rows. B and total depend on the row alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 
@@ -183,10 +183,21 @@ def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
 
 
 def _on_problem_axes(stage: Stage, rank: int) -> Expr:
-    """The body on the axes of the problem, of which the first ``rank`` are row axes."""
+    """The body on the axes of the problem, of which the first ``rank`` are row axes. What is read along an axis of one
+    element is read at that axis, and not at the constant 0."""
     axes = [*stage.axes, *stage.reduce_axes]
-    names = [row_axis(n) if n < rank else column_axis(n - rank) for n in range(len(axes))]
-    return substitute(stage.body, {a.name: Var(n) for a, n in zip(axes, names, strict=True)})
+    own = [Var(row_axis(n) if n < rank else column_axis(n - rank)) for n in range(len(axes))]
+    extents = tuple(a.extent for a in axes)
+
+    def at_axes(load: Load) -> Expr:
+        shape = load.buffer.shape
+        if shape not in (extents, extents[:rank]):
+            return load
+        places = zip(own, shape, load.indices, strict=False)
+        return replace(load, indices=tuple(v if extent == 1 else i for v, extent, i in places))
+
+    body = substitute(stage.body, {a.name: v for a, v in zip(axes, own, strict=True)})
+    return map_loads(body, at_axes)
 
 
 def _with_loads(

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 
 from tests.random_graphs import arrays_for, graphs, residual_block
-from tilewright.core.dtypes import float32
+from tilewright.core.dtypes import float16, float32
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
-from tilewright.graph.passes import PASSES, simplify_graph
+from tilewright.graph.passes import FOR_GPUS, PASSES, simplify_graph
 from tilewright.graph.passes.batch_norm import fold_batch_norm
-from tilewright.graph.passes.cleanup import drop_identities, drop_unused, join_equal
+from tilewright.graph.passes.cleanup import drop_identities, drop_unused, join_equal, repeat_casts
 from tilewright.graph.passes.reshapes import sink_reshapes
 from tilewright.graph.reference import graph_reference
 
@@ -26,7 +26,7 @@ def check_equal(before: Graph, after: Graph, tolerance: float = 0.0) -> None:
         np.testing.assert_allclose(new[b], old[a], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("change", [*dict.fromkeys(PASSES), simplify_graph])
+@pytest.mark.parametrize("change", [*dict.fromkeys((*PASSES, *FOR_GPUS)), simplify_graph])
 @settings(max_examples=40, deadline=None)
 @given(graph=graphs())
 def test_a_pass_keeps_the_values(change: Callable[[Graph], Graph], graph: Graph) -> None:
@@ -90,3 +90,14 @@ def test_a_reshape_moves_behind_what_follows_a_product() -> None:
     moved = drop_unused(drop_identities(sink_reshapes(graph)))
     assert ops(moved) == ["matmul", "add", "gelu", "reshape"]
     check_equal(graph, moved, 1e-12)
+
+
+def test_every_reader_of_a_wider_cast_has_its_own() -> None:
+    x = Value("x", TensorType((2, 3), float16))
+    b = GraphBuilder(["x"])
+    wide = b.node("cast", x, dtype="float32")
+    y = b.node("add", b.node("relu", wide), b.node("square", wide))
+    graph = check_graph(Graph((x,), (), b.nodes, (y.name,)))
+    repeated = drop_unused(repeat_casts(graph))
+    assert ops(repeated) == ["cast", "relu", "cast", "square", "add"]
+    check_equal(graph, repeated)

@@ -1,0 +1,79 @@
+"""Attention as one kernel: what a graph writes out, with masks and heads that share keys."""
+
+import numpy as np
+import pytest
+
+from tests.graph.test_channels_last import results
+from tests.random_graphs import arrays_for
+from tests.schedule.interpreted import assert_computes
+from tilewright.core.dtypes import float16
+from tilewright.core.target import Target
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+from tilewright.graph.program import Program, compile_program
+from tilewright.graph.reference import graph_reference
+from tilewright.schedule.defaults import default_schedule, has_class
+from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION
+
+FEW = Target("cuda", "sm_90a", (), threads=3, vector_bytes=16)
+
+
+def attention(*, causal: bool = False, mask: bool = False, shared: int = 1, merged: bool = False) -> Graph:
+    """What torch makes of an attention of two images, four heads and 64 rows, between two products with weights: q, k
+    and v are parts of one product, and the result has the heads side by side again. ``merged``: products have one
+    dimension of batches. ``shared``: so many heads have the same keys."""
+    heads, rows, depth = 4, 64, 16
+    x = Value("x", TensorType((2 * rows, 3 * heads * depth), float16))
+    bias = Value("bias", TensorType((2, 1, 1, rows), float16))
+    b = GraphBuilder(["x", "bias"])
+    split = b.node("permute", b.node("reshape", x, shape=(2, rows, 3, heads, depth)), order=(2, 0, 3, 1, 4))
+    parts = [b.node("slice", split, dim=0, start=n, stop=n + 1) for n in range(3)]
+    q, k, v = (b.node("reshape", part, shape=(2, heads, rows, depth)) for part in parts)
+    if shared > 1:
+        k, v = (b.node("slice", t, dim=1, start=0, stop=heads // shared) for t in (k, v))
+        k, v = (b.node("repeat", t, dim=1, times=shared) for t in (k, v))
+    k = b.node("permute", k, order=(0, 1, 3, 2))
+
+    def product(a: Value, c: Value) -> Value:
+        if not merged:
+            return b.node("matmul", a, c)
+        whole = b.node("matmul", *(b.node("reshape", t, shape=(2 * heads, *t.shape[2:])) for t in (a, c)))
+        return b.node("reshape", whole, shape=(2, heads, *whole.shape[1:]))
+
+    scores = b.node("mul", product(q, k), b.node("full", shape=(), value=0.25, dtype="float16"))
+    if causal:
+        numbers = b.node("range", count=rows, dtype="int64")
+        seen = b.node("le", numbers, b.node("reshape", numbers, shape=(rows, 1)))
+        hidden = b.node("full", shape=(), value="-inf", dtype="float16")
+        scores = b.node("where", seen, scores, hidden)
+    if mask:
+        scores = b.node("add", scores, bias)
+    weights = b.node("softmax", b.node("cast", scores, dtype="float32"), dim=3)
+    y = b.node("permute", product(b.node("cast", weights, dtype="float16"), v), order=(0, 2, 1, 3))
+    y = b.node("reshape", y, shape=(2 * rows, heads * depth))
+    return check_graph(Graph((x, bias), (), b.nodes, (y.name,)))
+
+
+def kernels(program: Program) -> list[str]:
+    return [" ".join(program.graph.producers[n].op for n in c.nodes) for c in program.kernels]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "matmul mul cast softmax cast matmul permute"),
+        ({"causal": True, "merged": True}, "matmul mul where cast softmax cast matmul permute"),
+        ({"mask": True, "shared": 2}, "matmul mul add cast softmax cast matmul permute"),
+    ],
+)
+def test_what_a_kernel_class_takes_is_one_kernel(given: dict[str, bool], expected: str) -> None:
+    graph = attention(**given)
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert kernels(program) == [expected]
+    data = arrays_for(graph)
+    (expected_output,) = graph_reference(graph, data).values()
+    np.testing.assert_allclose(results(program, data)[program.graph.outputs[0]], expected_output, atol=2e-3)
+    workload = program.kernels[0].workload
+    schedule = default_schedule(workload, FEW)
+    assert schedule.sketch == CUDA_ATTENTION.name
+    assert_computes(CUDA_ATTENTION.lower(workload, FEW, schedule), workload)

@@ -1,0 +1,130 @@
+"""Convolutions with channels last: the same values, with permutations only at the borders of a graph."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.contracts.test_graph_operators import test_the_three_forms_agree as check_forms
+from tests.golden import check_golden
+from tests.random_graphs import arrays_for, graphs, image_graphs, residual_block
+from tilewright.core.dtypes import float16, float32
+from tilewright.core.errors import InvalidGraph
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import Array, Case, TensorType
+from tilewright.graph.partition import Fits, KernelCall
+from tilewright.graph.passes import simplify_graph
+from tilewright.graph.passes.channels_last import use_channels_last
+from tilewright.graph.program import Program, compile_program
+from tilewright.graph.reference import graph_reference
+from tilewright.graph.text import graph_text, program_text
+from tilewright.te.reference import reference
+from tilewright.te.workload import Workload
+
+
+def everything(workload: Workload) -> bool:
+    return True
+
+
+def nothing(workload: Workload) -> bool:
+    return False
+
+
+def results(program: Program, data: Mapping[str, Array]) -> dict[str, Array]:
+    """What the kernels of a program compute, by the reference of their workloads."""
+    known = {v.name: data[v.name] for v in (*program.graph.inputs, *program.graph.constants)}
+    known |= graph_reference(program.recipe, known)
+    for call in (*program.prepared, *program.calls):
+        if isinstance(call, KernelCall):
+            buffers = zip(call.workload.inputs, call.reads, strict=True)
+            inputs = {b.name: known[name].reshape(b.shape).astype(b.dtype.numpy) for b, name in buffers}
+            found = reference(call.workload, inputs)
+            known |= {name: found[b.name] for name, b in zip(call.writes, call.workload.output_buffers, strict=True)}
+        else:
+            (name,) = call.writes
+            known[name] = known[call.reads[0]].reshape(program.graph.values[name].shape)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("shapes", "groups"),
+    [
+        (((1, 7, 6, 3), (3, 2, 3, 4), (4,)), 1),
+        (((2, 7, 7, 2, 2), (3, 3, 2, 2, 3), (2, 3)), 2),
+        (((2, 9, 3), (3, 3, 4)), 1),
+    ],
+)
+def test_the_forms_of_a_convolution_agree(shapes: tuple[tuple[int, ...], ...], groups: int) -> None:
+    rank = len(shapes[1]) - (2 if groups == 1 else 3)
+    window = {"stride": (2, 1)[:rank], "before": (1, 0)[:rank], "behind": (0, 1)[:rank], "dilation": (1, 2)[:rank]}
+    operands = tuple(TensorType(s, float32) for s in shapes)
+    check_forms("convolution", Case(operands, {**window, "groups": groups, "channels_last": True}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graph=image_graphs())
+def test_the_pass_keeps_the_values(graph: Graph) -> None:
+    data, after = arrays_for(graph), check_graph(use_channels_last(graph))
+    old, new = graph_reference(graph, data), graph_reference(after, data)
+    for a, b in zip(graph.outputs, after.outputs, strict=True):
+        np.testing.assert_allclose(new[b], old[a], rtol=1e-9, atol=1e-9)
+    assert all(n.attributes["channels_last"] for n in after.nodes if n.op == "convolution")
+
+
+@settings(max_examples=25, deadline=None)
+@given(graph=st.one_of(image_graphs(), graphs()), fits=st.sampled_from([everything, nothing]), gpu=st.booleans())
+def test_the_kernels_of_a_program_compute_its_graph(graph: Graph, fits: Fits, gpu: bool) -> None:
+    data = arrays_for(graph)
+    program = compile_program(graph, fits, gpu=gpu)
+    old, new = graph_reference(graph, data), results(program, data)
+    for a, b in zip(graph.outputs, program.graph.outputs, strict=True):
+        np.testing.assert_allclose(new[b], old[a], rtol=1e-4, atol=1e-4)
+
+
+def test_permutations_stay_at_the_borders() -> None:
+    program = compile_program(residual_block(), everything, gpu=True)
+    check_golden("graph/golden/channels_last.txt", graph_text(program.graph) + "\n" + program_text(program))
+
+
+def test_what_is_channels_last_outside_needs_no_permutation() -> None:
+    x, w = (Value(n, TensorType(s, float32)) for n, s in (("x", (2, 5, 6, 4)), ("w", (8, 3, 3, 4))))
+    b = GraphBuilder(["x", "w"])
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    first, filters = (b.node("permute", v, order=(0, 3, 1, 2)) for v in (x, w))
+    y = b.node("permute", b.node("relu", b.node("convolution", first, filters, **same)), order=(0, 2, 3, 1))
+    program = compile_program(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), everything, gpu=True)
+    assert [program.graph.producers[n].op for c in program.kernels for n in c.nodes] == ["convolution", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "groups"),
+    [
+        (((2, 5, 5, 4), (3, 3, 3, 8)), 1),  # another depth
+        (((2, 5, 5, 4), (3, 3, 2, 8)), 2),  # no dimension of groups
+        (((2, 5, 5, 2, 2), (3, 3, 2, 4, 2)), 2),  # another number of groups
+        (((2, 5, 5, 4), (3, 3, 4, 8), (4,)), 1),  # a bias of another length
+        (((2, 4), (4, 8)), 1),  # no window
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: tuple[tuple[int, ...], ...], groups: int) -> None:
+    operands = [Value(f"x{n}", TensorType(s, float32)) for n, s in enumerate(shapes)]
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    with pytest.raises(InvalidGraph, match=r"a convolution of|a bias of"):
+        GraphBuilder([]).node("convolution", *operands, **same, groups=groups, channels_last=True)
+
+
+def test_a_group_norm_of_halves_is_made_of_means_of_channels() -> None:
+    x, w, c = (Value(n, TensorType(s, float16)) for n, s in (("x", (2, 6, 5, 3)), ("w", (6,)), ("c", (6,))))
+    f = Value("f", TensorType((4, 6, 1, 1), float16))
+    b = GraphBuilder(["x", "w", "c", "f"])
+    plain = {"stride": (1, 1), "before": (0, 0), "behind": (0, 0), "dilation": (1, 1)}
+    normed = [b.node("group_norm", x, *weights, groups=3) for weights in ((w, c), (w,), ())]
+    y = b.node("convolution", b.node("add", b.node("add", *normed[:2]), normed[2]), f, **plain)
+    graph = check_graph(Graph((x,), (w, c, f), b.nodes, (y.name,)))
+    after = simplify_graph(graph, gpu=True)
+    assert "group_norm" not in [n.op for n in after.nodes]
+    data = arrays_for(graph)
+    (old,), (new,) = graph_reference(graph, data).values(), graph_reference(check_graph(after), data).values()
+    np.testing.assert_allclose(new, old, atol=5e-3)
