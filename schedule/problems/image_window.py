@@ -26,7 +26,8 @@ class ImageWindow:
     ``taps``: how many places the window has. ``dilations``: how many pixels these are apart. ``positions``: how many
     output pixels there are. ``strides``: how many pixels of the image those are apart. ``lower``: the pixel of the
     image at which the window stands first; it is negative where images are padded.
-    ``channels``: how many channels a product adds up, those of one group.
+    ``channels``: how many channels a product adds up, those of one group, or of ``joined_groups`` that follow one
+    another. Each of these is multiplied with filters of its own: an equal part of ``n``, likewise one after another.
     ``taps_innermost``: whether k goes through all taps of some channels before the next channels. Otherwise it goes
     through all channels of a tap before the next tap.
     ``shifts``: how many pixels further the whole window stands, on the axes of the batch, and ``most_shifted``: the
@@ -46,6 +47,7 @@ class ImageWindow:
     most_shifted: int = 0
     taps_innermost: bool = False
     patch: tuple[int, ...] = ()
+    joined_groups: int = 1
 
     @property
     def tap_count(self) -> int:

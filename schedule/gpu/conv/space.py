@@ -7,7 +7,7 @@ folded by a first launch (``fold``). Others that TMA cannot load, since pixels d
 are repacked by one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,18 +24,20 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Columns, Ints
+from ...space.columns import Bools, Columns, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
+from ...space.pruning import best_by_prior
 from ...tile.names import FreshNameWriter
-from ...tile_sketch import TileSketch
+from ...tile_sketch import Plan, TileSketch
 from ..gemm.epilogue import can_store_by_tma
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.prior import prior_seconds
-from ..gemm.space import ARCHITECTURE, CUDA_GEMM, QUANTITIES, GemmPlan
+from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of
+from .join import join_groups, joinable_groups
 
 VERSION = 1
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
@@ -43,6 +45,8 @@ VERSION = 1
 K_ORDER = Knob("taps_innermost", (0, 1), "whether k goes through all taps of 64 channels before the next 64 channels")
 PIXELS, IM2COL = "pixels", "im2col"
 """The knob that says how pixels are loaded, and its value where they are loaded by im2col. Other values are patches."""
+JOINED = "joined_groups"
+"""The knob that says how many groups are joined."""
 OVERLAPPED = "overlapped"
 """The knob that says how images of few channels are folded."""
 MOST_PATCHES = 2
@@ -112,6 +116,58 @@ class ConvPlan(GemmPlan):
         return lower_gemm(product, KERNEL_NAME, sizes, partial(_fold, self.given, bool(setting[OVERLAPPED])))
 
 
+@dataclass(frozen=True)
+class JoinedPlan(Plan):
+    """One convolution with groups of few channels on one target. ``plans``: how many groups are joined -> the plan of
+    that product."""
+
+    plans: Mapping[int, ConvPlan]
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        why = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
+        return (*self.plans[1].knobs, Knob(JOINED, tuple(self.plans), why))
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(_if_joined(count, rule) for count, plan in self.plans.items() for rule in plan.constraints)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """What is promising for any number of groups, and takes little longer than the best of all by the prior."""
+        prior, kept = self.prior_seconds(columns, peaks), np.zeros(len(columns), dtype=bool)
+        for rows, plan in self._rows(columns):
+            kept[rows] = plan.promising(columns.kept(rows), peaks)
+        return best_by_prior(prior, kept, PRUNING.most_settings, PRUNING.close_if_images)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        seconds = np.zeros(len(columns))
+        for rows, plan in self._rows(columns):
+            seconds[rows] = plan.prior_seconds(columns.kept(rows), peaks)
+        return seconds
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        found = {q.name: np.zeros(len(columns)) for q in QUANTITIES}
+        for rows, plan in self._rows(columns):
+            for name, values in plan.derive(columns.kept(rows)).items():
+                found[name][rows] = values
+        return found
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        others = {name: value for name, value in setting.items() if name != JOINED}
+        return self.plans[int(setting[JOINED])].lower(others)
+
+    def _rows(self, columns: Columns) -> Iterator[tuple[Bools, ConvPlan]]:
+        """The settings of each plan."""
+        for count, plan in self.plans.items():
+            yield columns.flags(JOINED, count), plan
+
+
+def _if_joined(count: int, rule: Constraint) -> Constraint:
+    """``rule`` where so many groups are joined."""
+    meaning = f"{rule.meaning} (if {JOINED} is {count})"
+    return Constraint(meaning, (*rule.knobs, JOINED), lambda c: ~c.flags(JOINED, count) | rule.holds(c))
+
+
 def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """Write the launch that folds images and filters of ``given``; the product on them, and the workspace for them."""
     assert given.window is not None and product.window is not None
@@ -130,7 +186,7 @@ def _rows_of_a_load(columns: Columns) -> Ints:
     return rows
 
 
-def _plan(workload: Workload, target: Target) -> ConvPlan | None:
+def _plan(workload: Workload, target: Target) -> ConvPlan | JoinedPlan | None:
     if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None or CUDA_GEMM.matches(workload, target):
         return None
     gemm = implicit_gemm_of(workload)
@@ -138,7 +194,15 @@ def _plan(workload: Workload, target: Target) -> ConvPlan | None:
     product = gemm if folding is None else folding.product()
     if product is None or not can_use_wgmma(product):
         return None
-    return ConvPlan(product, target, _patched(workload, product), None if folding is None else gemm)
+    plan = ConvPlan(product, target, _patched(workload, product), None if folding is None else gemm)
+    count = joinable_groups(product)
+    return plan if count == 1 else JoinedPlan({1: plan, count: _joined(plan, count)})
+
+
+def _joined(plan: ConvPlan, count: int) -> ConvPlan:
+    """The plan of the product of joined groups."""
+    patched = {name: join_groups(gemm, count) for name, gemm in plan.patched.items()}
+    return replace(plan, gemm=join_groups(plan.gemm, count), patched=patched)
 
 
 def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:

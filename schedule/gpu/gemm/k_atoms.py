@@ -31,6 +31,11 @@ def multiplied_k(gemm: Gemm) -> int:
     return min(-(-gemm.window.channels // atom.k) * atom.k, atom.line)
 
 
+def joined_groups(gemm: Gemm) -> int:
+    """How many parts an atom has that are multiplied with columns of their own, the groups of a convolution."""
+    return 1 if gemm.window is None else gemm.window.joined_groups
+
+
 def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Expr]:
     """Where an atom begins (axis -> index), by its number. ``may_exceed``: whether there may be none of that number.
     Then it begins outside of the tensors, so that it is zero."""

@@ -86,7 +86,7 @@ class OperandStages:
 
     def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
         """This CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``."""
-        part = (self.extent if self.along_k else SWIZZLE_128B_ELEMENTS) // self.multicast.ctas
+        part = (self.extent if self.along_k else self.buffer.shape[-2]) // self.multicast.ctas
         line = self.buffer.shape[-1]
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
@@ -116,14 +116,17 @@ def allocate_stages(
     multicast: Multicast,
     dtype: DType,
     window: ImageWindow | None = None,
+    joined_groups: int = 1,
 ) -> OperandStages:
     """The stages of an operand, or of several that are multiplied together; they must lie the same way. ``dtype``: what
-    they are multiplied as."""
+    they are multiplied as. ``joined_groups``: how many groups of columns there are, each with a part of k alone. What
+    lies along its own axis has all groups side by side, so that an atom has fewer places of k."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     loads = tuple(tma_view(load) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
-    shape: tuple[int, ...] = (-(-extent // side) * len(loads), side, side)
-    strides: tuple[int, ...] = (side * side, side, 1)
+    lines = side // joined_groups
+    shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)
+    strides: tuple[int, ...] = (lines * side, side, 1)
     if along_k:
         shape, strides = (extent * len(loads), side), (side, 1)
     k_atom = shape[0] * strides[0]

@@ -10,7 +10,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
-from .k_atoms import multiplied_k
+from .k_atoms import joined_groups, multiplied_k
 from .mma_atom import pair_count, promoted_k_atoms, wgmma_atom
 from .sizes import GemmSizes
 
@@ -45,12 +45,13 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     tile_m, mma_n = sizes.tile_m, sizes.mma_n
     element = wgmma_atom(gemm).a.bytes
     block_k = sizes.k_atoms * multiplied_k(gemm)
-    read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * element
-    l2 = (tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * element / peaks.l2_bytes_per_cycle
+    columns = mma_n // joined_groups(gemm)  # that a place of k is multiplied with
+    read = tile_m // WGMMA_M * (WGMMA_M + columns) * block_k * element
+    l2 = (tile_m / sizes.cluster_n + columns / sizes.cluster_m) * block_k * element / peaks.l2_bytes_per_cycle
     if gemm.window is not None and not gemm.window.patch:
         l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
-        mma=2 * tile_m * mma_n * block_k / flops_per_cycle(gemm, peaks),
+        mma=2 * tile_m * columns * block_k / flops_per_cycle(gemm, peaks),
         shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
         l2=l2,
     )

@@ -34,7 +34,8 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
     if gemm.window is not None and patch:
-        view, places = given, dict(zip(gemm.window.position(Var("m")), patch, strict=True))
+        places = dict(zip(gemm.window.position(Var("m")), patch, strict=True))
+        view = tma_view(given, len(patch))
     else:
         view, places = tma_view(given), {Var("m"): WGMMA_M}
     tensor, indices = view.buffer, view.indices

@@ -14,7 +14,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints
 from ...space.knob import Knob
 from ..occupancy import limits_of
-from .k_atoms import k_atom_count
+from .k_atoms import joined_groups, k_atom_count
 from .mma_atom import is_packed, promoted_k_atoms
 
 SPARE_REGISTERS = 30
@@ -239,8 +239,11 @@ def b_along_k(gemm: Gemm) -> bool:
 
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
-    """How many columns of B a stage holds. They are whole swizzled rows where B lies along ``n``."""
-    return mma_n if b_along_k(gemm) else _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * SWIZZLE_128B_ELEMENTS
+    """How many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along ``n``.
+    Of several groups, each column has a part of k alone."""
+    if b_along_k(gemm):
+        return mma_n
+    return _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * (SWIZZLE_128B_ELEMENTS // joined_groups(gemm))
 
 
 def _equal_share(threads: Ints) -> Ints:

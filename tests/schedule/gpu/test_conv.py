@@ -18,6 +18,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
+from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
@@ -222,6 +223,38 @@ def test_knobs_that_change_nothing_are_fixed() -> None:
     with pytest.raises(IllegalSchedule, match="no whole patches of 64 rows"):
         knobs = dict(legal_schedule_of(SKETCH, conv2d(), cluster_n=2, atoms_m=1, consumer_warpgroups=1).knobs)
         SKETCH.lower(conv2d(), H200, Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "pixels": "2x4x8"}))
+
+
+JOINED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "four groups": ({"groups": 8, "bias": True, "residual": True, "activation": "relu"}, {"pixels": "2x4x8"}),
+    "two groups of more filters": ({"groups": 4, "filters": 256, "stride": 2, "height": 7}, {"cluster_m": 2}),
+    "ping_pong": ({"groups": 4, "height": 7, "dtype": "bfloat16"}, {"ping_pong": 1, "epilogue_stages": 1}),
+    "split_k": ({"groups": 8, "filters": 128}, {"split_k": 2, "pixels": "1x4x16"}),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_groups_of_few_channels_are_joined(case: str) -> None:
+    """A wgmma takes the channels and the filters of one group."""
+    parameters, knobs = JOINED[case]
+    workload, target = conv2d(channels=128, **{"filters": 128, **parameters}), FEW if case == "ping_pong" else H200
+    count = parameters["groups"] // 2
+    schedule = legal_schedule_of(SKETCH, workload, target, joined_groups=count, **knobs)
+    kernel = SKETCH.lower(workload, target, schedule)
+    multiplied = [(s.n, s.k) for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)]
+    filters = parameters.get("filters", 128) // parameters["groups"]
+    assert multiplied == [(filters, 64 // count)] * count * (2 if case == "ping_pong" else 1)
+    _check(workload, target, schedule)
+
+
+def test_joined_groups_are_promising_where_they_are_few() -> None:
+    workload = conv2d(batch=32, channels=512, height=28, width=28, filters=512, groups=32)
+    space = SKETCH.space(workload, H200)
+    assert set(space.column("joined_groups")) == {4} and len(space) > 12
+    resources = compiled(SKETCH, workload, pixels="4x4x4", ctas_per_sm=2)
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
+    plain = Schedule.of(SKETCH.name, SKETCH.version, {"mma_n": 32, "pixels": "im2col"})
+    assert SKETCH.prior_seconds(workload, H200, [plain])[0] > 2 * space.prior_seconds.min()
 
 
 def test_unused_channels_are_not_multiplied() -> None:
