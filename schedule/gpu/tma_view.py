@@ -2,7 +2,7 @@
 
 from math import prod
 
-from ...ir.buffer import Buffer
+from ...ir.buffer import Buffer, Layout
 from ...ir.expr import Expr, Load, Var
 from ...ir.linear_form import flat_form
 from ...ir.rewrite import free_variables
@@ -49,3 +49,14 @@ def _joined(
     if len(atoms) > 2 or indices[-1] == inner or extent % shape[-1] or elements % extent:
         return ()
     return ((elements // extent, outer), (extent, inner))
+
+
+def moved_dimensions(load: Load, order: tuple[int, ...]) -> Load:
+    """``load`` with its first dimensions in another order, on a tensor that lies as before."""
+    if order == tuple(range(len(order))):
+        return load
+    tensor, whole = load.buffer, (*order, *range(len(order), len(load.indices)))
+    layout = Layout(tuple(tensor.strides[n] for n in whole))
+    shape = tuple(tensor.shape[n] for n in whole)
+    moved = Buffer(tensor.name, shape, tensor.dtype, tensor.scope, layout)
+    return Load(moved, tuple(load.indices[n] for n in whole))

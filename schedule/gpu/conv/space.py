@@ -7,7 +7,7 @@ folded by a first launch (``fold``). Others that TMA cannot load, since pixels d
 are repacked by one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, skinny_gemm_of
+from ...problems.image_window import ImageWindow
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints
@@ -31,6 +32,7 @@ from ...space.pruning import best_by_prior
 from ...tile.names import FreshNameWriter
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.epilogue import can_store_by_tma
+from ..gemm.k_atoms import joined_groups
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.prior import prior_seconds
@@ -47,8 +49,14 @@ PIXELS, IM2COL = "pixels", "im2col"
 """The knob that says how pixels are loaded, and its value where they are loaded by im2col. Other values are patches."""
 JOINED = "joined_groups"
 """The knob that says how many groups are joined."""
+HALO = "halo"
+"""How values of the knob ``pixels`` begin that are patches with a halo."""
+SWIZZLE_LINES = 8
+"""An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
 OVERLAPPED = "overlapped"
 """The knob that says how images of few channels are folded."""
+FAR = 2.0
+"""Of several products, settings are tried whose prior is at most so many times the least."""
 MOST_PATCHES = 2
 """So many kinds of patches are tried: those of the fewest images, and of these the most even ones."""
 
@@ -62,9 +70,29 @@ class ConvPlan(GemmPlan):
     given: Gemm | None = None
 
     @property
+    def pixels(self) -> tuple[str, ...]:
+        """The ways to load pixels."""
+        window = self.gemm.window
+        assert window is not None
+        return (IM2COL, *self.patched) if window.halo is None else (f"{HALO}_{_name(window)}",)
+
+    @property
+    def joined_groups(self) -> int:
+        return joined_groups(self.gemm)
+
+    def has(self, columns: Columns) -> Bools:
+        """Which settings are of this plan, bool[n]."""
+        loaded = [columns.flags(PIXELS, value) for value in self.pixels]
+        rows: Bools = np.any(loaded, axis=0) & columns.flags(JOINED, self.joined_groups)
+        return rows
+
+    @property
     def knobs(self) -> tuple[Knob, ...]:
-        meaning = "how pixels are loaded: by im2col, or in boxes of images x pixels along each dimension"
-        return (*super().knobs, *self._folded, K_ORDER, Knob(PIXELS, (IM2COL, *self.patched), meaning))
+        meaning = (
+            "how pixels are loaded: by im2col, or in boxes of images x pixels along each dimension; with a halo, all "
+            "taps along one dimension read from a box"
+        )
+        return (*super().knobs, *self._folded, K_ORDER, Knob(PIXELS, self.pixels, meaning))
 
     @property
     def _folded(self) -> tuple[Knob, ...]:
@@ -78,9 +106,9 @@ class ConvPlan(GemmPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         window = self.gemm.window
         assert window is not None
-        ordered = window.tap_count > 1 and window.channels > SWIZZLE_128B_ELEMENTS
+        ordered = window.tap_count > window.halo_taps and window.channels > SWIZZLE_128B_ELEMENTS
         rule = Constraint(
-            "taps_innermost is 0 where it changes no order: with one tap, or 64 channels at most",
+            "taps_innermost is 0 where it changes no order: with one load for all taps, or 64 channels at most",
             (K_ORDER.name,),
             lambda c: (c.ints(K_ORDER.name) == 0) | ordered,
         )
@@ -117,61 +145,79 @@ class ConvPlan(GemmPlan):
 
 
 @dataclass(frozen=True)
-class JoinedPlan(Plan):
-    """One convolution with groups of few channels on one target. ``plans``: how many groups are joined -> the plan of
-    that product."""
+class ConvPlans(Plan):
+    """One convolution on one target. Each of ``plans`` has the product for some values of the knobs that say how pixels
+    are loaded, and how many groups are joined."""
 
-    plans: Mapping[int, ConvPlan]
+    plans: tuple[ConvPlan, ...]
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
+        *others, pixels = self.plans[0].knobs
+        values = dict.fromkeys(value for plan in self.plans for value in plan.pixels)
+        knobs = (*others, replace(pixels, values=tuple(values)))
+        counts = tuple(dict.fromkeys(plan.joined_groups for plan in self.plans))
+        if len(counts) == 1:
+            return knobs
         why = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
-        return (*self.plans[1].knobs, Knob(JOINED, tuple(self.plans), why))
+        return (*knobs, Knob(JOINED, counts, why))
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {JOINED: 1}
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return tuple(_if_joined(count, rule) for count, plan in self.plans.items() for rule in plan.constraints)
+        return tuple(self._where(plan, rule) for plan in self.plans for rule in plan.constraints)
+
+    def _where(self, plan: ConvPlan, rule: Constraint) -> Constraint:
+        """``rule`` for the settings of ``plan``."""
+        if len(self.plans) == 1:
+            return rule
+        names = {knob.name for knob in self.knobs} & {PIXELS, JOINED}
+        values = f"{PIXELS} is {' or '.join(plan.pixels)}"
+        values += f" and {JOINED} is {plan.joined_groups}" if JOINED in names else ""
+        return Constraint(
+            f"{rule.meaning} (if {values})",
+            tuple(dict.fromkeys((*rule.knobs, *names))),
+            lambda c: ~plan.has(c) | rule.holds(c),
+        )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """What is promising for any number of groups, and takes little longer than the best of all by the prior."""
+        """What is promising for its product, and does not take much longer than the best of all by the prior."""
         prior, kept = self.prior_seconds(columns, peaks), np.zeros(len(columns), dtype=bool)
-        for rows, plan in self._rows(columns):
+        for plan in self.plans:
+            rows = plan.has(columns)
             kept[rows] = plan.promising(columns.kept(rows), peaks)
-        return best_by_prior(prior, kept, PRUNING.most_settings, PRUNING.close_if_images)
+        return best_by_prior(prior, kept, PRUNING.most_settings, FAR)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         seconds = np.zeros(len(columns))
-        for rows, plan in self._rows(columns):
+        for plan in self.plans:
+            rows = plan.has(columns)
             seconds[rows] = plan.prior_seconds(columns.kept(rows), peaks)
         return seconds
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         found = {q.name: np.zeros(len(columns)) for q in QUANTITIES}
-        for rows, plan in self._rows(columns):
+        for plan in self.plans:
+            rows = plan.has(columns)
             for name, values in plan.derive(columns.kept(rows)).items():
                 found[name][rows] = values
         return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         others = {name: value for name, value in setting.items() if name != JOINED}
-        return self.plans[int(setting[JOINED])].lower(others)
-
-    def _rows(self, columns: Columns) -> Iterator[tuple[Bools, ConvPlan]]:
-        """The settings of each plan."""
-        for count, plan in self.plans.items():
-            yield columns.flags(JOINED, count), plan
-
-
-def _if_joined(count: int, rule: Constraint) -> Constraint:
-    """``rule`` where so many groups are joined."""
-    meaning = f"{rule.meaning} (if {JOINED} is {count})"
-    return Constraint(meaning, (*rule.knobs, JOINED), lambda c: ~c.flags(JOINED, count) | rule.holds(c))
+        groups = setting.get(JOINED, 1)
+        (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and groups == p.joined_groups)
+        return plan.lower(others)
 
 
 def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """Write the launch that folds images and filters of ``given``; the product on them, and the workspace for them."""
     assert given.window is not None and product.window is not None
-    rows = replace(product, a=given.a, b=given.b, window=replace(given.window, patch=product.window.patch))
+    patched = replace(given.window, patch=product.window.patch, halo=product.window.halo)
+    rows = replace(product, a=given.a, b=given.b, window=patched)
     folding = folding_of(rows, overlapped, w.fresh("folded_images"), w.fresh("folded_filters"))
     assert folding is not None
     folding.write(w)
@@ -186,17 +232,27 @@ def _rows_of_a_load(columns: Columns) -> Ints:
     return rows
 
 
-def _plan(workload: Workload, target: Target) -> ConvPlan | JoinedPlan | None:
+def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None or CUDA_GEMM.matches(workload, target):
         return None
     gemm = implicit_gemm_of(workload)
-    folding = None if gemm is None else folding_of(gemm)
-    product = gemm if folding is None else folding.product()
-    if product is None or not can_use_wgmma(product):
+    product = None if gemm is None else _product(workload)
+    if gemm is None or product is None or not can_use_wgmma(product):
         return None
-    plan = ConvPlan(product, target, _patched(workload, product), None if folding is None else gemm)
+    given = None if folding_of(gemm) is None else gemm
+    plans = [ConvPlan(product, target, _patched(workload, product), given)]
+    if (found := _with_halo(workload, product)) is not None:
+        plans.append(ConvPlan(found, target, {}, given))
     count = joinable_groups(product)
-    return plan if count == 1 else JoinedPlan({1: plan, count: _joined(plan, count)})
+    joined = [_joined(plan, count) for plan in plans] if count > 1 else []
+    return ConvPlans((*plans, *joined))
+
+
+def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
+    """The product, on folded images where channels are few; None where there is none."""
+    gemm = implicit_gemm_of(workload, patch, halo)
+    folding = None if gemm is None else folding_of(gemm)
+    return gemm if folding is None else folding.product()
 
 
 def _joined(plan: ConvPlan, count: int) -> ConvPlan:
@@ -212,12 +268,24 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
     for patch in gemm.window.patches(WGMMA_M) if set(gemm.window.strides) == {1} else ():
         if len(found) == MOST_PATCHES:
             break
-        product = implicit_gemm_of(workload, patch)
-        folding = None if product is None else folding_of(product)
-        product = product if folding is None else folding.product()
+        product = _product(workload, patch)
         if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
-            found["x".join(map(str, patch))] = product
+            assert product.window is not None
+            found[_name(product.window)] = product
     return found
+
+
+def _with_halo(workload: Workload, gemm: Gemm) -> Gemm | None:
+    """The product whose rows come in patches with a halo; None where that saves no loads, or TMA cannot store them."""
+    assert gemm.window is not None
+    window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES) if set(gemm.window.strides) == {1} else None
+    product = None if window is None else _product(workload, window.patch, window.halo)
+    fits = product is not None and can_store_by_tma(product) == can_store_by_tma(gemm)
+    return product if fits else None
+
+
+def _name(window: ImageWindow) -> str:
+    return "x".join(map(str, window.patch))
 
 
 CUDA_CONV = TileSketch("cuda_conv", VERSION, QUANTITIES, _plan)

@@ -11,6 +11,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
 from .epilogue import can_store_by_tma, spare_registers
+from .k_atoms import halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .repack import uneven_operands
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stores_tiles
@@ -78,7 +79,7 @@ class GemmPruning:
         usual &= (s.producer_warpgroup == 0) | (alone & moved)
         usual &= (s.split_k == 1) | (alone & (elements <= self.largest_split_tile) & (s.k_iters >= 2))
         small = (elements * s.k_atoms <= 2 * self.small_tile) & (s.k_iters >= self.least_k_iters)
-        usual &= (s.k_atoms == 1) | small
+        usual &= (s.k_atoms == halo_taps(gemm)) | small
         # stream-K pays where CTAs would otherwise wait for the last ones
         uneven = (s.cluster_tiles % multiprocessors != 0) & (s.cluster_tiles > 1)
         usual &= (s.stream_k == 0) | (uneven & (s.unit_k_iters >= self.least_unit_k_iters))

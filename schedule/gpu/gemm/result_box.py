@@ -11,7 +11,7 @@ from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables
 from ...problems.gemm import Gemm, Result
-from ..tma_view import tma_view
+from ..tma_view import moved_dimensions, tma_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,13 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
     if gemm.window is not None and patch:
-        places = dict(zip(gemm.window.position(Var("m")), patch, strict=True))
-        view = tma_view(given, len(patch))
+        view, order = tma_view(given, len(patch)), gemm.window.patch_order
+        positions = gemm.window.position(Var("m"))
+        places = {positions[n]: patch[n] for n in order}
+        if order[0] != 0:
+            if view.indices[: len(order)] != positions:
+                return None
+            view = moved_dimensions(view, order)
     else:
         view, places = tma_view(given), {Var("m"): WGMMA_M}
     tensor, indices = view.buffer, view.indices

@@ -125,7 +125,7 @@ def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
     np.testing.assert_allclose(np.asarray(got, np.float64), wanted, relative, absolute)
 
 
-@pytest.mark.parametrize("pixels", ["im2col", "2x4x8"])
+@pytest.mark.parametrize("pixels", ["im2col", "2x4x8", "halo_2x4x8"])
 @pytest.mark.parametrize(
     "knobs",
     [
@@ -139,7 +139,38 @@ def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
 )
 def test_pixels_may_be_loaded_in_every_kernel(pixels: str, knobs: dict[str, Any]) -> None:
     workload, target = conv2d(channels=136), FEW if "ping_pong" in knobs or "stream_k" in knobs else H200
+    if pixels.startswith("halo"):
+        knobs = {**knobs, "k_atoms": 1}
     _check(workload, target, legal_schedule_of(SKETCH, workload, target, mma_n=32, pixels=pixels, **knobs))
+
+
+HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
+    "dilated, along the second side": (
+        conv2d(batch=4, height=2, width=8, dilation=2, padding=2, kernel_h=1, bias=True, channels=80),
+        {"pixels": "halo_4x2x8"},
+    ),
+    "images within a patch": (conv2d(batch=4, height=4, width=12, residual=True), {"pixels": "halo_4x4x4"}),
+    "volume": (conv3d(height=8, width=4, kernel_h=3), {"pixels": "halo_1x2x8x4"}),
+    "line": (conv1d(batch=8, length=24, padding=1), {"pixels": "halo_8x8"}),
+    "folded": (
+        conv2d(channels=3, kernel_h=7, kernel_w=7, padding=3, stride=2, height=16, width=16),
+        {"pixels": "halo_1x8x8"},
+    ),
+    "groups": (conv2d(channels=128, groups=8, filters=128), {"joined_groups": 4, "pixels": "halo_2x4x8"}),
+}
+
+
+@pytest.mark.parametrize("case", HALOS)
+def test_taps_read_from_a_patch_with_a_halo(case: str) -> None:
+    """A patch and its halo are loaded once for all taps along one dimension."""
+    workload, knobs = HALOS[case]
+    schedule = legal_schedule_of(SKETCH, workload, atoms_m=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    loads = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and s.source.name != "W"]
+    multiplied = [s for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)]
+    pixels = max(math.prod(s.box[:-1]) for s in loads)
+    assert 64 < pixels < 64 * len(multiplied) and len({s.a_indices[2] for s in multiplied}) > 1
+    _check(workload, H200, schedule)
 
 
 def test_what_it_takes_and_what_it_leaves_to_others() -> None:
@@ -219,7 +250,7 @@ def test_knobs_that_change_nothing_are_fixed() -> None:
     assert values(conv2d(channels=128), "taps_innermost") == {0, 1}
     assert values(conv2d(channels=128, kernel_h=1, kernel_w=1, padding=0, stride=2), "taps_innermost") == {0}
     assert values(conv2d(stride=2), "pixels") == values(conv2d(height=9, width=7), "pixels") == {"im2col"}
-    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8"}
+    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8", "halo_2x4x8"}
     with pytest.raises(IllegalSchedule, match="no whole patches of 64 rows"):
         knobs = dict(legal_schedule_of(SKETCH, conv2d(), cluster_n=2, atoms_m=1, consumer_warpgroups=1).knobs)
         SKETCH.lower(conv2d(), H200, Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "pixels": "2x4x8"}))
@@ -251,9 +282,11 @@ def test_joined_groups_are_promising_where_they_are_few() -> None:
     workload = conv2d(batch=32, channels=512, height=28, width=28, filters=512, groups=32)
     space = SKETCH.space(workload, H200)
     assert set(space.column("joined_groups")) == {4} and len(space) > 12
-    resources = compiled(SKETCH, workload, pixels="4x4x4", ctas_per_sm=2)
+    assert set(space.column("pixels")) == {"4x4x4", "8x2x4", "halo_4x4x4"}
+    resources = compiled(SKETCH, workload, pixels="halo_4x4x4")
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0
     plain = Schedule.of(SKETCH.name, SKETCH.version, {"mma_n": 32, "pixels": "im2col"})
+    assert space.prior_seconds is not None
     assert SKETCH.prior_seconds(workload, H200, [plain])[0] > 2 * space.prior_seconds.min()
 
 
