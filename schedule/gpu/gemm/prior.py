@@ -49,11 +49,11 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     block_k = sizes.k_atoms * multiplied_k(gemm)
     columns = mma_n // joined_groups(gemm)  # that a place of k is multiplied with
     read = tile_m // WGMMA_M * (WGMMA_M + columns) * block_k * element
-    rows: Ints | Floats = tile_m * block_k * element
+    rows: Floats = (tile_m * block_k * element).astype(np.float64)
     if gemm.window is not None:
-        rows = stage_lines(gemm, tile_m, sizes.k_atoms) * (LINE_BYTES * _lines_of_a_row(gemm))
+        rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
     loaded = rows / sizes.cluster_n + columns / sizes.cluster_m * block_k * element
-    l2: Floats = loaded / peaks.l2_bytes_per_cycle * (1.0 if gemm.window is None else IMAGES_L2)
+    l2 = loaded / peaks.l2_bytes_per_cycle * (1.0 if gemm.window is None else IMAGES_L2)
     if gemm.window is not None and not gemm.window.patch:
         l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
