@@ -22,11 +22,16 @@ from ..gemm.mma_atom import wgmma_atom
 from ..gemm.sizes import MMA_N, b_along_k
 
 
+def is_grouped(gemm: Gemm) -> bool:
+    """Whether the first axis of the batch is that of the groups of a convolution."""
+    return gemm.window is not None and gemm.a.load is not None and gemm.a.load.buffer.shape[-1] != gemm.window.channels
+
+
 def joinable_groups(gemm: Gemm) -> int:
     """How many groups fill a row of 128 bytes; 1 where they are not joined. The filters of a group must begin where a
     wgmma can begin to read: at a multiple of 16 in a row that they do not leave, or at the begin of a row."""
     window, filters = gemm.window, gemm.n.extent
-    if window is None or not gemm.batch or gemm.a.load is None or gemm.a.load.buffer.shape[-1] == window.channels:
+    if window is None or not is_grouped(gemm):
         return 1
     count, rest = divmod(SWIZZLE_128B_ELEMENTS, window.channels)
     if rest or window.channels % wgmma_atom(gemm).k or gemm.batch[0].extent % count or count * filters not in MMA_N:

@@ -40,6 +40,7 @@ from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of
 from .join import join_groups, joinable_groups
+from .widen import widening_of
 
 VERSION = 1
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
@@ -53,6 +54,8 @@ HALO = "halo"
 """How values of the knob ``pixels`` begin that are patches with a halo."""
 SWIZZLE_LINES = 8
 """An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
+WIDENED = "widened_groups"
+"""This knob is no choice. It says in the schedule why there is a launch before the product."""
 OVERLAPPED = "overlapped"
 """The knob that says how images of few channels are folded."""
 FAR = 2.0
@@ -64,7 +67,7 @@ MOST_PATCHES = 2
 @dataclass(frozen=True)
 class ConvPlan(GemmPlan):
     """One convolution on one target. ``patched``: the same product for each kind of patch, by its name. ``given``: the
-    product of the workload, where ``gemm`` is a product on folded images."""
+    product of the workload, where ``gemm`` is a product on folded images or of widened groups."""
 
     patched: Mapping[str, Gemm]
     given: Gemm | None = None
@@ -96,9 +99,12 @@ class ConvPlan(GemmPlan):
 
     @property
     def _folded(self) -> tuple[Knob, ...]:
-        """How images are folded, where they are."""
+        """How images are folded, or how many groups are widened to one, where they are."""
         if self.given is None or self.given.window is None:
             return ()
+        if (widening := widening_of(self.given)) is not None:
+            why = f"groups are widened first, since they have {self.given.window.channels} channels"
+            return (Knob(WIDENED, (widening.count,), f"how many groups become one: {why}"),)
         why = f"images are folded first, since pixels have {self.given.window.channels} channels"
         return (Knob(OVERLAPPED, (1, 0), f"whether what windows see overlaps, or is written for each of them: {why}"),)
 
@@ -129,6 +135,8 @@ class ConvPlan(GemmPlan):
             seconds = np.where(columns.flags(PIXELS, IM2COL), seconds, in_patches)
         if self.given is None:
             return seconds
+        if widening_of(self.given) is not None:
+            return seconds + known.launch_seconds
         written = [folding_of(self.given, overlapped) for overlapped in (False, True)]
         times = [known.launch_seconds + 2 * f.images.bytes / known.memory_bytes_per_second for f in written if f]
         folded: NDArray[np.float64] = seconds + np.array(times)[columns.ints(OVERLAPPED)]
@@ -141,6 +149,8 @@ class ConvPlan(GemmPlan):
         product, sizes = replace(gemm, window=window), self.sizes_of(setting)
         if self.given is None:
             return lower_gemm(product, KERNEL_NAME, sizes)
+        if WIDENED in setting:
+            return lower_gemm(product, KERNEL_NAME, sizes, partial(_widen, self.given))
         return lower_gemm(product, KERNEL_NAME, sizes, partial(_fold, self.given, bool(setting[OVERLAPPED])))
 
 
@@ -156,11 +166,13 @@ class ConvPlans(Plan):
         *others, pixels = self.plans[0].knobs
         values = dict.fromkeys(value for plan in self.plans for value in plan.pixels)
         knobs = (*others, replace(pixels, values=tuple(values)))
-        counts = tuple(dict.fromkeys(plan.joined_groups for plan in self.plans))
-        if len(counts) == 1:
-            return knobs
         why = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
-        return (*knobs, Knob(JOINED, counts, why))
+        return (*knobs, Knob(JOINED, self._joined, why)) if len(self._joined) > 1 else knobs
+
+    @property
+    def _joined(self) -> tuple[int, ...]:
+        """The values of the knob for joined groups."""
+        return tuple(dict.fromkeys(plan.joined_groups for plan in self.plans))
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
@@ -174,14 +186,16 @@ class ConvPlans(Plan):
         """``rule`` for the settings of ``plan``."""
         if len(self.plans) == 1:
             return rule
-        names = {knob.name for knob in self.knobs} & {PIXELS, JOINED}
+        names = (PIXELS, JOINED) if len(self._joined) > 1 else (PIXELS,)
         values = f"{PIXELS} is {' or '.join(plan.pixels)}"
         values += f" and {JOINED} is {plan.joined_groups}" if JOINED in names else ""
-        return Constraint(
-            f"{rule.meaning} (if {values})",
-            tuple(dict.fromkeys((*rule.knobs, *names))),
-            lambda c: ~plan.has(c) | rule.holds(c),
-        )
+
+        def holds(columns: Columns) -> Bools:
+            found, rows = np.ones(len(columns), dtype=bool), plan.has(columns)
+            found[rows] = rule.holds(columns.kept(rows))
+            return found
+
+        return Constraint(f"{rule.meaning} (if {values})", tuple(dict.fromkeys((*rule.knobs, *names))), holds)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """What is promising for its product, and does not take much longer than the best of all by the prior."""
@@ -224,6 +238,15 @@ def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> t
     return folding.product(), (folding.images, folding.filters)
 
 
+def _widen(given: Gemm, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+    """Write the launch that widens the filters of ``given``; ``product`` on them, and the workspace for them."""
+    widening = widening_of(given, w.fresh("widened_filters"))
+    assert widening is not None and product.b.load is not None
+    widening.write(w)
+    load = replace(product.b.load, buffer=widening.filters)
+    return replace(product, b=replace(product.b, body=load, load=load)), (widening.filters,)
+
+
 def _rows_of_a_load(columns: Columns) -> Ints:
     """How many rows of A a CTA loads for one k atom: those of its tile, shared out among the CTAs that need it."""
     groups = columns.ints("consumer_warpgroups")
@@ -239,7 +262,7 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     product = None if gemm is None else _product(workload)
     if gemm is None or product is None or not can_use_wgmma(product):
         return None
-    given = None if folding_of(gemm) is None else gemm
+    given = gemm if folding_of(gemm) or widening_of(gemm) else None
     plans = [ConvPlan(product, target, _patched(workload, product), given)]
     if (found := _with_halo(workload, product)) is not None:
         plans.append(ConvPlan(found, target, {}, given))
@@ -249,10 +272,10 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
-    """The product, on folded images where channels are few; None where there is none."""
+    """The product, on folded images or widened groups where channels are few; None where there is none."""
     gemm = implicit_gemm_of(workload, patch, halo)
-    folding = None if gemm is None else folding_of(gemm)
-    return gemm if folding is None else folding.product()
+    prepared = None if gemm is None else folding_of(gemm) or widening_of(gemm)
+    return gemm if prepared is None else prepared.product()
 
 
 def _joined(plan: ConvPlan, count: int) -> ConvPlan:

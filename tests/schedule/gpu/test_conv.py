@@ -125,22 +125,22 @@ def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
     np.testing.assert_allclose(np.asarray(got, np.float64), wanted, relative, absolute)
 
 
-@pytest.mark.parametrize("pixels", ["im2col", "2x4x8", "halo_2x4x8"])
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2, "consumer_warpgroups": 1},
-        {"split_k": 4, "k_atoms": 2},
-        {"split_k": 1, "k_atoms": 4, "taps_innermost": 1},
-        {"ping_pong": 1, "consumer_warpgroups": 2},
-        {"stream_k": 1, "k_atoms": 2},
-    ],
-    ids=["cluster", "split_k", "taps", "ping_pong", "stream_k"],
-)
-def test_pixels_may_be_loaded_in_every_kernel(pixels: str, knobs: dict[str, Any]) -> None:
+KERNELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "cluster": (("im2col", "2x4x8"), {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2, "consumer_warpgroups": 1}),
+    "cluster of halos": (("halo_2x4x8",), {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2}),
+    "split_k": (("im2col", "2x4x8"), {"split_k": 4, "k_atoms": 2}),
+    "taps": (("im2col", "2x4x8"), {"split_k": 1, "k_atoms": 4, "taps_innermost": 1}),
+    "taps of halos": (("halo_2x4x8",), {"split_k": 2, "taps_innermost": 1}),
+    "ping_pong": (("im2col", "halo_2x4x8"), {"ping_pong": 1, "consumer_warpgroups": 2}),
+    "stream_k": (("im2col",), {"stream_k": 1, "k_atoms": 2}),
+    "stream_k of halos": (("halo_2x4x8",), {"stream_k": 1}),
+}
+
+
+@pytest.mark.parametrize(("kernel", "pixels"), [(name, p) for name, (values, _) in KERNELS.items() for p in values])
+def test_pixels_may_be_loaded_in_every_kernel(kernel: str, pixels: str) -> None:
+    _, knobs = KERNELS[kernel]
     workload, target = conv2d(channels=136), FEW if "ping_pong" in knobs or "stream_k" in knobs else H200
-    if pixels.startswith("halo"):
-        knobs = {**knobs, "k_atoms": 1}
     _check(workload, target, legal_schedule_of(SKETCH, workload, target, mma_n=32, pixels=pixels, **knobs))
 
 
@@ -185,7 +185,7 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
         conv2d(layout="NCHW"),
         conv2d(dtype="float32"),
         conv2d(groups=64, channels=64, filters=64),
-        conv2d(groups=8, filters=64),
+        conv2d(groups=16, channels=48, filters=64),  # 3 channels a group
         conv2d(groups=2, channels=160, filters=64),  # 80 channels a group: the last atom would hold those of the next
         conv2d(stride=9),
         conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=127),
@@ -261,6 +261,8 @@ JOINED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "two groups of more filters": ({"groups": 4, "filters": 256, "stride": 2, "height": 7}, {"cluster_m": 2}),
     "ping_pong": ({"groups": 4, "height": 7, "dtype": "bfloat16"}, {"ping_pong": 1, "epilogue_stages": 1}),
     "split_k": ({"groups": 8, "filters": 128}, {"split_k": 2, "pixels": "1x4x16"}),
+    "of 4 channels": ({"groups": 32, "bias": True}, {"pixels": "halo_2x4x8", "widened_groups": 4}),
+    "of 8 channels": ({"groups": 16, "filters": 256, "stride": 2}, {"pixels": "im2col", "widened_groups": 2}),
 }
 
 
@@ -269,12 +271,14 @@ def test_groups_of_few_channels_are_joined(case: str) -> None:
     """A wgmma takes the channels and the filters of one group."""
     parameters, knobs = JOINED[case]
     workload, target = conv2d(channels=128, **{"filters": 128, **parameters}), FEW if case == "ping_pong" else H200
-    count = parameters["groups"] // 2
+    widened = knobs.get("widened_groups", 1)
+    count = parameters["groups"] // (2 * widened)
     schedule = legal_schedule_of(SKETCH, workload, target, joined_groups=count, **knobs)
     kernel = SKETCH.lower(workload, target, schedule)
     multiplied = [(s.n, s.k) for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)]
-    filters = parameters.get("filters", 128) // parameters["groups"]
-    assert multiplied == [(filters, 64 // count)] * count * (2 if case == "ping_pong" else 1)
+    filters = parameters.get("filters", 128) // parameters["groups"] * widened
+    assert set(multiplied) == {(filters, 64 // count)} and len(multiplied) % count == 0
+    assert [launch.name for launch in kernel.launches[:-1]] == ["widen"] * (widened > 1)
     _check(workload, target, schedule)
 
 
