@@ -10,7 +10,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
-from .k_atoms import joined_groups, multiplied_k, stage_lines
+from .k_atoms import halo_taps, joined_groups, multiplied_k, stage_lines
 from .mma_atom import pair_count, promoted_k_atoms, wgmma_atom
 from .sizes import GemmSizes
 
@@ -25,8 +25,9 @@ THREE_WARPGROUPS = 1.08
 WIDE_CLUSTER = 1.02
 """A k iteration takes so much longer where a cluster has more tiles along n than along m."""
 STALL, MEMORY_STALL = 0.2, 0.4
-"""A k iteration takes so much longer with two stages, half as much longer with three, and so on. The second figure is
-for products whose operands take about as long to read as to multiply."""
+"""A k iteration takes so much longer with two stages, half as much longer with three, and so on, and less where it is
+longer, since it has several taps. The second figure is for products whose operands take about as long to read as to
+multiply."""
 K_ITERATION_CYCLES = 40
 """The barriers of a k iteration take so many cycles."""
 IM2COL_CYCLES = 5
@@ -119,7 +120,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     iteration = _norm(work.mma, work.l2, work.shared) * np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
     stall = MEMORY_STALL if _is_memory_bound(gemm, peaks) else STALL
-    iteration *= 1 + stall / np.maximum(sizes.stages - 1, 1)
+    iteration *= 1 + stall / (np.maximum(sizes.stages - 1, 1) * halo_taps(gemm))
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
     iteration += _promotion_cycles(gemm, sizes, peaks)
     element = gemm.results[0].tensor.dtype.bytes

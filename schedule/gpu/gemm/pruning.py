@@ -29,7 +29,7 @@ class GemmPruning:
     operands that are no 16-bit floats, ``close_if_other_types`` times. The order of the tiles must be good, too: the
     tiles under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
     products of 10^11 multiply-adds.
-    ``least_stages``: how many stages the pipeline has at least.
+    ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
     tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.
     ``largest_split_tile``: up to how many elements of a tile split-K pays.
@@ -69,7 +69,8 @@ class GemmPruning:
     def _usual(self, gemm: Gemm, s: GemmSizes[Ints], multiprocessors: int) -> Bools:
         """Which settings keep all rules of thumb."""
         alone, elements = s.ctas_per_sm == 1, s.tile_m * s.mma_n
-        usual = s.stages >= np.minimum(self.least_stages, s.stage_fills)
+        least = self.least_stages if halo_taps(gemm) == 1 else 2
+        usual = s.stages >= np.minimum(least, s.stage_fills)
         usual &= s.registers_beside(spare_registers(gemm)) <= s.thread_registers
         usual &= s.tiles_per_cluster <= self.most_cluster_tiles
         # a cluster gains nothing from sharing the operands of a single iteration
