@@ -51,12 +51,13 @@ def _joined(
     return ((elements // extent, outer), (extent, inner))
 
 
-def moved_dimensions(load: Load, order: tuple[int, ...]) -> Load:
-    """``load`` with its first dimensions in another order, on a tensor that lies as before."""
-    if order == tuple(range(len(order))):
+def moved_dimensions(load: Load, first: tuple[int, ...]) -> Load:
+    """``load`` with some dimensions as its first ones, on a tensor that lies as before. It stays as it is where these
+    follow one another anyway."""
+    if first == tuple(sorted(first)):
         return load
-    tensor, whole = load.buffer, (*order, *range(len(order), len(load.indices)))
-    layout = Layout(tuple(tensor.strides[n] for n in whole))
-    shape = tuple(tensor.shape[n] for n in whole)
+    tensor, order = load.buffer, (*first, *(n for n in range(len(load.indices)) if n not in first))
+    layout = Layout(tuple(tensor.strides[n] for n in order))
+    shape = tuple(tensor.shape[n] for n in order)
     moved = Buffer(tensor.name, shape, tensor.dtype, tensor.scope, layout)
-    return Load(moved, tuple(load.indices[n] for n in whole))
+    return Load(moved, tuple(load.indices[n] for n in order))

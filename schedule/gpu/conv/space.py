@@ -21,7 +21,7 @@ from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, skinny_gemm_of
+from ...problems.gemm import Gemm, Operand, skinny_gemm_of
 from ...problems.image_window import ImageWindow
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
@@ -42,7 +42,7 @@ from .fold import folding_of
 from .join import join_groups, joinable_groups
 from .widen import widening_of
 
-VERSION = 1
+VERSION = 2
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 K_ORDER = Knob("taps_innermost", (0, 1), "whether k goes through all taps of 64 channels before the next 64 channels")
@@ -228,23 +228,27 @@ class ConvPlans(Plan):
 
 
 def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
-    """Write the launch that folds images and filters of ``given``; the product on them, and the workspace for them."""
-    assert given.window is not None and product.window is not None
-    patched = replace(given.window, patch=product.window.patch, halo=product.window.halo)
-    rows = replace(product, a=given.a, b=given.b, window=patched)
-    folding = folding_of(rows, overlapped, w.fresh("folded_images"), w.fresh("folded_filters"))
+    """Write the launch that folds images and filters of ``given``; ``product`` on them, and the workspace for them."""
+    folding = folding_of(given, overlapped, w.fresh("folded_images"), w.fresh("folded_filters"))
     assert folding is not None
     folding.write(w)
-    return folding.product(), (folding.images, folding.filters)
+    a, b = _on(product.a, folding.seen), _on(product.b, folding.filters)
+    return replace(product, a=a, b=b), (folding.images, folding.filters)
 
 
 def _widen(given: Gemm, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """Write the launch that widens the filters of ``given``; ``product`` on them, and the workspace for them."""
     widening = widening_of(given, w.fresh("widened_filters"))
-    assert widening is not None and product.b.load is not None
+    assert widening is not None
     widening.write(w)
-    load = replace(product.b.load, buffer=widening.filters)
-    return replace(product, b=replace(product.b, body=load, load=load)), (widening.filters,)
+    return replace(product, b=_on(product.b, widening.filters)), (widening.filters,)
+
+
+def _on(operand: Operand, tensor: Buffer) -> Operand:
+    """``operand`` read from another tensor."""
+    assert operand.load is not None
+    load = replace(operand.load, buffer=tensor)
+    return replace(operand, body=load, load=load)
 
 
 def _rows_of_a_load(columns: Columns) -> Ints:
@@ -272,7 +276,11 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
-    """The product, on folded images or widened groups where channels are few; None where there is none."""
+    """The product, on folded images or widened groups where channels are few; None where there is none. ``patch`` and
+    ``halo`` are on its dimensions: folded images may have one of planes."""
+    gemm = implicit_gemm_of(workload)
+    if gemm is not None and gemm.window is not None and len(patch) > len(gemm.window.taps) + 1:
+        patch, halo = (patch[0], *patch[2:]), None if halo is None else halo - 1
     gemm = implicit_gemm_of(workload, patch, halo)
     prepared = None if gemm is None else folding_of(gemm) or widening_of(gemm)
     return gemm if prepared is None else prepared.product()

@@ -34,13 +34,11 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
     if gemm.window is not None and patch:
-        view, order = tma_view(given, len(patch)), gemm.window.patch_order
         positions = gemm.window.position(Var("m"))
-        places = {positions[n]: patch[n] for n in order}
-        if order[0] != 0:
-            if view.indices[: len(order)] != positions:
-                return None
-            view = moved_dimensions(view, order)
+        view, places = tma_view(given, len(patch)), {positions[n]: patch[n] for n in gemm.window.patch_order}
+        along_m = [i for i in places if "m" in free_variables(i)]
+        if gemm.window.halo is not None and all(i in view.indices for i in along_m):
+            view = moved_dimensions(view, tuple(view.indices.index(i) for i in along_m))
     else:
         view, places = tma_view(given), {Var("m"): WGMMA_M}
     tensor, indices = view.buffer, view.indices

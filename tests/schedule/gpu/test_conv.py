@@ -156,6 +156,10 @@ HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
         conv2d(channels=3, kernel_h=7, kernel_w=7, padding=3, stride=2, height=16, width=16),
         {"pixels": "halo_1x8x8"},
     ),
+    "folded, in planes": (
+        conv2d(channels=3, kernel_h=11, kernel_w=11, padding=1, stride=4, height=38, width=38, batch=1),
+        {"pixels": "halo_1x1x8x8", "overlapped": 1},
+    ),
     "groups": (conv2d(channels=128, groups=8, filters=128), {"joined_groups": 4, "pixels": "halo_2x4x8"}),
 }
 
@@ -218,6 +222,7 @@ def test_one_tap_is_a_plain_product() -> None:
             {"kernel_h": 5, "kernel_w": 4, "height": 5, "channels": 6, "bias": True},
             {"pixels": "im2col", "cluster_n": 2},
         ),
+        ({"kernel_h": 8, "kernel_w": 8, "stride": 8, "padding": 0, "height": 16, "width": 24}, {"pixels": "im2col"}),
     ],
 )
 def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], knobs: dict[str, Any]) -> None:
@@ -226,7 +231,7 @@ def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], kn
     kernel = SKETCH.lower(workload, H200, schedule)
     verify(kernel)
     assert kernel.launches[0].name == "fold" and len(kernel.workspace) == 2
-    seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) == 4}
+    seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) > 3}
     assert {(tensor.layout is not None) for tensor in seen} == {bool(overlapped)}
     _check(workload, H200, schedule)
 
