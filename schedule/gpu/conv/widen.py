@@ -1,7 +1,8 @@
 """Groups of 2 to 8 channels, widened to 16, since a wgmma multiplies no fewer.
 
 Several groups become one. A first launch copies their filters to the diagonal blocks of a matrix, with zeros beside
-them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images.
+them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images. (An
+infinity in a channel of another group becomes NaN, since it is multiplied with zero.)
 """
 
 from dataclasses import dataclass, replace
