@@ -60,6 +60,13 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             **{"padding": 2, "stride": 2, "dilation": 2, "groups": 4, "layout": "NHWC", "dtype": "bfloat16"},
         },
     ),
+    "convolution, groups of few channels": (
+        "conv2d",
+        {
+            **{"batch": 4, "channels": 128, "height": 16, "width": 8, "filters": 128, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 1, "groups": 32, "bias": True, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
     "convolution, transposed": (
         "conv2d_transpose",
         {
@@ -72,6 +79,13 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {
             **{"batch": 2, "channels": 3, "height": 32, "width": 32, "filters": 72, "kernel_h": 7, "kernel_w": 7},
             **{"padding": 3, "stride": 2, "layout": "NHWC", "dtype": "float16"},
+        },
+    ),
+    "convolution, few channels in planes": (
+        "conv2d",
+        {
+            **{"batch": 3, "channels": 3, "height": 48, "width": 64, "filters": 72, "kernel_h": 16, "kernel_w": 16},
+            **{"stride": 16, "layout": "NHWC", "dtype": "bfloat16"},
         },
     ),
     "TF32, packed": ("matmul", {"m": 136, "n": 200, "k": 72, "transpose_a": True, "precision": "tf32"}),

@@ -82,7 +82,8 @@ class WarpgroupMma(Operation):
       a multiple of ``STEP_BYTES``; the next row lies in the next line. The first line has a number that 8 divides.
     - With ``a_transposed`` or ``b_transposed`` the operand, of 16-bit floats, is M-major or N-major. It lies as ``k``
       lines, one for each index of k, of 64 contiguous rows m or n; the next 64 rows lie one further along the third
-      last dimension of the buffer. The first line has a number that 8 divides, and the first row begins it.
+      last dimension of the buffer. The first line has a number that 8 divides. The first row begins it, or lies at a
+      multiple of ``STEP_BYTES`` within it if all rows do.
 
     - ``a`` in registers, 16-bit floats, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every
       16 places of k, a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from

@@ -208,7 +208,7 @@ def _operand(
         in_line = offset % line
         wrong = (begin != first[:, None]).any(axis=1) | (offset % (STEP_BYTES // buffer.dtype.bytes) != 0)
         wrong |= offset % period >= line
-        wrong |= in_line + (line if transposed else k) > line
+        wrong |= (in_line != 0) & (in_line + (rows[1] if transposed else k) > line)
         wrong |= offset + end >= memory.span
         if wrong.any():
             at = int(wrong.argmax())

@@ -1,43 +1,63 @@
 """Tensors as TMA sees them: dimensions that are indexed as one are one dimension."""
 
-from ...ir.buffer import Buffer
+from math import prod
+
+from ...ir.buffer import Buffer, Layout
 from ...ir.expr import Expr, Load, Var
 from ...ir.linear_form import flat_form
 from ...ir.rewrite import free_variables
 
 
-def tma_view(load: Load) -> Load:
-    """``load`` on a shape of as few dimensions as possible: neighbouring dimensions that hold the quotients and the
-    remainder of one variable become one (the height and width of an image, where an index counts pixels)."""
+def tma_view(load: Load, first: int = 0) -> Load:
+    """``load`` on a shape of as few dimensions as possible, where those before ``first`` stay. Neighbouring dimensions
+    that hold the quotients and the remainder of one variable become one (the height and width of an image, where an
+    index counts pixels). If they hold those of ``x * extent + y``, they become a dimension for ``x`` and one of
+    ``extent`` for ``y`` (the channels of several groups)."""
     shape, indices, strides = load.buffer.shape, load.indices, load.buffer.strides
-    merged_shape, merged, begin = list[int](), list[Expr](), 0
+    merged_shape, merged, begin = [*shape[:first]], [*indices[:first]], first
     while begin < len(shape):
         end = begin + 1
+        found: tuple[tuple[int, Expr], ...] = ((shape[begin], indices[begin]),)
         for last in range(len(shape), begin + 1, -1):
-            number = _joined(indices[begin:last], strides[begin:last])
-            if number is not None:
-                end = last
+            joined = _joined(shape[begin:last], indices[begin:last], strides[begin:last])
+            if joined:
+                end, found = last, joined
                 break
-        else:
-            number = indices[begin]
-        elements = 1
-        for extent in shape[begin:end]:
-            elements *= extent
-        merged_shape.append(elements)
-        merged.append(number)
+        for extent, number in found:
+            merged_shape.append(extent)
+            merged.append(number)
         begin = end
-    if len(merged) == len(shape):
+    if tuple(merged) == indices:
         return load
     tensor = load.buffer
     return Load(Buffer(tensor.name, tuple(merged_shape), tensor.dtype, tensor.scope), tuple(merged))
 
 
-def _joined(indices: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr | None:
-    """The variable whose quotients and remainder these indices are; None where they are anything else."""
+def _joined(
+    shape: tuple[int, ...], indices: tuple[Expr, ...], strides: tuple[int, ...]
+) -> tuple[tuple[int, Expr], ...]:
+    """(extent, variable) for each of the one or two dimensions that these become; none where they stay as they are."""
     if sum(bool(free_variables(i)) for i in indices) < 2:
-        return None
-    form = flat_form(indices, [stride // strides[-1] for stride in strides])
-    atoms = list(form.terms.items())
-    if len(atoms) != 1 or form.constant or atoms[0][1] != 1 or not isinstance(atoms[0][0], Var):
-        return None
-    return atoms[0][0]
+        return ()
+    form, elements = flat_form(indices, [stride // strides[-1] for stride in strides]), prod(shape)
+    atoms = sorted(form.terms.items(), key=lambda term: -term[1])
+    if form.constant or not all(isinstance(atom, Var) for atom, _ in atoms) or not atoms or atoms[-1][1] != 1:
+        return ()
+    if len(atoms) == 1:
+        return ((elements, atoms[0][0]),)
+    (outer, extent), (inner, _) = atoms[0], atoms[-1]
+    if len(atoms) > 2 or indices[-1] == inner or extent % shape[-1] or elements % extent:
+        return ()
+    return ((elements // extent, outer), (extent, inner))
+
+
+def moved_dimensions(load: Load, first: tuple[int, ...]) -> Load:
+    """``load`` with some dimensions as its first ones, on a tensor that lies as before. It stays as it is where these
+    follow one another anyway."""
+    if first == tuple(sorted(first)):
+        return load
+    tensor, order = load.buffer, (*first, *(n for n in range(len(load.indices)) if n not in first))
+    layout = Layout(tuple(tensor.strides[n] for n in order))
+    shape = tuple(tensor.shape[n] for n in order)
+    moved = Buffer(tensor.name, shape, tensor.dtype, tensor.scope, layout)
+    return Load(moved, tuple(load.indices[n] for n in order))

@@ -6,10 +6,16 @@ and a channel:
     A[m, (tap, channel)] = image[number(m), start(m) + dilation * tap, channel]
 
 The rows may come in the order of the output pixels in memory, or patch by patch. A patch is a box of neighbouring
-pixels, perhaps of several images.
+pixels, perhaps of several images. Taps that follow one another along one dimension see almost the same pixels. If a
+patch is loaded with a *halo* along that dimension, which is its slowest one then, each of these taps reads a part:
+
+    halo of 8 pixels for 3 taps    0 1 2 3 4 5 6 7 8 9
+    tap 0                          0 1 2 3 4 5 6 7
+    tap 1                            1 2 3 4 5 6 7 8
+    tap 2                              2 3 4 5 6 7 8 9
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.expr import Expr
@@ -26,13 +32,15 @@ class ImageWindow:
     ``taps``: how many places the window has. ``dilations``: how many pixels these are apart. ``positions``: how many
     output pixels there are. ``strides``: how many pixels of the image those are apart. ``lower``: the pixel of the
     image at which the window stands first; it is negative where images are padded.
-    ``channels``: how many channels a product adds up, those of one group.
+    ``channels``: how many channels a product adds up, those of one group, or of ``joined_groups`` that follow one
+    another. Each of these is multiplied with filters of its own: an equal part of ``n``, likewise one after another.
     ``taps_innermost``: whether k goes through all taps of some channels before the next channels. Otherwise it goes
     through all channels of a tap before the next tap.
     ``shifts``: how many pixels further the whole window stands, on the axes of the batch, and ``most_shifted``: the
     most of them; empty where it does not depend on them. (It does in the phases of a transposed convolution.)
     ``patch``: how many images and how many output pixels along each dimension a patch has, each a divisor of what there
     is; empty where rows come in the order of the pixels.
+    ``halo``: the number of the spatial dimension along which patches are loaded with a halo; None where there is none.
     """
 
     images: int
@@ -46,10 +54,35 @@ class ImageWindow:
     most_shifted: int = 0
     taps_innermost: bool = False
     patch: tuple[int, ...] = ()
+    joined_groups: int = 1
+    halo: int | None = None
 
     @property
     def tap_count(self) -> int:
         return prod(self.taps)
+
+    @property
+    def patch_order(self) -> tuple[int, ...]:
+        """The order of the dimensions of a patch (0: images), the slowest one first: that of the halo, if any."""
+        order = list(range(len(self.positions) + 1))
+        if self.halo is not None:
+            order.insert(0, order.pop(self.halo + 1))
+        return tuple(order)
+
+    @property
+    def halo_taps(self) -> int:
+        """How many taps read from what is loaded at once."""
+        return 1 if self.halo is None else self.taps[self.halo]
+
+    @property
+    def tap_lines(self) -> int:
+        """How many pixels further a tap begins to read in a patch with a halo than the one before it."""
+        return 0 if self.halo is None else prod(self.patch) // self.patch[self.halo + 1] * self.dilations[self.halo]
+
+    @property
+    def patch_lines(self) -> int:
+        """How many pixels are loaded for a patch, those of its halo included."""
+        return prod(self.patch) + (self.halo_taps - 1) * self.tap_lines
 
     def position(self, m: Expr) -> tuple[Expr, ...]:
         """(number of the image, position of the window along each dimension) of row ``m``. Rows beyond the last one are
@@ -59,8 +92,9 @@ class ImageWindow:
             return (m // pixels, *delinearize(m % pixels, self.positions))
         extents = zip((self.images, *self.positions), self.patch, strict=True)
         patches = delinearize(m // prod(self.patch), [extent // side for extent, side in extents])
-        inner = delinearize(m % prod(self.patch), self.patch)
-        return tuple(p * side + i for p, side, i in zip(patches, self.patch, inner, strict=True))
+        order = self.patch_order
+        inner = dict(zip(order, delinearize(m % prod(self.patch), [self.patch[n] for n in order]), strict=True))
+        return tuple(p * side + inner[n] for n, (p, side) in enumerate(zip(patches, self.patch, strict=True)))
 
     def corner(self, m: Expr) -> tuple[Expr, ...]:
         """(number of the image, pixel of the image along each dimension) at which the window stands for row ``m``."""
@@ -82,3 +116,15 @@ class ImageWindow:
             found = [sides for sides in found if pixels % prod(sides) == 0]
         whole = [sides for sides in found if prod(sides) == pixels]
         return tuple(sorted(whole, key=lambda sides: (sides[0], max(sides[1:]) / min(sides[1:]), -sides[-1])))
+
+    def with_halo(self, pixels: int, unit: int) -> "ImageWindow | None":
+        """The window with patches of so many pixels and a halo, such that the fewest pixels are loaded. A tap begins to
+        read at a multiple of ``unit`` lines. None where no halo saves anything."""
+        found = [
+            replace(self, patch=patch, halo=n)
+            for patch in self.patches(pixels)
+            for n, taps in enumerate(self.taps)
+            if taps > 1
+        ]
+        fit = [w for w in found if w.tap_lines % unit == 0 and w.patch_lines < w.halo_taps * pixels]
+        return min(fit, key=lambda w: w.patch_lines / w.halo_taps, default=None)

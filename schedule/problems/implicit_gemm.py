@@ -24,20 +24,21 @@ from .gemm import Gemm, Operand, Sides, sides_of
 from .image_window import TAP, ImageWindow
 
 
-def implicit_gemm_of(workload: Workload, patch: tuple[int, ...] = ()) -> Gemm | None:
+def implicit_gemm_of(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
     """``workload`` as a product with a ``window``; None where it is no convolution, or not one of such images.
 
-    ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order.
+    ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order. ``halo``: the
+    dimension along which patches have a halo.
     """
     found = sides_of(workload, joined=True)
     for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
-        product = _product(sides, patch)
+        product = _product(sides, patch, halo)
         if product is not None:
             return product
     return None
 
 
-def _product(sides: Sides, patch: tuple[int, ...]) -> Gemm | None:
+def _product(sides: Sides, patch: tuple[int, ...], halo: int | None) -> Gemm | None:
     """The product with the pixels of images as its rows."""
     pixels = _pixels_of(sides)
     if pixels is None:
@@ -46,7 +47,7 @@ def _product(sides: Sides, patch: tuple[int, ...]) -> Gemm | None:
         filters = _filters_of(phased, pixels)
         if filters is None:
             continue
-        window, rows = replace(filters.window, patch=patch), None
+        window, rows = replace(filters.window, patch=patch, halo=halo), None
         if patch:
             named = zip(pixels.rows, window.position(Var("m")), strict=True)
             rows = {name: position for name, position in named if name is not None}

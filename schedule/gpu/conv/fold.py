@@ -9,6 +9,10 @@ contiguous, and from one position to the next it moves by a multiple of 16 bytes
 
 Or each of these rows is written on its own, which takes more memory. A 7x7 window with stride 2 on 3 channels becomes 4
 taps with 7 * 2 * 4 = 56 channels each. Filters are copied likewise.
+
+Where ``stride`` rows of a window have more than 64 elements, the rows lie in as many *planes*: row y of the image is
+row y / stride of plane y % stride. A window then stands on one row, or a few, of all planes. One of 16x16 with stride
+16 becomes 16 taps, one on each plane, with 16 * 4 = 64 channels each.
 """
 
 from dataclasses import dataclass, replace
@@ -44,14 +48,15 @@ THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """How the images and filters of ``gemm`` are folded. ``images`` is (image, row, pixel, phase, channel) if rows are
-    ``overlapped``, else (image, row, position, tap, phase, channel). ``filters`` is (tap row, channel of the folded
-    images, filter)."""
+    """How the images and filters of ``gemm`` are folded. ``images`` is (image, plane, row, pixel, phase, channel) if
+    rows are ``overlapped``, else (image, plane, row, position, tap, phase, channel). It has no dimension for a single
+    plane. ``filters`` is (tap, channel of the folded images, filter)."""
 
     gemm: Gemm
     images: Buffer
     filters: Buffer
     overlapped: bool
+    planes: int
 
     @property
     def _window(self) -> ImageWindow:
@@ -60,18 +65,38 @@ class Folding:
 
     def product(self) -> Gemm:
         """The product on what has been folded."""
-        old, (count, rows, *_) = self._window, self.images.shape
-        channels = self.filters.shape[1]
-        seen = replace(self.images, shape=(count, rows, old.positions[1], channels))
-        if self.overlapped:
-            whole, row, pixel, *_ = self.images.strides
-            seen = replace(seen, layout=Layout((whole, row, old.strides[1] * pixel, 1)))
+        old, channels, extra = self._window, self.filters.shape[1], len(self._outer) - 2  # dimensions
+        ones, zeros = (1,) * (extra + 2), (0,) * (extra + 2)
+        planes, rows = (self.planes,) * extra, self.filters.shape[0] // self.planes
         window = replace(
-            old, taps=(self.filters.shape[0], 1), dilations=(1, 1), strides=(1, 1), lower=(0, 0), channels=channels
+            old,
+            taps=(*planes, rows, 1),
+            positions=(*(1,) * extra, *old.positions),
+            dilations=ones,
+            strides=ones,
+            lower=zeros,
+            channels=channels,
+            patch=(old.patch[0], *(1,) * extra, *old.patch[1:]) if old.patch else (),
+            halo=None if old.halo is None else old.halo + extra,
         )
-        image = Load(seen, (*window.corner(Var("m")), Var("k")))
+        image = Load(self.seen, (*window.corner(Var("m")), Var("k")))
         filters = Load(self.filters, (Var(TAP), Var("k"), Var("n")))
         return replace(self.gemm, a=Operand(image, image, 0, 1), b=Operand(filters, filters, 0, 0), window=window)
+
+    @property
+    def seen(self) -> Buffer:
+        """The folded images as (image, plane, row, position, channel)."""
+        outer, window = self._outer, self._window
+        found = replace(self.images, shape=(*outer, window.positions[1], self.filters.shape[1]))
+        if not self.overlapped:
+            return found
+        *others, pixel = self.images.strides[: len(outer) + 1]
+        return replace(found, layout=Layout((*others, window.strides[1] * pixel, 1)))
+
+    @property
+    def _outer(self) -> tuple[int, ...]:
+        """The extents over images, planes and rows."""
+        return self.images.shape[: 2 if self.planes == 1 else 3]
 
     def write(self, w: FreshNameWriter) -> None:
         """The launch that folds: a thread copies a phase of a pixel, or an element of the filters."""
@@ -91,34 +116,36 @@ class Folding:
         """Copy the channels of a phase of a pixel, zeros where it is padding."""
         assert self.gemm.a.load is not None
         source, pitch, lower = self.gemm.a.load.buffer, self.images.shape[-1], self._window.lower
-        image, row, *columns, phase = delinearize(number, self.images.shape[:-1])
-        y, x = row * self.images.shape[-2] + phase + lower[0], columns[0] + lower[1]
+        to = delinearize(number, self.images.shape[:-1])
+        (image, *planes, row), (*columns, phase) = to[: len(self._outer)], to[len(self._outer) :]
+        y, x = row * self._window.strides[0] + (planes[0] if planes else phase) + lower[0], columns[0] + lower[1]
         if not self.overlapped:
             x = columns[0] * self._window.strides[1] + columns[1] + lower[1]
         inside = logical_and(
             *(Compare(CompareOp.GE, i, index(0)) for i in (y, x)), y < source.shape[1], x < source.shape[2]
         )
         channels = Ramp(index(0), 1, pitch)
-        to = (*(Broadcast(i, pitch) for i in (image, row, *columns, phase)), channels)
+        vector = (*(Broadcast(i, pitch) for i in to), channels)
         exists = Compare(CompareOp.LT, channels, Broadcast(index(source.shape[3]), pitch))
         with w.when(Unary(UnaryOp.NOT, inside)):
-            w.store(self.images, to, Broadcast(const(0.0, source.dtype), pitch))
+            w.store(self.images, vector, Broadcast(const(0.0, source.dtype), pitch))
         with w.when(inside):
             at = (*(Broadcast(i, pitch) for i in (image, y, x)), channels)
-            w.store(self.images, to, Load(source, at, exists))
+            w.store(self.images, vector, Load(source, at, exists))
 
     def _write_filter(self, w: FreshNameWriter, element: Expr) -> None:
         """Copy an element of the filters, zero where there is none."""
         assert self.gemm.b.load is not None
         window, (phases, pitch) = self._window, self.images.shape[-2:]
-        tap_row, folded, n = delinearize(element, self.filters.shape)
+        tap, folded, n = delinearize(element, self.filters.shape)
         place, phase, channel = folded // (phases * pitch), folded // pitch % phases, folded % pitch
-        row = tap_row * phases + phase
-        w.store(self.filters, (tap_row, folded, n), const(0.0, self.filters.dtype))
+        rows = self.filters.shape[0] // self.planes
+        row = tap * phases + phase if self.planes == 1 else tap % rows * self.planes + tap // rows
+        w.store(self.filters, (tap, folded, n), const(0.0, self.filters.dtype))
         exists = [row < window.taps[0], channel < window.channels, n < self.gemm.n.extent]
         with w.when(logical_and(*exists)):
             at = {TAP: row * window.taps[1] + place, "k": channel, "n": n}
-            w.store(self.filters, (tap_row, folded, n), substitute(self.gemm.b.load, at))
+            w.store(self.filters, (tap, folded, n), substitute(self.gemm.b.load, at))
 
 
 def folding_of(
@@ -131,17 +158,29 @@ def folding_of(
         return None
     if window.dilations != (1, 1) or image.buffer not in gemm.inputs or window.channels >= VECTOR:
         return None
-    phases, step = window.strides
-    pitch = next(n for n in (1, 2, 4, 8) if n >= window.channels and step * phases * n % VECTOR == 0)
-    channels = window.taps[1] * phases * pitch
-    if channels > SWIZZLE_128B_ELEMENTS:
+    found = _phases_and_pitch(window)
+    if found is None:
         return None
-    tap_rows = -(-window.taps[0] // phases)
+    (phases, pitch), step = found, window.strides[1]
+    planes = window.strides[0] // phases
+    tap_rows, channels = -(-window.taps[0] // window.strides[0]), window.taps[1] * phases * pitch
     width = (window.positions[1] - 1) * step + window.taps[1]
     while width * phases * pitch % VECTOR:
         width += 1
     columns = (width,) if overlapped else (window.positions[1], window.taps[1])
-    shape = (window.images, window.positions[0] - 1 + tap_rows, *columns, phases, pitch)
+    outer = (window.images, planes) if planes > 1 else (window.images,)
+    shape = (*outer, window.positions[0] - 1 + tap_rows, *columns, phases, pitch)
     images = Buffer(image_name, shape, image.buffer.dtype)
     n = -(-gemm.n.extent // VECTOR) * VECTOR
-    return Folding(gemm, images, Buffer(filter_name, (tap_rows, channels, n), filters.buffer.dtype), overlapped)
+    folded_filters = Buffer(filter_name, (planes * tap_rows, channels, n), filters.buffer.dtype)
+    return Folding(gemm, images, folded_filters, overlapped, planes)
+
+
+def _phases_and_pitch(window: ImageWindow) -> tuple[int, int] | None:
+    """How many rows follow one another within a pixel, and how many channels are written of each: as few as TMA can
+    load, such that what a window sees of these rows has 64 elements at most. None where there is no such number."""
+    for phases in dict.fromkeys((window.strides[0], 1)):
+        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % VECTOR == 0]
+        if pitches and window.taps[1] * phases * pitches[0] <= SWIZZLE_128B_ELEMENTS:
+            return phases, pitches[0]
+    return None

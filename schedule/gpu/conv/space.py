@@ -21,30 +21,45 @@ from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, skinny_gemm_of
+from ...problems.gemm import Gemm, Operand, skinny_gemm_of
+from ...problems.image_window import ImageWindow
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
-from ...space.columns import Columns, Ints
+from ...space.columns import Bools, Columns, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
+from ...space.pruning import best_by_prior
 from ...tile.names import FreshNameWriter
-from ...tile_sketch import TileSketch
+from ...tile_sketch import Plan, TileSketch
 from ..gemm.epilogue import can_store_by_tma
+from ..gemm.k_atoms import joined_groups
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.prior import prior_seconds
-from ..gemm.space import ARCHITECTURE, CUDA_GEMM, QUANTITIES, GemmPlan
+from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of
+from .join import join_groups, joinable_groups
+from .widen import widening_of
 
-VERSION = 1
+VERSION = 2
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
 K_ORDER = Knob("taps_innermost", (0, 1), "whether k goes through all taps of 64 channels before the next 64 channels")
 PIXELS, IM2COL = "pixels", "im2col"
 """The knob that says how pixels are loaded, and its value where they are loaded by im2col. Other values are patches."""
+JOINED = "joined_groups"
+"""The knob that says how many groups are joined."""
+HALO = "halo"
+"""How values of the knob ``pixels`` begin that are patches with a halo."""
+SWIZZLE_LINES = 8
+"""An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
+WIDENED = "widened_groups"
+"""This knob is no choice. It says in the schedule why there is a launch before the product."""
 OVERLAPPED = "overlapped"
 """The knob that says how images of few channels are folded."""
+FAR = 2.0
+"""Of several products, settings are tried whose prior is at most so many times the least."""
 MOST_PATCHES = 2
 """So many kinds of patches are tried: those of the fewest images, and of these the most even ones."""
 
@@ -52,21 +67,44 @@ MOST_PATCHES = 2
 @dataclass(frozen=True)
 class ConvPlan(GemmPlan):
     """One convolution on one target. ``patched``: the same product for each kind of patch, by its name. ``given``: the
-    product of the workload, where ``gemm`` is a product on folded images."""
+    product of the workload, where ``gemm`` is a product on folded images or of widened groups."""
 
     patched: Mapping[str, Gemm]
     given: Gemm | None = None
 
     @property
+    def pixels(self) -> tuple[str, ...]:
+        """The ways to load pixels."""
+        window = self.gemm.window
+        assert window is not None
+        return (IM2COL, *self.patched) if window.halo is None else (f"{HALO}_{_name(window)}",)
+
+    @property
+    def joined_groups(self) -> int:
+        return joined_groups(self.gemm)
+
+    def has(self, columns: Columns) -> Bools:
+        """Which settings are of this plan, bool[n]."""
+        loaded = [columns.flags(PIXELS, value) for value in self.pixels]
+        rows: Bools = np.any(loaded, axis=0) & columns.flags(JOINED, self.joined_groups)
+        return rows
+
+    @property
     def knobs(self) -> tuple[Knob, ...]:
-        meaning = "how pixels are loaded: by im2col, or in boxes of images x pixels along each dimension"
-        return (*super().knobs, *self._folded, K_ORDER, Knob(PIXELS, (IM2COL, *self.patched), meaning))
+        meaning = (
+            "how pixels are loaded: by im2col, or in boxes of images x pixels along each dimension; with a halo, all "
+            "taps along one dimension read from a box"
+        )
+        return (*super().knobs, *self._folded, K_ORDER, Knob(PIXELS, self.pixels, meaning))
 
     @property
     def _folded(self) -> tuple[Knob, ...]:
-        """How images are folded, where they are."""
+        """How images are folded, or how many groups are widened to one, where they are."""
         if self.given is None or self.given.window is None:
             return ()
+        if (widening := widening_of(self.given)) is not None:
+            why = f"groups are widened first, since they have {self.given.window.channels} channels"
+            return (Knob(WIDENED, (widening.count,), f"how many groups become one: {why}"),)
         why = f"images are folded first, since pixels have {self.given.window.channels} channels"
         return (Knob(OVERLAPPED, (1, 0), f"whether what windows see overlaps, or is written for each of them: {why}"),)
 
@@ -74,9 +112,9 @@ class ConvPlan(GemmPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         window = self.gemm.window
         assert window is not None
-        ordered = window.tap_count > 1 and window.channels > SWIZZLE_128B_ELEMENTS
+        ordered = window.tap_count > window.halo_taps and window.channels > SWIZZLE_128B_ELEMENTS
         rule = Constraint(
-            "taps_innermost is 0 where it changes no order: with one tap, or 64 channels at most",
+            "taps_innermost is 0 where it changes no order: with one load for all taps, or 64 channels at most",
             (K_ORDER.name,),
             lambda c: (c.ints(K_ORDER.name) == 0) | ordered,
         )
@@ -97,6 +135,8 @@ class ConvPlan(GemmPlan):
             seconds = np.where(columns.flags(PIXELS, IM2COL), seconds, in_patches)
         if self.given is None:
             return seconds
+        if widening_of(self.given) is not None:
+            return seconds + known.launch_seconds
         written = [folding_of(self.given, overlapped) for overlapped in (False, True)]
         times = [known.launch_seconds + 2 * f.images.bytes / known.memory_bytes_per_second for f in written if f]
         folded: NDArray[np.float64] = seconds + np.array(times)[columns.ints(OVERLAPPED)]
@@ -109,17 +149,106 @@ class ConvPlan(GemmPlan):
         product, sizes = replace(gemm, window=window), self.sizes_of(setting)
         if self.given is None:
             return lower_gemm(product, KERNEL_NAME, sizes)
+        if WIDENED in setting:
+            return lower_gemm(product, KERNEL_NAME, sizes, partial(_widen, self.given))
         return lower_gemm(product, KERNEL_NAME, sizes, partial(_fold, self.given, bool(setting[OVERLAPPED])))
 
 
+@dataclass(frozen=True)
+class ConvPlans(Plan):
+    """One convolution on one target. Each of ``plans`` has the product for some values of the knobs that say how pixels
+    are loaded, and how many groups are joined."""
+
+    plans: tuple[ConvPlan, ...]
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        *others, pixels = self.plans[0].knobs
+        values = dict.fromkeys(value for plan in self.plans for value in plan.pixels)
+        knobs = (*others, replace(pixels, values=tuple(values)))
+        why = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
+        return (*knobs, Knob(JOINED, self._joined, why)) if len(self._joined) > 1 else knobs
+
+    @property
+    def _joined(self) -> tuple[int, ...]:
+        """The values of the knob for joined groups."""
+        return tuple(dict.fromkeys(plan.joined_groups for plan in self.plans))
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {JOINED: 1}
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(self._where(plan, rule) for plan in self.plans for rule in plan.constraints)
+
+    def _where(self, plan: ConvPlan, rule: Constraint) -> Constraint:
+        """``rule`` for the settings of ``plan``."""
+        if len(self.plans) == 1:
+            return rule
+        names = (PIXELS, JOINED) if len(self._joined) > 1 else (PIXELS,)
+        values = f"{PIXELS} is {' or '.join(plan.pixels)}"
+        values += f" and {JOINED} is {plan.joined_groups}" if JOINED in names else ""
+
+        def holds(columns: Columns) -> Bools:
+            found, rows = np.ones(len(columns), dtype=bool), plan.has(columns)
+            found[rows] = rule.holds(columns.kept(rows))
+            return found
+
+        return Constraint(f"{rule.meaning} (if {values})", tuple(dict.fromkeys((*rule.knobs, *names))), holds)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """What is promising for its product, and does not take much longer than the best of all by the prior."""
+        prior, kept = self.prior_seconds(columns, peaks), np.zeros(len(columns), dtype=bool)
+        for plan in self.plans:
+            rows = plan.has(columns)
+            kept[rows] = plan.promising(columns.kept(rows), peaks)
+        return best_by_prior(prior, kept, PRUNING.most_settings, FAR)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        seconds = np.zeros(len(columns))
+        for plan in self.plans:
+            rows = plan.has(columns)
+            seconds[rows] = plan.prior_seconds(columns.kept(rows), peaks)
+        return seconds
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        found = {q.name: np.zeros(len(columns)) for q in QUANTITIES}
+        for plan in self.plans:
+            rows = plan.has(columns)
+            for name, values in plan.derive(columns.kept(rows)).items():
+                found[name][rows] = values
+        return found
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        others = {name: value for name, value in setting.items() if name != JOINED}
+        groups = setting.get(JOINED, 1)
+        (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and groups == p.joined_groups)
+        return plan.lower(others)
+
+
 def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
-    """Write the launch that folds images and filters of ``given``; the product on them, and the workspace for them."""
-    assert given.window is not None and product.window is not None
-    rows = replace(product, a=given.a, b=given.b, window=replace(given.window, patch=product.window.patch))
-    folding = folding_of(rows, overlapped, w.fresh("folded_images"), w.fresh("folded_filters"))
+    """Write the launch that folds images and filters of ``given``; ``product`` on them, and the workspace for them."""
+    folding = folding_of(given, overlapped, w.fresh("folded_images"), w.fresh("folded_filters"))
     assert folding is not None
     folding.write(w)
-    return folding.product(), (folding.images, folding.filters)
+    a, b = _on(product.a, folding.seen), _on(product.b, folding.filters)
+    return replace(product, a=a, b=b), (folding.images, folding.filters)
+
+
+def _widen(given: Gemm, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+    """Write the launch that widens the filters of ``given``; ``product`` on them, and the workspace for them."""
+    widening = widening_of(given, w.fresh("widened_filters"))
+    assert widening is not None
+    widening.write(w)
+    return replace(product, b=_on(product.b, widening.filters)), (widening.filters,)
+
+
+def _on(operand: Operand, tensor: Buffer) -> Operand:
+    """``operand`` read from another tensor."""
+    assert operand.load is not None
+    load = replace(operand.load, buffer=tensor)
+    return replace(operand, body=load, load=load)
 
 
 def _rows_of_a_load(columns: Columns) -> Ints:
@@ -130,15 +259,37 @@ def _rows_of_a_load(columns: Columns) -> Ints:
     return rows
 
 
-def _plan(workload: Workload, target: Target) -> ConvPlan | None:
+def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None or CUDA_GEMM.matches(workload, target):
         return None
     gemm = implicit_gemm_of(workload)
-    folding = None if gemm is None else folding_of(gemm)
-    product = gemm if folding is None else folding.product()
-    if product is None or not can_use_wgmma(product):
+    product = None if gemm is None else _product(workload)
+    if gemm is None or product is None or not can_use_wgmma(product):
         return None
-    return ConvPlan(product, target, _patched(workload, product), None if folding is None else gemm)
+    given = gemm if folding_of(gemm) or widening_of(gemm) else None
+    plans = [ConvPlan(product, target, _patched(workload, product), given)]
+    if (found := _with_halo(workload, product)) is not None:
+        plans.append(ConvPlan(found, target, {}, given))
+    count = joinable_groups(product)
+    joined = [_joined(plan, count) for plan in plans] if count > 1 else []
+    return ConvPlans((*plans, *joined))
+
+
+def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
+    """The product, on folded images or widened groups where channels are few; None where there is none. ``patch`` and
+    ``halo`` are on its dimensions: folded images may have one of planes."""
+    gemm = implicit_gemm_of(workload)
+    if gemm is not None and gemm.window is not None and len(patch) > len(gemm.window.taps) + 1:
+        patch, halo = (patch[0], *patch[2:]), None if halo is None else halo - 1
+    gemm = implicit_gemm_of(workload, patch, halo)
+    prepared = None if gemm is None else folding_of(gemm) or widening_of(gemm)
+    return gemm if prepared is None else prepared.product()
+
+
+def _joined(plan: ConvPlan, count: int) -> ConvPlan:
+    """The plan of the product of joined groups."""
+    patched = {name: join_groups(gemm, count) for name, gemm in plan.patched.items()}
+    return replace(plan, gemm=join_groups(plan.gemm, count), patched=patched)
 
 
 def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
@@ -148,12 +299,24 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
     for patch in gemm.window.patches(WGMMA_M) if set(gemm.window.strides) == {1} else ():
         if len(found) == MOST_PATCHES:
             break
-        product = implicit_gemm_of(workload, patch)
-        folding = None if product is None else folding_of(product)
-        product = product if folding is None else folding.product()
+        product = _product(workload, patch)
         if product is not None and can_store_by_tma(product) == can_store_by_tma(gemm):
-            found["x".join(map(str, patch))] = product
+            assert product.window is not None
+            found[_name(product.window)] = product
     return found
+
+
+def _with_halo(workload: Workload, gemm: Gemm) -> Gemm | None:
+    """The product whose rows come in patches with a halo; None where that saves no loads, or TMA cannot store them."""
+    assert gemm.window is not None
+    window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES) if set(gemm.window.strides) == {1} else None
+    product = None if window is None else _product(workload, window.patch, window.halo)
+    fits = product is not None and can_store_by_tma(product) == can_store_by_tma(gemm)
+    return product if fits else None
+
+
+def _name(window: ImageWindow) -> str:
+    return "x".join(map(str, window.patch))
 
 
 CUDA_CONV = TileSketch("cuda_conv", VERSION, QUANTITIES, _plan)

@@ -13,6 +13,7 @@ from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ..occupancy import limits_of
 from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers, spare_registers
+from .k_atoms import halo_taps, joined_groups
 from .mma_atom import promoted_k_atoms
 from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles, subtile_columns
 
@@ -57,11 +58,18 @@ def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     """What wgmma, TMA and clusters can do at all."""
+    groups, taps = joined_groups(gemm), halo_taps(gemm)
     rules = [
         rule(
             f"at most {MAX_PENDING} wgmma (atoms_m x k_atoms) are under way at once",
             "atoms_m k_atoms",
             lambda s: s.atoms_m * s.k_atoms <= MAX_PENDING,
+        )
+        if groups * taps == 1
+        else rule(
+            "a stage has one row of 128 bytes along k for each tap, of the channels of all groups: k_atoms is 1",
+            "k_atoms",
+            lambda s: s.k_atoms == taps,
         ),
         rule(
             f"a cluster (cluster_m x cluster_n x split_k) has at most {MOST_CLUSTER_CTAS} CTAs",
@@ -74,6 +82,16 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             lambda s: s.tile_m // s.cluster_n <= MAX_BOX_EXTENT,
         ),
     ]
+    if groups > 1:
+        lines = SWIZZLE_128B_ELEMENTS // groups
+        rules.append(
+            rule(
+                f"a tile has the filters of {groups} groups (mma_n is {gemm.n.extent}), and each of cluster_m CTAs "
+                f"loads a multiple of 8 of their {lines} channels, the period of the swizzle",
+                "mma_n cluster_m",
+                lambda s: (s.mma_n == gemm.n.extent) & (lines % (8 * s.cluster_m) == 0),
+            )
+        )
     if b_along_k(gemm):
         rules.append(
             rule(

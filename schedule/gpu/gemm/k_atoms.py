@@ -1,17 +1,20 @@
 """How the products take k apart: into atoms, the elements of a swizzled row of 128 bytes (64 of 16 bits).
 
 Where A is images seen through a window, an atom is 64 channels of one tap. The last atom of a tap may have fewer; TMA
-brings zeros for the rest. Where operands are split into planes, the pairs of planes of a row follow one another.
+brings zeros for the rest. Taps that read from a patch with a halo follow one another. Where operands are split into
+planes, the pairs of planes of a row follow one another.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index
 from ....ir.gpu.tma import Im2col, corner_range, largest_offset
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.verifier.tma import MAX_ELEMENT_STRIDE
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
+from ..occupancy import Whole
 from .mma_atom import PLANES, pair_count, splitting, wgmma_atom
 
 
@@ -22,6 +25,18 @@ def k_atom_count(gemm: Gemm) -> int:
     return gemm.window.tap_count * _channel_atoms(gemm)
 
 
+def halo_taps(gemm: Gemm) -> int:
+    """How many atoms of a stage read the same lines of A."""
+    return 1 if gemm.window is None else gemm.window.halo_taps
+
+
+def stage_lines(gemm: Gemm, tile_m: Whole, k_atoms: Whole) -> Whole:
+    """How many lines of A a stage has."""
+    if gemm.window is None or gemm.window.halo is None:
+        return tile_m * k_atoms
+    return tile_m // WGMMA_M * gemm.window.patch_lines
+
+
 def multiplied_k(gemm: Gemm) -> int:
     """How many places of an atom are multiplied: not the rest of a row where there are few channels, which may be those
     of another group."""
@@ -29,6 +44,11 @@ def multiplied_k(gemm: Gemm) -> int:
     if gemm.window is None:
         return atom.line
     return min(-(-gemm.window.channels // atom.k) * atom.k, atom.line)
+
+
+def joined_groups(gemm: Gemm) -> int:
+    """How many parts an atom has that are multiplied with columns of their own, the groups of a convolution."""
+    return 1 if gemm.window is None else gemm.window.joined_groups
 
 
 def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Expr]:
@@ -41,11 +61,15 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
             return {"k": k_atom * line}
         a, b = (_entry(k_atom % len(pairs), [pair[side] for pair in pairs]) for side in range(2))
         return {"k": k_atom // len(pairs) * line, PLANES["m"]: a, PLANES["n"]: b}
-    taps, blocks = window.tap_count, _channel_atoms(gemm)
+    taps, blocks, together = window.tap_count, _channel_atoms(gemm), window.halo_taps
+    number = k_atom if together == 1 else k_atom // together
     if window.taps_innermost:
-        tap, block = k_atom % taps, k_atom // taps
+        tap, block = number % (taps // together), number // (taps // together)
     else:
-        tap, block = k_atom // blocks, k_atom % blocks
+        tap, block = number // blocks, number % blocks
+    if window.halo is not None:
+        inner = prod(window.taps[window.halo + 1 :])
+        tap = (tap // inner * together + k_atom % together) * inner + tap % inner
     tap = index(0) if taps == 1 else tap
     channel = index(0) if blocks == 1 else block * SWIZZLE_128B_ELEMENTS
     if may_exceed:

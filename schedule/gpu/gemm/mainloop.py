@@ -12,18 +12,20 @@ So the products of one k iteration are always under way. Fills of stages are cou
 loads run ahead into the next tile while the epilogue stores this one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
-from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
+from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
-from .k_atoms import can_load_im2col, k_atom_count, k_atom_place, multiplied_k
+from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k
 from .mma_atom import find_atom, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
@@ -79,7 +81,8 @@ class GemmMainloop:
         a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a)
         b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b)
         self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
-        self.b = allocate_stages(w, "b", gemm.all_b, "n", *b)
+        self.groups = joined_groups(gemm)
+        self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups)
 
     def _multicast(self, axis: str) -> Multicast:
         """The CTAs of the cluster that need the same places of ``axis``."""
@@ -123,7 +126,7 @@ class GemmMainloop:
                 with w.loop("prefetched", -(-k_iters // readers)) as number:
                     k_iter = other // size + number * readers
                     with w.when(k_iter < k_iters):
-                        for k_atom in range(s.k_atoms):
+                        for k_atom in filter(operand.holds, range(s.k_atoms)):
                             for box in operand.prefetch({**at, **self._place(k_iter, k_atom)}):
                                 w.emit(box)
 
@@ -177,10 +180,14 @@ class GemmMainloop:
         iteration (``k_iter`` is 0) overwrites the accumulators."""
         s, w = self.s, self.w
         self.await_stage(fill)
-        self.issue(accumulators, fill, Compare(CompareOp.GT, k_iter, index(0)), range(s.atoms_m))
-        w.emit(WarpgroupMmaWait(s.k_atoms * s.atoms_m))
-        with w.when(Compare(CompareOp.GT, k_iter, index(0))):
-            self.release(fill - 1)
+        goes_on = Compare(CompareOp.GT, k_iter, index(0))
+        count = s.k_atoms * s.atoms_m * self.groups
+        for number, mma in enumerate(self._mmas(accumulators, fill, goes_on, range(s.atoms_m)), 1):
+            w.emit(mma)
+            if number == min(count, MAX_PENDING):
+                w.emit(WarpgroupMmaWait(number))
+                with w.when(goes_on):
+                    self.release(fill - 1)
 
     def await_stage(self, fill: Expr) -> None:
         """Wait until the stage of ``fill`` is full."""
@@ -190,29 +197,39 @@ class GemmMainloop:
     def issue(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> None:
         """Issue the wgmma of a stage for some of the warpgroup's atoms of 64 rows, the first into the first
         accumulators. ``accumulates``: whether the first one adds to what these hold."""
-        s, w, zero = self.s, self.w, index(0)
-        stage, k = fill % s.stages, multiplied_k(self.gemm)
+        for mma in self._mmas(accumulators, fill, accumulates, atoms):
+            self.w.emit(mma)
+
+    def _mmas(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> Iterator[WarpgroupMma]:
+        """The wgmma that ``issue`` issues."""
+        s, zero = self.s, index(0)
+        stage, k, n = fill % s.stages, multiplied_k(self.gemm) // self.groups, s.mma_n // self.groups
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
-        for k_atom in range(s.k_atoms):
-            for number, atom in enumerate(atoms):
-                row = first_atom + atom
-                a = (row * WGMMA_M, zero) if self.a.along_k else (row, zero, zero)
-                b = (zero, zero) if self.b.along_k else (zero, zero, zero)
-                w.emit(
-                    WarpgroupMma(
-                        accumulators,
-                        (index(number), zero),
-                        self.a.buffer,
-                        (stage, index(k_atom), *a),
-                        self.b.buffer,
-                        (stage, index(k_atom), *b),
-                        s.mma_n,
-                        k,
-                        True if k_atom else accumulates,
-                        not self.a.along_k,
-                        not self.b.along_k,
-                    )
-                )
+        for k_atom, (number, atom), group in product(range(s.k_atoms), enumerate(atoms), range(self.groups)):
+            column = group * n
+            line = (index(column // SWIZZLE_128B_ELEMENTS), zero, index(column % SWIZZLE_128B_ELEMENTS))
+            yield WarpgroupMma(
+                accumulators,
+                (index(number), index(column // 2)),
+                self.a.buffer,
+                (stage, *self._a_rows(first_atom + atom, k_atom, group * k)),
+                self.b.buffer,
+                (stage, index(k_atom), *((zero, zero) if self.b.along_k else line)),
+                n,
+                k,
+                True if k_atom else accumulates,
+                not self.a.along_k,
+                not self.b.along_k,
+            )
+
+    def _a_rows(self, atom: Expr, k_atom: int, k: int) -> tuple[Expr, ...]:
+        """Where in a stage of A the 64 rows of an atom begin, from the place ``k`` of a k atom on."""
+        window = self.gemm.window
+        if window is not None and window.halo is not None:
+            return index(0), atom * window.patch_lines + k_atom * window.tap_lines, index(k)
+        if self.a.along_k:
+            return index(k_atom), atom * WGMMA_M, index(k)
+        return index(k_atom), atom, index(0), index(0)
 
     def release(self, fill: Expr) -> None:
         """Arrive at the empty barrier of the stage of ``fill``, in every CTA of the cluster that loads it."""

@@ -19,7 +19,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Operand
 from ...problems.image_window import TAP, ImageWindow
-from ..tma_view import tma_view
+from ..tma_view import moved_dimensions, tma_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,8 @@ class TmaBox:
 class OperandStages:
     """One operand in shared memory, ``extent`` places of ``axis`` in each stage.
 
-    ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``; otherwise it is (stage, k atom, 64 places, k,
+    ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``, with one k atom and lines in the place of places
+    where patches of pixels have a halo; otherwise it is (stage, k atom, 64 places, k,
     place), of 16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
     another along the axis. ``window``: how the one load is read where it is from images; None where it is from a
     matrix.
@@ -70,8 +71,15 @@ class OperandStages:
     def stage_bytes(self) -> int:
         return self.buffer.bytes // self.buffer.shape[0]
 
+    def holds(self, k_atom: int) -> bool:
+        """Whether a k atom of a stage has lines of its own."""
+        return k_atom < self.buffer.shape[1]
+
     def load(self, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> Iterator[TmaLoad]:
-        """This CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes."""
+        """This CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes. Atoms
+        that read what has been loaded for the first one load nothing."""
+        if not self.holds(k_atom):
+            return
         for box in self._boxes(at):
             target = (stage, index(k_atom), *box.target)
             yield TmaLoad(
@@ -86,7 +94,7 @@ class OperandStages:
 
     def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
         """This CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``."""
-        part = (self.extent if self.along_k else SWIZZLE_128B_ELEMENTS) // self.multicast.ctas
+        part = (self.extent if self.along_k else self.buffer.shape[-2]) // self.multicast.ctas
         line = self.buffer.shape[-1]
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
@@ -116,15 +124,20 @@ def allocate_stages(
     multicast: Multicast,
     dtype: DType,
     window: ImageWindow | None = None,
+    joined_groups: int = 1,
 ) -> OperandStages:
     """The stages of an operand, or of several that are multiplied together; they must lie the same way. ``dtype``: what
-    they are multiplied as."""
+    they are multiplied as. ``joined_groups``: how many groups of columns there are, each with a part of k alone. What
+    lies along its own axis has all groups side by side, so that an atom has fewer places of k."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     loads = tuple(tma_view(load) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
-    shape: tuple[int, ...] = (-(-extent // side) * len(loads), side, side)
-    strides: tuple[int, ...] = (side * side, side, 1)
-    if along_k:
+    lines = side // joined_groups
+    shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)
+    strides: tuple[int, ...] = (lines * side, side, 1)
+    if window is not None and window.halo is not None:
+        k_atoms, shape, strides = 1, (extent // prod(window.patch) * window.patch_lines, side), (side, 1)
+    elif along_k:
         shape, strides = (extent * len(loads), side), (side, 1)
     k_atom = shape[0] * strides[0]
     layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
@@ -152,12 +165,16 @@ def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: 
         im2col = Im2col(window.lower, window.positions, window.strides)
         yield TmaBox(load.buffer, corner, (rows, SWIZZLE_128B_ELEMENTS), (first, index(0)), im2col, offsets)
         return
-    pixels = prod(window.patch)
-    for row in range(0, rows, pixels):
-        number, *start, channel = (substitute(i, {**at, "m": at["m"] + row}) for i in load.indices)
+    pixels, sides = prod(window.patch), list(window.patch)
+    if window.halo is not None:
+        sides[window.halo + 1] += (window.halo_taps - 1) * window.dilations[window.halo]
+    for patch in range(rows // pixels):
+        number, *start, channel = (substitute(i, {**at, "m": at["m"] + patch * pixels}) for i in load.indices)
         moved = tuple(i + offset for i, offset in zip(start, offsets, strict=True))
-        extents = (*window.patch, SWIZZLE_128B_ELEMENTS)
-        yield TmaBox(load.buffer, (number, *moved, channel), extents, (first + row, index(0)))
+        line = first // pixels * window.patch_lines if window.halo is not None else first
+        box = moved_dimensions(Load(load.buffer, (number, *moved, channel)), window.patch_order)
+        extents = (*(sides[n] for n in window.patch_order), SWIZZLE_128B_ELEMENTS)
+        yield TmaBox(box.buffer, box.indices, extents, (line + patch * window.patch_lines, index(0)))
 
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:

@@ -1,16 +1,16 @@
 """What a setting of ``cuda_gemm`` takes by the work of each unit, and the time that follows from it."""
 
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
-from .k_atoms import multiplied_k
+from .k_atoms import halo_taps, joined_groups, multiplied_k, stage_lines
 from .mma_atom import pair_count, promoted_k_atoms, wgmma_atom
 from .sizes import GemmSizes
 
@@ -25,12 +25,15 @@ THREE_WARPGROUPS = 1.08
 WIDE_CLUSTER = 1.02
 """A k iteration takes so much longer where a cluster has more tiles along n than along m."""
 STALL, MEMORY_STALL = 0.2, 0.4
-"""A k iteration takes so much longer with two stages, half as much longer with three, and so on. The second figure is
-for products whose operands take about as long to read as to multiply."""
+"""A k iteration takes so much longer with two stages, half as much longer with three, and so on, and less where it is
+longer, since it has several taps. The second figure is for products whose operands take about as long to read as to
+multiply."""
 K_ITERATION_CYCLES = 40
 """The barriers of a k iteration take so many cycles."""
 IM2COL_CYCLES = 5
 """A CTA takes so many cycles for each pixel of 64 channels that it loads by im2col."""
+IMAGES_L2 = 1.5
+"""Boxes of images take so much longer to come from L2 than boxes of matrices."""
 STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
@@ -45,15 +48,32 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     tile_m, mma_n = sizes.tile_m, sizes.mma_n
     element = wgmma_atom(gemm).a.bytes
     block_k = sizes.k_atoms * multiplied_k(gemm)
-    read = tile_m // WGMMA_M * (WGMMA_M + mma_n) * block_k * element
-    l2 = (tile_m / sizes.cluster_n + mma_n / sizes.cluster_m) * block_k * element / peaks.l2_bytes_per_cycle
+    columns = mma_n // joined_groups(gemm)  # that a place of k is multiplied with
+    read = tile_m // WGMMA_M * (WGMMA_M + columns) * block_k * element
+    rows: Floats = (tile_m * block_k * element).astype(np.float64)
+    if gemm.window is not None:
+        rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
+    loaded = rows / sizes.cluster_n + columns / sizes.cluster_m * block_k * element
+    l2 = loaded / peaks.l2_bytes_per_cycle * (1.0 if gemm.window is None else IMAGES_L2)
     if gemm.window is not None and not gemm.window.patch:
         l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
-        mma=2 * tile_m * mma_n * block_k / flops_per_cycle(gemm, peaks),
+        mma=2 * tile_m * columns * block_k / flops_per_cycle(gemm, peaks),
         shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
         l2=l2,
     )
+
+
+def _lines_of_a_row(gemm: Gemm) -> float:
+    """How many lines of 128 bytes of an image a line in shared memory comes from, which may begin amid one of them."""
+    assert gemm.a.load is not None and gemm.window is not None
+    strides, bits = gemm.a.load.buffer.strides, gemm.a.load.dtype.bytes
+    grouped = gemm.a.load.buffer.shape[-1] != gemm.window.channels
+    begins = [stride * bits for stride in strides[:-1]] + ([gemm.window.channels * bits] if grouped else [])
+    unit = gcd(LINE_BYTES, *begins)
+    needed = min(LINE_BYTES, gemm.window.channels * bits) if not grouped else LINE_BYTES
+    crossing = sum(begin + needed > LINE_BYTES for begin in range(0, LINE_BYTES, unit))
+    return 1 + crossing * unit / LINE_BYTES
 
 
 def flops_per_cycle(gemm: Gemm, peaks: GpuPeaks) -> float:
@@ -100,7 +120,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     iteration = _norm(work.mma, work.l2, work.shared) * np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
     stall = MEMORY_STALL if _is_memory_bound(gemm, peaks) else STALL
-    iteration *= 1 + stall / np.maximum(sizes.stages - 1, 1)
+    iteration *= 1 + stall / (np.maximum(sizes.stages - 1, 1) * halo_taps(gemm))
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
     iteration += _promotion_cycles(gemm, sizes, peaks)
     element = gemm.results[0].tensor.dtype.bytes

@@ -11,6 +11,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
 from .epilogue import can_store_by_tma, spare_registers
+from .k_atoms import halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .repack import uneven_operands
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stores_tiles
@@ -28,7 +29,7 @@ class GemmPruning:
     operands that are no 16-bit floats, ``close_if_other_types`` times. The order of the tiles must be good, too: the
     tiles under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
     products of 10^11 multiply-adds.
-    ``least_stages``: how many stages the pipeline has at least.
+    ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
     tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.
     ``largest_split_tile``: up to how many elements of a tile split-K pays.
@@ -68,7 +69,8 @@ class GemmPruning:
     def _usual(self, gemm: Gemm, s: GemmSizes[Ints], multiprocessors: int) -> Bools:
         """Which settings keep all rules of thumb."""
         alone, elements = s.ctas_per_sm == 1, s.tile_m * s.mma_n
-        usual = s.stages >= np.minimum(self.least_stages, s.stage_fills)
+        least = self.least_stages if halo_taps(gemm) == 1 else 2
+        usual = s.stages >= np.minimum(least, s.stage_fills)
         usual &= s.registers_beside(spare_registers(gemm)) <= s.thread_registers
         usual &= s.tiles_per_cluster <= self.most_cluster_tiles
         # a cluster gains nothing from sharing the operands of a single iteration
@@ -78,7 +80,7 @@ class GemmPruning:
         usual &= (s.producer_warpgroup == 0) | (alone & moved)
         usual &= (s.split_k == 1) | (alone & (elements <= self.largest_split_tile) & (s.k_iters >= 2))
         small = (elements * s.k_atoms <= 2 * self.small_tile) & (s.k_iters >= self.least_k_iters)
-        usual &= (s.k_atoms == 1) | small
+        usual &= (s.k_atoms == halo_taps(gemm)) | small
         # stream-K pays where CTAs would otherwise wait for the last ones
         uneven = (s.cluster_tiles % multiprocessors != 0) & (s.cluster_tiles > 1)
         usual &= (s.stream_k == 0) | (uneven & (s.unit_k_iters >= self.least_unit_k_iters))

@@ -11,7 +11,7 @@ from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables
 from ...problems.gemm import Gemm, Result
-from ..tma_view import tma_view
+from ..tma_view import moved_dimensions, tma_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,11 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
     if gemm.window is not None and patch:
-        view, places = given, dict(zip(gemm.window.position(Var("m")), patch, strict=True))
+        positions = gemm.window.position(Var("m"))
+        view, places = tma_view(given, len(patch)), {positions[n]: patch[n] for n in gemm.window.patch_order}
+        along_m = [i for i in places if "m" in free_variables(i)]
+        if gemm.window.halo is not None and all(i in view.indices for i in along_m):
+            view = moved_dimensions(view, tuple(view.indices.index(i) for i in along_m))
     else:
         view, places = tma_view(given), {Var("m"): WGMMA_M}
     tensor, indices = view.buffer, view.indices

@@ -14,7 +14,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints
 from ...space.knob import Knob
 from ..occupancy import limits_of
-from .k_atoms import k_atom_count
+from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms
 
 SPARE_REGISTERS = 30
@@ -68,7 +68,8 @@ N = TypeVar("N", int, Ints)
 class GemmSizes(Generic[N]):
     """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
 
-    The first fields are the knobs; the others follow from them.
+    The first fields are the knobs; the others follow from them. Where taps share a halo, ``k_atoms`` counts those of
+    all of them.
 
     ``accumulators``: how many accumulators share the ``mma_n`` columns of a tile.
     ``tiles_per_iteration``: how many tiles the warpgroups of a CTA work on at once; with ping-pong it is more than one.
@@ -151,6 +152,7 @@ class GemmSizes(Generic[N]):
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
+    k["k_atoms"] = k["k_atoms"] * halo_taps(gemm)
     accumulators = np.full(len(columns), len(gemm.accumulators), dtype=np.int64)
     tiles_per_iteration = np.where(k["ping_pong"] == 1, k["consumer_warpgroups"], 1)
     tile_m = WGMMA_M * k["atoms_m"] * k["consumer_warpgroups"] // tiles_per_iteration
@@ -180,7 +182,8 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     most = np.minimum((pool - PRODUCER_REGISTERS) // k["consumer_warpgroups"] // 8 * 8, MOST_CONSUMER_REGISTERS)
     block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), k["atoms_m"])
     # shared memory
-    stage_bytes = LINE_BYTES * k["k_atoms"] * (tile_m + _stage_columns(gemm, k["mma_n"])) + 16
+    lines = stage_lines(gemm, tile_m, k["k_atoms"]) + k["k_atoms"] * _stage_columns(gemm, k["mma_n"])
+    stage_bytes = LINE_BYTES * lines + 16
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
     staged = np.minimum(tile_n, side)
     staged = staged + np.where(tile_n > side, tile_n % side, 0)
@@ -239,8 +242,11 @@ def b_along_k(gemm: Gemm) -> bool:
 
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
-    """How many columns of B a stage holds. They are whole swizzled rows where B lies along ``n``."""
-    return mma_n if b_along_k(gemm) else _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * SWIZZLE_128B_ELEMENTS
+    """How many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along ``n``.
+    Of several groups, each column has a part of k alone."""
+    if b_along_k(gemm):
+        return mma_n
+    return _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * (SWIZZLE_128B_ELEMENTS // joined_groups(gemm))
 
 
 def _equal_share(threads: Ints) -> Ints:

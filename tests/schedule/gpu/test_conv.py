@@ -18,6 +18,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
 from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
+from tilewright.ir.gpu.wgmma import WarpgroupMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
@@ -124,21 +125,56 @@ def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
     np.testing.assert_allclose(np.asarray(got, np.float64), wanted, relative, absolute)
 
 
-@pytest.mark.parametrize("pixels", ["im2col", "2x4x8"])
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2, "consumer_warpgroups": 1},
-        {"split_k": 4, "k_atoms": 2},
-        {"split_k": 1, "k_atoms": 4, "taps_innermost": 1},
-        {"ping_pong": 1, "consumer_warpgroups": 2},
-        {"stream_k": 1, "k_atoms": 2},
-    ],
-    ids=["cluster", "split_k", "taps", "ping_pong", "stream_k"],
-)
-def test_pixels_may_be_loaded_in_every_kernel(pixels: str, knobs: dict[str, Any]) -> None:
+KERNELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "cluster": (("im2col", "2x4x8"), {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2, "consumer_warpgroups": 1}),
+    "cluster of halos": (("halo_2x4x8",), {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2}),
+    "split_k": (("im2col", "2x4x8"), {"split_k": 4, "k_atoms": 2}),
+    "taps": (("im2col", "2x4x8"), {"split_k": 1, "k_atoms": 4, "taps_innermost": 1}),
+    "taps of halos": (("halo_2x4x8",), {"split_k": 2, "taps_innermost": 1}),
+    "ping_pong": (("im2col", "halo_2x4x8"), {"ping_pong": 1, "consumer_warpgroups": 2}),
+    "stream_k": (("im2col",), {"stream_k": 1, "k_atoms": 2}),
+    "stream_k of halos": (("halo_2x4x8",), {"stream_k": 1}),
+}
+
+
+@pytest.mark.parametrize(("kernel", "pixels"), [(name, p) for name, (values, _) in KERNELS.items() for p in values])
+def test_pixels_may_be_loaded_in_every_kernel(kernel: str, pixels: str) -> None:
+    _, knobs = KERNELS[kernel]
     workload, target = conv2d(channels=136), FEW if "ping_pong" in knobs or "stream_k" in knobs else H200
     _check(workload, target, legal_schedule_of(SKETCH, workload, target, mma_n=32, pixels=pixels, **knobs))
+
+
+HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
+    "dilated, along the second side": (
+        conv2d(batch=4, height=2, width=8, dilation=2, padding=2, kernel_h=1, bias=True, channels=80),
+        {"pixels": "halo_4x2x8"},
+    ),
+    "images within a patch": (conv2d(batch=4, height=4, width=12, residual=True), {"pixels": "halo_4x4x4"}),
+    "volume": (conv3d(height=8, width=4, kernel_h=3), {"pixels": "halo_1x2x8x4"}),
+    "line": (conv1d(batch=8, length=24, padding=1), {"pixels": "halo_8x8"}),
+    "folded": (
+        conv2d(channels=3, kernel_h=7, kernel_w=7, padding=3, stride=2, height=16, width=16),
+        {"pixels": "halo_1x8x8"},
+    ),
+    "folded, in planes": (
+        conv2d(channels=3, kernel_h=11, kernel_w=11, padding=1, stride=4, height=38, width=38, batch=1),
+        {"pixels": "halo_1x1x8x8", "overlapped": 1},
+    ),
+    "groups": (conv2d(channels=128, groups=8, filters=128), {"joined_groups": 4, "pixels": "halo_2x4x8"}),
+}
+
+
+@pytest.mark.parametrize("case", HALOS)
+def test_taps_read_from_a_patch_with_a_halo(case: str) -> None:
+    """A patch and its halo are loaded once for all taps along one dimension."""
+    workload, knobs = HALOS[case]
+    schedule = legal_schedule_of(SKETCH, workload, atoms_m=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    loads = [s for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and s.source.name != "W"]
+    multiplied = [s for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)]
+    pixels = max(math.prod(s.box[:-1]) for s in loads)
+    assert 64 < pixels < 64 * len(multiplied) and len({s.a_indices[2] for s in multiplied}) > 1
+    _check(workload, H200, schedule)
 
 
 def test_what_it_takes_and_what_it_leaves_to_others() -> None:
@@ -153,7 +189,7 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
         conv2d(layout="NCHW"),
         conv2d(dtype="float32"),
         conv2d(groups=64, channels=64, filters=64),
-        conv2d(groups=8, filters=64),
+        conv2d(groups=16, channels=48, filters=64),  # 3 channels a group
         conv2d(groups=2, channels=160, filters=64),  # 80 channels a group: the last atom would hold those of the next
         conv2d(stride=9),
         conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=127),
@@ -186,6 +222,7 @@ def test_one_tap_is_a_plain_product() -> None:
             {"kernel_h": 5, "kernel_w": 4, "height": 5, "channels": 6, "bias": True},
             {"pixels": "im2col", "cluster_n": 2},
         ),
+        ({"kernel_h": 8, "kernel_w": 8, "stride": 8, "padding": 0, "height": 16, "width": 24}, {"pixels": "im2col"}),
     ],
 )
 def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], knobs: dict[str, Any]) -> None:
@@ -194,7 +231,7 @@ def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], kn
     kernel = SKETCH.lower(workload, H200, schedule)
     verify(kernel)
     assert kernel.launches[0].name == "fold" and len(kernel.workspace) == 2
-    seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) == 4}
+    seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) > 3}
     assert {(tensor.layout is not None) for tensor in seen} == {bool(overlapped)}
     _check(workload, H200, schedule)
 
@@ -218,10 +255,48 @@ def test_knobs_that_change_nothing_are_fixed() -> None:
     assert values(conv2d(channels=128), "taps_innermost") == {0, 1}
     assert values(conv2d(channels=128, kernel_h=1, kernel_w=1, padding=0, stride=2), "taps_innermost") == {0}
     assert values(conv2d(stride=2), "pixels") == values(conv2d(height=9, width=7), "pixels") == {"im2col"}
-    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8"}
+    assert values(conv2d(), "pixels") == {"im2col", "1x4x16", "2x4x8", "halo_2x4x8"}
     with pytest.raises(IllegalSchedule, match="no whole patches of 64 rows"):
         knobs = dict(legal_schedule_of(SKETCH, conv2d(), cluster_n=2, atoms_m=1, consumer_warpgroups=1).knobs)
         SKETCH.lower(conv2d(), H200, Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "pixels": "2x4x8"}))
+
+
+JOINED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "four groups": ({"groups": 8, "bias": True, "residual": True, "activation": "relu"}, {"pixels": "2x4x8"}),
+    "two groups of more filters": ({"groups": 4, "filters": 256, "stride": 2, "height": 7}, {"cluster_m": 2}),
+    "ping_pong": ({"groups": 4, "height": 7, "dtype": "bfloat16"}, {"ping_pong": 1, "epilogue_stages": 1}),
+    "split_k": ({"groups": 8, "filters": 128}, {"split_k": 2, "pixels": "1x4x16"}),
+    "of 4 channels": ({"groups": 32, "bias": True}, {"pixels": "halo_2x4x8", "widened_groups": 4}),
+    "of 8 channels": ({"groups": 16, "filters": 256, "stride": 2}, {"pixels": "im2col", "widened_groups": 2}),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_groups_of_few_channels_are_joined(case: str) -> None:
+    """A wgmma takes the channels and the filters of one group."""
+    parameters, knobs = JOINED[case]
+    workload, target = conv2d(channels=128, **{"filters": 128, **parameters}), FEW if case == "ping_pong" else H200
+    widened = knobs.get("widened_groups", 1)
+    count = parameters["groups"] // (2 * widened)
+    schedule = legal_schedule_of(SKETCH, workload, target, joined_groups=count, **knobs)
+    kernel = SKETCH.lower(workload, target, schedule)
+    multiplied = [(s.n, s.k) for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)]
+    filters = parameters.get("filters", 128) // parameters["groups"] * widened
+    assert set(multiplied) == {(filters, 64 // count)} and len(multiplied) % count == 0
+    assert [launch.name for launch in kernel.launches[:-1]] == ["widen"] * (widened > 1)
+    _check(workload, target, schedule)
+
+
+def test_joined_groups_are_promising_where_they_are_few() -> None:
+    workload = conv2d(batch=32, channels=512, height=28, width=28, filters=512, groups=32)
+    space = SKETCH.space(workload, H200)
+    assert set(space.column("joined_groups")) == {4} and len(space) > 12
+    assert set(space.column("pixels")) == {"4x4x4", "8x2x4", "halo_4x4x4"}
+    resources = compiled(SKETCH, workload, pixels="halo_4x4x4")
+    assert resources.spill_bytes == 0 and resources.stack_bytes == 0
+    plain = Schedule.of(SKETCH.name, SKETCH.version, {"mma_n": 32, "pixels": "im2col"})
+    assert space.prior_seconds is not None
+    assert SKETCH.prior_seconds(workload, H200, [plain])[0] > 2 * space.prior_seconds.min()
 
 
 def test_unused_channels_are_not_multiplied() -> None:

@@ -1,0 +1,68 @@
+"""Groups of few channels, joined so that a row of 128 bytes in shared memory holds the channels of several groups.
+
+On its own, a group of 16 channels fills a quarter of each row that TMA loads, and its filters fill a quarter of each
+row that is stored. A product of joined groups loads and stores whole rows. Its operand B is block-diagonal, but no zero
+is loaded or multiplied: a wgmma takes the channels and the filters of one group.
+
+    channels of    group 0   1   2   3
+    filters of 0     B0
+               1          B1
+               2              B2
+               3                  B3
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ....ir.expr import Expr, Load, Var
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.rewrite import substitute
+from ...problems.gemm import Gemm, Operand
+from ..gemm.mma_atom import wgmma_atom
+from ..gemm.sizes import MMA_N, b_along_k
+
+
+def is_grouped(gemm: Gemm) -> bool:
+    """Whether the first axis of the batch is that of the groups of a convolution."""
+    return gemm.window is not None and gemm.a.load is not None and gemm.a.load.buffer.shape[-1] != gemm.window.channels
+
+
+def joinable_groups(gemm: Gemm) -> int:
+    """How many groups fill a row of 128 bytes; 1 where they are not joined. The filters of a group must begin where a
+    wgmma can begin to read: at a multiple of 16 in a row that they do not leave, or at the begin of a row."""
+    window, filters = gemm.window, gemm.n.extent
+    if window is None or not is_grouped(gemm):
+        return 1
+    count, rest = divmod(SWIZZLE_128B_ELEMENTS, window.channels)
+    if rest or window.channels % wgmma_atom(gemm).k or gemm.batch[0].extent % count or count * filters not in MMA_N:
+        return 1
+    begins = filters % SWIZZLE_128B_ELEMENTS == 0 or (filters % 16 == 0 and SWIZZLE_128B_ELEMENTS % filters == 0)
+    return count if begins and not b_along_k(gemm) else 1
+
+
+def join_groups(gemm: Gemm, count: int) -> Gemm:
+    """The product with ``count`` groups in the place of each: ``n`` goes through the filters of all of them."""
+    window, group = gemm.window, gemm.batch[0]
+    assert window is not None and gemm.a.load is not None and gemm.b.load is not None
+    joined = Var(group.name)
+    at: Mapping[str, Expr] = {
+        group.name: joined * count + Var("n") // gemm.n.extent,
+        "n": Var("n") % gemm.n.extent,
+    }
+    wider = replace(window, channels=count * window.channels, joined_groups=count)
+    image = Load(gemm.a.load.buffer, (*gemm.a.load.indices[:-1], joined * wider.channels + Var("k")))
+    filters = substitute(gemm.b.load, at)
+    assert isinstance(filters, Load)
+    results = tuple(
+        replace(r, indices=tuple(substitute(i, at) for i in r.indices), value=substitute(r.value, at))
+        for r in gemm.results
+    )
+    return replace(
+        gemm,
+        a=Operand(image, image, 0, 1),
+        b=Operand(filters, filters, 0, 0),
+        n=replace(gemm.n, extent=count * gemm.n.extent),
+        batch=(replace(group, extent=group.extent // count), *gemm.batch[1:]),
+        results=results,
+        window=wider,
+    )

@@ -1,0 +1,72 @@
+"""Groups of 2 to 8 channels, widened to 16, since a wgmma multiplies no fewer.
+
+Several groups become one. A first launch copies their filters to the diagonal blocks of a matrix, with zeros beside
+them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images. (An
+infinity in a channel of another group becomes NaN, since it is multiplied with zero.)
+"""
+
+from dataclasses import dataclass, replace
+
+from ....ir.buffer import Buffer
+from ....ir.expr import Compare, CompareOp, Load, Var, const
+from ....ir.rewrite import substitute
+from ....ir.stmt import HardwareAxis
+from ...problems.gemm import Gemm, Operand
+from ...problems.image_window import TAP
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
+from ..gemm.mma_atom import find_atom
+from .join import is_grouped, join_groups
+
+VECTOR = 8
+"""TMA loads rows that begin at multiples of so many 16-bit elements."""
+THREADS = 256
+"""Threads of a CTA of the launch that copies filters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """How the groups of ``gemm`` are widened: ``count`` of them become one. ``filters`` is (tap, channel, group,
+    filter)."""
+
+    gemm: Gemm
+    count: int
+    filters: Buffer
+
+    def product(self) -> Gemm:
+        """The product of widened groups."""
+        wide = join_groups(self.gemm, self.count)
+        assert wide.window is not None
+        window = replace(wide.window, joined_groups=1)
+        load = Load(self.filters, (Var(TAP), Var("k"), Var(wide.batch[0].name), Var("n")))
+        k = replace(wide.k, extent=window.tap_count * window.channels)
+        return replace(wide, b=Operand(load, load, 0, 0), k=k, window=window)
+
+    def write(self, w: FreshNameWriter) -> None:
+        """The launch that copies filters, an element by each thread."""
+        assert self.gemm.b.load is not None and self.gemm.window is not None
+        ctas, (n, channels) = -(-self.filters.elements // THREADS), (self.gemm.n.extent, self.gemm.window.channels)
+        axes = [("widen_cta", ctas, HardwareAxis.GRID_X), ("widen_thread", THREADS, HardwareAxis.THREAD)]
+        with w.launch("widen", axes) as (cta, thread):
+            element = cta * THREADS + thread
+            with w.when(element < self.filters.elements):
+                to = delinearize(element, self.filters.shape)
+                tap, channel, group, column = to
+                w.store(self.filters, to, const(0.0, self.filters.dtype))
+                at = {TAP: tap, "k": channel % channels, "n": column % n}
+                at[self.gemm.batch[0].name] = group * self.count + channel // channels
+                with w.when(Compare(CompareOp.EQ, channel // channels, column // n)):
+                    w.store(self.filters, to, substitute(self.gemm.b.load, at))
+
+
+def widening_of(gemm: Gemm, name: str = "widened_filters") -> Widening | None:
+    """How groups of ``gemm`` are widened; None where they have enough channels, or cannot be."""
+    window, atom = gemm.window, find_atom(gemm)
+    if window is None or atom is None or gemm.b.load is None or not is_grouped(gemm) or window.channels >= atom.k:
+        return None
+    count, rest = divmod(atom.k, window.channels)
+    group, filters = gemm.batch[0], count * gemm.n.extent
+    if rest or group.extent % count or filters % VECTOR or len(gemm.batch) > 1:
+        return None
+    shape = (window.tap_count, atom.k, group.extent // count, filters)
+    return Widening(gemm, count, Buffer(name, shape, gemm.b.load.buffer.dtype))
