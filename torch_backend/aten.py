@@ -134,7 +134,22 @@ def _gather(o: Sequence[Any], v: Values) -> Any:
     return x.index_select(d, places.flatten()).reshape(*x.shape[:d], *places.shape, *x.shape[d + 1 :])
 
 
+def _channels_last_convolution(o: Sequence[Any], v: Values) -> Any:
+    """The same on images and filters whose channels lie last, with a dimension for groups where there are several."""
+    x, w, *bias = o
+    groups = v.integer("groups")
+    if groups > 1:
+        image, filters = x.flatten(-2), w.movedim((-2, -1, -3), (0, 1, 2)).flatten(0, 1)
+    else:
+        image, filters = x, w.movedim((-1, -2), (0, 1))
+    operands = (image.movedim(-1, 1), filters, *(b.flatten() for b in bias))
+    y = _convolution(operands, Values({**v.values, "channels_last": False})).movedim(1, -1)
+    return y.unflatten(-1, (groups, -1)) if groups > 1 else y
+
+
 def _convolution(o: Sequence[Any], v: Values) -> Any:
+    if v.flag("channels_last"):
+        return _channels_last_convolution(o, v)
     x, *rest = o
     weight, bias = rest[0], rest[1] if len(rest) > 1 else None
     rank = x.dim() - 2
