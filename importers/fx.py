@@ -249,8 +249,8 @@ class _Importer:
 
     def _call(self, node: Any) -> None:
         if node.target is operator.getitem:
-            source = self._found[node.args[0]]
-            self._found[node] = source[node.args[1]]
+            if node.users:
+                self._found[node] = self._found[node.args[0]][node.args[1]]
             return
         known = self._meta(node)
         if isinstance(known, bool | int | float):  # arithmetic on shapes
@@ -298,10 +298,10 @@ class _Importer:
             arguments, keywords = self._given(node)
             found = rule(self, *arguments, **keywords)
             values = [found] if isinstance(found, Value) else list(found)
-            wanted = [type_of(r) for r in (results if several else [results])][: len(values)]
+            wanted = [type_of(r) for r in (results if several else [results])[: len(values)]]
         except (NoRule, InvalidGraph, InvalidParameter, TypeError, IndexError, KeyError, AttributeError):
             return None
-        used = {u.args[1] for u in node.users if u.target is operator.getitem} if several else {0}
+        used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users} if several else {0}
         if [v.type for v in values] != wanted or not all(isinstance(n, int) and n < len(values) for n in used):
             return None
         return values if several else values[0]

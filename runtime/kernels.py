@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ..codegen.lowering import build
-from ..core.errors import TilewrightError
+from ..core.errors import CompileError, TilewrightError
 from ..core.schedule import Schedule
-from ..schedule.defaults import default_schedule
+from ..schedule.defaults import default_schedules
 from ..te.workload import Workload
 from .bound_kernel import RawKernel
 from .cpu import CpuDevice
@@ -41,12 +41,17 @@ def load_kernels(
                 return ProgramKernel(known, device.load(build(workload, device.target, known)), True)
             except TilewrightError as error:  # a schedule of another machine
                 log.info("the schedule of %s is not legal here: %s", key, error.message)
+        reason = ""
         try:
-            schedule = default_schedule(workload, device.target)
-            return ProgramKernel(schedule, device.load(build(workload, device.target, schedule)), False)
+            for schedule in default_schedules(workload, device.target):
+                try:
+                    return ProgramKernel(schedule, device.load(build(workload, device.target, schedule)), False)
+                except CompileError as error:
+                    reason = error.message
         except TilewrightError as error:
-            log.warning("no kernel for %s: %s", key, error.message)
-            return None
+            reason = error.message
+        log.warning("no kernel for %s: %s", key, reason)
+        return None
 
     with ThreadPoolExecutor(COMPILERS) as pool:
         found = pool.map(lambda item: (item[0], loaded(*item)), workloads.items())

@@ -1,4 +1,4 @@
-"""The schedule of a workload that nobody has tuned: the setting that the prior of its first sketch ranks first."""
+"""The schedules of a workload that nobody has tuned: the settings that the prior of its first sketch ranks first."""
 
 import numpy as np
 
@@ -17,11 +17,18 @@ _DRAWN = 1024
 def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
     """The setting with the least estimated time, of a fixed sample where there are many. Equal machines give equal
     schedules. Raises IllegalSchedule where no sketch takes the workload."""
+    return default_schedules(workload, target, peaks, 1)[0]
+
+
+def default_schedules(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS, most: int = 4) -> list[Schedule]:
+    """The settings with the least estimated times, the least first: where a compiler refuses one, the next may do.
+    Raises IllegalSchedule where no sketch takes the workload."""
     for sketch in sketches_for(workload, target):
         space = sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=False), peaks=peaks)
         if len(space):
-            row = 0 if space.prior_seconds is None else int(np.argmin(space.prior_seconds))
-            return space.schedule(row)
+            prior = space.prior_seconds
+            rows = range(most) if prior is None else np.argsort(prior, kind="stable")
+            return [space.schedule(int(row)) for row in rows[: min(most, len(space))]]
     raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
 
 

@@ -15,6 +15,7 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from .attention import keep_attention
 from .compiled import CompiledShape, Status
 from .devices import device_of
 from .options import Options
@@ -44,6 +45,7 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
     if trains or device is None:
         return module.forward
     found = schedules or _schedules(options)
+    keep_attention(module)
 
     def inference(traced: Any, _examples: Sequence[Any]) -> Any:
         context = TracingContext.try_get()

@@ -130,3 +130,9 @@ def _attention(b: Emitter, q: Value, k: Value, v: Value, attn_mask: Any = None, 
                is_causal: bool = False, *rest: Any, scale: Any = None, enable_gqa: bool = False) -> Value:  # fmt: skip
     need(dropout_p == 0 and not rest, "dropout")
     return attention(b, q, k, v, attn_mask, is_causal, scale)
+
+
+@rule("tilewright.attention.default")
+def _own_attention(b: Emitter, q: Value, k: Value, v: Value, mask: Any, causal: bool, scale: Any,
+                   grouped: bool, order: Any) -> Value:  # fmt: skip
+    return attention(b, q, k, v, mask, causal, scale)

@@ -66,10 +66,10 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[_Rule], _Rule]:
-    """Put a function into the table, under the names of operators of ATen."""
+    """Put a function into the table, under the names of operators of ATen, or of ``tilewright``."""
 
     def add(function: _Rule) -> _Rule:
-        RULES.update({f"aten.{name}": function for name in names})
+        RULES.update({name if name.startswith("tilewright.") else f"aten.{name}": function for name in names})
         return function
 
     return add
