@@ -121,6 +121,7 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
+        self.stored |= {n.name for n in graph.nodes if n.op == "concatenate" and n.name in graph.fixed}
         self.regions: list[_Region] = []
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
@@ -235,6 +236,7 @@ class _Partition:
                 self.regions = [*(r for r in self.regions if r is not stored), region]
                 self._region_of |= {n.name: region for n in region.nodes}
                 self.stored.add(region.output.name)
+                self._written.clear()  # what reads it has been written with other indices
                 return True
         return False
 
@@ -270,7 +272,9 @@ class _Partition:
     def _may_join(self, node: Node, region: _Region, readers: list[Node]) -> bool:
         kind, elements = OPERATORS[node.op].kind, node.result.elements
         if kind is not Kind.POINTWISE:
-            return region.main is None and elements == region.output.result.elements
+            if region.main is not None:
+                return self._is_second_sum(node, region.main) and self._fits_with(region, node)
+            return elements == region.output.result.elements
         if elements not in region.elements:
             return all(self._is_moved(node, r) for r in readers) and self._fits_with(region, node)
         main = region.main
@@ -279,6 +283,11 @@ class _Partition:
         if main is None or all(r is not main for r in readers):
             return True
         return OPERATORS[main.op].kind is Kind.REDUCTION and not self._from_anchor(node)
+
+    def _is_second_sum(self, node: Node, main: Node) -> bool:
+        """Whether two products have the same left operand and shape, so that one kernel may have both sums."""
+        same = node.op == main.op == "matmul" and node.result.type == main.result.type
+        return same and node.operands[0] == main.operands[0]
 
     def _fits_with(self, region: _Region, node: Node) -> bool:
         """Whether a kernel class takes a region with ``node``."""

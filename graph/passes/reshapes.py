@@ -4,6 +4,7 @@ add(reshape(matmul(x, w), [2, 7, 5]), bias[5])    ->    reshape(add(matmul(x, w)
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
@@ -32,6 +33,34 @@ def sink_reshapes(graph: Graph) -> Graph:
             if all(v is not None for v in found):
                 result = rewriter.node(node.op, *(v for v in found if v is not None), **node.attributes)
                 return rewriter.node("reshape", result, shape=node.result.shape)
+        return None
+
+    return rewrite(graph, replaced)
+
+
+def slice_after_reshapes(graph: Graph) -> Graph:
+    """Move every slice behind the reshape that reads it, where the slice is of whole parts of what the dimension is
+    split into. Kernels then see a stored value in the dimensions that they work on.
+
+    reshape(slice(x[8, 96], 1, 32:64), [8, 2, 16])    ->    slice(reshape(x, [8, 6, 16]), 1, 2:4)
+    """
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        before = rewriter.made.get(rewriter.values[node.operands[0]].name) if node.op == "reshape" else None
+        if before is None or before.op != "slice":
+            return None
+        x, v = rewriter.value(before.operands[0]), OPERATORS["slice"].values(before.attributes)
+        d, start, stop = v.integer("dim"), v.integer("start"), v.integer("stop")
+        for old, new in reshape_groups(before.result.shape, node.result.shape):
+            if list(old) != [d] or v.integer("step") != 1 or not new:
+                continue
+            inner = prod(node.result.shape[e] for e in new[1:])
+            if any(n % inner for n in (start, stop, x.shape[d])):
+                return None
+            shape = list(node.result.shape)
+            shape[new[0]] = x.shape[d] // inner
+            whole = rewriter.node("reshape", x, shape=tuple(shape))
+            return rewriter.node("slice", whole, dim=new[0], start=start // inner, stop=stop // inner)
         return None
 
     return rewrite(graph, replaced)
