@@ -130,9 +130,10 @@ class _Partition:
     def calls(self) -> tuple[Call, ...]:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
-            if node.is_foreign or node.name in self._region_of or not self._is_computed(node):
-                continue
-            if not self._attends(node) and not self._joined(node):
+            self._attend(node)
+        for node in reversed(self.graph.nodes):
+            computed = not node.is_foreign and self._is_computed(node)
+            if computed and node.name not in self._region_of and not self._joined(node):
                 self._start(node)
         for region in list(self.regions):
             self._store_operands(region)
@@ -221,10 +222,10 @@ class _Partition:
         self._region_of[node.name] = region
         return True
 
-    def _attends(self, node: Node) -> bool:
-        """Whether ``node`` has become the output of an attention: the product of a softmax, which one kernel computes
-        together with the product before it where a class takes all of it. The order in which its one reader wants its
-        dimensions is part of it."""
+    def _attend(self, node: Node) -> None:
+        """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
+        the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
+        it."""
         inner = self._scores(node)
         for view in (self._permuted_by(node), None) if inner else ():
             region = _Region([])
@@ -232,13 +233,10 @@ class _Partition:
                 region = region.with_node(n, self.graph)
             written = self._write(region)
             if written is not None and self._fits(written.workload):
-                stored = self._region_of.get(region.output.name)  # the permutation alone, where others read it
-                self.regions = [*(r for r in self.regions if r is not stored), region]
+                self.regions.append(region)
                 self._region_of |= {n.name: region for n in region.nodes}
                 self.stored.add(region.output.name)
-                self._written.clear()  # what reads it has been written with other indices
-                return True
-        return False
+                return
 
     def _scores(self, node: Node) -> list[Node]:
         """What a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes, and a

@@ -14,7 +14,7 @@ from .partition import Call, Fits, ForeignCall, KernelCall, ViewCall, partition
 from .passes import simplify_graph
 from .passes.cleanup import drop_identities, drop_unused
 from .passes.products import join_products
-from .passes.reshapes import slice_after_reshapes
+from .passes.reshapes import raise_splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
 def _with_joined_products(graph: Graph, calls: tuple[Call, ...], fits: Fits) -> tuple[Graph, tuple[Call, ...]]:
     """The graph with products joined, and its calls, where that saves kernels and costs no kernel class; else both as
     given."""
-    joined = drop_unused(drop_identities(slice_after_reshapes(join_products(graph))))
+    joined = drop_unused(drop_identities(raise_splits(join_products(graph))))
     if joined.nodes == graph.nodes:
         return graph, calls
     other = partition(joined, fits)

@@ -9,9 +9,9 @@ from tilewright.core.target import Target
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.partition import Fits
-from tilewright.graph.passes.cleanup import drop_unused
+from tilewright.graph.passes.cleanup import drop_identities, drop_unused
 from tilewright.graph.passes.products import join_products, split_batches
-from tilewright.graph.passes.reshapes import slice_after_reshapes
+from tilewright.graph.passes.reshapes import raise_splits
 from tilewright.graph.program import Program, compile_program
 from tilewright.graph.reference import graph_reference
 from tilewright.schedule.defaults import has_class
@@ -90,18 +90,29 @@ def test_both_sums_of_a_gated_product_are_one_kernel() -> None:
     assert len(compile_program(graph, lambda w: False).kernels) == 2
 
 
-def test_a_slice_moves_behind_a_reshape_of_whole_parts() -> None:
+def test_splits_move_before_slices_and_permutations() -> None:
     x = value("x", 8, 96)
     b = GraphBuilder(["x"])
     part = b.node("slice", x, dim=1, start=32, stop=64)
-    y = b.node("exp", b.node("reshape", part, shape=(8, 2, 16)))
-    z = b.node("exp", b.node("reshape", part, shape=(8, 1, 32)))
-    other = b.node("exp", b.node("reshape", part, shape=(4, 64)))
-    graph = check_graph(Graph((x,), (), b.nodes, (y.name, z.name, other.name)))
-    after = drop_unused(slice_after_reshapes(graph))
+    one = b.node(
+        "slice", b.node("permute", b.node("reshape", x, shape=(8, 3, 32)), order=(1, 0, 2)), dim=0, start=1, stop=2
+    )
+    shapes = (
+        (part, (8, 2, 16)),
+        (part, (8, 1, 32)),
+        (part, (4, 64)),
+        (one, (8, 2, 16)),
+        (one, (4, 2, 32)),
+        (one, (256,)),
+    )
+    outputs = [b.node("exp", b.node("reshape", t, shape=shape)).name for t, shape in shapes]
+    graph = check_graph(Graph((x,), (), b.nodes, tuple(outputs)))
+    after = drop_unused(drop_identities(raise_splits(graph)))
     check_values(graph, after)
-    assert [n.op for n in after.nodes].count("slice") == 3
-    assert {n.result.shape for n in after.nodes if n.op == "reshape"} == {(8, 6, 16), (8, 1, 96), (4, 64)}
+    read = [after.producers[after.producers[name].operands[0]] for name in after.outputs]
+    assert [n.op for n in read] == ["slice", "slice", "reshape", "reshape", "reshape", "reshape"]
+    first = {n.result.shape for n in after.nodes if n.op == "reshape" and n.operands == ("x",)}
+    assert first == {(8, 6, 16), (8, 3, 32), (8, 3, 2, 16), (4, 2, 3, 32)}
 
 
 def test_batches_of_products_are_split_as_what_they_read() -> None:
