@@ -121,6 +121,7 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
+        self.stored |= {n.name for n in graph.nodes if n.op == "concatenate" and n.name in graph.fixed}
         self.regions: list[_Region] = []
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
@@ -129,9 +130,10 @@ class _Partition:
     def calls(self) -> tuple[Call, ...]:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
-            if node.is_foreign or node.name in self._region_of or not self._is_computed(node):
-                continue
-            if not self._attends(node) and not self._joined(node):
+            self._attend(node)
+        for node in reversed(self.graph.nodes):
+            computed = not node.is_foreign and self._is_computed(node)
+            if computed and node.name not in self._region_of and not self._joined(node):
                 self._start(node)
         for region in list(self.regions):
             self._store_operands(region)
@@ -220,10 +222,10 @@ class _Partition:
         self._region_of[node.name] = region
         return True
 
-    def _attends(self, node: Node) -> bool:
-        """Whether ``node`` has become the output of an attention: the product of a softmax, which one kernel computes
-        together with the product before it where a class takes all of it. The order in which its one reader wants its
-        dimensions is part of it."""
+    def _attend(self, node: Node) -> None:
+        """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
+        the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
+        it."""
         inner = self._scores(node)
         for view in (self._permuted_by(node), None) if inner else ():
             region = _Region([])
@@ -231,12 +233,10 @@ class _Partition:
                 region = region.with_node(n, self.graph)
             written = self._write(region)
             if written is not None and self._fits(written.workload):
-                stored = self._region_of.get(region.output.name)  # the permutation alone, where others read it
-                self.regions = [*(r for r in self.regions if r is not stored), region]
+                self.regions.append(region)
                 self._region_of |= {n.name: region for n in region.nodes}
                 self.stored.add(region.output.name)
-                return True
-        return False
+                return
 
     def _scores(self, node: Node) -> list[Node]:
         """What a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes, and a
@@ -270,7 +270,9 @@ class _Partition:
     def _may_join(self, node: Node, region: _Region, readers: list[Node]) -> bool:
         kind, elements = OPERATORS[node.op].kind, node.result.elements
         if kind is not Kind.POINTWISE:
-            return region.main is None and elements == region.output.result.elements
+            if region.main is not None:
+                return self._is_second_sum(node, region.main) and self._fits_with(region, node)
+            return elements == region.output.result.elements
         if elements not in region.elements:
             return all(self._is_moved(node, r) for r in readers) and self._fits_with(region, node)
         main = region.main
@@ -279,6 +281,11 @@ class _Partition:
         if main is None or all(r is not main for r in readers):
             return True
         return OPERATORS[main.op].kind is Kind.REDUCTION and not self._from_anchor(node)
+
+    def _is_second_sum(self, node: Node, main: Node) -> bool:
+        """Whether two products have the same left operand and shape, so that one kernel may have both sums."""
+        same = node.op == main.op == "matmul" and node.result.type == main.result.type
+        return same and node.operands[0] == main.operands[0]
 
     def _fits_with(self, region: _Region, node: Node) -> bool:
         """Whether a kernel class takes a region with ``node``."""

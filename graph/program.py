@@ -12,7 +12,9 @@ from .json import erased_json
 from .memory import Arena, Lifetime, plan_arena
 from .partition import Call, Fits, ForeignCall, KernelCall, ViewCall, partition
 from .passes import simplify_graph
-from .passes.cleanup import drop_unused
+from .passes.cleanup import drop_identities, drop_unused
+from .passes.products import join_products
+from .passes.reshapes import raise_splits
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
     Raises InvalidGraph, and InvalidWorkload for a node that is beyond the limits of a kernel."""
     graph = simplify_graph(check_graph(graph), gpu=gpu)
     calls = partition(graph, fits)
+    if gpu:
+        graph, calls = _with_joined_products(graph, calls, fits)
     known = {v.name for v in graph.constants}
     kept: list[str] = []
     views: list[ViewCall] = []
@@ -94,6 +98,22 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
     recipe = drop_unused(replace(graph, inputs=(), nodes=_fixed_nodes(graph), outputs=tuple(kept), updates=()))
     kept_arena = plan_arena([Lifetime(name, graph.values[name].bytes, 0, 0) for name in kept])
     return Program(graph, recipe, tuple(views), tuple(rest), _arena(graph, rest), kept_arena)
+
+
+def _with_joined_products(graph: Graph, calls: tuple[Call, ...], fits: Fits) -> tuple[Graph, tuple[Call, ...]]:
+    """The graph with products joined, and its calls, where that saves kernels and costs no kernel class; else both as
+    given."""
+    joined = drop_unused(drop_identities(raise_splits(join_products(graph))))
+    if joined.nodes == graph.nodes:
+        return graph, calls
+    other = partition(joined, fits)
+
+    def kernels(graph: Graph, calls: tuple[Call, ...]) -> list[KernelCall]:
+        return [c for c in calls if isinstance(c, KernelCall) and not all(name in graph.fixed for name in c.writes)]
+
+    before, after = kernels(graph, calls), kernels(joined, other)
+    generic = [sum(not fits(c.workload) for c in found) for found in (before, after)]
+    return (joined, other) if len(after) < len(before) and generic[1] <= generic[0] else (graph, calls)
 
 
 def _fixed_nodes(graph: Graph) -> tuple[Node, ...]:

@@ -8,7 +8,7 @@ from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
 from .norms import find_rms_norms
 from .products import split_batches
-from .reshapes import sink_reshapes, sink_through_norms
+from .reshapes import raise_splits, sink_reshapes, sink_through_norms
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
@@ -28,6 +28,8 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     use_channels_last,
     drop_identities,
     sink_through_norms,
+    sink_reshapes,
+    raise_splits,
     sink_reshapes,
     drop_identities,
     join_equal,

@@ -108,6 +108,9 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
     groups, rank = OPERATORS[node.op].values(given).integer("groups"), len(node.result.shape) - 2
     if given["channels_last"]:
         return False
+    if _sees_patches(b.graph, node):
+        _product_of_patches(b, node)
+        return True
     x, w, *bias = (b.in_last(node.operands[0]), *(b.first(name) for name in node.operands[1:]))
     if groups > 1:
         own = w.shape[0] // groups
@@ -120,6 +123,30 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
     y = b.node("convolution", x, w, *bias, **{**given, "channels_last": True})
     b.last[node.name] = b.node("reshape", y, shape=(*y.shape[:-2], y.shape[-2] * y.shape[-1])) if groups > 1 else y
     return True
+
+
+def _sees_patches(graph: Graph, node: Node) -> bool:
+    """Whether windows stand side by side and have all pixels, and few channels, of which 16 bytes are no whole
+    pixels."""
+    x, w = (graph.values[name].shape for name in node.operands[:2])
+    whole = integers_of(node, "stride") == w[2:] and all(n % k == 0 for n, k in zip(x[2:], w[2:], strict=True))
+    plain = not any((*integers_of(node, "before"), *integers_of(node, "behind"))) and prod(w[2:]) > 1
+    return whole and plain and x[1] == w[1] and x[1] % 8 > 0 and set(integers_of(node, "dilation")) == {1}
+
+
+def _product_of_patches(b: _ChannelsLast, node: Node) -> None:
+    """The convolution as a product of patches in a row, as vision transformers begin with."""
+    x, w, *bias = (b.first(name) for name in node.operands)
+    counts, rank = node.result.shape[2:], len(w.shape) - 2
+    split = [n for count, k in zip(counts, w.shape[2:], strict=True) for n in (count, k)]
+    patches = b.node("reshape", x, shape=(*x.shape[:2], *split))
+    order = (0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
+    depth = prod(w.shape[1:])
+    rows = b.node("reshape", b.node("permute", patches, order=order), shape=(x.shape[0] * prod(counts), depth))
+    filters = b.node("permute", b.node("reshape", w, shape=(w.shape[0], depth)), order=(1, 0))
+    y = b.node("matmul", rows, filters)
+    y = b.node("add", y, bias[0]) if bias else y
+    b.last[node.name] = b.node("reshape", y, shape=(x.shape[0], *counts, w.shape[0]))
 
 
 def _pool(b: _ChannelsLast, node: Node) -> bool:

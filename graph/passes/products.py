@@ -1,17 +1,18 @@
-"""Batches of products in the dimensions that they come from.
+"""Products in the form that kernels want: batches in their own dimensions, and one product in the place of several."""
 
-torch makes one dimension of all those before the last two, and splits it again behind the product:
-
-    reshape(matmul(reshape(a, [8, m, k]), reshape(b, [8, k, n])), [2, 4, m, n])    ->    matmul(a, b)
-"""
+from dataclasses import dataclass, replace
 
 from ..graph import Graph, Node, Value
+from ..operators import OPERATORS, Kind
 from .rewrite import Rewriter, rewrite
 
 
 def split_batches(graph: Graph) -> Graph:
     """Give products the dimensions of an operand that is reshaped for them, so that softmax and product of an attention
-    have the same ones."""
+    have the same ones. torch makes one dimension of all those before the last two, and splits it again behind:
+
+    reshape(matmul(reshape(a, [8, m, k]), reshape(b, [8, k, n])), [2, 4, m, n])    ->    matmul(a, b)
+    """
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
         if node.op != "matmul" or len(node.result.shape) != 3:
@@ -33,3 +34,96 @@ def _batch_before(rewriter: Rewriter, operand: Value) -> tuple[int, ...] | None:
         return None
     shape = rewriter.value(made.operands[0]).shape
     return shape[:-2] if len(shape) > 3 and shape[-2:] == operand.shape[1:] else None
+
+
+def join_products(graph: Graph) -> Graph:
+    """Make one product of those that share their left operand and have constants as the other one, with the biases
+    behind them. What read them reads slices of its result; ``graph`` itself where there are none.
+
+    matmul(x, wq) + bq, matmul(x, wk), …    ->    y = matmul(x, [wq wk …]) + [bq 0 …];  y[:, :n], y[:, n:m], …
+
+    Products whose results meet in a pointwise node, as in gated ones, stay: a kernel can have both of their sums.
+    """
+    groups = _siblings(graph)
+    if not groups:
+        return graph
+    fixed = [n for n in graph.nodes if n.name in graph.fixed]
+    ordered = replace(graph, nodes=(*fixed, *(n for n in graph.nodes if n.name not in graph.fixed)))
+    joined: dict[str, Value] = {}
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        group = groups.get(node.name)
+        if group is not None and node.name not in joined:
+            joined.update(_joined(rewriter, group))
+        return joined.get(node.name)
+
+    return rewrite(ordered, replaced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sibling:
+    """A product, and the node that adds a constant vector to it, if one does."""
+
+    product: Node
+    biased: Node | None
+    bias: str | None
+
+
+def _siblings(graph: Graph) -> dict[str, list[_Sibling]]:
+    """The products to join, by the name of each node that is replaced."""
+    by_operand: dict[str, list[_Sibling]] = {}
+    for node in graph.nodes:
+        if node.op == "matmul" and node.operands[1] in graph.fixed and node.operands[0] not in graph.fixed:
+            if len(graph.values[node.operands[1]].shape) == 2:
+                by_operand.setdefault(node.operands[0], []).append(_sibling(graph, node))
+    found: dict[str, list[_Sibling]] = {}
+    for group in by_operand.values():
+        reached = [_pointwise_behind(graph, s.product.name) for s in group]
+        if len(group) > 1 and len(set().union(*reached)) == sum(map(len, reached)):
+            found |= {n.name: group for s in group for n in (s.product, s.biased) if n is not None}
+    return found
+
+
+def _sibling(graph: Graph, product: Node) -> _Sibling:
+    readers = graph.readers[product.name]
+    if len(readers) == 1 and readers[0].op == "add" and product.name not in graph.kept:
+        bias = next((name for name in readers[0].operands if name != product.name), None)
+        if bias in graph.fixed and graph.values[bias].shape == product.result.shape[-1:]:
+            return _Sibling(product, readers[0], bias)
+    return _Sibling(product, None, None)
+
+
+def _pointwise_behind(graph: Graph, name: str) -> set[str]:
+    """The pointwise nodes behind a value, up to the next ones of other kinds."""
+    found: set[str] = set()
+    todo = [name]
+    while todo:
+        for reader in graph.readers[todo.pop()]:
+            kind = None if reader.is_foreign else OPERATORS[reader.op].kind
+            if kind is Kind.POINTWISE and reader.name not in found:
+                found.add(reader.name)
+                todo.append(reader.name)
+            elif kind is Kind.VIEW:
+                todo.append(reader.name)
+    return found
+
+
+def _joined(rewriter: Rewriter, group: list[_Sibling]) -> dict[str, Value]:
+    """The slices of one product that stand for the results of a group."""
+    first = group[0].product
+    weights = [rewriter.values[s.product.operands[1]] for s in group]
+    y = rewriter.node("matmul", rewriter.values[first.operands[0]], rewriter.node("concatenate", *weights, dim=1))
+    if any(s.bias is not None for s in group):
+        zeros = {"value": 0.0, "dtype": y.dtype.name}
+        biases = [
+            rewriter.node("full", shape=(w.shape[1],), **zeros) if s.bias is None else rewriter.values[s.bias]
+            for s, w in zip(group, weights, strict=True)
+        ]
+        y = rewriter.node("add", y, rewriter.node("concatenate", *biases, dim=0))
+    found: dict[str, Value] = {}
+    start = 0
+    for s, w in zip(group, weights, strict=True):
+        part = rewriter.node("slice", y, dim=len(y.shape) - 1, start=start, stop=start + w.shape[1])
+        found |= {n.name: part for n in (s.product, s.biased) if n is not None}
+        start += w.shape[1]
+    return found

@@ -4,11 +4,12 @@ add(reshape(matmul(x, w), [2, 7, 5]), bias[5])    ->    reshape(add(matmul(x, w)
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
 from ..operators.views import reshape_groups
-from .rewrite import Rewriter, rewrite
+from .rewrite import Rewriter, integers_of, rewrite
 
 
 def sink_reshapes(graph: Graph) -> Graph:
@@ -35,6 +36,75 @@ def sink_reshapes(graph: Graph) -> Graph:
         return None
 
     return rewrite(graph, replaced)
+
+
+def raise_splits(graph: Graph) -> Graph:
+    """Move reshapes that split dimensions before the permutations and slices that they read. Kernels then see a stored
+    value in the dimensions that they work on.
+
+    reshape(slice(x[8, 96], 1, 32:64), [8, 2, 16])      ->    slice(reshape(x, [8, 6, 16]), 1, 2:4)
+    reshape(permute(x[6, 5, 4], [1, 0, 2]), [5, 2, 3, 4])    ->    permute(reshape(x, [2, 3, 5, 4]), [2, 0, 1, 3])
+    """
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        return (
+            _reshaped(rewriter, rewriter.values[node.operands[0]], node.result.shape) if node.op == "reshape" else None
+        )
+
+    return rewrite(graph, replaced)
+
+
+def _reshaped(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value:
+    """``x`` in another shape, reshaped as early as possible."""
+    made = rewriter.made.get(x.name)
+    source = None if made is None or made.is_foreign or not made.operands else rewriter.value(made.operands[0])
+    if x.shape == shape:
+        return x
+    if made is not None and source is not None:
+        if made.op == "reshape":
+            return _reshaped(rewriter, source, shape)
+        if made.op == "permute" and (split := _split_order(integers_of(made, "order"), x.shape, shape)) is not None:
+            within, order = split
+            return rewriter.node("permute", _reshaped(rewriter, source, within), order=order)
+        if made.op == "slice" and (sliced := _sliced(rewriter, made, source, shape)) is not None:
+            return sliced
+    return rewriter.node("reshape", x, shape=shape)
+
+
+def _split_order(
+    order: Sequence[int], old: Sequence[int], new: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """What a permutation becomes whose result of shape ``old`` is reshaped to ``new`` by splitting dimensions: the
+    shape of its operand, and its order. None where dimensions are joined."""
+    parts: dict[int, tuple[int, ...]] = {}  # a dimension of the operand -> dimensions of the new shape
+    for before, after in reshape_groups(old, new):
+        long = [d for d in before if old[d] > 1]
+        if len(long) != 1:
+            return None
+        parts[order[long[0]]] = tuple(after)
+    places = [e for d in sorted(parts) for e in parts[d]]
+    return tuple(new[e] for e in places), tuple(places.index(e) for e in range(len(new)))
+
+
+def _sliced(rewriter: Rewriter, made: Node, x: Value, shape: tuple[int, ...]) -> Value | None:
+    """A slice of ``x``, reshaped, as a slice of what ``x`` is reshaped to. The slice is of whole parts of what its
+    dimension is split into, or it has one element, and the dimension goes. None for any other."""
+    v = OPERATORS["slice"].values(made.attributes)
+    d, start, stop = v.integer("dim"), v.integer("start"), v.integer("stop")
+    ahead, inner = prod(x.shape[:d]), prod(x.shape[d + 1 :])
+    first = next((n for n in range(len(shape) + 1) if prod(shape[:n]) == ahead), None)
+    if first is None or v.integer("step") != 1:
+        return None
+    behind = next((n for n in range(first, len(shape) + 1) if prod(shape[n:]) == inner), len(shape))
+    width = prod(shape[first + 1 : behind])
+    if prod(shape[behind:]) != inner or any(n % width for n in (start, stop, x.shape[d])):
+        return None
+    if behind == first:  # one element
+        whole = _reshaped(rewriter, x, (*shape[:first], x.shape[d], *shape[first:]))
+        part = rewriter.node("slice", whole, dim=first, start=start, stop=stop)
+        return rewriter.node("reshape", part, shape=shape)
+    whole = _reshaped(rewriter, x, (*shape[:first], x.shape[d] // width, *shape[first + 1 :]))
+    return rewriter.node("slice", whole, dim=first, start=start // width, stop=stop // width)
 
 
 def sink_through_norms(graph: Graph) -> Graph:
