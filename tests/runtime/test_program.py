@@ -14,18 +14,19 @@ from tilewright.graph.program import compile_program
 from tilewright.graph.reference import graph_reference
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.numpy_tensors import NumpyTensors
-from tilewright.runtime.program import BoundProgram
+from tilewright.runtime.program import MOST_STREAMS, BoundProgram
+from tilewright.runtime.tensor_library import Launch, Recorder
 from tilewright.schedule.defaults import default_schedule, has_class
 
 
-def bound(graph: Graph) -> BoundProgram:
+def bound(graph: Graph, library: NumpyTensors | None = None) -> BoundProgram:
     device = CpuDevice()
     program = compile_program(graph, lambda w: has_class(w, device.target))
     kernels = {
         key: device.load(build(task.workload, device.target, default_schedule(task.workload, device.target)))
         for key, task in program.tasks.items()
     }
-    return BoundProgram(program, kernels, NumpyTensors())
+    return BoundProgram(program, kernels, library or NumpyTensors())
 
 
 def run(program: BoundProgram, graph: Graph, data: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -83,3 +84,59 @@ def test_outputs_are_fresh_and_updates_are_given_to_the_caller() -> None:
     assert first[0] == pytest.approx(np.e) and update is first and given is one
     assert second[0] == pytest.approx(np.e**2) and first[0] == pytest.approx(np.e)
     assert kept is not again and kept[0] == 4
+
+
+class Recorded(NumpyTensors):
+    """Arrays with a stream that can be chosen, and a recorder that counts its recordings."""
+
+    handle, recordings = 1, 0
+    output: np.ndarray | None = None
+    """What the next result is written to."""
+
+    def empty(self, kind: TensorType) -> np.ndarray:
+        return super().empty(kind) if self.output is None else self.output
+
+    def stream(self) -> int:
+        return self.handle
+
+    def recorder(self) -> Recorder:
+        def record(launch: Launch) -> Launch:
+            self.recordings += 1
+            return lambda stream: launch(stream)
+
+        return record
+
+
+def three_kernels() -> Graph:
+    """Two products and a softmax, which no kernel computes together."""
+    x, w = Value("x", TensorType((16, 16), float32)), Value("w", TensorType((16, 16), float32))
+    b = GraphBuilder(["x", "w"])
+    y = b.node("matmul", b.node("softmax", b.node("matmul", x, w), dim=1), w)
+    return check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
+
+
+def test_kernels_are_recorded_where_their_addresses_come_again() -> None:
+    graph, library = three_kernels(), Recorded()
+    program = bound(graph, library)
+    data = arrays_for(graph)
+    w, block = data["w"], np.empty((4, 16, 16), np.float32)
+    assert len(program.program.kernels) > 1
+    for position, recordings in ((0, 0), (0, 1), (0, 1), (1, 1), (1, 2), (0, 2)):
+        x = block[position]
+        x[...] = np.random.default_rng(position).random((16, 16))
+        library.output = block[2 + position]
+        check(program([x], [w])[0], graph, {"x": x, "w": w})
+        assert library.recordings == recordings
+    w += 1  # in place: the same addresses
+    check(program([block[0]], [w])[0], graph, {"x": block[0], "w": w})
+
+
+def test_streams_have_arenas_of_their_own() -> None:
+    graph, library = three_kernels(), Recorded()
+    program = bound(graph, library)
+    data = arrays_for(graph)
+    for handle in (1, 2, 3, 1, 4, 5, 6, 1):
+        library.handle = handle
+        check(run(program, graph, data), graph, data)
+    arenas = [stream.arena for stream in program._streams.values()]
+    assert len({library.address(arena) for arena in arenas}) == len(arenas) == MOST_STREAMS
