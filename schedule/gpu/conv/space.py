@@ -192,7 +192,8 @@ class ConvPlans(Plan):
 
         def holds(columns: Columns) -> Bools:
             found, rows = np.ones(len(columns), dtype=bool), plan.has(columns)
-            found[rows] = rule.holds(columns.kept(rows))
+            if rows.any():
+                found[rows] = rule.holds(columns.kept(rows))
             return found
 
         return Constraint(f"{rule.meaning} (if {values})", tuple(dict.fromkeys((*rule.knobs, *names))), holds)
