@@ -180,7 +180,8 @@ def _phases_and_pitch(window: ImageWindow) -> tuple[int, int] | None:
     """How many rows follow one another within a pixel, and how many channels are written of each: as few as TMA can
     load, such that what a window sees of these rows has 64 elements at most. None where there is no such number."""
     for phases in dict.fromkeys((window.strides[0], 1)):
-        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % VECTOR == 0]
+        steps = [extent * phases for extent in (window.strides[1], window.taps[1])]
+        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and all(step * n % VECTOR == 0 for step in steps)]
         if pitches and window.taps[1] * phases * pitches[0] <= SWIZZLE_128B_ELEMENTS:
             return phases, pitches[0]
     return None

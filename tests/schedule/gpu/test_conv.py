@@ -224,6 +224,7 @@ def test_one_tap_is_a_plain_product() -> None:
             {"kernel_h": 5, "kernel_w": 4, "height": 5, "channels": 6, "bias": True},
             {"pixels": "im2col", "cluster_n": 2},
         ),
+        ({"kernel_h": 5, "height": 6, "channels": 2, "stride": 2}, {"pixels": "im2col", "k_atoms": 2}),
         ({"kernel_h": 8, "kernel_w": 8, "stride": 8, "padding": 0, "height": 16, "width": 24}, {"pixels": "im2col"}),
     ],
 )
@@ -330,6 +331,8 @@ def test_patches_go_through_every_position_once(
     count = images * math.prod(extents)
     found = [tuple(_number(i) for i in window.position(index(m))) for m in range(count)]
     assert sorted(found) == list(np.ndindex(images, *extents))
+    beyond = [_number(i) for i in window.position(index(count))]
+    assert any(i >= extent for i, extent in zip(beyond, (images, *extents), strict=True))
     if not patch:
         assert found == sorted(found)
 
