@@ -91,7 +91,10 @@ class ImageWindow:
             pixels = prod(self.positions)
             return (m // pixels, *delinearize(m % pixels, self.positions))
         extents = zip((self.images, *self.positions), self.patch, strict=True)
-        patches = delinearize(m // prod(self.patch), [extent // side for extent, side in extents])
+        counts = [extent // side for extent, side in extents]
+        patches = list(delinearize(m // prod(self.patch), counts))
+        if prod(counts) == 1:
+            patches[0] = m // prod(self.patch)
         order = self.patch_order
         inner = dict(zip(order, delinearize(m % prod(self.patch), [self.patch[n] for n in order]), strict=True))
         return tuple(p * side + inner[n] for n, (p, side) in enumerate(zip(patches, self.patch, strict=True)))

@@ -16,6 +16,7 @@ row y / stride of plane y % stride. A window then stands on one row, or a few, o
 """
 
 from dataclasses import dataclass, replace
+from itertools import count
 
 from ....ir.buffer import Buffer, Layout
 from ....ir.expr import (
@@ -88,10 +89,9 @@ class Folding:
         """The folded images as (image, plane, row, position, channel)."""
         outer, window = self._outer, self._window
         found = replace(self.images, shape=(*outer, window.positions[1], self.filters.shape[1]))
-        if not self.overlapped:
-            return found
-        *others, pixel = self.images.strides[: len(outer) + 1]
-        return replace(found, layout=Layout((*others, window.strides[1] * pixel, 1)))
+        *others, column = self.images.strides[: len(outer) + 1]
+        step = window.strides[1] * column if self.overlapped else column
+        return replace(found, layout=Layout((*others, step, 1)))
 
     @property
     def _outer(self) -> tuple[int, ...]:
@@ -164,10 +164,9 @@ def folding_of(
     (phases, pitch), step = found, window.strides[1]
     planes = window.strides[0] // phases
     tap_rows, channels = -(-window.taps[0] // window.strides[0]), window.taps[1] * phases * pitch
-    width = (window.positions[1] - 1) * step + window.taps[1]
-    while width * phases * pitch % VECTOR:
-        width += 1
-    columns = (width,) if overlapped else (window.positions[1], window.taps[1])
+    row = (window.positions[1] - 1) * step if overlapped else 0
+    width = next(n for n in count(row + window.taps[1]) if n * phases * pitch % VECTOR == 0)
+    columns = (width,) if overlapped else (window.positions[1], width)
     outer = (window.images, planes) if planes > 1 else (window.images,)
     shape = (*outer, window.positions[0] - 1 + tap_rows, *columns, phases, pitch)
     images = Buffer(image_name, shape, image.buffer.dtype)

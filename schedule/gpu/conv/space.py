@@ -1,10 +1,10 @@
 """Convolutions on Hopper, by im2col TMA and wgmma: those of the settings of a product, and the order of k.
 
 Images and filters are 16-bit floats with the channels of an image side by side (NHWC and its kin), in one to three
-dimensions, with padding, strides and dilations. Groups are a batch of products. Epilogues are those of ``cuda_gemm``.
-What that sketch takes, a window of one place that moves pixel by pixel, is left to it. Images of few channels are
-folded by a first launch (``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes,
-are repacked by one.
+dimensions, with padding, strides and dilations. Groups are a batch of products; those of few channels are widened
+(``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. What that sketch takes, a window of one place
+that moves pixel by pixel, is left to it. Images of few channels are folded by a first launch (``fold``). Others that
+TMA cannot load, since pixels do not begin at multiples of 16 bytes, are repacked by one.
 """
 
 from collections.abc import Mapping
@@ -192,7 +192,8 @@ class ConvPlans(Plan):
 
         def holds(columns: Columns) -> Bools:
             found, rows = np.ones(len(columns), dtype=bool), plan.has(columns)
-            found[rows] = rule.holds(columns.kept(rows))
+            if rows.any():
+                found[rows] = rule.holds(columns.kept(rows))
             return found
 
         return Constraint(f"{rule.meaning} (if {values})", tuple(dict.fromkeys((*rule.knobs, *names))), holds)

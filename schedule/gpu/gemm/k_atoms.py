@@ -17,6 +17,9 @@ from ...problems.image_window import TAP, ImageWindow
 from ..occupancy import Whole
 from .mma_atom import PLANES, pair_count, splitting, wgmma_atom
 
+VECTOR = 8
+"""A box begins at a multiple of so many 16-bit elements of a row."""
+
 
 def k_atom_count(gemm: Gemm) -> int:
     """How many atoms there are."""
@@ -76,7 +79,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
         assert gemm.a.load is not None
         exists = Compare(CompareOp.LT, k_atom, index(taps * blocks))
         tap = Select(exists, tap, index(0))
-        channel = Select(exists, channel, index(gemm.a.load.buffer.shape[-1]))
+        channel = Select(exists, channel, index(-(-gemm.a.load.buffer.shape[-1] // VECTOR) * VECTOR))
     return {TAP: tap, "k": channel}
 
 

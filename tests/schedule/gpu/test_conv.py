@@ -14,6 +14,7 @@ from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
+from tilewright.core.policy import DEFAULT_POLICY
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
@@ -110,11 +111,14 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
 }
 
 
+ANY_LEGAL = {"3x3", "dilated", "narrow groups", "line", "filters first", "transposed, odd kernel", "transposed, groups"}
+"""Of these a schedule is interpreted that need not be promising."""
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     target, workload = CASES[case]
-    assert assert_agrees(SKETCH, workload(), 1, target) == 1
-    assert assert_agrees(SKETCH, workload(), 1, target, WHOLE) == 1
+    assert assert_agrees(SKETCH, workload(), 1, target, WHOLE if case in ANY_LEGAL else DEFAULT_POLICY) == 1
 
 
 def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
@@ -127,13 +131,12 @@ def _check(workload: Workload, target: Target, schedule: Schedule) -> None:
 
 KERNELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "cluster": (("im2col", "2x4x8"), {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2, "consumer_warpgroups": 1}),
-    "cluster of halos": (("halo_2x4x8",), {"cluster_m": 2, "cluster_n": 2, "atoms_m": 2}),
+    "cluster of halos": (("halo_2x4x8",), {"cluster_m": 2, "consumer_warpgroups": 1}),
     "split_k": (("im2col", "2x4x8"), {"split_k": 4, "k_atoms": 2}),
     "taps": (("im2col", "2x4x8"), {"split_k": 1, "k_atoms": 4, "taps_innermost": 1}),
     "taps of halos": (("halo_2x4x8",), {"split_k": 2, "taps_innermost": 1}),
     "ping_pong": (("im2col", "halo_2x4x8"), {"ping_pong": 1, "consumer_warpgroups": 2}),
     "stream_k": (("im2col",), {"stream_k": 1, "k_atoms": 2}),
-    "stream_k of halos": (("halo_2x4x8",), {"stream_k": 1}),
 }
 
 
@@ -150,7 +153,7 @@ HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
         {"pixels": "halo_4x2x8"},
     ),
     "images within a patch": (conv2d(batch=4, height=4, width=12, residual=True), {"pixels": "halo_4x4x4"}),
-    "volume": (conv3d(height=8, width=4, kernel_h=3), {"pixels": "halo_1x2x8x4"}),
+    "volume": (conv3d(batch=1, width=4, kernel_h=3), {"pixels": "halo_1x4x4x4"}),
     "line": (conv1d(batch=8, length=24, padding=1), {"pixels": "halo_8x8"}),
     "folded": (
         conv2d(channels=3, kernel_h=7, kernel_w=7, padding=3, stride=2, height=16, width=16),
@@ -160,7 +163,6 @@ HALOS: dict[str, tuple[Workload, dict[str, Any]]] = {
         conv2d(channels=3, kernel_h=11, kernel_w=11, padding=1, stride=4, height=38, width=38, batch=1),
         {"pixels": "halo_1x1x8x8", "overlapped": 1},
     ),
-    "groups": (conv2d(channels=128, groups=8, filters=128), {"joined_groups": 4, "pixels": "halo_2x4x8"}),
 }
 
 
@@ -222,6 +224,7 @@ def test_one_tap_is_a_plain_product() -> None:
             {"kernel_h": 5, "kernel_w": 4, "height": 5, "channels": 6, "bias": True},
             {"pixels": "im2col", "cluster_n": 2},
         ),
+        ({"kernel_h": 5, "height": 6, "channels": 2, "stride": 2}, {"pixels": "im2col", "k_atoms": 2}),
         ({"kernel_h": 8, "kernel_w": 8, "stride": 8, "padding": 0, "height": 16, "width": 24}, {"pixels": "im2col"}),
     ],
 )
@@ -232,7 +235,9 @@ def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], kn
     verify(kernel)
     assert kernel.launches[0].name == "fold" and len(kernel.workspace) == 2
     seen = {s.source for s in walk_statements(kernel.body) if isinstance(s, TmaLoad) and len(s.source.shape) > 3}
-    assert {(tensor.layout is not None) for tensor in seen} == {bool(overlapped)}
+    (images,) = seen
+    overlaps = bool(overlapped) and parameters.get("stride", 1) < parameters.get("kernel_w", 3)
+    assert (images.strides[-2] < images.shape[-1]) == overlaps
     _check(workload, H200, schedule)
 
 
@@ -265,7 +270,6 @@ JOINED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "four groups": ({"groups": 8, "bias": True, "residual": True, "activation": "relu"}, {"pixels": "2x4x8"}),
     "two groups of more filters": ({"groups": 4, "filters": 256, "stride": 2, "height": 7}, {"cluster_m": 2}),
     "ping_pong": ({"groups": 4, "height": 7, "dtype": "bfloat16"}, {"ping_pong": 1, "epilogue_stages": 1}),
-    "split_k": ({"groups": 8, "filters": 128}, {"split_k": 2, "pixels": "1x4x16"}),
     "of 4 channels": ({"groups": 32, "bias": True}, {"pixels": "halo_2x4x8", "widened_groups": 4}),
     "of 8 channels": ({"groups": 16, "filters": 256, "stride": 2}, {"pixels": "im2col", "widened_groups": 2}),
 }
@@ -329,6 +333,8 @@ def test_patches_go_through_every_position_once(
     count = images * math.prod(extents)
     found = [tuple(_number(i) for i in window.position(index(m))) for m in range(count)]
     assert sorted(found) == list(np.ndindex(images, *extents))
+    beyond = [_number(i) for i in window.position(index(count))]
+    assert any(i >= extent for i, extent in zip(beyond, (images, *extents), strict=True))
     if not patch:
         assert found == sorted(found)
 
