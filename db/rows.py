@@ -244,6 +244,35 @@ class JobRow:
     owner: str = ""
     tags: tuple[str, ...] = ()
     notes: str = ""
+    task_count: int = 0
+    """How many tasks it has; ``tasks`` are the first of them, where it stands in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """Holds what a search found so far. It goes on with ids below ``before``; None: there is no more."""
+
+    rows: "tuple[TrialRow, ...]"
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BestTaskRow:
+    """Holds the best record of a task that has one, with what is shown where tasks are compared."""
+
+    job_id: str
+    created_at: str
+    task: int
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    workload_key: str
+    flops: int
+    minimum_bytes: int
+    trials: int
+    record_id: int
+    seconds: float
+    device_key: str
+    device_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +419,7 @@ class TrialCost:
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
     """Says what is known of a workload as a whole. ``operator`` and ``parameters`` are those that it was submitted with
-    last. ``newest_job`` is the number of the newest job that has it; that and ``number`` order summaries."""
+    last, at ``newest_at``."""
 
     workload_key: str
     operator: str | None
@@ -401,8 +430,6 @@ class WorkloadSummary:
     trials: int
     devices: int
     best_seconds: float | None
-    number: int
-    newest_job: int
     newest_at: str
 
 

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.schedule import Schedule
-from ..db.rows import ModelSummary
+from ..db.rows import BestTaskRow, ModelSummary
 from .views import BestView
+
+BestTaskView = BestTaskRow
+"""A task with its best record is answered as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
