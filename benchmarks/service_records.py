@@ -58,7 +58,7 @@ def fill(url: str, records: int, seed: int) -> int:
     database = Database(parse_url(url))
     migrate.upgrade(database)
     began = datetime.now(UTC) - timedelta(days=DAYS)
-    moments = [time_text(began + timedelta(days=DAYS * n / (last + 1))) for n in range(last + 1)]
+    moments = [time_text(began + timedelta(days=DAYS * n / last)) for n in range(last + 1)]
     with database.writing() as connection:
         here = keep_device(connection, HERE.device)
         chains = [keep_toolchain(connection, on.toolchain) for on in (HERE, OLDER)]
