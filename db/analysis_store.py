@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from ..core.record import Record
 from . import models as model_rows
 from .costs import load_trial_cost
+from .dashboard_rows import BestTaskRow
 from .engine import Database
-from .rows import BestTaskRow, ModelSummary, ResultRow, TrialCost, WorkloadSummary
+from .rows import ModelSummary, ResultRow, TrialCost, WorkloadSummary
 from .workload_results import load_records_after, load_results, newest_bests, page_of_workloads
 
 

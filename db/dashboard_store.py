@@ -8,11 +8,20 @@ from sqlalchemy import Connection, func, select
 from ..core.record import RecordFilter
 from . import job_figures, overview
 from . import jobs as job_rows
-from .dashboard_rows import CauseRow, HealthRow, PredictedRow, ProgressRow, RunningRow, SettingRow, SpentRow, WorkerRow
+from .dashboard_rows import (
+    CauseRow,
+    FoundRecords,
+    HealthRow,
+    PredictedRow,
+    ProgressRow,
+    RunningRow,
+    SettingRow,
+    SpentRow,
+    WorkerRow,
+)
 from .device_totals import load_spent
 from .engine import Database
 from .record_search import search_records
-from .rows import FoundRecords
 from .tables import events, jobs, trials
 from .visibility import visible_record
 

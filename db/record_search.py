@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, exists, func, select
 
 from ..core.record import RecordFilter
-from .rows import FoundRecords
+from .dashboard_rows import FoundRecords
 from .tables import devices, jobs, tasks, trials, workloads
 from .trials import FULL, trial_rows_of
 from .visibility import record_tenant

@@ -249,33 +249,6 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRecords:
-    """Holds what a search found so far. It goes on with ids below ``before``; None: there is no more."""
-
-    rows: "tuple[TrialRow, ...]"
-    before: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class BestTaskRow:
-    """Holds the best record of a task that has one, with what is shown where tasks are compared."""
-
-    job_id: str
-    created_at: str
-    task: int
-    operator: str | None
-    parameters: Mapping[str, object] | None
-    workload_key: str
-    flops: int
-    minimum_bytes: int
-    trials: int
-    record_id: int
-    seconds: float
-    device_key: str
-    device_name: str
-
-
-@dataclass(frozen=True, slots=True)
 class TrialRow:
     """Holds a record, and for how many seconds its job had been running when the trial ended."""
 

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, exists, func, select, true, tuple_
 
 from ..core.record import Record
-from .rows import BestTaskRow, ResultRow, WorkloadSummary
+from .dashboard_rows import BestTaskRow
+from .rows import ResultRow, WorkloadSummary
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 from .trials import FULL, best_of, record_of
 from .visibility import record_tenant, visible, visible_record

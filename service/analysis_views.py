@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.schedule import Schedule
-from ..db.rows import BestTaskRow, ModelSummary
+from ..db.dashboard_rows import BestTaskRow
+from ..db.rows import ModelSummary
 from .views import BestView
 
 BestTaskView = BestTaskRow

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.trial import Timed
-from ..db.rows import BestTaskRow
+from ..db.dashboard_rows import BestTaskRow
 from ..db.store import RecordStore
 from .views import TaskView
 
