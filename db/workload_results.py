@@ -102,6 +102,18 @@ def newest_bests(
 ) -> tuple[BestTaskRow, ...]:
     """Return at most ``limit`` tasks that have a best record, those of the newest jobs first: of these workloads where
     they are given, otherwise of the newest RECENT_JOBS jobs; with ``device_key`` those that were measured on it."""
+    chosen = select(tasks.c.best_trial).where(tasks.c.best_trial.is_not(None), visible(tasks.c.tenant))
+    if device_key is not None:
+        of_device = select(devices.c.id).where(devices.c.key == device_key).scalar_subquery()
+        chosen = chosen.join(trials, trials.c.id == tasks.c.best_trial).where(trials.c.device == of_device)
+    if workload_keys is not None:
+        of_keys = select(workloads.c.id).where(workloads.c.key.in_(workload_keys))
+        chosen = chosen.where(tasks.c.workload.in_(list(connection.execute(of_keys).scalars())))
+    else:
+        recent = select(jobs.c.number).where(visible(jobs.c.tenant)).order_by(jobs.c.number.desc()).limit(RECENT_JOBS)
+        chosen = chosen.where(tasks.c.job.in_(list(connection.execute(recent).scalars())))
+    # the ids alone are put in order first, and no more than wanted are looked at any further
+    newest = chosen.order_by(tasks.c.job.desc(), tasks.c.position).limit(limit)
     query = (
         select(
             jobs.c.id,
@@ -118,23 +130,14 @@ def newest_bests(
             devices.c.key,
             devices.c.name,
         )
-        .select_from(tasks)
+        .select_from(trials)
+        .join(tasks, (tasks.c.job == trials.c.job) & (tasks.c.position == trials.c.task))
         .join(jobs, jobs.c.number == tasks.c.job)
         .join(workloads, workloads.c.id == tasks.c.workload)
-        .join(trials, trials.c.id == tasks.c.best_trial)
         .join(devices, devices.c.id == trials.c.device)
-        .where(tasks.c.best_trial.is_not(None), visible(tasks.c.tenant))
+        .where(trials.c.id.in_(list(connection.execute(newest).scalars())))
         .order_by(tasks.c.job.desc(), tasks.c.position)
-        .limit(limit)
     )
-    if device_key is not None:
-        query = query.where(devices.c.key == device_key)
-    if workload_keys is not None:
-        of_keys = select(workloads.c.id).where(workloads.c.key.in_(workload_keys))
-        query = query.where(tasks.c.workload.in_(list(connection.execute(of_keys).scalars())))
-    else:
-        recent = select(jobs.c.number).where(visible(jobs.c.tenant)).order_by(jobs.c.number.desc()).limit(RECENT_JOBS)
-        query = query.where(tasks.c.job.in_(list(connection.execute(recent).scalars())))
     rows = connection.execute(query).all()
     return tuple(BestTaskRow(*row[:10], median(row[10]), *row[11:]) for row in rows)
 
