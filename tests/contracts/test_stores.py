@@ -18,7 +18,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
-from tilewright.db import migrate, record_search, workload_results
+from tilewright.db import history, migrate, record_search, workload_results
 from tilewright.db.best import _EXACT_MANY, _EXACT_ONE, fill_best
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.jobs import LISTED_TASKS
@@ -405,7 +405,9 @@ def test_losses_under_other_conditions_come_from_schedules_that_both_have_timed(
     assert store.transfers({"loops": 2}, limit=99) == []
 
 
-def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: RecordStore) -> None:
+def test_history_leaves_out_the_task_that_asks_and_what_came_later(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert store.newest_record() == 0
     for name in ("j", "k"):
         store.create_job(new_job(name))
@@ -424,6 +426,9 @@ def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: Record
     assert asked(but=("k", 0)) == ["j0", "j1"] and asked(but=("k", 1)) == asked()
     assert asked(limit=1) == ["k0", "k1"] and asked(until=store.begin_task("j", 0)) == ["j0", "j1"]
     assert asked(kind="cuda") == []
+    monkeypatch.setattr(history, "WINDOWS", (2, 3, 99))  # ids of k alone, one of j too, all
+    newest = store.newest_record()
+    assert asked(limit=1, until=newest) == ["k0", "k1"] and asked(until=newest) == ["j0", "j1", "k0", "k1"]
 
 
 def test_facts_about_tasks_devices_and_models_are_kept(store: RecordStore) -> None:
