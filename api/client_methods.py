@@ -346,7 +346,8 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
     def jobs(
         self, *, state: str | None = None, owner: str | None = None, tag: str | None = None, page_size: int = 100
     ) -> Listing[JobOut]:
-        """Yield all jobs, newest first, fetched page by page."""
+        """Yield all jobs, newest first, fetched page by page, with the first three tasks of each (``task_count`` says
+        how many there are; ``job`` answers with all of them)."""
         query = {"state": state, "owner": owner, "tag": tag, "page_size": page_size}
         return Listing("/v1/jobs", JobPage, lambda page: map(self._with_plot, page.jobs), query)
 

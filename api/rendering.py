@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .. import __version__
+from ..service.callers import present_caller
 from .assets import assets_present
 from .formatting import FILTERS, FUNCTIONS
 
@@ -38,8 +39,10 @@ API_PATHS = ("/v1/", "/static/", "/healthz", "/readyz", "/metrics", "/version", 
 
 
 def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return the page or fragment ``template`` filled with ``values``."""
-    text = _environment.get_template(template).render(assets=assets_present(), **values)
+    """Return the page or fragment ``template`` filled with ``values``. Whoever signed in can sign out on every page."""
+    text = _environment.get_template(template).render(
+        assets=assets_present(), signed_in_as=present_caller().name, **values
+    )
     return HTMLResponse(text, status, {"Cache-Control": "no-cache"})
 
 

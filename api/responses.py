@@ -227,6 +227,9 @@ class JobOut(ResponseModel):
     owner: str = Field(default="", description="Who submitted it: the name of a key, or of a person; empty: unknown.")
     tags: tuple[str, ...] = ()
     notes: str = ""
+    task_count: int = Field(
+        default=0, description="How many tasks it has. In a list of jobs, `tasks` are the first three of them alone."
+    )
     _plot: "Callable[..., Figure] | None" = PrivateAttr(default=None)
 
     def plot(self, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":

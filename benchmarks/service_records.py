@@ -1,27 +1,35 @@
-"""Fills a database with many records at once, for the benchmark of look-ups."""
+"""Fills a database with many records at once, for the benchmarks of look-ups and of lists."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Table, insert, text
 
-from tilewright.core.keys import canonical_json
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
-from tilewright.core.trial import Clocks, Evidence, Timed, Trial
+from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.db import migrate
 from tilewright.db.best import fill_best
 from tilewright.db.catalog import keep_device, keep_toolchain
+from tilewright.db.encode import time_text
 from tilewright.db.engine import Database, parse_url
 from tilewright.db.rows import NewTrial
-from tilewright.db.tables import jobs, tasks, trials, workloads
+from tilewright.db.tables import attempts, jobs, tasks, trials, workloads
 from tilewright.db.trials import columns_of
 from tilewright.service.wiring import sketch_versions
+from tilewright.te.json import workload_to_json
+from tilewright.te.operators import OPERATORS
 
 RECORDS_PER_WORKLOAD = 10
 TASKS_PER_JOB = 64
+LONG_TASK = 10_000
+"""So many trials has the only task of the job ``long``."""
+DAYS = 30
+"""The jobs ended evenly in so many days before now."""
 ROWS_AT_ONCE = 5_000
 HERE = MeasuredOn(
     DeviceInfo("Example CPU, 2 cores", Target("llvm", "x86-64", ("avx2", "fma"), 2, 32), {"cores": 2.0}),
@@ -43,50 +51,29 @@ def key_of(number: int) -> str:
 
 
 def fill(url: str, records: int, seed: int) -> int:
-    """Make the tables and fill them; return the number of workloads. Each has nine records here and one of an older
-    toolchain."""
+    """Make the tables and fill them; return the number of workloads that look-ups may ask for. Each has eight times and
+    a failure here, and a time of an older toolchain. The job ``long`` has one task more, of ``LONG_TASK`` trials."""
     count = max(1, records // RECORDS_PER_WORKLOAD)
+    last = -(-count // TASKS_PER_JOB)
     database = Database(parse_url(url))
     migrate.upgrade(database)
-    draws = stream(seed, "records")
+    began = datetime.now(UTC) - timedelta(days=DAYS)
+    moments = [time_text(began + timedelta(days=DAYS * n / last)) for n in range(last + 1)]
     with database.writing() as connection:
-        places = [
-            (keep_device(connection, on.device), keep_toolchain(connection, on.toolchain)) for on in (HERE, OLDER)
-        ]
-        _insert(connection, count)
-        row = _row(places[0])
-        rows: list[dict[str, object]] = []
-        for number in range(count):
-            for sequence in range(RECORDS_PER_WORKLOAD):
-                older = sequence == RECORDS_PER_WORKLOAD - 1
-                seconds = 1e-5 * (1.0 + float(draws.random()))
-                samples = [seconds * (1 + 0.01 * step) for step in range(-3, 4)]
-                position = number % TASKS_PER_JOB
-                rows.append(
-                    {
-                        **row,
-                        "job": number // TASKS_PER_JOB + 1,
-                        "task": position,
-                        "sequence": sequence,
-                        "workload": number + 1,
-                        "toolchain": places[older][1],
-                        "knobs": {"tile_m": sequence, "tile_n": 8, "unroll": 4, "order": "ijk"},
-                        "schedule_key": key_of(1_000_000_000 + sequence),
-                        "samples": samples,
-                        "seconds": seconds,
-                        "rank_seconds": seconds,
-                    }
-                )
-            if len(rows) >= ROWS_AT_ONCE:
-                connection.execute(insert(trials), rows)
-                rows = []
-        if rows:
-            connection.execute(insert(trials), rows)
+        here = keep_device(connection, HERE.device)
+        chains = [keep_toolchain(connection, on.toolchain) for on in (HERE, OLDER)]
+        _insert(connection, workloads, _workloads(count + 1))
+        _insert(connection, jobs, (_job(n, "long" if n == last else f"filled{n}", at) for n, at in enumerate(moments)))
+        _insert(connection, tasks, _tasks(count))
+        _insert(connection, attempts, _attempts(count, moments))
+        _insert(connection, trials, _trials(count, seed, here, chains, moments))
+        connection.execute(text(_BEST_TRIALS))
+        connection.execute(text(_BEST_SECONDS))
     with database.writing() as connection:
         fill_best(connection)
     if not database.embedded:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            for table, column in (("workloads", "id"), ("jobs", "number")):  # their numbers were given, not drawn
+            for table, column in (("workloads", "id"), ("jobs", "number"), ("trials", "id")):  # given, not drawn
                 numbers = f"pg_get_serial_sequence('{table}', '{column}')"
                 connection.exec_driver_sql(f"SELECT setval({numbers}, max({column})) FROM {table}")
             connection.exec_driver_sql("VACUUM ANALYZE")
@@ -94,67 +81,121 @@ def fill(url: str, records: int, seed: int) -> int:
     return count
 
 
-def _insert(connection: Connection, count: int) -> None:
-    """Add the workloads, and jobs with a task for each."""
-    for table, rows in ((workloads, _workloads(count)), (jobs, _jobs(count)), (tasks, _tasks(count))):
-        batch: list[dict[str, object]] = []
-        for row in rows:
-            batch.append(row)
-            if len(batch) == ROWS_AT_ONCE:
-                connection.execute(insert(table), batch)
-                batch = []
-        if batch:
-            connection.execute(insert(table), batch)
+_BEST_TRIALS = """
+UPDATE tasks SET best_trial = (SELECT trials.id FROM trials WHERE trials.job = tasks.job
+AND trials.task = tasks.position
+AND trials.seconds IS NOT NULL ORDER BY trials.rank_seconds, trials.schedule_key, trials.id LIMIT 1)"""
+_BEST_SECONDS = "UPDATE tasks SET best_seconds = (SELECT rank_seconds FROM trials WHERE trials.id = tasks.best_trial)"
+
+
+def _insert(connection: Connection, table: Table, rows: Iterator[dict[str, object]]) -> None:
+    while batch := list(islice(rows, ROWS_AT_ONCE)):
+        connection.execute(insert(table), batch)
 
 
 def _workloads(count: int) -> Iterator[dict[str, object]]:
+    """Yield workloads that differ in their keys and, in the text, in their sizes."""
+    data = workload_to_json(OPERATORS["matmul"].workload({"m": 64, "n": 64, "k": 32}))
     for number in range(count):
-        data = {"stages": [number]}
-        yield {
-            "id": number + 1,
-            "key": key_of(number),
-            "data": data,
-            "expression": f"C[i] = A[i] * {canonical_json(data)}",
-            "flops": 1_000_000,
-            "minimum_bytes": 4_000,
-        }
+        expression = f"C[i, j] = sum(A[i, k] * B[k, j]) for i < {number}"
+        sizes = {"flops": 1_000_000, "minimum_bytes": 4_000}
+        yield {"id": number + 1, "key": key_of(number), "data": data, "expression": expression, **sizes}
 
 
-def _jobs(count: int) -> Iterator[dict[str, object]]:
-    for number in range(-(-count // TASKS_PER_JOB)):
-        yield {
-            "number": number + 1,
-            "id": f"filled{number}",
-            "state": "succeeded",
-            "created_at": "2026-01-01T00:00:00.000000Z",
-            "budget_trials": RECORDS_PER_WORKLOAD,
-            "strategy": "random",
-            "seed": 0,
-            "target": "llvm",
-            "executor": "local",
-            "cache": "warm",
-            "imported": True,
-            "version": 1,
-        }
+def _job(number: int, name: str, moment: str) -> dict[str, object]:
+    return {
+        "number": number + 1,
+        "id": name,
+        "state": "succeeded",
+        **dict.fromkeys(("created_at", "started_at", "finished_at"), moment),
+        "budget_trials": RECORDS_PER_WORKLOAD,
+        "strategy": "random",
+        "seed": 0,
+        "target": "llvm",
+        "executor": "local",
+        "cache": "warm",
+        "device": 1,
+        "imported": False,
+        "version": 1,
+        "owner": "somebody",
+        "tags": ",nightly,",
+    }
 
 
 def _tasks(count: int) -> Iterator[dict[str, object]]:
-    for number in range(count):
+    """Yield a task for each workload, and the long one. One task of a job in ten is of a seldom operator."""
+    for number in range(count + 1):
+        alone = number == count
+        seldom = number % (10 * TASKS_PER_JOB) == 0
         yield {
-            "job": number // TASKS_PER_JOB + 1,
-            "position": number % TASKS_PER_JOB,
+            "job": _job_of(number, count),
+            "position": 0 if alone else number % TASKS_PER_JOB,
             "workload": number + 1,
-            "operator": "matmul",
+            "operator": "softmax" if seldom else "matmul",
             "parameters": {"m": number + 1, "n": 64, "k": 32},
-            "trials": RECORDS_PER_WORKLOAD,
-            "failures": {},
+            "trials": LONG_TASK if alone else RECORDS_PER_WORKLOAD,
+            "failures": {"check:wrong_result": 1},
             "state": "done",
+            "stop_reason": "trials",
+            "target": "llvm",
+            "executor": "local",
+            "wall_seconds": 3.5,
+            "device_seconds": 2.5,
+            "roofline_seconds": 5e-6,
+            "baseline_seconds": 2e-5,
+            "baseline_name": "NumPy",
         }
 
 
-def _row(place: tuple[int, int]) -> dict[str, object]:
-    """Return what the rows of all trials have in common."""
+def _attempts(count: int, moments: Sequence[str]) -> Iterator[dict[str, object]]:
+    for number in range(count + 1):
+        job = _job_of(number, count)
+        began = datetime.fromisoformat(moments[job - 1]).timestamp()
+        times = {"began_at": began, "ended_at": began + 3.5, "how": "done"}
+        place = {"job": job, "task": 0 if number == count else number % TASKS_PER_JOB, "fence": 1}
+        yield {**place, "owner": "owner", "units": ["unit-0"], **times}
+
+
+def _trials(
+    count: int, seed: int, device: int, toolchains: Sequence[int], moments: Sequence[str]
+) -> Iterator[dict[str, object]]:
+    draws = stream(seed, "records")
+    timed, failed = _row(device, toolchains[0], Timed((1e-5,), 10)), _row(device, toolchains[0], _FAILURE)
+    for number in range(count + 1):
+        job, alone = _job_of(number, count), number == count
+        for sequence in range(LONG_TASK if alone else RECORDS_PER_WORKLOAD):
+            kind = sequence % RECORDS_PER_WORKLOAD
+            place = {
+                "id": number * RECORDS_PER_WORKLOAD + sequence + 1,
+                "job": job,
+                "task": 0 if alone else number % TASKS_PER_JOB,
+                "sequence": sequence,
+                "workload": number + 1,
+                "toolchain": toolchains[kind == RECORDS_PER_WORKLOAD - 1],
+                "knobs": {"tile_m": sequence % 64, "tile_n": sequence // 64, "unroll": 4, "order": "ijk"},
+                "schedule_key": key_of(1_000_000_000 + sequence),
+                "elapsed_seconds": 0.3 * (sequence + 1),
+                "created_at": moments[job - 1],
+            }
+            if kind == RECORDS_PER_WORKLOAD - 2:
+                yield {**failed, **place}
+                continue
+            seconds = 1e-5 * (1.0 + float(draws.random()))
+            samples = [seconds * (1 + 0.01 * step) for step in range(-3, 4)]
+            yield {**timed, **place, "samples": samples, "seconds": seconds, "rank_seconds": seconds}
+
+
+_FAILURE = Failed(TrialStage.CHECK, Reason.WRONG_RESULT, "C[3, 7] is 1.5, expected 1.25 +- 2e-05; 17 of 1024 differ")
+
+
+def _job_of(number: int, count: int) -> int:
+    """Return the number of the job that has the ``number``-th workload."""
+    return (number // TASKS_PER_JOB if number < count else -(-count // TASKS_PER_JOB)) + 1
+
+
+def _row(device: int, toolchain: int, outcome: Timed | Failed) -> dict[str, object]:
+    """Return what the rows of all trials with such an outcome have in common."""
     schedule = Schedule.of("cpu_loops", sketch_versions()["cpu_loops"], {"tile_m": 0})
     evidence = Evidence(1, 0.25, 1e-5, 1e-5, True, True, 1e-5, "0" * 64, 4096, {"load_average_1min": 0.5})
-    trial = Trial(schedule, Timed((1e-5,), 10), Clocks(0.001, 0.02, 0.003, 0.01, 0.001), evidence)
-    return columns_of(NewTrial("filled0", 0, 0, "", HERE, trial, 0.5), 1, 1, *place)
+    trial = Trial(schedule, outcome, Clocks(0.001, 0.02, 0.003, 0.01, 0.001), evidence)
+    return columns_of(NewTrial("filled0", 0, 0, "", HERE, trial, 0.5, unit="unit-0"), 1, 1, device, toolchain)

@@ -150,6 +150,8 @@ def jobs_table(jobs: Iterable[JobOut]) -> Table:
                 ratio(task.baseline_seconds, seconds),
                 job.created_at[:19],
             )
+        if job.task_count > len(job.tasks):
+            table.add_row(job.id, "", f"and {job.task_count - len(job.tasks)} more tasks")
     return table
 
 

@@ -1,11 +1,14 @@
 """The database's answers about many jobs at once: costs of trials, results of workloads over time, cost models."""
 
+from collections.abc import Sequence
+
 from ..core.record import Record
 from . import models as model_rows
 from .costs import load_trial_cost
+from .dashboard_rows import BestTaskRow
 from .engine import Database
 from .rows import ModelSummary, ResultRow, TrialCost, WorkloadSummary
-from .workload_results import load_records_after, load_results, page_of_workloads
+from .workload_results import load_records_after, load_results, newest_bests, page_of_workloads
 
 
 class AnalysisStore:
@@ -21,11 +24,18 @@ class AnalysisStore:
 
     def workloads(
         self, *, before: tuple[int, int] | None = None, operator: str | None = None, limit: int
-    ) -> tuple[WorkloadSummary, ...]:
-        """Return workloads that were submitted, those of the newest jobs first; ``before`` is (``newest_job``,
-        ``number``) of the last one known."""
+    ) -> tuple[tuple[WorkloadSummary, ...], tuple[int, int] | None]:
+        """Return workloads that were submitted, those of the newest tasks first, and what ``before`` is for those that
+        follow; None: there are no more."""
         with self._database.reading() as connection:
             return page_of_workloads(connection, before=before, operator=operator, limit=limit)
+
+    def newest_bests(
+        self, *, limit: int, device_key: str | None = None, workload_keys: Sequence[str] | None = None
+    ) -> tuple[BestTaskRow, ...]:
+        """Return tasks that have a best record, those of the newest jobs first (``workload_results.newest_bests``)."""
+        with self._database.reading() as connection:
+            return newest_bests(connection, limit=limit, device_key=device_key, workload_keys=workload_keys)
 
     def results(self, workload_key: str, *, limit: int) -> tuple[ResultRow, ...]:
         """Return the best record of each task of a workload, the newest ``limit`` of them, oldest first."""

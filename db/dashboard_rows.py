@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .rows import TrialRow
+
 
 @dataclass(frozen=True, slots=True)
 class ProgressRow:
@@ -105,3 +107,30 @@ class CauseRow:
     newest_record_id: int
     newest_job_id: str
     newest_detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """Holds what a search found so far. It goes on with ids below ``before``; None: there is no more."""
+
+    rows: tuple[TrialRow, ...]
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BestTaskRow:
+    """Holds the best record of a task that has one, with what is shown where tasks are compared."""
+
+    job_id: str
+    created_at: str
+    task: int
+    operator: str | None
+    parameters: Mapping[str, object] | None
+    workload_key: str
+    flops: int
+    minimum_bytes: int
+    trials: int
+    record_id: int
+    seconds: float
+    device_key: str
+    device_name: str

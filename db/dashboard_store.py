@@ -8,10 +8,20 @@ from sqlalchemy import Connection, func, select
 from ..core.record import RecordFilter
 from . import job_figures, overview
 from . import jobs as job_rows
-from .dashboard_rows import CauseRow, HealthRow, PredictedRow, ProgressRow, RunningRow, SettingRow, SpentRow, WorkerRow
+from .dashboard_rows import (
+    CauseRow,
+    FoundRecords,
+    HealthRow,
+    PredictedRow,
+    ProgressRow,
+    RunningRow,
+    SettingRow,
+    SpentRow,
+    WorkerRow,
+)
+from .device_totals import load_spent
 from .engine import Database
 from .record_search import search_records
-from .rows import TrialRow
 from .tables import events, jobs, trials
 from .visibility import visible_record
 
@@ -73,8 +83,9 @@ class DashboardStore:
         """Return the trials of a task that its cost model had predicted."""
         return self._of_task(job_figures.load_predicted, job_id, task)
 
-    def search(self, wanted: RecordFilter, *, before: int | None, limit: int) -> tuple[TrialRow, ...]:
-        """Return records that a filter lets through with ids below ``before``, newest first."""
+    def search(self, wanted: RecordFilter, *, before: int | None, limit: int) -> FoundRecords:
+        """Return records that a filter lets through with ids below ``before``, newest first, and from where to go on:
+        one call looks at so many records (``record_search.WINDOW``)."""
         with self._database.reading() as connection:
             return search_records(connection, wanted, before=before, limit=limit)
 
@@ -86,7 +97,7 @@ class DashboardStore:
     def spent(self, since: str) -> tuple[SpentRow, ...]:
         """Return what was done on each class of devices, by all jobs and by those that ran after a time."""
         with self._database.reading() as connection:
-            return overview.load_spent(connection, since)
+            return load_spent(connection, since)
 
     def causes(self, since: str) -> tuple[CauseRow, ...]:
         """Return why trials of all jobs failed after a time."""

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, or_, select
 
 from .clock import clock, database_now
 from .rows import FleetFigures
-from .tables import IS_LEASED, attempts, leases, tasks, trials
+from .tables import IS_LEASED, IS_READY, attempts, leases, tasks, trials
 
 BUSY_WINDOW_SECONDS = 600.0
 """The busy share of a unit is that of so many seconds before now."""
@@ -19,21 +19,28 @@ RECENT_TASKS = 200
 def load_figures(connection: Connection) -> FleetFigures:
     """Count tasks by state, leases, and attempts by how they ended."""
     now = database_now(connection)
-    by_state = select(tasks.c.state, func.count()).group_by(tasks.c.state)
-    oldest = select(func.min(tasks.c.ready_since)).where(tasks.c.state == "ready")
     held = select(leases.c.kind, func.count()).where(leases.c.until > clock()).group_by(leases.c.kind)
     ends = select(attempts.c.how, func.count()).where(attempts.c.ended_at.is_not(None)).group_by(attempts.c.how)
     losses = select(func.coalesce(func.sum(tasks.c.losses), 0)).where(tasks.c.state.in_(("ready", "leased", "blocked")))
-    since = connection.execute(oldest).scalar()
+    by_state, oldest_ready_seconds = count_tasks(connection, now)
     return FleetFigures(
-        tasks={state: count for state, count in connection.execute(by_state)},
-        oldest_ready_seconds=None if since is None else max(0.0, now - since),
+        tasks=by_state,
+        oldest_ready_seconds=oldest_ready_seconds,
         leases={kind: count for kind, count in connection.execute(held)},
         attempts={how: count for how, count in connection.execute(ends)},
         losses=int(connection.execute(losses).scalar_one()),
         busy=_busy(connection, now),
         silent_seconds=silent_seconds(connection, now),
     )
+
+
+def count_tasks(connection: Connection, now: float) -> tuple[dict[str, int], float | None]:
+    """Return how many tasks there are in each state that has any, and for how long the oldest of those that are ready
+    has waited; None where none is."""
+    by_state = select(tasks.c.state, func.count()).group_by(tasks.c.state)
+    since = connection.execute(select(func.min(tasks.c.ready_since)).where(IS_READY)).scalar()
+    waited = None if since is None else max(0.0, now - since)
+    return {state: count for state, count in connection.execute(by_state)}, waited
 
 
 def silent_seconds(connection: Connection, now: float) -> float:

@@ -21,7 +21,7 @@ from . import units as unit_rows
 from .adoption import adopt, exact_records
 from .clock import clock, database_now
 from .engine import Database
-from .fleet_figures import load_figures, load_task_seconds, load_waiting, silent_seconds
+from .fleet_figures import count_tasks, load_figures, load_task_seconds, load_waiting, silent_seconds
 from .queue import load_queue
 from .rows import AttemptRow, FleetFigures, JobRow, QueueRow, TenantRow, UnitRow
 from .tables import jobs
@@ -251,6 +251,12 @@ class FleetStore:
         claimed, and those that are blocked."""
         with self._database.reading() as connection:
             return load_queue(connection, limit)
+
+    def task_counts(self) -> tuple[dict[str, int], float | None]:
+        """Return how many tasks there are in each state that has any, and for how long the oldest of those that are
+        ready has waited; None where none is."""
+        with self._database.reading() as connection:
+            return count_tasks(connection, database_now(connection))
 
     def waiting(self) -> dict[tuple[str, str], int]:
         """Return how many tasks are ready for each target and executor."""

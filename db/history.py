@@ -9,8 +9,8 @@ from .rows import HistoryGroup
 from .tables import devices, jobs, tasks, toolchains, trials, workloads
 from .trials import FULL, record_of
 
-WINDOW = 1_000_000
-"""So many of the newest records are looked at, so that the time this takes has a bound."""
+WINDOWS = (20_000, 100_000, 1_000_000)
+"""So many of the newest records are looked at, and more of them only where too few groups were found among these."""
 TASKS_AT_ONCE = 500
 """So many tasks stand in one statement."""
 
@@ -19,12 +19,25 @@ def load_groups(
     connection: Connection, *, target_kind: str, until: int, but: tuple[int, int] | None, limit: int
 ) -> tuple[HistoryGroup, ...]:
     """Return the newest ``limit`` groups of records with ids up to ``until`` on targets of a kind, newest first,
-    without those of the (job, task) ``but``. Copies that tasks adopted are left out: nothing counts twice."""
+    without those of the (job, task) ``but``. Copies that tasks adopted are left out: nothing counts twice. The oldest
+    of the groups may say that it has fewer records than it has."""
+    found: tuple[HistoryGroup, ...] = ()
+    for window in WINDOWS:
+        found = _newest_groups(connection, target_kind, until, until - window, but, limit)
+        if len(found) >= limit or window >= until:
+            break
+    return found
+
+
+def _newest_groups(
+    connection: Connection, target_kind: str, until: int, after: int, but: tuple[int, int] | None, limit: int
+) -> tuple[HistoryGroup, ...]:
+    """Do what ``load_groups`` does among the records with ids above ``after``."""
     parts = ("job", "task", "workload", "device", "toolchain", "profile")
     newest = func.max(trials.c.id)
     query = (
         select(*(trials.c[name] for name in parts), func.count().label("records"), newest.label("newest"))
-        .where(trials.c.adopted_from.is_(None), trials.c.id <= until, trials.c.id > until - WINDOW)
+        .where(trials.c.adopted_from.is_(None), trials.c.id <= until, trials.c.id > after)
         .group_by(*(trials.c[name] for name in parts))
     )
     if but is not None:

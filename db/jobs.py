@@ -26,6 +26,8 @@ FINAL = ("succeeded", "failed", "cancelled")
 """A job does not leave these states, but for a retry of its dead tasks."""
 CLOSED = ("cancelling", *FINAL)
 """No task of a job in these states begins."""
+LISTED_TASKS = 3
+"""A list of jobs has so many tasks of each, the first ones, so that it takes no longer where jobs have a thousand."""
 
 JOB: Select[tuple[object, ...]] = (
     select(
@@ -228,7 +230,7 @@ def page_of_jobs(
     owner: str | None = None,
     tag: str | None = None,
 ) -> tuple[JobRow, ...]:
-    """Return jobs with numbers below ``before``, newest first."""
+    """Return jobs with numbers below ``before``, newest first, with the first LISTED_TASKS tasks of each."""
     query = JOB.where(visible(jobs.c.tenant)).order_by(jobs.c.number.desc()).limit(limit)
     if owner is not None:
         query = query.where(jobs.c.owner == owner)
@@ -238,7 +240,9 @@ def page_of_jobs(
         query = query.where(jobs.c.number < before)
     if state is not None:
         query = query.where(jobs.c.state == state)
-    return _jobs_of(connection, connection.execute(query).mappings().all())
+    last = select(func.max(tasks.c.position)).where(tasks.c.job == jobs.c.number).correlate(jobs).scalar_subquery()
+    rows = connection.execute(query.add_columns((last + 1).label("task_count"))).mappings().all()
+    return _jobs_of(connection, rows, LISTED_TASKS)
 
 
 def count_by_state(connection: Connection) -> dict[str, int]:
@@ -247,7 +251,8 @@ def count_by_state(connection: Connection) -> dict[str, int]:
     return {state: count for state, count in connection.execute(query)}
 
 
-def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow, ...]:
+def _jobs_of(connection: Connection, rows: Sequence[RowMapping], most_tasks: int | None = None) -> tuple[JobRow, ...]:
+    """Return jobs with their tasks; with ``most_tasks`` the first ones, in rows that say how many there are."""
     numbers = [row["number"] for row in rows]
     query = (
         select(tasks.c.job, tasks.c.best_trial, tasks.c.state, *_TASK_COLUMNS)
@@ -255,6 +260,8 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
         .where(tasks.c.job.in_(numbers))
         .order_by(tasks.c.job, tasks.c.position)
     )
+    if most_tasks is not None:
+        query = query.where(tasks.c.position < most_tasks)
     task_rows = connection.execute(query).all() if numbers else []
     best = load_best_rows(connection, [row.best_trial for row in task_rows if row.best_trial is not None])
     by_job: dict[int, list[TaskRow]] = {number: [] for number in numbers}
@@ -267,13 +274,15 @@ def _jobs_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[JobRow
             policy=SpacePolicy(row["prune"], row["prior"]),
             tags=read_tags(row["tags"]),
             tasks=tuple(by_job[row["number"]]),
+            task_count=len(by_job[row["number"]]) if most_tasks is None else row["task_count"],
             **{name: row[name] for name in _JOB_NAMES},
         )
         for row in rows
     )
 
 
-_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in ("budget", "policy", "tags", "tasks"))
+_MADE = ("budget", "policy", "tags", "tasks", "task_count")
+_JOB_NAMES = tuple(name for name in JobRow.__dataclass_fields__ if name not in _MADE)
 _TASK_NAMES = tuple(name for name in TaskRow.__dataclass_fields__ if name not in ("best", "state"))
 _TASK_COLUMNS = tuple(
     workloads.c.key if name == "workload_key" else (tasks if name in tasks.c else workloads).c[name]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select, case, func, select
 
-from .dashboard_rows import CauseRow, RunningRow, SpentRow
-from .tables import IS_LEASED, devices, jobs, tasks, trials, workloads
+from .dashboard_rows import CauseRow, RunningRow
+from .tables import IS_LEASED, jobs, tasks, trials, workloads
 from .visibility import of_visible_job, visible
 
 LATELY = 50
@@ -43,27 +43,6 @@ def _elapsed_at(sequence: ColumnElement[int]) -> ScalarSelect[float]:
     """Return for how long a task had been searched at the end of one of its trials: one look into an index."""
     of_task = (trials.c.job == tasks.c.job, trials.c.task == tasks.c.position)
     return select(trials.c.elapsed_seconds).where(*of_task, trials.c.sequence == sequence).scalar_subquery()
-
-
-def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
-    """Return what was done on each class of devices, by all jobs and by those that ran after ``since``."""
-    lately = or_(jobs.c.finished_at.is_(None), jobs.c.finished_at > since)
-    query = (
-        select(
-            devices.c.key,
-            devices.c.name,
-            func.count(),
-            func.sum(tasks.c.trials),
-            func.sum(tasks.c.device_seconds),
-            func.sum(case((lately, tasks.c.device_seconds), else_=0.0)),
-        )
-        .join(jobs, jobs.c.device == devices.c.id)
-        .join(tasks, tasks.c.job == jobs.c.number)
-        .where(visible(jobs.c.tenant))
-        .group_by(devices.c.id, devices.c.key, devices.c.name)
-        .order_by(func.sum(tasks.c.device_seconds).desc(), devices.c.key)
-    )
-    return tuple(SpentRow(*row) for row in connection.execute(query))
 
 
 def load_causes(connection: Connection, since: str) -> tuple[CauseRow, ...]:

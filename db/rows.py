@@ -244,6 +244,8 @@ class JobRow:
     owner: str = ""
     tags: tuple[str, ...] = ()
     notes: str = ""
+    task_count: int = 0
+    """How many tasks it has; ``tasks`` are the first of them, where it stands in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +392,7 @@ class TrialCost:
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
     """Says what is known of a workload as a whole. ``operator`` and ``parameters`` are those that it was submitted with
-    last. ``newest_job`` is the number of the newest job that has it; that and ``number`` order summaries."""
+    last, at ``newest_at``."""
 
     workload_key: str
     operator: str | None
@@ -401,8 +403,6 @@ class WorkloadSummary:
     trials: int
     devices: int
     best_seconds: float | None
-    number: int
-    newest_job: int
     newest_at: str
 
 

@@ -23,6 +23,7 @@ from .best import find_any, find_exact
 from .catalog import keep_device, load_devices, load_measured, load_workload, sees_workload
 from .commit_listener import CommitListener
 from .dashboard_store import DashboardStore
+from .device_totals import count_ended
 from .driver_errors import DuplicateKey
 from .encode import now
 from .engine import Database, embedded_path, parse_url
@@ -141,6 +142,10 @@ class RecordStore:
         """Delete what is older than ``keep`` says (``retention``); return how many rows of each table."""
         return delete_old(self.database, keep)
 
+    def count_ended(self) -> int:
+        """Add jobs that have ended to the totals of their devices (``device_totals``); return how many."""
+        return count_ended(self.database)
+
     def ping(self) -> None:
         """Raises StoreError unless the database answers and stands at our migration."""
         migrate.check(self.database)
@@ -195,7 +200,8 @@ class RecordStore:
         owner: str | None = None,
         tag: str | None = None,
     ) -> tuple[JobRow, ...]:
-        """Return jobs with numbers below ``before``, newest first."""
+        """Return jobs with numbers below ``before``, newest first, with the first tasks of each
+        (``db.jobs.LISTED_TASKS``)."""
         with self.database.reading() as connection:
             return job_rows.page_of_jobs(connection, before=before, limit=limit, state=state, owner=owner, tag=tag)
 

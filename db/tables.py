@@ -107,7 +107,15 @@ jobs = Table(
     Column("owner", String(128), nullable=False, server_default=""),
     Column("tags", String(1024), nullable=False, server_default=""),
     Column("notes", Text, nullable=False, server_default=""),
+    # those of its tasks, once it has ended and stands in ``device_totals``
+    Column("device_seconds", Float),
     Index("ix_jobs_tenant_number", "tenant", "number"),
+    Index(
+        "ix_jobs_uncounted",
+        "number",
+        sqlite_where=text("device_seconds IS NULL"),
+        postgresql_where=text("device_seconds IS NULL"),
+    ),
     Index(None, "state", "number"),
     Index(
         "ix_jobs_model",
@@ -171,7 +179,8 @@ tasks = Table(
     # of a model's job: how often the workload occurs, and how many trials have been granted to the task so far
     Column("weight", Float, nullable=False, server_default="1"),
     Column("trial_limit", Integer),
-    Index(None, "workload"),
+    Index("ix_tasks_workload_job", "workload", "job", "position"),
+    Index("ix_tasks_operator_job", "operator", "job", "position"),
     Index(None, "state"),
 )
 TUNED = text("best_trial IS NOT NULL")
@@ -357,6 +366,17 @@ best_records = Table(
     Column("schedule_key", KEY, nullable=False),
     Column("answer", Text, nullable=False),
     Index(None, "record_id"),
+)
+
+# sums over the tasks of jobs that have ended (``device_totals``), for each tenant and class of devices
+device_totals = Table(
+    "device_totals",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("device", NUMBER, primary_key=True, autoincrement=False),
+    Column("tasks", BigInteger, nullable=False),
+    Column("trials", BigInteger, nullable=False),
+    Column("device_seconds", Float, nullable=False),
 )
 
 # the binaries of records that were the best of their task; ``code`` is packed, and ``bytes`` its size

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from sqlalchemy import Column, ColumnElement, select, true
+from sqlalchemy import Column, ColumnElement, exists, true
 
 from .tables import jobs
 
@@ -58,7 +58,7 @@ def visible(column: Column[str]) -> ColumnElement[bool]:
 def of_visible_job(column: Column[int]) -> ColumnElement[bool]:
     """Return the condition that a record's job is seen; ``column`` has its number. Whoever sees all pays nothing."""
     tenant = job_tenant()
-    return true() if tenant is None else column.in_(select(jobs.c.number).where(jobs.c.tenant == tenant))
+    return true() if tenant is None else exists().where(jobs.c.number == column, jobs.c.tenant == tenant)
 
 
 def visible_record(column: Column[str]) -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from .analysis_views import JobEstimate, ScheduleComparison, StoredModels, WorkloadHistory, WorkloadView
+from .analysis_views import BestTaskView, JobEstimate, ScheduleComparison, StoredModels, WorkloadHistory, WorkloadView
 from .comparison import ComparedJob, ComparedRecord, compare
 from .estimate import KnownBest, estimate
 from .stored_models import stored_models
@@ -39,6 +39,11 @@ class Analysis:
         """Return the workloads that were submitted, those of the newest jobs first. Raises InvalidParameter for a bad
         page size or token."""
         return page_of_workloads(self._store, operator, page_size, token)
+
+    def newest_bests(self, limit: int, *, workload_keys: Sequence[str] | None = None) -> tuple[BestTaskView, ...]:
+        """Return at most ``limit`` tasks that have a best record, those of the newest jobs first; of these workloads
+        alone where they are given."""
+        return self._store.analysis.newest_bests(limit=limit, workload_keys=workload_keys)
 
     def workload(self, workload_key: str) -> WorkloadHistory:
         """Return what was found for a workload over devices, toolchains and time. Raises NotFound."""

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.schedule import Schedule
+from ..db.dashboard_rows import BestTaskRow
 from ..db.rows import ModelSummary
 from .views import BestView
+
+BestTaskView = BestTaskRow
+"""A task with its best record is answered as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)

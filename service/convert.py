@@ -152,6 +152,7 @@ def job_view(row: JobRow) -> JobView:
         owner=row.owner,
         tags=row.tags,
         notes=row.notes,
+        task_count=row.task_count,
     )
 
 

@@ -48,15 +48,15 @@ class Dashboard:
 
     def overview(self) -> OverviewView:
         """Return what the service does now, what it found last, and what the last day cost."""
-        rows, figures = self._store.dashboard, self._fleet.figures()
+        rows, (tasks, oldest_ready_seconds) = self._store.dashboard, self._fleet.task_counts()
         since = (datetime.now(UTC) - timedelta(days=1)).isoformat(timespec="microseconds").replace("+00:00", "Z")
         running, by_state = rows.running(), self._store.count_by_state()
         rates = [row.lately / row.lately_seconds for row in running if row.lately_seconds > 0]
         return OverviewView(
             since=since,
             jobs={state: by_state.get(state, 0) for state in JobState},
-            tasks={state: figures.tasks.get(state, 0) for state in TaskState},
-            oldest_ready_seconds=figures.oldest_ready_seconds,
+            tasks={state: tasks.get(state, 0) for state in TaskState},
+            oldest_ready_seconds=oldest_ready_seconds,
             trials_per_second=sum(rates),
             running=running,
             units=self._fleet.units(),

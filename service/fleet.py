@@ -129,6 +129,10 @@ class Fleet:
                 return (f"a task that runs has recorded no trial for {seconds / 60:.0f} minutes",)
         return ()
 
+    def task_counts(self) -> tuple[dict[str, int], float | None]:
+        """Return how many tasks there are in each state that has any, and for how long the oldest ready one waited."""
+        return self._store.task_counts()
+
     def figures(self) -> FleetFigures:
         """Return counts for Prometheus."""
         return self._store.figures()

@@ -55,10 +55,9 @@ def page_of_records(store: RecordStore, wanted: RecordFilter, size: int, token: 
     name = ("records", content_key(asdict(wanted)))
     cursor = read_token(token, name, (int,))
     before = None if cursor is None else int(cursor[0])
-    rows = store.dashboard.search(wanted, before=before, limit=size + 1)
-    more = len(rows) > size
-    next_token = write_token(name, [rows[size - 1].record.id]) if more else ""
-    return Page(tuple(trial_view(row) for row in rows[:size]), next_token)
+    found = store.dashboard.search(wanted, before=before, limit=size)
+    next_token = "" if found.before is None else write_token(name, [found.before])
+    return Page(tuple(trial_view(row) for row in found.rows), next_token)
 
 
 def page_of_trials(

@@ -1,14 +1,17 @@
 """Finds what one record can be compared with, and who else has its schedule."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.trial import Timed
+from ..db.dashboard_rows import BestTaskRow
 from ..db.store import RecordStore
-from .views import JobView, TaskView
+from .views import TaskView
 
 MOST_OF_TASK, MOST_OF_DEVICE, MOST_USES = 30, 60, 50
 """How many are answered at most: of the same task, of other tasks of the device, and of those that use it."""
+MOST_TASKS = 300
+"""Among so many tasks of the device, the newest, those of other workloads are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +65,20 @@ class RelativesView:
     models: tuple[ModelUse, ...]
 
 
-def relatives(store: RecordStore, record_id: int, own: TaskView, recent: Iterable[JobView]) -> RelativesView:
-    """Return the relatives of a record, whose task is ``own``. ``recent`` are the jobs that neighbours are taken from.
-    Raises NotFound."""
+def relatives(store: RecordStore, record_id: int, own: TaskView) -> RelativesView:
+    """Return the relatives of a record, whose task is ``own``. Raises NotFound."""
     record = store.trial(record_id).record
     fast = store.trials_by_seconds(record.job_id, record.task, limit=MOST_OF_TASK)
     neighbours = [
-        _neighbour(row.record.id, record.job_id, own, outcome.seconds, same_task=True)
+        _neighbour(row.record.id, record.job_id, own, own.index, outcome.seconds, same_task=True)
         for row in fast
         if isinstance(outcome := row.record.trial.outcome, Timed)
     ]
     seen = {own.workload_key}
-    for job in recent:
-        for task in job.tasks:
-            best = task.best
-            if best is None or best.device_key != record.identity.device_key or task.workload_key in seen:
-                continue
-            seen.add(task.workload_key)
-            neighbours.append(_neighbour(best.record_id, job.id, task, best.seconds, same_task=False))
+    for row in store.analysis.newest_bests(limit=MOST_TASKS, device_key=record.identity.device_key):
+        if row.workload_key not in seen:
+            seen.add(row.workload_key)
+            neighbours.append(_neighbour(row.record_id, row.job_id, row, row.task, row.seconds, same_task=False))
     uses = tuple(
         ScheduleUse(
             row.record.id,
@@ -98,15 +97,17 @@ def relatives(store: RecordStore, record_id: int, own: TaskView, recent: Iterabl
     return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses, models)
 
 
-def _neighbour(record_id: int, job_id: str, task: TaskView, seconds: float, *, same_task: bool) -> Neighbour:
+def _neighbour(
+    record_id: int, job_id: str, about: TaskView | BestTaskRow, task: int, seconds: float, *, same_task: bool
+) -> Neighbour:
     return Neighbour(
         record_id,
         job_id,
-        task.index,
+        task,
         same_task,
-        task.operator,
-        task.parameters,
-        task.flops,
-        task.minimum_bytes,
+        about.operator,
+        about.parameters,
+        about.flops,
+        about.minimum_bytes,
         seconds,
     )

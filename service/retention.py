@@ -11,11 +11,12 @@ from .settings import Settings
 
 log = structlog.get_logger()
 
-INTERVAL_SECONDS = 3600.0
+FIRST_SECONDS, INTERVAL_SECONDS = 20.0, 3600.0
 
 
 class RetentionThread:
-    """A thread that deletes what is too old, every hour. Several processes may do it at once."""
+    """A thread that adds up what has ended and deletes what is too old, every hour. Several processes may do it at
+    once."""
 
     def __init__(self, settings: Settings, store: RecordStore) -> None:
         self._keep = Retention(settings.keep_event_days, settings.keep_key_days, settings.keep_trial_days)
@@ -30,8 +31,11 @@ class RetentionThread:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(INTERVAL_SECONDS):
+        wait = FIRST_SECONDS
+        while not self._closing.wait(wait):
+            wait = INTERVAL_SECONDS
             try:
+                self._store.count_ended()
                 deleted = self._store.delete_old(self._keep)
                 if any(deleted.values()):
                     log.info("old rows deleted", **deleted)

@@ -72,8 +72,6 @@ log = structlog.get_logger()
 
 FENCE_SECONDS = 0.7
 """After so long a worker that has not stopped its cancelled task is fenced off."""
-RECENT_JOBS = 100
-"""Among so many jobs, the newest, the neighbours of a record are looked for."""
 MAX_EVENTS = 1000
 """How many events are answered at once."""
 
@@ -214,8 +212,8 @@ class Service:
         owner: str | None = None,
         tag: str | None = None,
     ) -> Page[JobView]:
-        """Return jobs, newest first, with this state, owner and tag where they are given. Raises InvalidParameter for a
-        bad page size or token."""
+        """Return jobs, newest first, with this state, owner and tag where they are given, and the first three tasks of
+        each. Raises InvalidParameter for a bad page size or token."""
         wanted = {"state": None if state is None else state.value, "owner": owner, "tag": tag}
         return pagination.page_of_jobs(self._store, self.fleet.shown, page_size, token, wanted)
 
@@ -272,8 +270,7 @@ class Service:
         """Return what a record can be compared with, and who else has its schedule. Raises NotFound."""
         trial = self.trial(record_id)
         own = self.job(trial.job_id).tasks[trial.task]
-        recent = self.fleet.shown(self._store.jobs(limit=RECENT_JOBS))
-        return relatives(self._store, record_id, own, recent)
+        return relatives(self._store, record_id, own)
 
     def series(self, job_id: str, *, task: int = 0, after: int = -1, limit: int = 20_000) -> SeriesView:
         """Return the trials of a task with ``sequence > after`` as columns. Raises NotFound, InvalidParameter."""

@@ -195,6 +195,8 @@ class JobView:
     """Who submitted it: the name of a key, or of a person who signed in; empty where no key was needed."""
     tags: tuple[str, ...] = ()
     notes: str = ""
+    task_count: int = 0
+    """How many tasks it has. In a list of jobs ``tasks`` are the first of them alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,8 @@ def page_of_workloads(store: RecordStore, operator: str | None, size: int, token
     name = ("workloads", operator or "")
     cursor = read_token(token, name, (int, int))
     before = None if cursor is None else (int(cursor[0]), int(cursor[1]))
-    rows = store.analysis.workloads(before=before, operator=operator, limit=size + 1)
-    more = len(rows) > size
-    last = write_token(name, [rows[size - 1].newest_job, rows[size - 1].number]) if more else ""
-    return Page(tuple(_workload_view(row) for row in rows[:size]), last)
+    rows, following = store.analysis.workloads(before=before, operator=operator, limit=size)
+    return Page(tuple(map(_workload_view, rows)), "" if following is None else write_token(name, following))
 
 
 def _workload_view(row: WorkloadSummary) -> WorkloadView:

@@ -1,4 +1,5 @@
-"""What `deploy/` starts: manifests that Kubernetes takes, and units of systemd, both with commands that exist."""
+"""What `deploy/` starts: an image, manifests that Kubernetes takes, a Helm chart that says the same, and units of
+systemd, all with commands that exist."""
 
 import configparser
 import json
@@ -6,6 +7,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from tilewright.service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 KUBERNETES, SYSTEMD = ROOT / "deploy" / "kubernetes", ROOT / "deploy" / "systemd"
+CHART, CONTAINERFILE = ROOT / "deploy" / "helm" / "tilewright", ROOT / "deploy" / "container" / "Containerfile"
 Document = dict[str, Any]
 
 
@@ -161,6 +165,99 @@ def test_kustomize_builds_them() -> None:
                     assert reference["name"] in (secret, "tilewright-auth")
 
 
+def value_of(expression: str, values: Document) -> Any:
+    """What stands between the braces of a template: a value, and the functions that it is piped through."""
+    name, *functions = (word.strip() for word in expression.split("|"))
+    found: Any = "tilewright"
+    if name != ".Release.Name":
+        assert name.startswith(".Values."), f"{expression!r} is more than this test understands"
+        found = values
+        for part in name.removeprefix(".Values.").split("."):
+            found = found[part]  # KeyError: the chart has no such value
+    for function in functions:
+        word, _, argument = function.partition(" ")
+        if word in ("toJson", "quote"):
+            found = json.dumps(found)
+        else:
+            assert word == "nindent", f"{function!r} is more than this test understands"
+            found = "\n" + textwrap.indent(found, " " * int(argument))
+    return found
+
+
+def rendered(template: str, values: Document) -> str:
+    """A template with the values of the chart, of which it uses little: values, conditions on one, toYaml, toJson,
+    quote and nindent."""
+
+    def condition(found: re.Match[str]) -> str:
+        return found[2] if value_of(found[1], values) else ""
+
+    def value(found: re.Match[str]) -> str:
+        space, trims, expression = found.groups()
+        if expression.startswith("toYaml "):
+            name, _, functions = expression.removeprefix("toYaml ").partition(" | ")
+            text = yaml.safe_dump(value_of(name, values), sort_keys=False).rstrip()
+            shown = value_of(f".Values.text | {functions}", {"text": text})
+        else:
+            shown = value_of(expression, values)
+        return f"{'' if trims else space}{shown}"
+
+    text = re.sub(r"\{\{- if (\S+) \}\}\n(.*?)\{\{- end \}\}\n", condition, template, flags=re.DOTALL)
+    return re.sub(r"( ?)\{\{(-?) (.*?) \}\}", value, text)
+
+
+def chart(values: Document) -> list[Document]:
+    templates = sorted((CHART / "templates").glob("*.yaml"))
+    return [d for file in templates for d in yaml.safe_load_all(rendered(file.read_text(), values)) if d is not None]
+
+
+def test_the_chart_says_what_the_manifests_say() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (about["apiVersion"], about["appVersion"]) == ("v2", version) and values["image"].endswith(f":{version}")
+    plain = [d for name, d in documents() if name in ("service.yaml", "workers.yaml", "ray.yaml")]
+    by_name = {(d["kind"], d["metadata"]["name"]): d for d in plain}
+    for document in chart({**values, "image": "tilewright"}):
+        assert document == by_name.pop((document["kind"], document["metadata"]["name"]))
+    assert not by_name
+    alone = chart({**values, "workers": {"enabled": False}, "ray": {"enabled": False}})
+    assert [d["kind"] for d in alone] == ["Service", "Deployment"]
+    with pytest.raises(KeyError):
+        chart({**values, "service": {}})
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="no helm here")
+def test_helm_renders_the_same() -> None:
+    told = subprocess.run(["helm", "template", "tilewright", str(CHART)], capture_output=True, text=True, timeout=120)
+    assert told.returncode == 0, told.stderr
+    ours = chart(yaml.safe_load((CHART / "values.yaml").read_text()))
+    theirs = [document for document in yaml.safe_load_all(told.stdout) if document is not None]
+
+    def key(document: Document) -> tuple[str, str]:
+        return document["kind"], document["metadata"]["name"]
+
+    assert sorted(theirs, key=key) == sorted(ours, key=key)
+
+
+def test_the_image_is_made_of_what_is_there_and_runs_as_nobody_special() -> None:
+    text = re.sub(r"\\\n\s*", "", CONTAINERFILE.read_text())
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    stages = [rest.split() for word, rest in lines if word == "FROM"]
+    assert len(stages) == 2 and all("/" not in stage[0] and ":" in stage[0] for stage in stages)
+    last = [(word, rest) for word, rest in lines[[word for word, _ in lines].index("FROM", 1) :]]
+    assert dict(last)["USER"] not in ("0", "root") and "EXPOSE" in dict(last)
+    for word, rest in lines:
+        if word == "COPY" and not rest.startswith("--from="):
+            assert (ROOT / rest.split()[0]).exists()
+    extras = re.search(r"\.\[([a-z,]+)\]", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras is not None and set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+    health, start = (json.loads(rest[rest.index("[") :]) for word, rest in last if word in ("HEALTHCHECK", "CMD"))
+    (address,) = re.findall(r"127\.0\.0\.1:(\d+)(/\w+)", health[-1])
+    assert int(address[0]) == Settings.model_fields["port"].default and start == ["tilewright", "serve"]
+    assert address[1] in json.loads((ROOT / "api" / "openapi.json").read_text())["paths"]
+
+
 def test_boards_and_alarms_use_figures_that_there_are() -> None:
     endings = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
     known = {figure.name + end for figure in Metrics().registry.collect() for end in endings[figure.type]}
@@ -168,6 +265,8 @@ def test_boards_and_alarms_use_figures_that_there_are() -> None:
     board = json.loads((ROOT / "deploy" / "grafana" / "tilewright.json").read_text())
     queries = [rule["expr"] for rule in rules]
     queries += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    handbook = (ROOT / "docs" / "operations.md").read_text()
+    assert re.findall(r"^### (Tilewright\w+)$", handbook, re.MULTILINE) == [rule["alert"] for rule in rules]
     assert len(queries) > 20 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     for rule in rules:
         assert rule["annotations"].keys() == {"summary", "action"} and rule["labels"]["severity"] in ("page", "ticket")

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from ...core.errors import InvalidParameter, TilewrightError
+from ...service.analysis_views import BestTaskView
 from ...service.comparison import ComparedJob, ComparedRecord
 from ...service.service import Service
-from ...service.views import JobView, TaskView
 from ..analysis_responses import ComparedOut, ComparisonOut
 from ..chart_table import ChartColumn, ChartTable
 from ..comparing import counts, difference, item_text, items_of
@@ -23,7 +23,8 @@ from .job_pages import task_view
 
 router = APIRouter(include_in_schema=False, route_class=GuardedRoute)
 """The names ``job`` and ``record`` may be repeated, which ``StrictRoute`` refuses."""
-RECENT_JOBS = 40
+MOST_RECENT, MOST_ALIKE = 60, 20
+"""So many tasks are offered at most: the newest, and before them the newest of the same workloads."""
 ACROSS = ("trials", "seconds")
 NAMES = ("job", "record", "across", "layer", "left", "right")
 CURVES = {
@@ -51,11 +52,10 @@ def compare_page(request: Request, service: ServiceDependency) -> Response:
             )
     given = [f"{name}:{value}" for name, value in query.multi_items() if name in ("job", "record") and value]
     asked = items_of(given)
-    jobs = [job for job in service.jobs(page_size=RECENT_JOBS).items if any(task.best for task in job.tasks)]
     if len(asked) < 2:
         keys = {_workload(service, one) for one in asked}
         return render(
-            "compare.html", comparison=None, rows=_choices(jobs, keys), chosen={item_text(one) for one in asked}
+            "compare.html", comparison=None, rows=_choices(service, keys), chosen={item_text(one) for one in asked}
         )
     found = ComparisonOut.model_validate(service.analysis.compare(asked))
     across = query.get("across", ACROSS[0])
@@ -67,7 +67,7 @@ def compare_page(request: Request, service: ServiceDependency) -> Response:
     return render(
         "compare.html",
         comparison=found,
-        rows=_choices(jobs, {item.workload_key for item in found.items}),
+        rows=_choices(service, {item.workload_key for item in found.items}),
         chosen={item_text(one) for one in asked},
         api=api,
         curves=ChartTable.of(api, "/curves", curve, found.curves),
@@ -90,10 +90,11 @@ def _workload(service: Service, asked: ComparedJob | ComparedRecord) -> str:
     return task_view(job, task).workload_key
 
 
-def _choices(jobs: Sequence[JobView], keys: Collection[str]) -> list[tuple[JobView, TaskView]]:
+def _choices(service: Service, keys: Collection[str]) -> list[BestTaskView]:
     """Return the tasks to choose from: those of the workloads with these keys first."""
-    rows = [(job, task) for job in jobs for task in job.tasks if task.best]
-    return sorted(rows, key=lambda row: row[1].workload_key not in keys)
+    alike = service.analysis.newest_bests(MOST_ALIKE, workload_keys=sorted(keys)) if keys else ()
+    rows = {(row.job_id, row.task): row for row in (*alike, *service.analysis.newest_bests(MOST_RECENT))}
+    return sorted(rows.values(), key=lambda row: row.workload_key not in keys)
 
 
 def _sources(service: Service, items: Sequence[ComparedOut], query: dict[str, str]) -> dict[str, Any]:

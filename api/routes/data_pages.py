@@ -66,7 +66,8 @@ Wanted = Annotated[RecordFilter, Depends(wanted_records)]
 def search_trials(
     service: ServiceDependency, wanted: Wanted, page_size: PageSize = 50, page_token: PageToken = ""
 ) -> RecordPage:
-    """Search the trials of all jobs, newest first."""
+    """Search the trials of all jobs, newest first. One request looks at no more than 20,000 of them, so that a page may
+    hold few or none though there are more: only an empty `next_page_token` is the end."""
     page = service.dashboard.search(wanted, page_size=page_size, token=page_token)
     return RecordPage(records=tuple(RecordOut.model_validate(t) for t in page.items), next_page_token=page.next_token)
 

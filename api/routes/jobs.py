@@ -75,7 +75,7 @@ def list_jobs(
     owner: Annotated[str | None, Query(max_length=128, pattern=r"^[^\x00]*$", description="Who submitted it.")] = None,
     tag: Annotated[str | None, Query(pattern=TAG_PATTERN, description="A tag that it has.")] = None,
 ) -> JobPage:
-    """List jobs, newest first."""
+    """List jobs, newest first, with the first three tasks of each."""
     page = service.jobs(page_size=page_size, token=page_token, state=state, owner=owner, tag=tag)
     return JobPage(jobs=tuple(JobOut.model_validate(j) for j in page.items), next_page_token=page.next_token)
 

@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse, Response
 
 from ...core.errors import Forbidden
-from ...service.callers import Caller
+from ...service.callers import Caller, present_caller
 from ...service.service import Service
 from ...service.users import SECRET, SESSION_HOURS
 from ..access import COOKIE, SIGN_IN, TOKEN_CALLER, AccessControl
@@ -83,11 +83,13 @@ async def finish(
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    """End the session of the browser."""
-    named = SECRET.fullmatch(request.cookies.get(COOKIE, ""))
+    """End the session of the browser, and note it in the audit log."""
+    users, named = request.app.state.service.users, SECRET.fullmatch(request.cookies.get(COOKIE, ""))
     if named is not None:
-        await run_in_threadpool(request.app.state.service.users.revoke, named[1])
+        await run_in_threadpool(users.revoke, named[1])
         request.app.state.access.forget()
+        request_id = request.scope["state"]["request_id"]
+        await run_in_threadpool(users.audit, present_caller(), "sign_out", request.url.path, 303, request_id)
     answer = RedirectResponse(SIGN_IN, 303)
     answer.delete_cookie(COOKIE, path="/")
     return answer

@@ -65,13 +65,17 @@ def test_people_sign_in_and_out(browser: httpx2.Client, provider: IdentityProvid
     foreign = browser.post("/v1/jobs", json=body, headers={"Origin": "http://evil.example"})
     assert (foreign.status_code, foreign.json()["code"]) == (403, "FOREIGN_ORIGIN")
     assert browser.get("/v1/audit").status_code == 403
-    session = browser.cookies[COOKIE]
-    assert browser.post("/sign-out", headers=own).url.path == "/sign-in"
+    session, page = browser.cookies[COOKIE], browser.get("/jobs", headers=PAGE).text
+    assert '<form method="post" action="/sign-out"><button' in page and "Signed in as ada@example.com" in page
+    left = browser.post("/sign-out", headers={**own, **PAGE})
+    assert left.url.path == "/sign-in" and "Sign out" not in left.text
     again = browser.get("/v1/caller", headers={"Cookie": f"{COOKIE}={session}"})
     assert again.status_code == 401
     provider.claims = {"sub": "root", "tilewright_tenant": None}
     browser.get(BEGIN, headers=PAGE)
     assert browser.get("/v1/caller").json()["scopes"] == ["read", "submit", "worker", "admin"]
+    (gone,) = [entry for entry in browser.get("/v1/audit").json()["entries"] if entry["path"] == "/sign-out"]
+    assert (gone["name"], gone["key_id"], gone["status"]) == ("ada@example.com", who["key_id"], 303)
 
 
 OTHER_KEY = generate_private_key(SECP256R1())

@@ -13,16 +13,18 @@ from tilewright.core.budget import Budget
 from tilewright.core.errors import Conflict, NotFound, StoreError
 from tilewright.core.fleet import Wanted
 from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
-from tilewright.core.record import MeasuredOn
+from tilewright.core.record import MeasuredOn, RecordFilter
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
 from tilewright.core.trial import Clocks, Evidence, Failed, Reason, Timed, Trial, TrialStage
-from tilewright.db import migrate
+from tilewright.db import history, migrate, record_search, workload_results
 from tilewright.db.best import _EXACT_MANY, _EXACT_ONE, fill_best
 from tilewright.db.engine import Database, parse_url
-from tilewright.db.rows import AnswerRow, ArtefactRow, NewJob, NewTask, NewTrial
+from tilewright.db.jobs import LISTED_TASKS
+from tilewright.db.rows import AnswerRow, ArtefactRow, NewJob, NewTask, NewTrial, TrialRow, WorkloadSummary
 from tilewright.db.store import RecordStore
+from tilewright.db.visibility import Visibility, seeing
 from tilewright.tests.db.fleets import move_job
 from tilewright.tests.db.postgres import PostgresServer, server
 
@@ -131,6 +133,89 @@ def test_jobs_are_listed_newest_first_and_by_state(store: RecordStore) -> None:
     assert [job.id for job in store.jobs(before=numbers[3], limit=2)] == ["j2", "j1"]
     assert [job.id for job in store.jobs(limit=9, state="cancelled")] == ["j2"]
     assert store.count_by_state() == {"queued": 4, "cancelled": 1}
+
+
+def test_lists_look_at_so_many_rows_at_once_and_miss_none(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "WINDOW", 4)
+    monkeypatch.setattr(workload_results, "WINDOW", 3)
+    others = [replace(TASK, workload_key=key * 64, operator="softmax" if key == "e" else "matmul") for key in "bcde"]
+    for number in range(4):  # each has the first workload again, and one of its own
+        store.create_job(new_job(f"j{number}", TASK, *[others[number]] * 4))
+        for sequence in range(5):
+            job, workload = f"j{number}", others[number].workload_key
+            own = trial(sequence, 1e-5 * (9 - sequence) if sequence % 2 else None, job=job, task=1)
+            store.add_trial(replace(own, workload_key=workload))
+        store.add_trial(trial(0, 1e-5, job=f"j{number}"))
+
+    def searched(wanted: RecordFilter) -> list[TrialRow]:
+        found, before = list[TrialRow](), None
+        for _ in range(20):
+            page = store.dashboard.search(wanted, before=before, limit=3)
+            assert len(page.rows) <= 3
+            found, before = [*found, *page.rows], page.before
+            if before is None:
+                return found
+        raise AssertionError("the pages do not end")
+
+    everything = searched(RecordFilter())
+    assert [row.record.id for row in everything] == sorted((row.record.id for row in everything), reverse=True)
+    assert len(everything) == 24
+    cases: list[tuple[RecordFilter, Callable[[TrialRow], bool]]] = [
+        (RecordFilter(failed=True), lambda row: isinstance(row.record.trial.outcome, Failed)),
+        (RecordFilter(operator="softmax"), lambda row: row.record.identity.workload_key == "e" * 64),
+        (
+            RecordFilter(job_id="j2", failed=False),
+            lambda row: row.record.job_id == "j2" and isinstance(row.record.trial.outcome, Timed),
+        ),
+        (RecordFilter(workload_key=TASK.workload_key), lambda row: row.record.task == 0),
+        (RecordFilter(device_key=THERE.device.key), lambda row: False),
+        (RecordFilter(job_id="nobody"), lambda row: False),
+        (RecordFilter(reason="timeout", workload_key="b" * 64), lambda row: False),
+    ]
+    for wanted, fits in cases:
+        ids = [row.record.id for row in searched(wanted)]
+        assert ids == [row.record.id for row in everything if fits(row)], wanted
+    with seeing(Visibility("another")):
+        assert searched(RecordFilter()) == [] and store.analysis.workloads(limit=9)[0] == ()
+
+    summaries, before = list[WorkloadSummary](), None
+    for _ in range(20):
+        page, before = store.analysis.workloads(before=before, limit=2)
+        summaries += page
+        if before is None:
+            break
+    assert [one.workload_key[0] for one in summaries] == ["e", "a", "d", "c", "b"]
+    assert [(one.tasks, one.trials) for one in summaries] == [(4, 5), (4, 4), (4, 5), (4, 5), (4, 5)]
+    assert [one.workload_key[0] for one in store.analysis.workloads(operator="softmax", limit=9)[0]] == ["e"]
+    bests = store.analysis.newest_bests(limit=3)
+    assert [(row.job_id, row.task, row.trials) for row in bests] == [("j3", 0, 1), ("j3", 1, 5), ("j2", 0, 1)]
+    assert bests[1].seconds == pytest.approx(6e-5)
+    ours = store.analysis.newest_bests(limit=9, workload_keys=[TASK.workload_key], device_key=HERE.device.key)
+    assert [(row.job_id, row.task) for row in ours] == [(f"j{number}", 0) for number in (3, 2, 1, 0)]
+    assert store.analysis.newest_bests(limit=9, device_key=THERE.device.key) == ()
+    (listed, *_) = store.jobs(limit=9)
+    assert (listed.task_count, len(listed.tasks), store.job("j3").task_count) == (5, LISTED_TASKS, 5)
+
+
+def test_totals_of_devices_are_the_same_once_jobs_are_counted(store: RecordStore) -> None:
+    long_ago, late = "2001-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"
+    for number in range(3):
+        store.create_job(replace(new_job(f"j{number}"), tenant=f"tenant{number % 2}"))
+        store.set_device(f"j{number}", HERE.device)
+        store.add_trial(trial(0, 1e-5, job=f"j{number}"))
+    move_job(store, "j0", {"queued": ("running", "succeeded")})
+    move_job(store, "j1", {"queued": ("cancelling", "cancelled")})
+    before = [store.dashboard.spent(since) for since in (long_ago, late)]
+    assert [(row.tasks, row.trials) for row in before[0]] == [(3, 3)] and before[0][0].day_device_seconds > 0
+    assert store.count_ended() == 2 and store.count_ended() == 0
+    for since, row in zip((long_ago, late), before, strict=True):
+        (now,), (then,) = store.dashboard.spent(since), row
+        assert (now.tasks, now.trials, now.device_key) == (then.tasks, then.trials, then.device_key)
+        assert now.device_seconds == pytest.approx(then.device_seconds)
+        assert now.day_device_seconds == pytest.approx(then.day_device_seconds)
+    with seeing(Visibility("tenant1")):
+        (own,) = store.dashboard.spent(long_ago)
+        assert (own.tasks, own.day_device_seconds) == (1, own.device_seconds)
 
 
 def test_states_are_stored_with_their_times_and_events(store: RecordStore) -> None:
@@ -320,7 +405,9 @@ def test_losses_under_other_conditions_come_from_schedules_that_both_have_timed(
     assert store.transfers({"loops": 2}, limit=99) == []
 
 
-def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: RecordStore) -> None:
+def test_history_leaves_out_the_task_that_asks_and_what_came_later(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert store.newest_record() == 0
     for name in ("j", "k"):
         store.create_job(new_job(name))
@@ -339,6 +426,9 @@ def test_history_leaves_out_the_task_that_asks_and_what_came_later(store: Record
     assert asked(but=("k", 0)) == ["j0", "j1"] and asked(but=("k", 1)) == asked()
     assert asked(limit=1) == ["k0", "k1"] and asked(until=store.begin_task("j", 0)) == ["j0", "j1"]
     assert asked(kind="cuda") == []
+    monkeypatch.setattr(history, "WINDOWS", (2, 3, 99))  # ids of k alone, one of j too, all
+    newest = store.newest_record()
+    assert asked(limit=1, until=newest) == ["k0", "k1"] and asked(until=newest) == ["j0", "j1", "k0", "k1"]
 
 
 def test_facts_about_tasks_devices_and_models_are_kept(store: RecordStore) -> None:

@@ -74,11 +74,11 @@ def test_figures_of_a_task_and_of_all_jobs(store: RecordStore) -> None:
     )
     assert store.dashboard.causes("2999-01-01T00:00:00.000000Z") == ()
 
-    found = store.dashboard.search(RecordFilter(operator="softmax", failed=False), before=None, limit=5)
+    found = store.dashboard.search(RecordFilter(operator="softmax", failed=False), before=None, limit=5).rows
     assert [row.record.id for row in found] == sorted((row.record.id for row in found), reverse=True)
     assert {row.record.job_id for row in found} == {"recorded"}
     wanted = RecordFilter(job_id="other", sketch="cpu_loops", device_key=found[0].record.identity.device_key)
-    assert store.dashboard.search(wanted, before=None, limit=5) == ()
+    assert store.dashboard.search(wanted, before=None, limit=5).rows == ()
 
     submit(store, "running", target="cuda")
     assert store.fleet.lease_unit(UNIT, "0123456789abcdef", seconds=LONG) is not None

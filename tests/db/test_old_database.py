@@ -83,6 +83,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         "owner": "",
         "tags": "",
         "notes": "",
+        "device_seconds": None,
     }
     assert [{**row, **added} for row in old["jobs"]] == new["jobs"]
     for before, after in zip(old["tasks"], new["tasks"], strict=True):
