@@ -187,7 +187,7 @@ export const refreshFigures = async (root) => {
     if (!old || !root.contains(old)) continue;
     const [table, next] = [old.querySelector("table.numbers"), fresh.querySelector("table.numbers")];
     if (table && next) {
-      table.replaceWith(next);
+      if (!table.isEqualNode(next)) table.replaceWith(next);
     } else if (next) {
       old.replaceWith(fresh);
       watch(fresh);
