@@ -11,6 +11,8 @@ from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import jobs
+from tilewright.service.dashboard import MOST_VALUES
+from tilewright.service.service import Service
 from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.filled import keep_job, new_trial, operator_task, outcomes, repeat_trials
 from tilewright.tests.db.fleets import move_job
@@ -122,6 +124,14 @@ def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 1))
         page.get_by_role("link", name="Next page").click()
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 26))
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_slice_shows_the_values_that_did_best(store: RecordStore, service: Service) -> None:
+    found = service.dashboard.knobs("large", x="number", y="tile_j").slice
+    assert found is not None
+    best = next(iter(store.trials_by_seconds("large", 0, limit=1))).record.trial.schedule
+    assert len({cell.x for cell in found.cells}) == MOST_VALUES and best["number"] in {cell.x for cell in found.cells}
 
 
 @pytest.mark.usefixtures("filled")
