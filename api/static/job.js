@@ -163,7 +163,10 @@ const listen = () => {
   source.addEventListener("error", () => { box.dataset.live = "lost"; });
   on("trial", onTrial);
   on("best", () => schedule.touch());
-  on("task", () => { summary.touch(); drawSoon(); });
+  on("task", () => {
+    summary.touch();
+    catchUp(); // it may have taken trials over, of which no event tells
+  });
   on("state", () => summary.touch());
   on("end", () => {
     stop();
