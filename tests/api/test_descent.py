@@ -93,7 +93,7 @@ def test_relatives_are_the_task_the_device_the_same_schedule_models_and_releases
     client.freeze("first")
     (release,) = client.relatives(record).releases
     assert release.name == "first" and release.record_id in {u.record_id for u in found.uses}
-    assert '<a href="/v1/releases/first">first</a>' in http.get(f"/trials/{record}/layers").text
+    assert '<a href="/releases/first">first</a>' in http.get(f"/trials/{record}/layers").text
 
 
 def test_what_is_chosen_is_marked_without_scripts(client: Client, http: httpx2.Client, record: int) -> None:
