@@ -126,15 +126,6 @@ const [summary, schedule, ...below] = [
 const parts = [summary, schedule, ...below];
 addEventListener("scroll", () => { for (const part of parts) part.look(); }, { passive: true });
 
-// what came with the same text again stays as it is
-const texts = new Map();
-article.addEventListener("htmx:after:request", (event) => {
-  const { sourceElement, text } = event.detail.ctx;
-  if (!parts.some(({ id }) => id === sourceElement.id)) return;
-  if (texts.get(sourceElement.id) === text) event.preventDefault();
-  texts.set(sourceElement.id, text);
-});
-
 const onTrial = ({ data }) => {
   if (data.task === Number(task)) {
     const next = data.sequence === series.last + 1;

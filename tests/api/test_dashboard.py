@@ -109,6 +109,31 @@ def test_trials_are_paged_and_opened_in_place(browser: Browser, address: str) ->
 
 
 @pytest.mark.usefixtures("filled")
+def test_a_part_of_a_page_is_neither_made_again_from_the_same_text_nor_while_nobody_sees_it(
+    browser: Browser, address: str
+) -> None:
+    refresh = "document.getElementById('failures').dispatchEvent(new Event('refresh'))"
+    hidden = "hidden => Object.defineProperty(document, 'hidden', { get: () => hidden, configurable: true })"
+    with watched(browser, address) as seen:
+        page = seen.page
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if "/failures" in request.url else None)
+        page.goto("/jobs/small")
+        settled(page)
+        page.evaluate("window.swaps = 0; document.addEventListener('htmx:after:swap', () => { window.swaps += 1 })")
+        for hide in (False, False, True, False):
+            page.evaluate(hidden, hide)
+            if hide:
+                page.evaluate(refresh)
+                continue
+            with page.expect_response(lambda answer: "/failures" in answer.url) as found:
+                page.evaluate(refresh)
+            found.value.finished()
+        assert len(asked) == 3
+        page.wait_for_function("window.swaps === 1")
+
+
+@pytest.mark.usefixtures("filled")
 def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
     with watched(browser, address) as seen:
         page = seen.page
