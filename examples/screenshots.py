@@ -35,9 +35,9 @@ HEIGHTS = (2400, 1900, 1500, 1200, 900, 700)
 """A picture is as high as its page, or the first of these that keeps it under ``MOST_BYTES``."""
 SETTLE_MS = 1500
 """For so long a page may draw its charts."""
-TEXT = """X: float32[512, 768]
-W: float32[768, 256]    # constant
-S[i, j] = sum over k < 768 of X[i, k] * W[k, j]
+TEXT = """X: float32[256, 384]
+W: float32[384, 256]    # constant
+S[i, j] = sum over k < 384 of X[i, k] * W[k, j]
 Y[i, j] = max(S[i, j], 0)
 """
 
@@ -78,12 +78,12 @@ def main() -> None:
 
 def _jobs(client: Client, trials: int, console: Console) -> Iterator[JobOut]:
     """Run the jobs one after the other: two searches for one workload, so that they can be compared, and others."""
-    product = operator_task("matmul", {"m": 512, "n": 512, "k": 512})
+    product = operator_task("matmul", {"m": 256, "n": 256, "k": 256})
     wanted = [
         ((product,), "model", False),
         ((product,), "random", True),
-        ((operator_task("softmax", {"rows": 1024, "columns": 1024}), ExpressionIn(text=TEXT)), "model", False),
-        ((operator_task("layer_norm", {"rows": 1024, "columns": 768}),), "model", False),
+        ((operator_task("softmax", {"rows": 512, "columns": 512}), ExpressionIn(text=TEXT)), "model", False),
+        ((operator_task("layer_norm", {"rows": 256, "columns": 768}),), "model", False),
     ]
     for tasks, strategy, fresh in wanted:
         job = client.submit(*tasks, budget=Budget(trials), strategy=strategy, fresh=fresh)
