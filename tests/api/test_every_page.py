@@ -46,7 +46,6 @@ PAGES = {
     "/models/{model}": 12,
     "/models/{alone}": 4,
     "/releases": 4,
-    "/releases/second": 2,
     "/releases/second?against=first": 6,
     "/compare": 20,
     "/compare?job=first&job=second:0&record={gpu_record}&across=seconds": 40,
