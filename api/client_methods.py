@@ -121,11 +121,10 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
         return self._job((yield request("GET", f"/v1/jobs/{path_part(job_id)}")))
 
     @call
-    def progress(self, job_id: str, *, task: int = 0) -> RequestFlow[ProgressOut]:
-        """Return the trials of a task as columns, thinned out where they are many."""
-        return parsed(
-            ProgressOut, (yield request("GET", f"/v1/jobs/{path_part(job_id)}/progress", params={"task": task}))
-        )
+    def progress(self, job_id: str, *, task: int = 0, after: int = -1) -> RequestFlow[ProgressOut]:
+        """Return the trials of a task beyond sequence ``after`` as columns, thinned out where they are many."""
+        params = {"task": task, "after": after}
+        return parsed(ProgressOut, (yield request("GET", f"/v1/jobs/{path_part(job_id)}/progress", params=params)))
 
     @call
     def pause(self, job_id: str) -> RequestFlow[JobOut]:

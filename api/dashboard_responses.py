@@ -79,7 +79,7 @@ class SliceCellOut(ResponseModel):
 
 
 class SliceOut(ResponseModel):
-    """Shows the fastest trial for each pair of values of two knobs."""
+    """Shows the fastest trial for each pair of values of two knobs: of each knob the 24 values that did best."""
 
     x: str
     y: str

@@ -38,6 +38,7 @@ def progress_figure(
         raise InvalidParameter(f"{across[:40]!r} is no axis; allowed: {', '.join(AXES)}", field="across")
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError as error:
         raise MissingExtra("figures need matplotlib: pip install 'tilewright[plot]'") from error
     figure = Figure(figsize=(9, 4.5), layout="constrained")
@@ -52,10 +53,9 @@ def progress_figure(
     axes.set_ylabel(f"{unit} per run")
     if log:
         axes.set_yscale("log")
-        for change in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            change("{x:g}")
-    else:
-        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     axes.scatter([x for x, _ in timed], [s / size for _, s in timed], s=12, color=_MUTED, alpha=0.5, label="trials")
     steps = _best(xs, progress)
     if steps:
@@ -73,7 +73,10 @@ def progress_figure(
             label = f"{name} {seconds / size:.4g} {unit}"
             side = axes.get_yaxis_transform()
             axes.text(0.995, seconds / size, label, transform=side, ha="right", va="bottom", fontsize="small")
-    axes.legend(loc="upper right", frameon=False, ncols=4, fontsize="small")
+    axes.set_xlim(left=0)  # only now: from here on an axis no longer follows what is drawn
+    if not log:
+        axes.set_ylim(bottom=0)
+    figure.legend(loc="outside lower left", frameon=False, ncols=4, fontsize="small")
     return figure
 
 

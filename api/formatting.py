@@ -105,6 +105,7 @@ _READINGS = {
     "_seconds": (1.0, "s"),
     "_mhz": (1.0, "MHz"),
     "_khz": (1e3, "MHz"),
+    "_hertz": (1e9, "GHz"),
     "_watts": (1.0, "W"),
     "_celsius": (1.0, "°C"),
 }

@@ -42,11 +42,20 @@ class ModelUseOut(ResponseModel):
     count: int = Field(description="How many kernels of the model compute it.")
 
 
+class ReleaseUseOut(ResponseModel):
+    """A release that holds the record's schedule for its workload."""
+
+    name: str
+    record_id: int = Field(description="The record of this schedule that it holds.")
+    created_at: str
+
+
 class RelativesOut(ResponseModel):
-    """Says what a record can be compared with, which records have its schedule, itself among them, and which models
-    have its workload."""
+    """Says what a record can be compared with, which records have its schedule, itself among them, which models have
+    its workload, and which releases hold its schedule."""
 
     record_id: int
     neighbours: tuple[NeighbourOut, ...]
     uses: tuple[ScheduleUseOut, ...]
     models: tuple[ModelUseOut, ...]
+    releases: tuple[ReleaseUseOut, ...]

@@ -18,6 +18,7 @@ NAVIGATION = (
     ("/queue", "Queue"),
     ("/workloads", "Workloads"),
     ("/models", "Models"),
+    ("/releases", "Releases"),
     ("/compare", "Compare"),
     ("/devices", "Devices"),
     ("/cost-models", "Cost models"),

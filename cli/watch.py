@@ -17,9 +17,11 @@ from ..api.client import Client
 from ..api.responses import EventOut, JobOut, TaskOut
 from .tables import duration, fraction, rate, ratio, task_name
 
-NEWEST = 12
-"""So many of the newest trials are listed."""
+NEWEST = 60
+"""So many of the newest trials are listed, where there is room."""
 REDRAW_SECONDS = 0.2
+WIDE = 100
+"""A terminal with fewer columns shows neither bars nor rates."""
 _LEFT = 12
 """The columns of a chart that its scale takes."""
 
@@ -31,45 +33,61 @@ class WatchedTask:
     points: list[tuple[int, float | None]] = field(default_factory=list)
     newest: deque[Text] = field(default_factory=lambda: deque(maxlen=NEWEST))
 
+    def add(self, sequence: int, seconds: float | None, failure: str | None) -> None:
+        """Add a trial, unless it is known. ``failure`` says why it has no seconds."""
+        if self.points and sequence <= self.points[-1][0]:
+            return
+        self.points.append((sequence, seconds))
+        told = failure or "failed" if seconds is None else duration(seconds)
+        self.newest.append(Text(f"{sequence + 1:>6}  {told}", style="red" if seconds is None else ""))
+
 
 def watch(client: Client, job: JobOut, console: Console) -> JobOut:
     """Show a job until it ends; return it in its final state. Ctrl-C leaves the view, and not the job."""
-    watched, after = [], 0
-    for task in job.tasks:
-        known = client.progress(job.id, task=task.index)
-        watched.append(WatchedTask(list(zip(known.sequence, known.seconds, strict=True))))
-        after = min(after, known.last_event_id) if task.index else known.last_event_id
-    with Live(screen_of(job, watched), console=console, screen=True, auto_refresh=False) as live:
+    watched = [WatchedTask() for _ in job.tasks]
+    after = _catch_up(client, job, watched)
+    with Live(screen_of(job, watched, console.width), console=console, screen=True, auto_refresh=False) as live:
         drawn = 0.0
         for event in client.events(job.id, after=after):
             _add(watched, event)
             if event.kind in ("best", "task", "state"):
                 job = client.job(job.id)
+            if event.kind == "task":  # it may have taken trials over, of which no event tells
+                _catch_up(client, job, watched)
             if time.monotonic() - drawn > REDRAW_SECONDS:
-                live.update(screen_of(job, watched), refresh=True)
+                live.update(screen_of(job, watched, console.width), refresh=True)
                 drawn = time.monotonic()
         job = client.job(job.id)
-        live.update(screen_of(job, watched), refresh=True)
+        _catch_up(client, job, watched)
+        live.update(screen_of(job, watched, console.width), refresh=True)
     return job
+
+
+def _catch_up(client: Client, job: JobOut, watched: list[WatchedTask]) -> int:
+    """Add the trials that are not known yet; return the event after which events tell of others."""
+    events = []
+    for task, one in zip(job.tasks, watched, strict=True):
+        found = client.progress(job.id, task=task.index, after=one.points[-1][0] if one.points else -1)
+        events.append(found.last_event_id)
+        for sequence, seconds, failure in zip(found.sequence, found.seconds, found.failure, strict=True):
+            one.add(sequence, seconds, failure)
+    return min(events)
 
 
 def _add(watched: list[WatchedTask], event: EventOut) -> None:
     if event.kind != "trial":
         return
-    data, one = event.data, watched[int(event.data.get("task", 0))]
-    sequence, seconds = int(data["sequence"]), data.get("seconds")
-    if one.points and sequence <= one.points[-1][0]:
-        return
-    one.points.append((sequence, seconds))
-    if seconds is None:
+    data = event.data
+    failure = None
+    if data["seconds"] is None:
         detail = str(data.get("detail") or "").partition("\n")[0]
-        one.newest.append(Text(f"{sequence + 1:>6}  {data['stage']}: {data['reason']} {detail}", style="red"))
-    else:
-        one.newest.append(Text(f"{sequence + 1:>6}  {duration(float(seconds))}"))
+        failure = f"{data['stage']}:{data['reason']} {detail}".rstrip()
+    watched[int(data["task"])].add(int(data["sequence"]), data["seconds"], failure)
 
 
-def screen_of(job: JobOut, watched: list[WatchedTask]) -> RenderableType:
-    """Return the whole view. The chart is that of the task which runs, or of the last that has trials."""
+def screen_of(job: JobOut, watched: list[WatchedTask], width: int) -> RenderableType:
+    """Return the whole view for a terminal of ``width`` columns. The chart is that of the task which runs, or of the
+    last that has trials."""
     running = [t.index for t in job.tasks if t.state.value == "leased"]
     shown = running[0] if running else max((n for n, one in enumerate(watched) if one.points), default=0)
     task = job.tasks[shown]
@@ -82,7 +100,7 @@ def screen_of(job: JobOut, watched: list[WatchedTask]) -> RenderableType:
     layout = Layout()
     layout.split_column(
         Layout(head, size=1),
-        Layout(_tasks(job), size=min(len(job.tasks), 6) + 3),
+        Layout(_tasks(job, width >= WIDE), size=min(len(job.tasks), 6) + 3),
         Layout(name="below"),
     )
     chart = Panel(_Chart(watched[shown].points, task), title=f"{task_name(task)}: time per run over trials")
@@ -94,18 +112,19 @@ def screen_of(job: JobOut, watched: list[WatchedTask]) -> RenderableType:
     return layout
 
 
-def _tasks(job: JobOut) -> Table:
+def _tasks(job: JobOut, wide: bool) -> Table:
     table = Table(box=None, header_style="dim", expand=True, pad_edge=False)
-    for name in ("task", "", "trials", "best", "rate", "against baseline", "of roofline", "failed"):
-        table.add_column(name, justify="left" if name in ("task", "") else "right", no_wrap=True)
+    table.add_column("task", ratio=1, overflow="ellipsis")  # it alone gives way where the terminal is narrow
+    for name in (*(("", "rate") if wide else ()), "trials", "best", "vs. baseline", "of roofline", "failed"):
+        table.add_column(name, justify="right", no_wrap=True)
     for task in job.tasks[:6]:
         seconds = task.best.seconds if task.best else None
+        done = ProgressBar(total=job.budget.trials, completed=min(task.trials, job.budget.trials), width=10)
         table.add_row(
-            task_name(task),
-            ProgressBar(total=job.budget.trials, completed=min(task.trials, job.budget.trials), width=20),
+            Text(task_name(task), no_wrap=True, overflow="ellipsis"),
+            *((done, rate(task.flops, seconds)) if wide else ()),
             f"{task.trials} of {job.budget.trials}",
             Text(duration(seconds), style="bold green"),
-            rate(task.flops, seconds),
             ratio(task.baseline_seconds, seconds),
             fraction(task.roofline_seconds, seconds),
             str(sum(task.failures.values())),
@@ -131,10 +150,10 @@ class _Chart:
 def chart_lines(points: list[tuple[int, float | None]], task: TaskOut, width: int, height: int) -> list[Text]:
     """Return a chart as ``height`` lines of ``width`` columns beside its scale, and one line below."""
     timed = [seconds for _, seconds in points if seconds]
-    lines = {"─": task.baseline_seconds, "=": task.roofline_seconds}
+    lines = {"─": ("baseline", task.baseline_seconds), "=": ("roofline", task.roofline_seconds)}
     if not timed:
-        return [Text("no trial has been timed yet", style="dim")]
-    known = [*timed, *(seconds for seconds in lines.values() if seconds)]
+        return [Text("no trial has been timed yet: peaks of the device and the baseline come first", style="dim")]
+    known = [*timed, *(seconds for _, seconds in lines.values() if seconds)]
     low, high = math.log(min(known)), math.log(max(known) * 1.0001)
     last = max(1, points[-1][0])
     grid = [[" "] * width for _ in range(height)]
@@ -142,7 +161,7 @@ def chart_lines(points: list[tuple[int, float | None]], task: TaskOut, width: in
     def row(seconds: float) -> int:
         return round((high - math.log(seconds)) / max(high - low, 1e-9) * (height - 1))
 
-    for mark, limit in lines.items():
+    for mark, (_, limit) in lines.items():
         if limit:
             grid[row(limit)] = [mark] * width
     best = math.inf
@@ -160,6 +179,10 @@ def chart_lines(points: list[tuple[int, float | None]], task: TaskOut, width: in
         best = min(best, value)
         if best < math.inf:
             grid[row(best)][column] = "█"
+    for mark, (name, limit) in lines.items():
+        if limit:
+            named = f" {name} {duration(limit)} {mark}"
+            grid[row(limit)][-len(named) :] = named[-width:]
     labels = {0: duration(math.exp(high)), height - 1: duration(math.exp(low)), row(min(timed)): duration(min(timed))}
     styles = {"█": "green", "·": "dim", "x": "red", "─": "yellow", "=": "cyan"}
     found = []
@@ -168,6 +191,5 @@ def chart_lines(points: list[tuple[int, float | None]], task: TaskOut, width: in
         for cell in cells:
             line.append(cell, styles.get(cell, ""))
         found.append(line)
-    legend = f"{'':>{_LEFT}}1 to {last + 1} trials   █ best so far   · trial   x failed"
-    legend += "   ─ baseline" * bool(lines["─"]) + "   = roofline" * bool(lines["="])
+    legend = f"trials 1 to {last + 1}   █ best   · timed   x failed"
     return [*found, Text(legend, style="dim", no_wrap=True, overflow="ellipsis")]

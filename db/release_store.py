@@ -1,6 +1,6 @@
 """The part of the store for releases: every use is one method, and every method is one transaction."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
@@ -22,16 +22,23 @@ class ReleaseStore:
         with self._database.reading() as connection:
             return list(rows.winners(connection, sketches, chosen))
 
-    def add(self, name: str, sha256: str, entries: int, bundle: bytes, at: str) -> ReleaseRow:
-        """Store a release, for ever as it is. Raises Conflict for a name that is taken."""
+    def add(self, name: str, sha256: str, bundle: bytes, at: str, records: Sequence[int]) -> ReleaseRow:
+        """Store a release, for ever as it is, with the ids of its records, one for each entry. Raises Conflict for a
+        name that is taken."""
         with self._database.writing() as connection:
-            rows.insert_release(connection, name, sha256, entries, bundle, at)
+            rows.insert_release(connection, name, sha256, bundle, at, records)
             return rows.load_release(connection, name)
 
     def release(self, name: str) -> ReleaseRow:
         """Return a release. Raises NotFound."""
         with self._database.reading() as connection:
             return rows.load_release(connection, name)
+
+    def releases_with(self, record_id: int, *, limit: int) -> tuple[tuple[str, int, str], ...]:
+        """Return (name, record, created at) of the newest releases that hold a record of the same workload and schedule
+        as a record, or itself."""
+        with self._database.reading() as connection:
+            return rows.releases_with(connection, record_id, limit)
 
     def bundle(self, name: str) -> bytes:
         """Return the bundle of a release. Raises NotFound."""

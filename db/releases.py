@@ -1,6 +1,6 @@
 """Reads and writes releases, which never change, and the channels that point to them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select, update
@@ -9,7 +9,8 @@ from ..core.errors import Conflict, NotFound
 from .best import find_any
 from .encode import now
 from .rows import AnswerRow, ChannelRow, PromotionRow, ReleaseRow
-from .tables import best_records, channels, promotions, releases
+from .tables import best_records, channels, jobs, promotions, release_records, releases, trials
+from .visibility import visible_record
 
 KEYS_AT_ONCE = 500
 MOST_HISTORY = 100
@@ -44,12 +45,15 @@ def winners(
         yield from fastest.values()
 
 
-def insert_release(connection: Connection, name: str, sha256: str, entries: int, bundle: bytes, at: str) -> None:
-    """Store a release. Raises Conflict for a name that is taken."""
+def insert_release(
+    connection: Connection, name: str, sha256: str, bundle: bytes, at: str, records: Sequence[int]
+) -> None:
+    """Store a release with the ids of its records, one for each entry. Raises Conflict for a name that is taken."""
     if connection.execute(select(releases.c.number).where(releases.c.name == name)).first() is not None:
         raise Conflict(f"there is a release {name!r}, and releases never change; choose another name", field="name")
-    values = {"name": name, "created_at": at, "sha256": sha256, "entries": entries, "bundle": bundle}
-    connection.execute(insert(releases).values(values))
+    values = {"name": name, "created_at": at, "sha256": sha256, "entries": len(records), "bundle": bundle}
+    number = connection.execute(insert(releases).values(values).returning(releases.c.number)).scalar_one()
+    connection.execute(insert(release_records), [{"release": number, "record": record} for record in set(records)])
 
 
 def load_release(connection: Connection, name: str) -> ReleaseRow:
@@ -58,6 +62,23 @@ def load_release(connection: Connection, name: str) -> ReleaseRow:
     if row is None:
         raise NotFound(f"there is no release {name[:80]!r}", field="name")
     return ReleaseRow(*row)
+
+
+def releases_with(connection: Connection, record_id: int, limit: int) -> tuple[tuple[str, int, str], ...]:
+    """Return (name, record, created at) of the newest releases that hold a record of the same workload and schedule as
+    a record, or itself."""
+    own, same = trials.alias(), trials
+    query = (
+        select(releases.c.name, release_records.c.record, releases.c.created_at)
+        .join(release_records, release_records.c.release == releases.c.number)
+        .join(same, same.c.id == release_records.c.record)
+        .join(own, (own.c.workload == same.c.workload) & (own.c.schedule_key == same.c.schedule_key))
+        .join(jobs, jobs.c.number == same.c.job)
+        .where(own.c.id == record_id, visible_record(jobs.c.tenant))
+        .order_by(releases.c.number.desc(), release_records.c.record)
+        .limit(limit)
+    )
+    return tuple((row.name, row.record, row.created_at) for row in connection.execute(query))
 
 
 def load_bundle(connection: Connection, name: str) -> bytes:

@@ -407,6 +407,14 @@ releases = Table(
     Column("bundle", LargeBinary, nullable=False),
 )
 
+release_records = Table(
+    "release_records",
+    metadata,
+    Column("release", ForeignKey("releases.number"), primary_key=True),
+    Column("record", NUMBER, primary_key=True, autoincrement=False),
+    Index(None, "record"),
+)
+
 channels = Table(
     "channels",
     metadata,

@@ -34,6 +34,8 @@ MOST_SETTINGS = 4_000
 """The importance of knobs is that among so many trials, evenly drawn."""
 SHOWN_FASTEST, SHOWN_OTHERS = 100, 100
 """How many lines parallel axes show: more of them cannot be told apart."""
+MOST_VALUES = 24
+"""So many values of a knob the slice of two knobs shows: those of the fastest trials."""
 MOST_HEALTH = 200
 WINS = 8
 
@@ -218,8 +220,11 @@ class _Settings:
 
     def _slice(self, x: str, y: str) -> SliceView:
         cells: dict[tuple[Knob, Knob], tuple[float, int]] = {}
+        kept = [set(list(dict.fromkeys(self.columns[name][i] for i in self.order))[:MOST_VALUES]) for name in (x, y)]
         for i in self.order:  # the fastest first
             at = (self.columns[x][i], self.columns[y][i])
+            if at[0] not in kept[0] or at[1] not in kept[1]:
+                continue
             fastest, count = cells.get(at, (self.seconds[i], 0))
             cells[at] = (fastest, count + 1)
         ordered = sorted(cells, key=lambda at: [(isinstance(v, str), v is None, v if v is not None else 0) for v in at])

@@ -55,14 +55,24 @@ class ModelUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseUse:
+    """A release that holds the schedule for the same workload, in the record ``record_id``."""
+
+    name: str
+    record_id: int
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class RelativesView:
     """``neighbours`` holds the fastest of the same task first, then others by job, newest first. ``uses`` holds the
-    record itself, too, and is the newest first; so is ``models``."""
+    record itself, too, and is the newest first; so are ``models`` and ``releases``."""
 
     record_id: int
     neighbours: tuple[Neighbour, ...]
     uses: tuple[ScheduleUse, ...]
     models: tuple[ModelUse, ...]
+    releases: tuple[ReleaseUse, ...]
 
 
 def relatives(store: RecordStore, record_id: int, own: TaskView) -> RelativesView:
@@ -94,7 +104,8 @@ def relatives(store: RecordStore, record_id: int, own: TaskView) -> RelativesVie
         if isinstance(outcome := row.record.trial.outcome, Timed)
     )
     models = tuple(ModelUse(*found) for found in store.models_with(own.workload_key, limit=MOST_USES))
-    return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses, models)
+    releases = tuple(ReleaseUse(*found) for found in store.releases.releases_with(record_id, limit=MOST_USES))
+    return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses, models, releases)
 
 
 def _neighbour(

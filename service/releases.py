@@ -87,8 +87,9 @@ class Releases:
                 f"the bundle would have {len(bundle)} bytes; allowed: {MOST_BYTES}. Release fewer conditions at once",
                 field="device_key",
             )
-        made = self._store.add(name, Bundle(bundle).sha256, len(rows), bundle, at)
-        self._artefacts.pin([row.record_id for row in rows])
+        records = [row.record_id for row in rows]
+        made = self._store.add(name, Bundle(bundle).sha256, bundle, at, records)
+        self._artefacts.pin(records)
         return release_view(made)
 
     def signing_key(self) -> SigningKey:

@@ -71,7 +71,7 @@ export const axis = (ink, type, name, more = {}) => ({
 });
 
 /** Round numbers for a logarithmic axis: powers of ten, else 1-2-5, … else even steps, until there are four of them. */
-const logTicks = (low, high) => {
+export const logTicks = (low, high) => {
   const even = 10 ** Math.floor(Math.log10((high - low) / 4));
   const steps = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]].map((set) => {
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
@@ -187,7 +187,9 @@ export const refreshFigures = async (root) => {
     if (!old || !root.contains(old)) continue;
     const [table, next] = [old.querySelector("table.numbers"), fresh.querySelector("table.numbers")];
     if (table && next) {
+      if (table.isEqualNode(next)) continue;
       table.replaceWith(next);
+      for (const part of ["figcaption", ".behind > summary"]) old.querySelector(part)?.replaceChildren(...fresh.querySelector(part)?.childNodes ?? []);
     } else if (next) {
       old.replaceWith(fresh);
       watch(fresh);
@@ -205,6 +207,9 @@ const scaled = (table, i) => {
 const named = (title, unit) => (unit ? `${title}, ${unit}` : title);
 const hint = (table, row) => table.columns.map((column, i) => `${column.title}: ${valueText(row[i], column)}`).join("\n");
 
+/** Of what there is a whole number, no half is marked. */
+export const wholes = ({ form }) => (form === "count" ? { minInterval: 1 } : {});
+
 /** Horizontal bars: the first column names them, the others are stacked. */
 register("bars", (table, ink, narrow) => {
   const [size, unit] = scaled(table, 1);
@@ -213,7 +218,7 @@ register("bars", (table, ink, narrow) => {
     ...base(ink), height: 70 + 26 * table.rows.length,
     grid: { left: 8, right: 24, top: stacks.length > 1 ? 34 : 6, bottom: 34, containLabel: true },
     legend: { ...base(ink).legend, show: stacks.length > 1 },
-    xAxis: axis(ink, "value", named(stacks.length > 1 ? "" : table.columns[1].title, unit).replace(/^, /, ""), { min: 0 }),
+    xAxis: axis(ink, "value", named(stacks.length > 1 ? "" : table.columns[1].title, unit).replace(/^, /, ""), { min: 0, ...wholes(table.columns[1]) }),
     yAxis: axis(ink, "category", "", { inverse: true, data: table.rows.map((row) => row[0]), axisLabel: { color: ink.text, fontSize: 12, width: narrow ? 150 : 220, overflow: "truncate" } }),
     series: stacks.map((i) => ({
       name: table.columns[i].title, type: "bar", stack: "all", barMaxWidth: 16,
@@ -229,7 +234,7 @@ register("lines", (table, ink) => {
   const category = TEXTS.has(table.columns[0].form);
   return {
     ...base(ink), legend: { ...base(ink).legend, show: lines.length > 1 },
-    xAxis: axis(ink, category ? "category" : "value", named(table.columns[0].title, table.columns[0].unit), { splitLine: { show: false }, ...(category ? { data: table.rows.map((row) => row[0]) } : { min: "dataMin", max: "dataMax" }) }),
+    xAxis: axis(ink, category ? "category" : "value", named(table.columns[0].title, table.columns[0].unit), { splitLine: { show: false }, ...(category ? { data: table.rows.map((row) => row[0]) } : { min: "dataMin", max: "dataMax", ...wholes(table.columns[0]) }) }),
     yAxis: axis(ink, "value", "", { name: named(lines.length > 1 ? "" : table.columns[1].title, unit).replace(/^, /, ""), nameLocation: "end", nameGap: 10, nameTextStyle: { color: ink.muted, align: "left" }, scale: true }),
     series: lines.map((i) => ({
       name: table.columns[i].title, type: "line", symbolSize: 5, showSymbol: table.rows.length < 60, lineStyle: { width: 2 },

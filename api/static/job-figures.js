@@ -1,6 +1,6 @@
 // The drawings of the job page: parallel axes whose brushes filter the table, calibration of a cost model, strips.
 
-import { axis, base, numberText, register, timeUnit, valueText } from "/static/figures.js";
+import { axis, base, logTicks, numberText, register, timeUnit, valueText, wholes } from "/static/figures.js";
 
 /** Shows the rows of the chosen lines alone; null shows all. */
 const filterRows = (figure, chosen) => {
@@ -20,9 +20,9 @@ register("parallel", (table, ink, narrow, figure, chart) => {
   const isText = (i) => table.columns[i].form === "text" || new Set(table.rows.map((row) => row[i])).size <= 8;
   const kinds = (i) => [...new Set(table.rows.map((row) => `${row[i] ?? "–"}`))].sort((a, b) => (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b));
   const axes = shown.map((i, dim) => ({
-    dim, name: table.columns[i].title, nameRotate: narrow ? 30 : 0, ...(isText(i) ? { type: "category", data: kinds(i) } : { type: "value", scale: true, axisLabel: { ...label, formatter: (v) => numberText(v, 3) } }),
+    dim, name: table.columns[i].title, ...(isText(i) ? { type: "category", data: kinds(i) } : { type: "value", scale: true, axisLabel: { ...label, formatter: (v) => numberText(v, 3) } }),
   }));
-  axes.push({ dim: shown.length, name: `time, ${unit}`, type: "log", logBase: high / low > 300 ? 10 : 2, min: low / size, max: high / size, axisLabel: { ...label, formatter: (v) => numberText(v, 3), hideOverlap: true } });
+  axes.push({ dim: shown.length, name: `time, ${unit}`, type: "log", min: low / size, max: high / size, axisLabel: { ...label, formatter: (v) => numberText(v, 4), hideOverlap: true, customValues: logTicks(low / size, high / size) } });
   chart?.off("axisareaselected");
   chart?.on("axisareaselected", () => {
     const model = chart.getModel().getSeriesByIndex(0);
@@ -32,9 +32,9 @@ register("parallel", (table, ink, narrow, figure, chart) => {
   return {
     ...base(ink), legend: { show: false }, height: 300,
     parallel: {
-      left: 40, right: 60, top: 44, bottom: 20, axisExpandable: false,
+      left: narrow ? 40 : 64, right: 60, top: narrow ? 64 : 44, bottom: 20, axisExpandable: false,
       parallelAxisDefault: {
-        nameTextStyle: { color: ink.text, fontFamily: ink.font, fontSize: 11.5 }, nameGap: 14, nameTruncate: { maxWidth: narrow ? 60 : 110 },
+        nameRotate: narrow ? 30 : 0, nameTextStyle: { color: ink.text, fontFamily: ink.font, fontSize: 11.5 }, nameGap: 14, nameTruncate: { maxWidth: narrow ? 60 : 110 },
         axisLine: { lineStyle: { color: ink.muted } }, axisTick: { show: false }, axisLabel: label,
         areaSelectStyle: { width: 16, color: ink.accent, opacity: 0.25, borderColor: ink.accent },
       },
@@ -84,7 +84,7 @@ register("strips", (table, ink) => {
     tooltip: { ...base(ink).tooltip, trigger: "axis", formatter: (shown) => [`Trial ${shown[0].value[0]}`, ...shown.map((one) => one.data.hint)].join("\n") },
     grid: strips.map((_, n) => ({ left: 52, right: 20, top: 34 + n * tall, height: tall - 58 })),
     xAxis: strips.map((_, n) => axis(ink, "value", n === strips.length - 1 ? table.columns[0].title.toLowerCase() : "", {
-      gridIndex: n, nameGap: 22, min: 0, max: "dataMax", splitLine: { show: false }, axisLabel: { show: n === strips.length - 1, color: ink.muted, fontSize: 12 },
+      gridIndex: n, nameGap: 22, min: 0, max: "dataMax", ...wholes(table.columns[0]), splitLine: { show: false }, axisLabel: { show: n === strips.length - 1, color: ink.muted, fontSize: 12 },
     })),
     yAxis: strips.map((i, n) => {
       const [, unit] = scaleOf(i);

@@ -4,9 +4,9 @@ import { refreshFigures } from "/static/figures.js";
 import "/static/job-figures.js";
 import { ProgressChart, Series } from "/static/progress.js";
 
-const REFRESH_MS = 700; // at most this often are the figures, the failures and the trials asked for again
-const FIGURES_MS = 10_000; // and so often the charts below
-const DRAW_MS = 120, DRAW_MANY_MS = 500;
+const LOOK_MS = 700; // so often is it looked whether a part of the page is due
+const AWAY_MS = 60_000; // a part that nobody sees is renewed at most so often
+const DRAW_MS = 120, DRAW_MANY_MS = 1000;
 
 const article = document.getElementById("job");
 const box = document.getElementById("chart");
@@ -76,20 +76,55 @@ const catchUp = () => (fetching ??= (async () => {
   }
 })());
 
-const refresh = throttled(() => {
-  const parts = ["summary", "failures"];
-  const trials = document.getElementById("trials");
-  const chosen = document.getSelection();
-  const busy = trials.contains(document.activeElement) || (!chosen.isCollapsed && trials.contains(chosen.anchorNode));
-  if (trials.dataset.first === "yes" && trials.dataset.order !== "oldest" && !busy) parts.push("trials");
-  for (const part of parts) document.getElementById(part).dispatchEvent(new Event("refresh"));
-}, () => REFRESH_MS);
-const refreshCharts = throttled(() => refreshFigures(document.getElementById("figures")), () => FIGURES_MS);
+/** A part of the page that follows the job: renewed at most once in `ms` while it can be seen, else once in AWAY_MS. */
+class Part {
+  #timer = null;
+  #last = performance.now(); // the page came with its parts
+  #stale = false;
 
-const followBest = throttled(() => {
-  const panel = document.getElementById("schedule");
-  if (panel.dataset.follows === "best") panel.dispatchEvent(new Event("refresh"));
-}, () => REFRESH_MS);
+  constructor(id, ms, renew) {
+    Object.assign(this, { id, ms, renew });
+  }
+
+  /** Something happened that the part should show. */
+  touch() {
+    this.#stale = true;
+    this.#timer ??= setTimeout(() => {
+      this.#timer = null;
+      this.look();
+    }, Math.max(LOOK_MS, this.#last + this.ms + 5 - performance.now())); // timers may be a little early
+  }
+
+  /** Renews the part if it is due. */
+  look() {
+    const { top, bottom } = document.getElementById(this.id).getBoundingClientRect();
+    const seen = bottom > -innerHeight / 2 && top < innerHeight * 1.5;
+    if (this.#stale && !document.hidden && performance.now() - this.#last >= (seen ? this.ms : AWAY_MS)) this.now();
+  }
+
+  now() {
+    this.#stale = false;
+    this.#last = performance.now();
+    this.renew(document.getElementById(this.id));
+  }
+}
+
+const fetchAgain = (element) => element.dispatchEvent(new Event("refresh"));
+const fetchTrials = (element) => {
+  const chosen = document.getSelection();
+  const busy = element.contains(document.activeElement) || (!chosen.isCollapsed && element.contains(chosen.anchorNode));
+  if (element.dataset.first === "yes" && element.dataset.order !== "oldest" && !busy) fetchAgain(element);
+};
+const fetchBest = (element) => { if (element.dataset.follows === "best") fetchAgain(element); };
+const [summary, schedule, ...below] = [
+  new Part("summary", 1500, fetchAgain),
+  new Part("schedule", 1500, fetchBest),
+  new Part("failures", 5000, fetchAgain),
+  new Part("trials", 5000, fetchTrials),
+  new Part("figures", 20_000, refreshFigures),
+];
+const parts = [summary, schedule, ...below];
+addEventListener("scroll", () => { for (const part of parts) part.look(); }, { passive: true });
 
 const onTrial = ({ data }) => {
   if (data.task === Number(task)) {
@@ -103,8 +138,7 @@ const onTrial = ({ data }) => {
       catchUp(); // a new best comes with the quartiles of its samples
     }
   }
-  refresh();
-  refreshCharts();
+  for (const part of [summary, ...below]) part.touch();
 };
 
 let source = null;
@@ -119,16 +153,17 @@ const listen = () => {
   source.addEventListener("open", () => { box.dataset.live = "on"; });
   source.addEventListener("error", () => { box.dataset.live = "lost"; });
   on("trial", onTrial);
-  on("best", followBest);
-  on("task", () => { refresh(); drawSoon(); });
-  on("state", refresh);
+  on("best", () => schedule.touch());
+  on("task", () => {
+    summary.touch();
+    catchUp(); // it may have taken trials over, of which no event tells
+  });
+  on("state", () => summary.touch());
   on("end", () => {
     stop();
     box.dataset.live = "ended";
     catchUp();
-    refresh();
-    refreshCharts();
-    followBest();
+    for (const part of parts) part.now();
   });
 };
 const stop = () => {
@@ -152,7 +187,10 @@ new MutationObserver(drawSoon).observe(article, { subtree: true, attributes: tru
 // a hidden page gives its connection back: a browser has only six for one server
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) stop();
-  else catchUp().then(listen);
+  else {
+    for (const part of parts) part.touch();
+    catchUp().then(listen);
+  }
 });
 
 await catchUp();

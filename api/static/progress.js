@@ -4,6 +4,7 @@
 import { axis, base, inkOf, logAxis, numberText, timeText, timeUnit } from "/static/figures.js";
 
 const MOST = 6000; // above, every second point that is no best is dropped
+const MANY = { large: true, largeThreshold: 1000 }; // then all points are one shape: no object each, drawing by drawing
 const AT = { trials: 0, seconds: 1, device: 2 };
 export const AXES = { trials: "trials", seconds: "seconds since the task began", device: "seconds of the device" };
 
@@ -91,25 +92,25 @@ const optionOf = (series, axes, lines, ink, narrow) => {
     ],
     series: [
       {
-        name: "trials", type: "scatter", symbolSize: many ? 3 : 5, z: 2,
+        id: "trials", name: "trials", type: "scatter", ...MANY, symbolSize: many ? 3 : 5, z: 2,
         itemStyle: { color: ink.muted, opacity: many ? 0.3 : 0.5 }, emphasis: { itemStyle: { color: ink.accent, opacity: 1 } },
         data: series.timed.map((point) => [point[at], y(point[3]), point[4], point[0], point[1]]),
         tooltip: { formatter: ({ data }) => `Trial ${data[3]}: ${timeText(data[1] * size)}\nafter ${numberText(data[4])} s` },
       },
       {
-        name: "failed", type: "scatter", yAxisIndex: 1, symbol: "path://M0 0L10 10M10 0L0 10", symbolSize: 6, z: 1,
+        id: "failed", name: "failed", type: "scatter", ...MANY, yAxisIndex: 1, symbol: "path://M0 0L10 10M10 0L0 10", symbolSize: 6, z: 1,
         itemStyle: { color: "transparent", borderColor: ink.bad, borderWidth: 1.2, opacity: series.failed.length > 200 ? 0.2 : 0.75 },
         data: series.failed.map((point) => [point[at], 0.025, point[4], point[0], point[5]]),
         tooltip: { formatter: ({ data }) => `Trial ${data[3]} failed\n${(data[4] ?? "").replace(":", ": ").replaceAll("_", " ")}` },
       },
       // the band between the quartiles: a line that is not seen, and the area from it up to the upper quartile
       ...(log ? [] : [
-        { ...strip, name: "lower quartile", stack: "noise", data: low },
-        { ...strip, name: "upper quartile", stack: "noise", areaStyle: { color: ink.accent, opacity: 0.2 }, data: high.map(([x, v], i) => [x, v - low[i][1]]) },
+        { ...strip, id: "low", name: "lower quartile", stack: "noise", data: low },
+        { ...strip, id: "high", name: "upper quartile", stack: "noise", areaStyle: { color: ink.accent, opacity: 0.2 }, data: high.map(([x, v], i) => [x, v - low[i][1]]) },
       ]),
-      ...(log ? [low, high].map((line, i) => ({ ...strip, name: i ? "upper quartile" : "lower quartile", lineStyle: { color: ink.accent, width: 1, opacity: 0.6, type: [2, 3] }, data: line })) : []),
+      ...(log ? [low, high].map((line, i) => ({ ...strip, id: i ? "log high" : "log low", name: i ? "upper quartile" : "lower quartile", lineStyle: { color: ink.accent, width: 1, opacity: 0.6, type: [2, 3] }, data: line })) : []),
       {
-        name: "best so far", type: "line", step: "end", symbol: "none", z: 3, silent: true, lineStyle: { color: ink.accent, width: 2 }, data: stair,
+        id: "best", name: "best so far", type: "line", step: "end", symbol: "none", z: 3, silent: true, lineStyle: { color: ink.accent, width: 2 }, data: stair,
         markPoint: stair.length ? {
           symbol: "circle", symbolSize: 9, silent: true, itemStyle: { color: ink.accent, borderColor: ink.surface, borderWidth: 2 },
           label: { show: false }, data: [{ coord: stair.at(-2) }],
@@ -133,6 +134,7 @@ export class ProgressChart {
     new ResizeObserver(() => this.chart.resize()).observe(element);
   }
 
+  /** Series keep their ids, so that a drawing changes those of the last one instead of making new ones. */
   draw(series, axes, lines) {
     this.chart.setOption(optionOf(series, axes, lines, inkOf(this.element), this.element.clientWidth < 520), { replaceMerge: ["series"] });
   }

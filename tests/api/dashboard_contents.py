@@ -46,6 +46,9 @@ def fill(folder: Path) -> Contents:
         model, alone = _add_models(client, ran)
         model_job = client.tune_model(model, budget=Budget(9))
         store.set_device(model_job.id, HERE.device)
+        client.freeze("first", device_key=ran.device_key)
+        client.freeze("second")
+        client.promote("canary", "second")
         gpu = next(job for job in client.jobs() if (job.tasks[0].parameters or {}).get("columns") == 8192)
     best, gpu_best = ran.tasks[0].best, gpu.tasks[0].best
     assert best is not None and gpu_best is not None

@@ -31,7 +31,7 @@ COLLECT = r"""() => {
 }"""
 UNITS = {
     "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "%": 0.01, "GFLOP/s": 1e9, "GB/s": 1e9, "KiB": 1024.0, "MiB": 2.0**20,
-    "GiB": 2.0**30,
+    "GiB": 2.0**30, "GHz": 1e9,
 }  # fmt: skip
 SIMPLE = re.compile(r"(-?[\d,.]+(?:e[+-]?\d+)?)(?: (\S+))?")
 

@@ -11,6 +11,8 @@ from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewJob
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import jobs
+from tilewright.service.dashboard import MOST_VALUES
+from tilewright.service.service import Service
 from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.filled import keep_job, new_trial, operator_task, outcomes, repeat_trials
 from tilewright.tests.db.fleets import move_job
@@ -107,6 +109,31 @@ def test_trials_are_paged_and_opened_in_place(browser: Browser, address: str) ->
 
 
 @pytest.mark.usefixtures("filled")
+def test_a_part_of_a_page_is_neither_made_again_from_the_same_text_nor_while_nobody_sees_it(
+    browser: Browser, address: str
+) -> None:
+    refresh = "document.getElementById('failures').dispatchEvent(new Event('refresh'))"
+    hidden = "hidden => Object.defineProperty(document, 'hidden', { get: () => hidden, configurable: true })"
+    with watched(browser, address) as seen:
+        page = seen.page
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if "/failures" in request.url else None)
+        page.goto("/jobs/small")
+        settled(page)
+        page.evaluate("window.swaps = 0; document.addEventListener('htmx:after:swap', () => { window.swaps += 1 })")
+        for hide in (False, False, True, False):
+            page.evaluate(hidden, hide)
+            if hide:
+                page.evaluate(refresh)
+                continue
+            with page.expect_response(lambda answer: "/failures" in answer.url) as found:
+                page.evaluate(refresh)
+            found.value.finished()
+        assert len(asked) == 3
+        page.wait_for_function("window.swaps === 1")
+
+
+@pytest.mark.usefixtures("filled")
 def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
     with watched(browser, address) as seen:
         page = seen.page
@@ -122,6 +149,14 @@ def test_ten_thousand_trials_are_usable(browser: Browser, address: str) -> None:
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 1))
         page.get_by_role("link", name="Next page").click()
         expect(page.locator("#trials tbody tr td a").first).to_have_text(str(TRIALS_IN_ALL - 26))
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_slice_shows_the_values_that_did_best(store: RecordStore, service: Service) -> None:
+    found = service.dashboard.knobs("large", x="number", y="tile_j").slice
+    assert found is not None
+    best = next(iter(store.trials_by_seconds("large", 0, limit=1))).record.trial.schedule
+    assert len({cell.x for cell in found.cells}) == MOST_VALUES and best["number"] in {cell.x for cell in found.cells}
 
 
 @pytest.mark.usefixtures("filled")

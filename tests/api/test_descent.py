@@ -81,12 +81,19 @@ def test_matrix_instructions_are_lost_at_the_sketch(client: Client, http: httpx2
     assert lost == "IR of the sketch" and "NO MATRIX INSTRUCTIONS" in page
 
 
-def test_relatives_are_the_task_the_device_the_same_schedule_and_models(client: Client, record: int) -> None:
+def test_relatives_are_the_task_the_device_the_same_schedule_models_and_releases(
+    client: Client, http: httpx2.Client, record: int
+) -> None:
     model = client.add_model("user", [(operator("matmul", PRODUCT), 3, "matmul")])
     found = client.relatives(record)
     assert [(one.key, one.name, one.count) for one in found.models] == [(model.key, "user", 3)]
     assert {(n.job_id, n.same_task) for n in found.neighbours} == {("product", True), ("map", False)}
     assert [u.job_id for u in found.uses] == ["product", "other"] and found.uses[0].record_id == record
+    assert found.releases == ()
+    client.freeze("first")
+    (release,) = client.relatives(record).releases
+    assert release.name == "first" and release.record_id in {u.record_id for u in found.uses}
+    assert '<a href="/releases/first">first</a>' in http.get(f"/trials/{record}/layers").text
 
 
 def test_what_is_chosen_is_marked_without_scripts(client: Client, http: httpx2.Client, record: int) -> None:

@@ -45,6 +45,8 @@ PAGES = {
     "/models": 5,
     "/models/{model}": 12,
     "/models/{alone}": 4,
+    "/releases": 4,
+    "/releases/second?against=first": 6,
     "/compare": 20,
     "/compare?job=first&job=second:0&record={gpu_record}&across=seconds": 40,
     "/devices": 12,

@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from tilewright.api.client import Client
 from tilewright.api.figure import MissingExtra
-from tilewright.cli.watch import chart_lines, watch
+from tilewright.cli.watch import WIDE, chart_lines, watch
 from tilewright.core.errors import InvalidParameter
 from tilewright.db.store import RecordStore
 from tilewright.tests.api.filled import keep_job, operator_task
@@ -33,6 +34,8 @@ def test_a_figure_shows_every_trial(client: Client, across: str) -> None:
     (best,) = (line for line in axes.lines if line.get_label() == "best so far")
     assert np.asarray(best.get_ydata()).min() == pytest.approx(1e3 * min(s for s in progress.seconds if s))
     assert {text.get_text().split()[0] for text in axes.texts} == {"NumPy", "roofline,"}
+    low, high = job.plot(across=across, log=False).axes[0].get_ylim()
+    assert low == 0 and high > 1e3 * max(s for s in progress.seconds if s)
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,16 +58,33 @@ def test_without_matplotlib_the_error_says_how_to_get_it(client: Client, monkeyp
         job.model_copy(update={}).model_validate(job.model_dump()).plot()
 
 
-def test_a_job_is_watched_over_the_whole_terminal(client: Client) -> None:
+@pytest.mark.parametrize(("width", "height"), [(120, 36), (80, 24)])
+def test_a_job_is_watched_over_the_whole_terminal(client: Client, width: int, height: int) -> None:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=120, height=40)
+    console = Console(file=out, force_terminal=True, width=width, height=height, color_system=None)
     job = watch(client, client.job("drawn"), console)
-    text = out.getvalue()
-    assert job.state.value == "succeeded" and "\x1b[?1049h" in text and "\x1b[?1049l" in text
-    assert "40 of 40" in text and "best so far" in text and "GFLOP/s" in text
-    task = job.tasks[0]
-    progress = client.progress("drawn")
+    assert job.state.value == "succeeded"
+    assert "\x1b[?1049h" in out.getvalue() and "\x1b[?1049l" in out.getvalue()
+    screen = ESCAPES.sub("", out.getvalue().rpartition(HOME)[2]).splitlines()
+    assert len(screen) == height and all(len(line) <= width for line in screen)
+    text = "\n".join(screen)
+    for part in ("40 of 40", "vs. baseline", "█ best", "x failed", " baseline 21.6 ms ─", " roofline 7.44 ms ="):
+        assert part in text, part
+    assert ("GFLOP/s" in text) == (width >= WIDE)
+    newest = [line.split("│")[-2] for line in screen if line.count("│") >= 3]
+    numbers = [int(found[1]) for line in newest if (found := re.match(r"\s+(\d+)  ", line))]
+    assert numbers[0] == 40 and numbers == sorted(numbers, reverse=True) and len(numbers) > height // 3
+
+
+def test_the_chart_of_a_terminal_shows_every_trial_and_both_limits(client: Client) -> None:
+    task, progress = client.job("drawn").tasks[0], client.progress("drawn")
     lines = chart_lines(list(zip(progress.sequence, progress.seconds, strict=True)), task, 60, 12)
     drawn = "\n".join(line.plain for line in lines)
     assert len(lines) == 13 and drawn.count("█") >= 55 and "x" in drawn and "= roofline" in drawn
-    assert chart_lines([(0, None)], task, 60, 12)[0].plain == "no trial has been timed yet"
+    assert chart_lines([(0, None)], task, 60, 12)[0].plain.startswith("no trial has been timed yet")
+    assert client.progress("drawn", after=36).sequence == (37, 38, 39)
+
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+HOME = "\x1b[H"
+"""Each drawing of a terminal begins with it."""

@@ -39,10 +39,10 @@ def test_brushing_the_axes_filters_the_table_and_csv_holds_what_is_shown(browser
         plot.scroll_into_view_if_needed()
         box = plot.bounding_box()
         assert box is not None
-        page.mouse.move(box["x"] + 40, box["y"] + 60)  # the axis of the most important knob
+        page.mouse.move(box["x"] + 64, box["y"] + 60)  # the axis of the most important knob
         page.mouse.down()
-        page.mouse.move(box["x"] + 40, box["y"] + 120, steps=6)
-        page.mouse.move(box["x"] + 40, box["y"] + 150, steps=3)
+        page.mouse.move(box["x"] + 64, box["y"] + 120, steps=6)
+        page.mouse.move(box["x"] + 64, box["y"] + 150, steps=3)
         page.mouse.up()
         expect(page.locator("#settings")).to_have_attribute("data-chosen", re.compile(rf"^(?!{everything}$)\d+$"))
         chosen = page.locator("#settings tbody tr:not([hidden])").count()

@@ -2,19 +2,26 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import httpx2
 import pytest
+from alembic import command
+from sqlalchemy import delete, text
 
 from tilewright.api.client import Client
 from tilewright.api.client_errors import Contradiction, InvalidRequest, Missing
 from tilewright.core.target import Toolchain
+from tilewright.db import migrate
+from tilewright.db.engine import Database, parse_url
 from tilewright.db.store import RecordStore
+from tilewright.db.tables import compatible_programs, metadata
 from tilewright.service.bundle import BadBundle
 from tilewright.service.service import Service
 from tilewright.service.signing import SigningKey, key_id
@@ -63,9 +70,9 @@ def test_a_release_answers_elsewhere_without_a_network_and_refuses_a_changed_byt
     again = tmp_path / "again.bundle"
     client.fetch_bundle("one", again)
     assert again.read_bytes() == file.read_bytes()
-    for number, text in zip((1, 2), found, strict=False):
+    for number, answer in zip((1, 2), found, strict=False):
         online = client.best(task_of(number).workload_key, **PLACE).model_dump(mode="json")
-        record = json.loads(text)
+        record = json.loads(answer)
         assert {name: online[name] for name in record} == record
     assert json.loads(found[2])["seconds"] == 2e-6 and found[3] is None  # as it was then
     with pytest.raises(BadBundle, match="not signed with this key"):
@@ -108,6 +115,25 @@ def test_a_release_never_changes(two: tuple[str, str], client: Client, service: 
         patch.setattr(service.releases, "_beside", None)  # as with the database of a server
         client.freeze("unsigned")
     assert refused.value.field == "release_key_file"
+
+
+def test_an_upgrade_finds_the_records_of_releases_from_before(
+    two: tuple[str, str], store: RecordStore, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(str(store.database.url.database))) as present:
+        present.execute("VACUUM INTO ?", (str(tmp_path / "copy.sqlite3"),))
+    copy = Database(parse_url(f"sqlite:///{tmp_path / 'copy.sqlite3'}"))
+    held = "SELECT release, record FROM release_records ORDER BY release, record"
+    with copy.writing() as connection:
+        known = connection.execute(text(held)).all()
+        config = migrate._config()
+        config.attributes.update(connection=connection, metadata=metadata)
+        command.downgrade(config, "0011")
+        connection.execute(delete(compatible_programs))  # a database from before names no later program
+    migrate.upgrade(copy)
+    with copy.reading() as connection:
+        assert connection.execute(text(held)).all() == known and len(known) >= 6 + 7
+    copy.close()
 
 
 def test_releases_go_through_channels(two: tuple[str, str], client: Client) -> None:

@@ -1,0 +1,54 @@
+"""Adds which records a release holds, so that a record can name its releases. Releases from before are read for it."""
+
+import json
+import struct
+from collections.abc import Iterator
+
+from alembic import op
+from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Integer, PrimaryKeyConstraint, text
+
+revision = "0012"
+down_revision = "0011"
+lives_with_before = True
+"""A release that a program from before freezes meanwhile is not named at its records."""
+
+NUMBER = BigInteger().with_variant(Integer, "sqlite")
+HEADER, CONDITIONS, ENTRY = struct.Struct("<8s5Q"), 112, struct.Struct("<32s2Q")
+HEADER_BYTES = {1: 128, 2: 160}
+"""By version of the bundle, whose layout ``service.bundle`` describes."""
+ROWS_AT_ONCE = 1_000
+
+
+def upgrade() -> None:
+    op.create_table(
+        "release_records",
+        Column("release", NUMBER, nullable=False),
+        Column("record", NUMBER, nullable=False, autoincrement=False),
+        ForeignKeyConstraint(["release"], ["releases.number"], name=op.f("fk_release_records_release")),
+        PrimaryKeyConstraint("release", "record", name=op.f("pk_release_records")),
+    )
+    op.create_index(op.f("ix_release_records_record"), "release_records", ["record"])
+    connection = op.get_bind()
+    add = text("INSERT INTO release_records (release, record) VALUES (:release, :record)")
+    for number in connection.execute(text("SELECT number FROM releases")).scalars().all():
+        bundle = bytes(
+            connection.execute(
+                text("SELECT bundle FROM releases WHERE number = :number"), {"number": number}
+            ).scalar_one()
+        )
+        rows = [{"release": number, "record": record} for record in sorted(set(_records(bundle)))]
+        for first in range(0, len(rows), ROWS_AT_ONCE):
+            connection.execute(add, rows[first : first + ROWS_AT_ONCE])
+
+
+def downgrade() -> None:
+    op.drop_table("release_records")
+
+
+def _records(bundle: bytes) -> Iterator[int]:
+    """Yield the ids of the records in a bundle."""
+    _, version, _, entries, conditions, manifest = HEADER.unpack_from(bundle)
+    index = HEADER_BYTES[version] + manifest + conditions * CONDITIONS
+    for number in range(entries):
+        _, offset, length = ENTRY.unpack_from(bundle, index + number * ENTRY.size)
+        yield int(json.loads(bundle[offset : offset + length])["record_id"])
