@@ -124,7 +124,8 @@ def test_patches_of_few_channels_are_a_product() -> None:
     after = check_graph(use_channels_last(graph))
     assert "matmul" in [n.op for n in after.nodes] and "convolution" not in [n.op for n in after.nodes]
     data = arrays_for(graph)
-    np.testing.assert_allclose(*(next(iter(graph_reference(g, data).values())) for g in (graph, after)), rtol=1e-9)
+    (wanted,), (found,) = (graph_reference(g, data).values() for g in (graph, after))
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
 def test_a_group_norm_of_halves_is_made_of_means_of_channels() -> None:
