@@ -43,6 +43,9 @@ class NumpyTensors:
     def stream(self) -> int:
         return 0
 
+    def is_captured(self) -> bool:
+        return False
+
     def recorder(self) -> Recorder | None:
         return None
 

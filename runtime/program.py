@@ -38,12 +38,13 @@ Watch = Callable[[Call, Mapping[str, Any]], None]
 @dataclass(slots=True)
 class _Stream:
     """What the calls of one stream share: the arena, the addresses that never change, the kernels by what they write
-    first, and the steps of a call."""
+    first, and the steps of a call. ``captured``: a graph of the caller has such a call, so that all this must stay."""
 
     arena: Any
     fixed: dict[str, int]
     kernels: dict[str, BoundKernel]
     steps: list[KernelRun | KernelCall | ForeignCall]
+    captured: bool = False
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class BoundProgram:
         self._empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
         self._kept = library.buffer(program.kept_arena.bytes)
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
+        self._captured: list[_Stream] = []
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
         self._seen: tuple[Any, ...] | None = None
         self._held: tuple[Any, ...] = ()
@@ -101,6 +103,7 @@ class BoundProgram:
         """The program with these kernels. What has been computed from constants is taken over."""
         other = BoundProgram(self.program, kernels, self._library, replaced)
         with self._lock:
+            other._captured = [*self._captured, *(s for s in self._streams.values() if s.captured)]
             other._kept, other._constants = self._kept, self._constants
             other._seen, other._held = self._seen, self._held
         return other
@@ -113,9 +116,15 @@ class BoundProgram:
             for kernel in found.kernels.values():
                 kernel.prepare(found.fixed)
             if len(self._streams) > MOST_STREAMS:
-                self._streams.popitem(last=False)
+                self._drop_stream()
         self._streams.move_to_end(handle)
         return found
+
+    def _drop_stream(self) -> None:
+        """Forget the stream that was used least recently."""
+        _, dropped = self._streams.popitem(last=False)
+        if dropped.captured:
+            self._captured.append(dropped)
 
     def _new_stream(self) -> _Stream:
         library, program = self._library, self.program
@@ -165,8 +174,9 @@ class BoundProgram:
                 self._add(state, value.name, tensor)
             for name in self._empty:
                 self._add(state, name, library.empty(graph.values[name].tensor))
+            state.stream.captured |= library.is_captured()
             if watch is None:
-                recorder = library.recorder()
+                recorder = None if state.stream.captured else library.recorder()
                 for step in state.stream.steps:
                     if isinstance(step, KernelRun):
                         step.run(state.at, handle, recorder)
@@ -226,8 +236,8 @@ class BoundProgram:
                 kept = self.program.kept_arena.offsets[name]
                 tensor = library.view_of(self._kept, kept, graph.values[name].tensor)
                 library.overwrite(tensor, library.from_numpy(array, graph.values[name].dtype))
-        if state.at != self._constants[1]:
-            self._streams.clear()
+        while self._streams and state.at != self._constants[1]:
+            self._drop_stream()
         self._constants, self._seen = (state.tensors, state.at), seen
         self._held = tuple(constants)  # as long as they are held, no other tensor can have their addresses
         for stream in self._streams.values():

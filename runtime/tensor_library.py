@@ -47,8 +47,12 @@ class TensorLibrary(Protocol):
         """The handle of the stream that the library puts work into now; 0 on a processor."""
         ...
 
-    def recorder(self) -> "Recorder | None":
-        """What makes one launch of several; None on a processor, and while the current stream is captured."""
+    def is_captured(self) -> bool:
+        """Whether the caller captures the current stream into a graph."""
+        ...
+
+    def recorder(self) -> Recorder | None:
+        """What makes one launch of several; None on a processor."""
         ...
 
     def wait(self) -> None:

@@ -58,8 +58,11 @@ class TorchTensors:
     def stream(self) -> int:
         return 0 if self._gpu is None else int(torch.cuda.current_stream(self.device).cuda_stream)
 
+    def is_captured(self) -> bool:
+        return self._gpu is not None and bool(torch.cuda.is_current_stream_capturing())
+
     def recorder(self) -> Recorder | None:
-        return None if self._gpu is None or torch.cuda.is_current_stream_capturing() else self._gpu.record
+        return None if self._gpu is None else self._gpu.record
 
     def wait(self) -> None:
         if self._gpu is not None:

@@ -89,7 +89,7 @@ def test_outputs_are_fresh_and_updates_are_given_to_the_caller() -> None:
 class Recorded(NumpyTensors):
     """Arrays with a stream that can be chosen, and a recorder that counts its recordings."""
 
-    handle, recordings = 1, 0
+    handle, recordings, captured = 1, 0, False
     output: np.ndarray | None = None
     """What the next result is written to."""
 
@@ -98,6 +98,9 @@ class Recorded(NumpyTensors):
 
     def stream(self) -> int:
         return self.handle
+
+    def is_captured(self) -> bool:
+        return self.captured
 
     def recorder(self) -> Recorder:
         def record(launch: Launch) -> Launch:
@@ -140,3 +143,21 @@ def test_streams_have_arenas_of_their_own() -> None:
         check(run(program, graph, data), graph, data)
     arenas = [stream.arena for stream in program._streams.values()]
     assert len({library.address(arena) for arena in arenas}) == len(arenas) == MOST_STREAMS
+
+
+def test_what_a_graph_of_the_caller_has_captured_stays_and_is_not_recorded() -> None:
+    graph, library = three_kernels(), Recorded()
+    program = bound(graph, library)
+    data = arrays_for(graph)
+    library.captured = True
+    for _ in range(3):
+        run(program, graph, data)
+    assert not library.recordings
+    (arena,) = (stream.arena for stream in program._streams.values())
+    library.captured = False
+    for handle in range(2, 2 + MOST_STREAMS):
+        library.handle = handle
+        run(program, graph, data)
+    assert [stream.arena is arena for stream in program._captured] == [True]
+    other = program.with_kernels(program._kernels)
+    assert other._captured[0].arena is arena
