@@ -77,6 +77,7 @@ class CompiledShape:
         self._model: ImportedModel | None = None
         self._bound: BoundProgram | None = None
         self._kernels: dict[str, RawKernel] = {}
+        self._retired: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
         self._found: dict[str, Schedule] = {}
         self._unchecked: frozenset[str] = frozenset()  # workloads whose kernels came since the last comparison
@@ -167,7 +168,7 @@ class CompiledShape:
             changed = [key for key in self._kernels if key in found and found[key] != self._chosen[key]]
             if changed:
                 self._found = {**self._found, **found}
-                before = self._kernels
+                before = self._retired = self._kernels  # what still runs must stay loaded
                 self._load(self._bound.program, changed)
                 self._bound = self._bound.with_kernels(
                     {key: self._kernels[key] for key in changed if self._kernels[key] is not before[key]}
