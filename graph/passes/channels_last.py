@@ -126,12 +126,13 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
 
 
 def _sees_patches(graph: Graph, node: Node) -> bool:
-    """Whether windows stand side by side and have all pixels, and few channels, of which 16 bytes are no whole
-    pixels."""
+    """Whether windows stand side by side and have all pixels, with rows of whole 16 bytes and too few channels for
+    that."""
     x, w = (graph.values[name].shape for name in node.operands[:2])
     whole = integers_of(node, "stride") == w[2:] and all(n % k == 0 for n, k in zip(x[2:], w[2:], strict=True))
-    plain = not any((*integers_of(node, "before"), *integers_of(node, "behind"))) and prod(w[2:]) > 1
-    return whole and plain and x[1] == w[1] and x[1] % 8 > 0 and set(integers_of(node, "dilation")) == {1}
+    plain = not any((*integers_of(node, "before"), *integers_of(node, "behind")))
+    few = x[1] == w[1] and x[1] % 8 > 0 and w[-1] % 8 == 0
+    return whole and plain and few and set(integers_of(node, "dilation")) == {1}
 
 
 def _product_of_patches(b: _ChannelsLast, node: Node) -> None:

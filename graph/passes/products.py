@@ -33,7 +33,8 @@ def _batch_before(rewriter: Rewriter, operand: Value) -> tuple[int, ...] | None:
     if made is None or made.op != "reshape":
         return None
     shape = rewriter.value(made.operands[0]).shape
-    return shape[:-2] if len(shape) > 3 and shape[-2:] == operand.shape[1:] else None
+    batch = tuple(n for n in shape[:-2] if n > 1)
+    return batch if len(batch) > 1 and shape[-2:] == operand.shape[1:] else None
 
 
 def join_products(graph: Graph) -> Graph:

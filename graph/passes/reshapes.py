@@ -21,11 +21,16 @@ def sink_reshapes(graph: Graph) -> Graph:
             return None
         made = rewriter.made
         operands = [rewriter.values[name] for name in node.operands]
-        for operand in operands:
+        computed = [o for o in operands if o.shape == node.result.shape and _is_computed(made.get(o.name))]
+        for name, operand in zip(node.operands, operands, strict=True):
             producer = made.get(operand.name)
             if producer is None or producer.op != "reshape" or operand.shape != node.result.shape:
                 continue
+            if computed and not _has_one_reader(graph, name):
+                continue  # what is computed for this node alone keeps its shape
             source = made.get(producer.operands[0])
+            while source is not None and source.op == "reshape":
+                source = made.get(source.operands[0])
             if source is None or source.is_foreign or OPERATORS[source.op].kind is Kind.VIEW:
                 continue
             shape = source.result.shape
@@ -36,6 +41,17 @@ def sink_reshapes(graph: Graph) -> Graph:
         return None
 
     return rewrite(graph, replaced)
+
+
+def _is_computed(node: Node | None) -> bool:
+    return node is not None and not node.is_foreign and OPERATORS[node.op].kind is not Kind.VIEW
+
+
+def _has_one_reader(graph: Graph, name: str) -> bool:
+    """Whether only one node reads a value, and what it is a reshape of."""
+    while len(graph.readers[name]) == 1 and (node := graph.producers.get(name)) is not None and node.op == "reshape":
+        (name,) = node.operands
+    return len(graph.readers[name]) == 1
 
 
 def raise_splits(graph: Graph) -> Graph:
@@ -139,7 +155,11 @@ def _moved(rewriter: Rewriter, operand: Value, old: Sequence[int], new: tuple[in
             return None
     while tuple(shape) != new and shape[:1] == [1]:  # dimensions that broadcasting adds
         del shape[0]
+    if tuple(shape) == operand.shape:
+        return operand
     made = rewriter.made.get(operand.name)
+    if made is not None and made.op == "permute":  # joined dimensions of a permutation are no simple indices
+        return None
     if made is not None and made.op == "reshape" and rewriter.value(made.operands[0]).shape == tuple(shape):
         return rewriter.value(made.operands[0])
-    return operand if tuple(shape) == operand.shape else rewriter.node("reshape", operand, shape=tuple(shape))
+    return rewriter.node("reshape", operand, shape=tuple(shape))
