@@ -46,7 +46,8 @@ def _joined(
     if len(atoms) == 1:
         return ((elements, atoms[0][0]),)
     (outer, extent), (inner, _) = atoms[0], atoms[-1]
-    if len(atoms) > 2 or indices[-1] == inner or extent % shape[-1] or elements % extent:
+    is_remainder = indices[-1] != inner and free_variables(indices[-1]) == free_variables(inner)
+    if len(atoms) > 2 or not is_remainder or extent % shape[-1] or elements % extent:
         return ()
     return ((elements // extent, outer), (extent, inner))
 
