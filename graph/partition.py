@@ -225,18 +225,41 @@ class _Partition:
     def _attend(self, node: Node) -> None:
         """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
         the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
-        it."""
+        it. Where keys are a concatenation, such as a cache with the newest ones, that is stored for it."""
         inner = self._scores(node)
-        for view in (self._permuted_by(node), None) if inner else ():
-            region = _Region([])
-            for n in (*([view] if view is not None else []), node, *inner):
-                region = region.with_node(n, self.graph)
-            written = self._write(region)
-            if written is not None and self._fits(written.workload):
-                self.regions.append(region)
-                self._region_of |= {n.name: region for n in region.nodes}
-                self.stored.add(region.output.name)
-                return
+        joined = {name for n in (node, *inner) if n.op == "matmul" for name in self._concatenations_before(n)}
+        for views in ([set(), joined] if joined else [set()]) if inner else ():
+            for permuted in (self._permuted_by(node), None):
+                region = _Region([])
+                for n in (*([permuted] if permuted is not None else []), node, *inner):
+                    region = region.with_node(n, self.graph)
+                if self._fits_with_stored(region, views):
+                    for name in views:
+                        self._start(self.graph.producers[name])
+                    self.regions.append(region)
+                    self._region_of |= {n.name: region for n in region.nodes}
+                    self.stored.add(region.output.name)
+                    return
+
+    def _concatenations_before(self, node: Node) -> Iterator[str]:
+        """The concatenations that the operands of a node are views of."""
+        for name in node.operands:
+            while name not in self.stored and is_view(producer := self.graph.producers[name]):
+                if producer.op == "concatenate":
+                    yield name
+                    break
+                name = producer.operands[0]
+
+    def _fits_with_stored(self, region: _Region, views: set[str]) -> bool:
+        """Whether a kernel class takes a region where ``views`` are stored. They are then, and otherwise not."""
+        self.stored |= views
+        self._written.clear()
+        written = self._write(region)
+        fits = written is not None and self._fits(written.workload)
+        if not fits:
+            self.stored -= views
+            self._written.clear()
+        return fits
 
     def _scores(self, node: Node) -> list[Node]:
         """What a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes, and a
@@ -351,15 +374,9 @@ class _Partition:
         before = self._write(region)
         if not views or (before is not None and self._fits(before.workload)):
             return
-        self.stored |= views
-        self._written.clear()
-        after = self._write(region)
-        if after is not None and self._fits(after.workload):
+        if self._fits_with_stored(region, views):
             for name in views:
                 self._start(self.graph.producers[name])
-        else:
-            self.stored -= views
-            self._written.clear()
 
     def _write_in_steps(self, region: _Region) -> WrittenRegion | None:
         """Give each node of a region, and each view that they read, a kernel of its own, because the region would go

@@ -77,3 +77,17 @@ def test_what_a_kernel_class_takes_is_one_kernel(given: dict[str, bool], expecte
     schedule = default_schedule(workload, FEW)
     assert schedule.sketch == CUDA_ATTENTION.name
     assert_computes(CUDA_ATTENTION.lower(workload, FEW, schedule), workload)
+
+
+def test_a_cache_is_joined_with_the_newest_key_before_attention() -> None:
+    q, cache, new = (Value(n, TensorType((1, 2, r, 16), float16)) for n, r in (("q", 1), ("cache", 31), ("new", 1)))
+    b = GraphBuilder(["q", "cache", "new"])
+    k = b.node("concatenate", cache, new, dim=2)
+    weights = b.node("softmax", b.node("matmul", q, b.node("permute", k, order=(0, 1, 3, 2))), dim=3)
+    y = b.node("matmul", weights, k)
+    graph = check_graph(Graph((q, cache, new), (), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert kernels(program) == ["concatenate", "matmul softmax matmul"]
+    data = arrays_for(graph)
+    (expected,) = graph_reference(graph, data).values()
+    np.testing.assert_allclose(results(program, data)[program.graph.outputs[0]], expected, atol=2e-3)
