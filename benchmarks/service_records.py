@@ -17,9 +17,10 @@ from tilewright.db.best import fill_best
 from tilewright.db.catalog import keep_device, keep_toolchain
 from tilewright.db.encode import time_text
 from tilewright.db.engine import Database, parse_url
-from tilewright.db.rows import NewTrial
+from tilewright.db.rows import NewTask, NewTrial, NewTunedModel
 from tilewright.db.tables import attempts, jobs, tasks, trials, workloads
 from tilewright.db.trials import columns_of
+from tilewright.db.tuned_models import keep_tuned_model
 from tilewright.service.wiring import sketch_versions
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
@@ -30,6 +31,7 @@ LONG_TASK = 10_000
 """So many trials has the only task of the job ``long``."""
 DAYS = 30
 """The jobs ended evenly in so many days before now."""
+MODELS, KERNELS = 30, 40
 ROWS_AT_ONCE = 5_000
 HERE = MeasuredOn(
     DeviceInfo("Example CPU, 2 cores", Target("llvm", "x86-64", ("avx2", "fma"), 2, 32), {"cores": 2.0}),
@@ -67,6 +69,8 @@ def fill(url: str, records: int, seed: int) -> int:
         _insert(connection, tasks, _tasks(count))
         _insert(connection, attempts, _attempts(count, moments))
         _insert(connection, trials, _trials(count, seed, here, chains, moments))
+        for number in range(MODELS):
+            keep_tuned_model(connection, _model(number, count))
         connection.execute(text(_BEST_TRIALS))
         connection.execute(text(_BEST_SECONDS))
     with database.writing() as connection:
@@ -120,6 +124,14 @@ def _job(number: int, name: str, moment: str) -> dict[str, object]:
         "owner": "somebody",
         "tags": ",nightly,",
     }
+
+
+def _model(number: int, count: int) -> NewTunedModel:
+    numbers = {(number * KERNELS + kernel) % count for kernel in range(KERNELS)}
+    parts = (NewTask(key_of(one), {}, "", 1_000_000, 4_000, "matmul", {}) for one in sorted(numbers))
+    return NewTunedModel(
+        f"{number:064x}", f"model {number}", tuple((part, part.operator or "", 2) for part in parts), {}
+    )
 
 
 def _tasks(count: int) -> Iterator[dict[str, object]]:

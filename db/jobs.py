@@ -221,6 +221,12 @@ def load_job(connection: Connection, job_id: str) -> JobRow:
     return _jobs_of(connection, [row])[0]
 
 
+def load_device_key(connection: Connection, job_id: str) -> str | None:
+    """Return the key of the device that a job is measured on; None where that is not known yet."""
+    query = select(devices.c.key).join(jobs, jobs.c.device == devices.c.id)
+    return connection.execute(query.where(jobs.c.id == job_id, visible(jobs.c.tenant))).scalar()
+
+
 def page_of_jobs(
     connection: Connection,
     *,

@@ -191,6 +191,11 @@ class RecordStore:
         with self.database.reading() as connection:
             return job_rows.load_job(connection, job_id)
 
+    def device_of_job(self, job_id: str) -> str | None:
+        """Return the key of the device that a job is measured on; None where that is not known yet."""
+        with self.database.reading() as connection:
+            return job_rows.load_device_key(connection, job_id)
+
     def jobs(
         self,
         *,
@@ -268,10 +273,13 @@ class RecordStore:
         with self.database.reading() as connection:
             return models_with(connection, workload_key, limit)
 
-    def tuned_models(self, *, before: int | None = None, limit: int) -> tuple[TunedModelRow, ...]:
-        """Return models with numbers below ``before``, newest first."""
+    def tuned_models(
+        self, *, before: int | None = None, limit: int, most_workloads: int = 1 << 30
+    ) -> tuple[TunedModelRow, ...]:
+        """Return models with numbers below ``before``, newest first: no more of them than have ``most_workloads``
+        workloads together, and one."""
         with self.database.reading() as connection:
-            return page_of_tuned_models(connection, before=before, limit=limit)
+            return page_of_tuned_models(connection, before=before, limit=limit, most_workloads=most_workloads)
 
     def fastest(
         self, workload_keys: Sequence[str], device_key: str, profile: str, most: int

@@ -3,6 +3,7 @@ cost models, which are something else."""
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select, update
@@ -135,12 +136,20 @@ def load_tuned_model(connection: Connection, key: str) -> TunedModelRow:
     return _rows_of(connection, [row])[0]
 
 
-def page_of_tuned_models(connection: Connection, *, before: int | None, limit: int) -> tuple[TunedModelRow, ...]:
-    """Return models with numbers below ``before``, newest first."""
+def page_of_tuned_models(
+    connection: Connection, *, before: int | None, limit: int, most_workloads: int
+) -> tuple[TunedModelRow, ...]:
+    """Return models with numbers below ``before``, newest first: no more of them than have ``most_workloads`` workloads
+    together, and one."""
     query = select(tuned_models).where(visible(tuned_models.c.tenant)).order_by(tuned_models.c.id.desc()).limit(limit)
     if before is not None:
         query = query.where(tuned_models.c.id < before)
-    return _rows_of(connection, connection.execute(query).mappings().all())
+    rows, model = connection.execute(query).mappings().all(), tuned_model_workloads.c.model
+    counts = select(model, func.count()).where(model.in_([row["id"] for row in rows])).group_by(model)
+    count_of = {number: count for number, count in connection.execute(counts)}
+    sums = [0, *accumulate(count_of[row["id"]] for row in rows)]
+    kept = [row for row, earlier in zip(rows, sums, strict=False) if earlier <= most_workloads]
+    return _rows_of(connection, kept)
 
 
 def _rows_of(connection: Connection, rows: Sequence[RowMapping]) -> tuple[TunedModelRow, ...]:

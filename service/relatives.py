@@ -10,7 +10,7 @@ from .views import TaskView
 
 MOST_OF_TASK, MOST_OF_DEVICE, MOST_USES = 30, 60, 50
 """How many are answered at most: of the same task, of other tasks of the device, and of those that use it."""
-MOST_TASKS = 300
+MOST_TASKS = 150
 """Among so many tasks of the device, the newest, those of other workloads are looked for."""
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from ..core.allocation import FASTEST, TaskProgress, expected_gain
 from ..core.budget import Budget
@@ -27,6 +28,8 @@ MAX_COUNT = 1_000_000
 """How often a workload, or a foreign operator, may occur in a model."""
 MAX_NAME, MAX_LABEL = 128, 256
 LISTING = ("models",)
+MOST_LISTED_KERNELS = 200
+"""A page of models has so many kernels at most: each has its best schedule beside it."""
 """What page tokens say they are of."""
 
 
@@ -58,9 +61,13 @@ class TunedModels:
         return self._view(self._store.tuned_model(valid_key(key, "model_key")), target)
 
     def list(self, *, page_size: int = 50, token: str = "") -> Page[ModelView]:
-        """Return models, newest first. Raises InvalidParameter for a bad page size or token."""
+        """Return models, newest first; fewer than asked for where they have more than MOST_LISTED_KERNELS kernels
+        together. Raises InvalidParameter for a bad page size or token."""
         size, cursor = checked_size(page_size), read_token(token, LISTING, (int,))
-        rows = self._store.tuned_models(before=None if cursor is None else int(cursor[0]), limit=size + 1)
+        before = None if cursor is None else int(cursor[0])
+        rows = self._store.tuned_models(before=before, limit=size + 1, most_workloads=MOST_LISTED_KERNELS)
+        kernels = accumulate(len(row.workloads) for row in rows)
+        size = min(size, max(1, sum(count <= MOST_LISTED_KERNELS for count in kernels)))
         following = write_token(LISTING, [rows[size - 1].number]) if len(rows) > size else ""
         return Page(tuple(self._view(row, None) for row in rows[:size]), following)
 
@@ -114,7 +121,7 @@ class TunedModels:
         return TaskSpec(workload_from_json(data), weight=float(row.count))
 
     def _view(self, row: TunedModelRow, target: str | None) -> ModelView:
-        device = None if target is not None or not row.jobs else self._store.job(row.jobs[0]).device_key
+        device = None if target is not None or not row.jobs else self._store.device_of_job(row.jobs[0])
         wanted = self._conditions(device_key=device, target=target, relax=RELAXABLE)
         found = self._find([workload.workload_key for workload in row.workloads], wanted)
         kernels = [_kernel(part, answer) for part, answer in zip(row.workloads, found, strict=True)]

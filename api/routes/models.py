@@ -52,7 +52,8 @@ def add(body: ModelIn, service: ServiceDependency) -> Response:
 
 @router.get("", operation_id="listModels", responses=READS)
 def list_models(service: ServiceDependency, page_size: PageSize = 20, page_token: PageToken = "") -> ModelPage:
-    """List models, newest first."""
+    """List models, newest first. A page has no more models than have 200 kernels together, but one at least: only an
+    empty `next_page_token` is the end."""
     page = service.models.list(page_size=page_size, token=page_token)
     return ModelPage(models=tuple(ModelOut.model_validate(m) for m in page.items), next_page_token=page.next_token)
 

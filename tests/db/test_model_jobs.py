@@ -98,6 +98,8 @@ def test_a_model_is_stored_once_under_its_newest_name(fleet_store: RecordStore) 
         model.workloads[0], count=4
     )  # fmt: skip
     assert fleet_store.tuned_models(before=newest.number, limit=5) == (model,)
+    assert fleet_store.tuned_models(limit=5, most_workloads=0) == (newest,)
+    assert fleet_store.tuned_models(limit=5, most_workloads=1) == (newest, older)
     timing = ModelTimingRow("ef" * 32, 1e-3, "default schedules", 2e-3, 2, "2026-01-01T00:00:00.000Z")
     assert fleet_store.add_model_timing(KEY, timing).timings == (timing,)
     for call in (fleet_store.tuned_model, lambda key: fleet_store.add_model_timing(key, timing)):
