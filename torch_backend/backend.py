@@ -44,7 +44,7 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
     device = device_of(tensors)
     if trains or device is None:
         return module.forward
-    found = schedules or _schedules(options)
+    found = schedules or _schedules(options, device)
     keep_attention(module)
 
     def inference(traced: Any, _examples: Sequence[Any]) -> Any:
@@ -82,12 +82,12 @@ def _is_kept(name: str) -> bool:
     return name in KEPT_WHOLE or name.startswith("_scaled_dot_product") or name in ("avg_pool1d", "avg_pool2d")
 
 
-def _schedules(options: Options) -> Schedules:
+def _schedules(options: Options, device: torch.device) -> Schedules:
     if not options.service:
         return NoSchedules()
     from .service_schedules import ServiceSchedules  # it needs the client's packages
 
-    return ServiceSchedules.at(options.service)
+    return ServiceSchedules.at(options.service, "cuda" if device.type == "cuda" else "llvm")
 
 
 class CompiledGraph:

@@ -23,18 +23,20 @@ log = logging.getLogger("tilewright")
 
 class ServiceSchedules:
     """It asks for all workloads at once. When the service does not answer, none is known. Schedules of other
-    toolchains, devices and profiles are welcome: the kernels are built and checked here."""
+    toolchains, devices and profiles are welcome: the kernels are built and checked here. ``kind`` is that of the target:
+    ``llvm`` or ``cuda``."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, kind: str = "llvm") -> None:
         self._client = client
+        self._kind = kind
 
     @classmethod
-    def at(cls, address: str) -> "ServiceSchedules":
-        return cls(Client(address, token=stored_token(address), timeout_seconds=TIMEOUT_SECONDS, retries=0))
+    def at(cls, address: str, kind: str = "llvm") -> "ServiceSchedules":
+        return cls(Client(address, token=stored_token(address), timeout_seconds=TIMEOUT_SECONDS, retries=0), kind)
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         try:
-            answers = self._client.best_of_many(workload_keys, relax=RELAX)
+            answers = self._client.best_of_many(workload_keys, target=self._kind, relax=RELAX)
         except TilewrightError as error:
             log.warning("no schedules from %s: %s", self._client.address, error.message)
             return {}
@@ -52,7 +54,7 @@ class ServiceSchedules:
             with Client(address, token=stored_token(address), retries=JOB_RETRIES) as client:
                 workloads = [(task.workload, task.count, _label(program, key)) for key, task in program.tasks.items()]
                 model = client.add_model(name, workloads, foreign)
-                job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))))
+                job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))), target=self._kind)
                 log.info("job %s of %s tunes the %d workloads of %s", job.id, client.address, len(keys), name)
                 for event in client.events(job.id):
                     if event.kind == "task" and "stop_reason" in event.data:

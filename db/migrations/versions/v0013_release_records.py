@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from alembic import op
 from sqlalchemy import BigInteger, Column, ForeignKeyConstraint, Integer, PrimaryKeyConstraint, text
 
-revision = "0012"
-down_revision = "0011"
+revision = "0013"
+down_revision = "0012"
 lives_with_before = True
 """A release that a program from before freezes meanwhile is not named at its records."""
 
