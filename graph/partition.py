@@ -131,6 +131,7 @@ class _Partition:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
             self._attend(node)
+        self._written.clear()  # what reads an attention may have been written before its output was stored
         for node in reversed(self.graph.nodes):
             computed = not node.is_foreign and self._is_computed(node)
             if computed and node.name not in self._region_of and not self._joined(node):
@@ -267,11 +268,11 @@ class _Partition:
         found: list[Node] = []
         name = node.operands[0] if node.op == "matmul" else ""
         while name in self.graph.producers and (node := self.graph.producers[name]):
+            if node.is_foreign or name in self.graph.kept or len(self.graph.readers[name]) > 1:
+                break
             if is_view(node) and self._alias(node) is not None:
                 name = node.operands[0]
                 continue
-            if node.is_foreign or name in self.graph.kept or len(self.graph.readers[name]) > 1:
-                break
             found.append(node)
             if node.op == "matmul":
                 return found if any(n.op == "softmax" for n in found) else []

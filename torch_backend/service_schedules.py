@@ -23,8 +23,8 @@ log = logging.getLogger("tilewright")
 
 class ServiceSchedules:
     """It asks for all workloads at once. When the service does not answer, none is known. Schedules of other
-    toolchains, devices and profiles are welcome: the kernels are built and checked here. ``kind`` is that of the target:
-    ``llvm`` or ``cuda``."""
+    toolchains, devices and profiles are welcome: the kernels are built and checked here. ``kind`` is that of the
+    target: ``llvm`` or ``cuda``."""
 
     def __init__(self, client: Client, kind: str = "llvm") -> None:
         self._client = client

@@ -91,3 +91,16 @@ def test_a_cache_is_joined_with_the_newest_key_before_attention() -> None:
     data = arrays_for(graph)
     (expected,) = graph_reference(graph, data).values()
     np.testing.assert_allclose(results(program, data)[program.graph.outputs[0]], expected, atol=2e-3)
+
+
+def test_weights_that_something_else_reads_are_stored() -> None:
+    x, w = Value("x", TensorType((2, 3, 8, 8), float16)), Value("w", TensorType((6, 8, 8), float16))
+    b = GraphBuilder(["x", "w"])
+    weights = b.node("reshape", b.node("softmax", b.node("matmul", x, x), dim=3), shape=(6, 8, 8))
+    outputs = (b.node("matmul", weights, w).name, b.node("sum", weights, dims=(0,)).name)
+    graph = check_graph(Graph((x, w), (), b.nodes, outputs))
+    data = arrays_for(graph)
+    program = compile_program(graph, lambda workload: True)
+    found, expected = results(program, data), graph_reference(graph, data)
+    for before, after in zip(outputs, program.graph.outputs, strict=True):
+        np.testing.assert_allclose(found[after], expected[before], atol=2e-3)
