@@ -1,6 +1,6 @@
 """The part of the store for releases: every use is one method, and every method is one transaction."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
@@ -34,11 +34,10 @@ class ReleaseStore:
         with self._database.reading() as connection:
             return rows.load_release(connection, name)
 
-    def releases_with(self, record_id: int, *, limit: int) -> tuple[tuple[str, int, str], ...]:
-        """Return (name, record, created at) of the newest releases that hold a record of the same workload and schedule
-        as a record, or itself."""
+    def releases_with(self, records: Collection[int], *, limit: int) -> tuple[tuple[str, int, str], ...]:
+        """Return (name, record, created at) of the newest releases that hold one of these records."""
         with self._database.reading() as connection:
-            return rows.releases_with(connection, record_id, limit)
+            return rows.releases_with(connection, records, limit)
 
     def bundle(self, name: str) -> bytes:
         """Return the bundle of a release. Raises NotFound."""

@@ -1,6 +1,6 @@
 """Reads and writes releases, which never change, and the channels that point to them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, insert, select, update
@@ -9,8 +9,7 @@ from ..core.errors import Conflict, NotFound
 from .best import find_any
 from .encode import now
 from .rows import AnswerRow, ChannelRow, PromotionRow, ReleaseRow
-from .tables import best_records, channels, jobs, promotions, release_records, releases, trials
-from .visibility import visible_record
+from .tables import best_records, channels, promotions, release_records, releases
 
 KEYS_AT_ONCE = 500
 MOST_HISTORY = 100
@@ -64,17 +63,12 @@ def load_release(connection: Connection, name: str) -> ReleaseRow:
     return ReleaseRow(*row)
 
 
-def releases_with(connection: Connection, record_id: int, limit: int) -> tuple[tuple[str, int, str], ...]:
-    """Return (name, record, created at) of the newest releases that hold a record of the same workload and schedule as
-    a record, or itself."""
-    own, same = trials.alias(), trials
+def releases_with(connection: Connection, records: Collection[int], limit: int) -> tuple[tuple[str, int, str], ...]:
+    """Return (name, record, created at) of the newest releases that hold one of these records."""
     query = (
         select(releases.c.name, release_records.c.record, releases.c.created_at)
         .join(release_records, release_records.c.release == releases.c.number)
-        .join(same, same.c.id == release_records.c.record)
-        .join(own, (own.c.workload == same.c.workload) & (own.c.schedule_key == same.c.schedule_key))
-        .join(jobs, jobs.c.number == same.c.job)
-        .where(own.c.id == record_id, visible_record(jobs.c.tenant))
+        .where(release_records.c.record.in_(records))
         .order_by(releases.c.number.desc(), release_records.c.record)
         .limit(limit)
     )

@@ -8,7 +8,7 @@ kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
     permute, expand, slice, pad …       part of the indices of what reads them
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import InvalidWorkload
@@ -153,7 +153,17 @@ class _Partition:
                 found.append((self._positions[node.name], ForeignCall(node)))
             elif node.name in self.stored and self._alias(node) is not None:
                 found.append((self._positions[node.name], ViewCall(node.name, self._root(node.name))))
-        return tuple(call for _, call in sorted(found, key=lambda f: f[0]))
+        return self._needed([call for _, call in sorted(found, key=lambda f: f[0])])
+
+    def _needed(self, calls: Sequence[Call]) -> tuple[Call, ...]:
+        """The calls whose results are read, and all foreign ones."""
+        needed = set(self.graph.kept)
+        kept: list[Call] = []
+        for call in reversed(calls):
+            if isinstance(call, ForeignCall) or not needed.isdisjoint(call.writes):
+                needed.update(call.reads)
+                kept.append(call)
+        return tuple(reversed(kept))
 
     def _views_before(self, node: Node) -> Iterator[str]:
         """The views of other elements or in another order that the operands of a node are, reshaped or not."""
@@ -214,6 +224,8 @@ class _Partition:
         if None in readers or len(regions) != 1 or is_view(node):
             return False
         region = next(iter(regions.values()))
+        if node in region.nodes:
+            return True
         if len(region.nodes) >= MOST_NODES or not self._may_join(node, region, [r for r in readers if r is not None]):
             return False
         grown = region.with_node(node, self.graph)
@@ -229,18 +241,37 @@ class _Partition:
         it. Where keys are a concatenation, such as a cache with the newest ones, that is stored for it."""
         inner = self._scores(node)
         joined = {name for n in (node, *inner) if n.op == "matmul" for name in self._concatenations_before(n)}
+        masks = (name for n in inner if n.op == "where" for name in n.operands[:1])
+        numbers = self._made_of_numbers(masks)
         for views in ([set(), joined] if joined else [set()]) if inner else ():
             for permuted in (self._permuted_by(node), None):
                 region = _Region([])
-                for n in (*([permuted] if permuted is not None else []), node, *inner):
+                for n in (*([permuted] if permuted is not None else []), node, *inner, *numbers):
                     region = region.with_node(n, self.graph)
                 if self._fits_with_stored(region, views):
                     for name in views:
                         self._start(self.graph.producers[name])
                     self.regions.append(region)
-                    self._region_of |= {n.name: region for n in region.nodes}
+                    self._region_of |= {n.name: region for n in region.nodes if n not in numbers}
                     self.stored.add(region.output.name)
                     return
+
+    def _made_of_numbers(self, names: Iterable[str]) -> list[Node]:
+        """What values depend on that depend on no data: ranges, and what is computed of them. A kernel with indices at
+        hand computes them again, such as a causal mask."""
+        found: dict[str, Node] = {}
+        for name in names:
+            before = list(self._before(name))
+            if all(n is not None and not n.is_foreign for n in before):
+                found |= {n.name: n for n in before if n is not None and not is_view(n)}
+        return list(found.values())
+
+    def _before(self, name: str) -> Iterator[Node | None]:
+        """The nodes that a value depends on; None for each input and constant."""
+        node = self.graph.producers.get(name)
+        yield node
+        for operand in () if node is None else node.operands:
+            yield from self._before(operand)
 
     def _concatenations_before(self, node: Node) -> Iterator[str]:
         """The concatenations that the operands of a node are views of."""

@@ -89,6 +89,7 @@ def relatives(store: RecordStore, record_id: int, own: TaskView) -> RelativesVie
         if row.workload_key not in seen:
             seen.add(row.workload_key)
             neighbours.append(_neighbour(row.record_id, row.job_id, row, row.task, row.seconds, same_task=False))
+    same = store.same_schedule(record_id, limit=MOST_USES)
     uses = tuple(
         ScheduleUse(
             row.record.id,
@@ -100,11 +101,12 @@ def relatives(store: RecordStore, record_id: int, own: TaskView) -> RelativesVie
             row.record.created_at,
             row.adopted_from,
         )
-        for row in store.same_schedule(record_id, limit=MOST_USES)
+        for row in same
         if isinstance(outcome := row.record.trial.outcome, Timed)
     )
     models = tuple(ModelUse(*found) for found in store.models_with(own.workload_key, limit=MOST_USES))
-    releases = tuple(ReleaseUse(*found) for found in store.releases.releases_with(record_id, limit=MOST_USES))
+    records = {record_id, *(row.record.id for row in same)}
+    releases = tuple(ReleaseUse(*found) for found in store.releases.releases_with(records, limit=MOST_USES))
     return RelativesView(record_id, tuple(neighbours[: MOST_OF_TASK + MOST_OF_DEVICE]), uses, models, releases)
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.graph.test_channels_last import results
 from tests.random_graphs import arrays_for
 from tests.schedule.interpreted import assert_computes
-from tilewright.core.dtypes import float16
+from tilewright.core.dtypes import boolean, float16
 from tilewright.core.target import Target
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
@@ -62,7 +62,7 @@ def kernels(program: Program) -> list[str]:
     ("given", "expected"),
     [
         ({}, "matmul mul cast softmax cast matmul permute"),
-        ({"causal": True, "merged": True}, "matmul mul where cast softmax cast matmul permute"),
+        ({"causal": True, "merged": True}, "matmul mul le where cast softmax cast matmul permute"),
         ({"mask": True, "shared": 2}, "matmul mul add cast softmax cast matmul permute"),
     ],
 )
@@ -104,3 +104,17 @@ def test_weights_that_something_else_reads_are_stored() -> None:
     found, expected = results(program, data), graph_reference(graph, data)
     for before, after in zip(outputs, program.graph.outputs, strict=True):
         np.testing.assert_allclose(found[after], expected[before], atol=2e-3)
+
+
+def test_a_mask_that_is_data_hides_keys_beyond_a_whole_block() -> None:
+    q, k = (Value(n, TensorType((1, 2, 21, 16), float16)) for n in ("q", "k"))
+    seen = Value("seen", TensorType((21, 21), boolean))
+    b = GraphBuilder(["q", "k", "seen"])
+    scores = b.node("matmul", q, b.node("permute", k, order=(0, 1, 3, 2)))
+    hidden = b.node("full", shape=(), value="-inf", dtype="float16")
+    y = b.node("matmul", b.node("softmax", b.node("where", seen, scores, hidden), dim=3), k)
+    graph = check_graph(Graph((q, k, seen), (), b.nodes, (y.name,)))
+    (call,) = compile_program(graph, lambda w: has_class(w, FEW), gpu=True).kernels
+    schedule = default_schedule(call.workload, FEW)
+    assert schedule.sketch == CUDA_ATTENTION.name
+    assert_computes(CUDA_ATTENTION.lower(call.workload, FEW, schedule), call.workload)

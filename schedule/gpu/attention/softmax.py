@@ -148,8 +148,8 @@ class OnlineSoftmax:
             if p.score is not None:
                 score = self._at(p.score, here, score)
             if visible:
-                condition = self._at(logical_and(*visible), here, score)
-                score = Select(condition, score, const(-inf, float32))
+                seen = logical_and(*(self._at(condition, here, score) for condition in visible))
+                score = Select(seen, score, const(-inf, float32))
             w.store(scores, (element,), score)
 
     def _visible(self) -> list[Expr]:
