@@ -22,6 +22,7 @@ from .client_errors import Unreachable
 from .client_methods import ServiceMethods, operator_task
 from .connection import ServiceConnection
 from .figure import progress_figure
+from .job_figures import FIGURES, health_figure, knobs_figure, model_figure, workers_figure
 from .lookup_cache import LookupCache
 from .request_flow import pause_seconds, unreachable
 from .responses import EventOut, JobOut
@@ -58,13 +59,27 @@ class Client(ServiceMethods, ServiceConnection):
         super().__init__(address, token=token, timeout_seconds=timeout_seconds, retries=retries, transport=transport)
         self.cache = LookupCache(cache_folder)
 
-    def plot(self, job_id: str, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":
-        """Return the progress of a task as a matplotlib figure (``figure.progress_figure``)."""
+    def plot(
+        self, job_id: str, kind: str = "progress", *, task: int = 0, across: str = "trials", log: bool = True
+    ) -> "Figure":
+        """Return a task's chart of one kind as a matplotlib figure; see ``JobOut.plot``."""
         job = self.job(job_id)
         if not 0 <= task < len(job.tasks):
             raise InvalidParameter(f"job {job_id} has {len(job.tasks)} tasks, none with index {task}", field="task")
         shown = job.tasks[task]
-        return progress_figure(shown, self.progress(job_id, task=task), figure_title(shown), across=across, log=log)
+        title = figure_title(shown)
+        match kind:
+            case "progress":
+                return progress_figure(shown, self.progress(job_id, task=task), title, across=across, log=log)
+            case "knobs":
+                return knobs_figure(self.knobs(job_id, task=task), title)
+            case "model":
+                return model_figure(self.model_quality(job_id, task=task), title)
+            case "workers":
+                return workers_figure(self.task_workers(job_id, task=task), title)
+            case "health":
+                return health_figure(self.device_health(job_id, task=task), title)
+        raise InvalidParameter(f"{kind[:40]!r} is no figure; allowed: {', '.join(FIGURES)}", field="kind")
 
     def _with_plot(self, job: JobOut) -> JobOut:
         job._plot = self.plot

@@ -15,7 +15,7 @@ from .analysis_responses import JobEstimateOut
 from .client_families import FamilyMethods
 from .client_lookups import LookupMethods, Task, expression_body
 from .client_releases import ReleaseMethods
-from .dashboard_responses import ProgressOut
+from .dashboard_responses import DeviceHealthOut, KnobsOut, ModelQualityOut, ProgressOut, WorkerList
 from .fleet_responses import (
     AttemptList,
     AttemptOut,
@@ -30,7 +30,18 @@ from .key_responses import AuditEntryOut, AuditPage, CallerOut, KeyOut, KeyPage,
 from .model_requests import ModelTimingIn
 from .model_responses import ModelExpectationOut, ModelOut, ModelPage
 from .relatives_responses import RelativesOut
-from .request_flow import Listing, RequestFlow, call, checked, given_parts, listed, parsed, path_part, request
+from .request_flow import (
+    FlowRequest,
+    Listing,
+    RequestFlow,
+    call,
+    checked,
+    given_parts,
+    listed,
+    parsed,
+    path_part,
+    request,
+)
 from .requests import ExpressionIn
 from .responses import (
     DeviceList,
@@ -125,6 +136,29 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
         """Return the trials of a task beyond sequence ``after`` as columns, thinned out where they are many."""
         params = {"task": task, "after": after}
         return parsed(ProgressOut, (yield request("GET", f"/v1/jobs/{path_part(job_id)}/progress", params=params)))
+
+    @call
+    def knobs(self, job_id: str, *, task: int = 0) -> RequestFlow[KnobsOut]:
+        """Return what the knobs of a task do: their importance, a slice of two, and settings with their times."""
+        return parsed(KnobsOut, (yield self._about_task(job_id, "knobs", task)))
+
+    @call
+    def model_quality(self, job_id: str, *, task: int = 0) -> RequestFlow[ModelQualityOut]:
+        """Return what the cost model of a task foretold beside what was measured."""
+        return parsed(ModelQualityOut, (yield self._about_task(job_id, "model-quality", task)))
+
+    @call
+    def task_workers(self, job_id: str, *, task: int = 0) -> RequestFlow[WorkerList]:
+        """Return on which units the trials of a task spent their time, and on what."""
+        return parsed(WorkerList, (yield self._about_task(job_id, "workers", task)))
+
+    @call
+    def device_health(self, job_id: str, *, task: int = 0) -> RequestFlow[DeviceHealthOut]:
+        """Return the readings of the device beside the trials of a task."""
+        return parsed(DeviceHealthOut, (yield self._about_task(job_id, "device-health", task)))
+
+    def _about_task(self, job_id: str, what: str, task: int) -> FlowRequest:
+        return request("GET", f"/v1/jobs/{path_part(job_id)}/{what}", params={"task": task})
 
     @call
     def pause(self, job_id: str) -> RequestFlow[JobOut]:

@@ -16,13 +16,24 @@ AXES: dict[str, str] = {
     "device": "seconds of the device",
 }
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_ACCENT, _MUTED, _BAD = "#0f7b75", "#62666b", "#a8341f"
+ACCENT, MUTED, BAD = "#0f7b75", "#62666b", "#a8341f"
 
 
 class MissingExtra(TilewrightError):
     """A part of Tilewright is used whose optional dependency is not installed."""
 
     code = "MISSING_EXTRA"
+
+
+def new_figure(title: str) -> "Figure":
+    """Return an empty figure. Raises MissingExtra without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("figures need matplotlib: pip install 'tilewright[plot]'") from error
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left")
+    return figure
 
 
 def progress_figure(
@@ -36,40 +47,36 @@ def progress_figure(
     """
     if across not in AXES:
         raise InvalidParameter(f"{across[:40]!r} is no axis; allowed: {', '.join(AXES)}", field="across")
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator, NullFormatter
-    except ImportError as error:
-        raise MissingExtra("figures need matplotlib: pip install 'tilewright[plot]'") from error
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    figure = new_figure(title)
     axes = figure.add_subplot()
     xs = _columns(progress)[across]
     timed = [(x, s) for x, s in zip(xs, progress.seconds, strict=True) if s is not None]
     failed = [x for x, s in zip(xs, progress.seconds, strict=True) if s is None]
     limits = [s for s in (task.baseline_seconds, task.roofline_seconds) if s]
     size, unit = _unit(min((s for _, s in timed), default=min(limits, default=1e-3)))
-    axes.set_title(title, loc="left")
     axes.set_xlabel(AXES[across])
     axes.set_ylabel(f"{unit} per run")
     if log:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.scatter([x for x, _ in timed], [s / size for _, s in timed], s=12, color=_MUTED, alpha=0.5, label="trials")
+    axes.scatter([x for x, _ in timed], [s / size for _, s in timed], s=12, color=MUTED, alpha=0.5, label="trials")
     steps = _best(xs, progress)
     if steps:
         at = [x for x, *_ in steps]
         best, low, high = ([step[i] / size for step in steps] for i in (1, 2, 3))
-        axes.fill_between(at, low, high, step="post", color=_ACCENT, alpha=0.2, linewidth=0, label="its quartiles")
-        axes.step(at, best, where="post", color=_ACCENT, linewidth=2, label="best so far")
+        axes.fill_between(at, low, high, step="post", color=ACCENT, alpha=0.2, linewidth=0, label="its quartiles")
+        axes.step(at, best, where="post", color=ACCENT, linewidth=2, label="best so far")
     if failed:
         foot = axes.get_xaxis_transform()
-        axes.scatter(failed, [0.025] * len(failed), marker="x", s=18, color=_BAD, transform=foot, label="failed")
+        axes.scatter(failed, [0.025] * len(failed), marker="x", s=18, color=BAD, transform=foot, label="failed")
     by = {"flops": "arithmetic", "bytes": "memory"}.get(task.roofline_by or "", "")
     for seconds, name in ((task.baseline_seconds, task.baseline_name), (task.roofline_seconds, f"roofline, {by}")):
         if seconds:
-            axes.axhline(seconds / size, color=_MUTED, linewidth=1, linestyle="--")
+            axes.axhline(seconds / size, color=MUTED, linewidth=1, linestyle="--")
             label = f"{name} {seconds / size:.4g} {unit}"
             side = axes.get_yaxis_transform()
             axes.text(0.995, seconds / size, label, transform=side, ha="right", va="bottom", fontsize="small")

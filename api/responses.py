@@ -232,15 +232,16 @@ class JobOut(ResponseModel):
     )
     _plot: "Callable[..., Figure] | None" = PrivateAttr(default=None)
 
-    def plot(self, *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":
-        """Return a matplotlib figure of the progress of a task, as it is now: what the chart of the job's page shows.
-        ``across`` is ``trials``, ``seconds`` or ``device``. Jobs that a ``Client`` answered with can do this.
+    def plot(self, kind: str = "progress", *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":
+        """Return a matplotlib figure of a task as it is now, with what the charts of the job's page show. ``kind`` is
+        ``progress``, ``knobs``, ``model``, ``workers`` or ``health``. ``across`` and ``log`` are for progress: its axis
+        is ``trials``, ``seconds`` or ``device``. Jobs that a ``Client`` answered with can do this.
 
         Raises MissingExtra without matplotlib (the extra ``plot``), InvalidParameter, and what ``Client.job`` raises.
         """
         if self._plot is None:
             raise InvalidParameter("this job did not come from a client, which asks for its trials", field="job")
-        return self._plot(self.id, task=task, across=across, log=log)
+        return self._plot(self.id, kind, task=task, across=across, log=log)
 
 
 class TrialOut(ResponseModel):

@@ -38,6 +38,27 @@ def test_a_figure_shows_every_trial(client: Client, across: str) -> None:
     assert low == 0 and high > 1e3 * max(s for s in progress.seconds if s)
 
 
+def test_other_figures_show_what_the_service_answers(client: Client) -> None:
+    pytest.importorskip("matplotlib")
+    job, knobs, quality = client.job("drawn"), client.knobs("drawn"), client.model_quality("drawn")
+
+    def widths(kind: str) -> list[float]:
+        bars: list[Any] = list(job.plot(kind).axes[0].patches)
+        return [bar.get_width() for bar in bars]
+
+    assert widths("knobs") == [100 * k.importance for k in knobs.knobs if k.importance is not None]
+    points = np.asarray(job.plot("model").axes[0].collections[0].get_offsets()) if quality.points else np.empty((0, 2))
+    assert points.tolist() == [[100 * p.predicted, 100 * p.measured] for p in quality.points]
+    spent = sum(widths("workers"))
+    workers = client.task_workers("drawn").workers
+    assert spent == pytest.approx(sum(w.search + w.compile + w.check + w.time + w.overhead for w in workers)) and spent
+    health = client.device_health("drawn")
+    (line, *_) = job.plot("health").axes[0].lines
+    assert np.asarray(line.get_xdata()).tolist() == [row.sequence for row in health.rows if row.anchor_seconds]
+    for figure in ("knobs", "model", "workers", "health"):
+        job.plot(figure).savefig(io.BytesIO(), format="png")
+
+
 def test_without_matplotlib_the_error_says_how_to_get_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     imports = builtins.__import__
 
@@ -52,6 +73,8 @@ def test_without_matplotlib_the_error_says_how_to_get_it(client: Client, monkeyp
         job.plot()
     with pytest.raises(InvalidParameter, match="allowed: trials, seconds, device"):
         job.plot(across="height")
+    with pytest.raises(InvalidParameter, match="allowed: progress, knobs, model, workers, health"):
+        job.plot("pie")
     with pytest.raises(InvalidParameter, match="has 1 tasks, none with index 3"):
         job.plot(task=3)
     with pytest.raises(InvalidParameter, match="did not come from a client"):
