@@ -58,7 +58,7 @@ def test_what_a_heartbeat_raises_ends_any_wait_and_kills_the_children_at_work(
     with LocalExecutor(host_target(), settings=settings) as executor:
         executor.heartbeat = heartbeat
         # It may be raised between a build and the run, when no child is at work: then it is raised later.
-        while not at_work or ("hangs" in wait and all(process.is_running() for process in at_work) and last < 20):
+        while not beats or ("hangs" in wait and all(process.is_running() for process in at_work) and last < 20):
             beats.clear()
             at_work.clear()
             with pytest.raises(LeaseLost, match="planted"):
