@@ -9,6 +9,25 @@ const filterRows = (figure, chosen) => {
   figure.dataset.chosen = chosen === null ? rows.length : chosen.size;
 };
 
+/** Offers each value of the axes that have few of them, so that the keyboard can choose what a brush can. */
+const offerValues = (figure, chart, axes) => {
+  const bar = figure.querySelector(".bar");
+  if (!chart || !bar || bar.querySelector("select")) return;
+  const select = document.createElement("select");
+  select.setAttribute("aria-label", "Only trials with");
+  select.append(new Option("all trials", ""));
+  for (const { dim, name, data } of axes.filter((one) => one.type === "category")) {
+    data.forEach((value, at) => select.append(new Option(`${name} = ${value}`, `${dim} ${at}`)));
+  }
+  select.addEventListener("change", () => {
+    const [dim, at] = select.value === "" ? [-1, 0] : select.value.split(" ").map(Number);
+    chart.getModel().queryComponents({ mainType: "parallelAxis" }).forEach((one, n) => {
+      chart.dispatchAction({ type: "axisAreaSelect", parallelAxisId: one.id, intervals: n === dim ? [[at - 0.4, at + 0.4]] : [] });
+    });
+  });
+  bar.append(select);
+};
+
 /** Parallel axes: the first column is the trial, the second its time, the others are knobs. */
 register("parallel", (table, ink, narrow, figure, chart) => {
   const most = narrow ? 5 : 12; // the knobs stand in order of importance
@@ -23,11 +42,13 @@ register("parallel", (table, ink, narrow, figure, chart) => {
     dim, name: table.columns[i].title, ...(isText(i) ? { type: "category", data: kinds(i) } : { type: "value", scale: true, axisLabel: { ...label, formatter: (v) => numberText(v, 3) } }),
   }));
   axes.push({ dim: shown.length, name: `time, ${unit}`, type: "log", min: low / size, max: high / size, axisLabel: { ...label, formatter: (v) => numberText(v, 4), hideOverlap: true, customValues: logTicks(low / size, high / size) } });
+  offerValues(figure, chart, axes);
   chart?.off("axisareaselected");
   chart?.on("axisareaselected", () => {
     const model = chart.getModel().getSeriesByIndex(0);
     const active = model.getRawIndicesByActiveState("active");
-    filterRows(figure, active.length === table.rows.length ? null : new Set(active));
+    const brushed = model.getRawIndicesByActiveState("normal").length === 0; // without a brush no line is active
+    filterRows(figure, brushed && active.length < table.rows.length ? new Set(active) : null);
   });
   return {
     ...base(ink), legend: { show: false }, height: 300,

@@ -47,6 +47,16 @@ def test_brushing_the_axes_filters_the_table_and_csv_holds_what_is_shown(browser
         expect(page.locator("#settings")).to_have_attribute("data-chosen", re.compile(rf"^(?!{everything}$)\d+$"))
         chosen = page.locator("#settings tbody tr:not([hidden])").count()
         assert 0 < chosen < everything
+        values = page.get_by_label("Only trials with")
+        values.select_option("")
+        expect(page.locator("#settings")).to_have_attribute("data-chosen", str(everything))
+        name, _, value = values.locator("option").nth(1).inner_text().partition(" = ")
+        values.focus()
+        page.keyboard.press("ArrowDown")  # without a mouse
+        column = page.locator("#settings thead th").all_inner_texts().index(name) + 1
+        cells = page.locator(f"#settings tbody tr:not([hidden]) td:nth-child({column})")
+        expect(page.locator("#settings")).to_have_attribute("data-chosen", re.compile(rf"^(?!{everything}$)\d+$"))
+        assert set(cells.all_inner_texts()) == {value} and cells.count() < everything
         with page.expect_download() as download:
             page.locator("#importance .csv").click()
         lines = Path(download.value.path()).read_text().splitlines()
