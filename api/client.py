@@ -11,7 +11,7 @@ errors of ``client_errors``, which are TilewrightErrors. ``client_methods`` desc
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from .client_errors import Unreachable
 from .client_methods import ServiceMethods, operator_task
 from .connection import ServiceConnection
 from .figure import progress_figure
-from .job_figures import FIGURES, health_figure, knobs_figure, model_figure, workers_figure
+from .job_figures import health_figure, knobs_figure, model_figure, workers_figure
 from .lookup_cache import LookupCache
 from .request_flow import pause_seconds, unreachable
 from .responses import EventOut, JobOut
@@ -68,18 +68,16 @@ class Client(ServiceMethods, ServiceConnection):
             raise InvalidParameter(f"job {job_id} has {len(job.tasks)} tasks, none with index {task}", field="task")
         shown = job.tasks[task]
         title = figure_title(shown)
-        match kind:
-            case "progress":
-                return progress_figure(shown, self.progress(job_id, task=task), title, across=across, log=log)
-            case "knobs":
-                return knobs_figure(self.knobs(job_id, task=task), title)
-            case "model":
-                return model_figure(self.model_quality(job_id, task=task), title)
-            case "workers":
-                return workers_figure(self.task_workers(job_id, task=task), title)
-            case "health":
-                return health_figure(self.device_health(job_id, task=task), title)
-        raise InvalidParameter(f"{kind[:40]!r} is no figure; allowed: {', '.join(FIGURES)}", field="kind")
+        figures: dict[str, Callable[[], Figure]] = {
+            "progress": lambda: progress_figure(shown, self.progress(job_id, task=task), title, across=across, log=log),
+            "knobs": lambda: knobs_figure(self.knobs(job_id, task=task), title),
+            "model": lambda: model_figure(self.model_quality(job_id, task=task), title),
+            "workers": lambda: workers_figure(self.task_workers(job_id, task=task), title),
+            "health": lambda: health_figure(self.device_health(job_id, task=task), title),
+        }
+        if kind not in figures:
+            raise InvalidParameter(f"{kind[:40]!r} is no figure; allowed: {', '.join(figures)}", field="kind")
+        return figures[kind]()
 
     def _with_plot(self, job: JobOut) -> JobOut:
         job._plot = self.plot

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIGURES = ("progress", "knobs", "model", "workers", "health")
-"""The kinds of figures of a job."""
 STAGES = ("search", "compile", "check", "time", "overhead")
 MOST_KNOBS, MOST_READINGS = 12, 4
 

@@ -1,6 +1,7 @@
 """Whole models by ``torch.compile(backend="tilewright")`` against eager and torch.compile on one NVIDIA GPU, float16.
 
-All sides run by graph replay, interleaved, on the same inputs. Beside it stands the wall time of a call with Python.
+All sides run by graph replay, interleaved, on the same inputs, cuDNN with its fastest algorithms. Beside it stands the
+wall time of a call with Python.
 ``trials``: how many trials tune a model, dealt out by a service in this process; 0 measures default schedules. Every
 model is compared with eager in float64 terms. The time of our kernels, by class and generic, and of what torch computes
 is taken from a profile. Bars: the geometric mean of (best peer / ours) of all but ``mlp`` and ``llama-decode`` at least
@@ -175,6 +176,7 @@ MODELS: Mapping[str, Model] = {
 
 def run(options: Options) -> Result:
     """Compile, compare and time every model whose name matches."""
+    torch.backends.cudnn.benchmark = True
     rows = [_row(name, model, options) for name, model in MODELS.items() if fnmatch(name, options.rows)]
     ratios = {str(r["row"]): float(str(r.get("ratio") or 0.0)) for r in rows}
     whole = [v for name, v in ratios.items() if name not in _APART]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..api.responses import JobOut
 from ..core.budget import Budget
 from ..core.policy import SpacePolicy
 from ..service.views import JobState
@@ -102,14 +103,19 @@ def tune(
     if given.as_json:
         given.print_json(job)
     else:
-        for one in job.tasks:
-            given.console.print(best_panel(one))
-            for note in task_notes(one):
-                given.console.print(note, soft_wrap=True)
-        given.console.print(f"job        {job.id} ({job.state.value})")
-        given.console.print(f"again      tilewright best {job.tasks[0].workload_key}", soft_wrap=True)
-        given.console.print(f"dashboard  {given.dashboard(connection)}/jobs/{job.id}", soft_wrap=True)
+        _show(given, job, given.dashboard(connection))
     if job.state is JobState.FAILED:
         given.console.print(f"error: {job.error}")
     if not detach and (job.state is not JobState.SUCCEEDED or any(t.best is None for t in job.tasks)):
         raise typer.Exit(Exit.FAILED)
+
+
+def _show(given: CommandContext, job: JobOut, dashboard: str) -> None:
+    """Print the best of each task, and where to go on."""
+    for task in job.tasks:
+        given.console.print(best_panel(task))
+        for note in task_notes(task):
+            given.console.print(note, soft_wrap=True)
+    given.console.print(f"job        {job.id} ({job.state.value})")
+    given.console.print(f"again      tilewright best {job.tasks[0].workload_key}", soft_wrap=True)
+    given.console.print(f"dashboard  {dashboard}/jobs/{job.id}", soft_wrap=True)

@@ -242,7 +242,7 @@ class _Partition:
         inner = self._scores(node)
         joined = {name for n in (node, *inner) if n.op == "matmul" for name in self._concatenations_before(n)}
         masks = (name for n in inner if n.op == "where" for name in n.operands[:1])
-        numbers = self._made_of_numbers(masks)
+        numbers = self._independent_of_data(masks)
         for views in ([set(), joined] if joined else [set()]) if inner else ():
             for permuted in (self._permuted_by(node), None):
                 region = _Region([])
@@ -256,22 +256,23 @@ class _Partition:
                     self.stored.add(region.output.name)
                     return
 
-    def _made_of_numbers(self, names: Iterable[str]) -> list[Node]:
-        """What values depend on that depend on no data: ranges, and what is computed of them. A kernel with indices at
-        hand computes them again, such as a causal mask."""
+    def _independent_of_data(self, names: Iterable[str]) -> list[Node]:
+        """The nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has the
+        indices computes them again. Nothing for values that depend on an input or a constant."""
         found: dict[str, Node] = {}
         for name in names:
-            before = list(self._before(name))
-            if all(n is not None and not n.is_foreign for n in before):
-                found |= {n.name: n for n in before if n is not None and not is_view(n)}
+            before: dict[str, Node] = {}
+            todo = [name]
+            while todo:
+                node = self.graph.producers.get(todo.pop())
+                if node is None or node.is_foreign:
+                    before.clear()
+                    break
+                if node.name not in before:
+                    before[node.name] = node
+                    todo.extend(node.operands)
+            found |= {n.name: n for n in before.values() if not is_view(n)}
         return list(found.values())
-
-    def _before(self, name: str) -> Iterator[Node | None]:
-        """The nodes that a value depends on; None for each input and constant."""
-        node = self.graph.producers.get(name)
-        yield node
-        for operand in () if node is None else node.operands:
-            yield from self._before(operand)
 
     def _concatenations_before(self, node: Node) -> Iterator[str]:
         """The concatenations that the operands of a node are views of."""

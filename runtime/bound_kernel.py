@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .tensor_library import Launch, Recorder
+from .tensor_library import Capture, Launch
 
 MOST_KNOWN = 8
 """For so many sets of addresses a run of kernels keeps its launches."""
@@ -78,13 +78,13 @@ class _Launches:
     runs: int = 0
     whole: Launch | None = None
 
-    def run(self, stream: int, recorder: Recorder | None) -> None:
+    def run(self, stream: int, capture: Capture | None) -> None:
         self.runs += 1
-        if recorder is None or len(self.each) == 1:
+        if capture is None or len(self.each) == 1:
             self._all(stream)
             return
         if self.whole is None and self.runs > 1:
-            self.whole = recorder(self._all)
+            self.whole = capture(self._all)
         (self.whole or self._all)(stream)
 
     def _all(self, stream: int) -> None:
@@ -94,7 +94,7 @@ class _Launches:
 
 class KernelRun:
     """Kernels with nothing between them. Addresses recur from call to call, because allocators give memory again: on a
-    GPU kernels are recorded as a CUDA graph where they do."""
+    GPU kernels are captured as a CUDA graph where they do."""
 
     def __init__(self, kernels: Sequence[BoundKernel], fixed: Addresses) -> None:
         """``fixed``: the addresses that are the same in every call."""
@@ -104,7 +104,7 @@ class KernelRun:
         self._variable = sorted(names - fixed.keys())
         self._known: OrderedDict[tuple[int, ...], _Launches] = OrderedDict()
 
-    def run(self, at: Addresses, stream: int, recorder: Recorder | None) -> None:
+    def run(self, at: Addresses, stream: int, capture: Capture | None) -> None:
         """Launch the kernels. ``at`` has the addresses that are not fixed."""
         key = tuple([at[name] for name in self._variable])
         found = self._known.get(key)
@@ -114,4 +114,4 @@ class KernelRun:
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
-        found.run(stream, recorder)
+        found.run(stream, capture)

@@ -11,7 +11,7 @@ from ..core.dtypes import DType, dtype_of_numpy
 from ..core.errors import InvalidGraph
 from ..graph.graph import Node
 from ..graph.operators.operator import TensorType
-from .tensor_library import Recorder
+from .tensor_library import Capture
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ class NumpyTensors:
     def is_captured(self) -> bool:
         return False
 
-    def recorder(self) -> Recorder | None:
+    def capture(self) -> Capture | None:
         return None
 
     def wait(self) -> None:

@@ -77,7 +77,7 @@ class BoundProgram:
         self._replaced = dict(replaced or {})
         self._fresh = fresh_values(program.graph, program.calls)
         self._empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
-        self._kept = library.buffer(program.kept_arena.bytes)
+        self._kept: Any = None  # the memory of what is computed from constants
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._captured: list[_Stream] = []
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
@@ -176,10 +176,10 @@ class BoundProgram:
                 self._add(state, name, library.empty(graph.values[name].tensor))
             state.stream.captured |= library.is_captured()
             if watch is None:
-                recorder = None if state.stream.captured else library.recorder()
+                capture = None if state.stream.captured else library.capture()
                 for step in state.stream.steps:
                     if isinstance(step, KernelRun):
-                        step.run(state.at, handle, recorder)
+                        step.run(state.at, handle, capture)
                     else:
                         self._by_library(step, state)
             else:
@@ -228,6 +228,8 @@ class BoundProgram:
         state = _State(_Stream(None, {}, {}, []), 0)
         for value, tensor in zip(graph.constants, constants, strict=True):
             self._add(state, value.name, self._checked(value.name, value.type, tensor))
+        if self._kept is None:
+            self._kept = library.buffer(self.program.kept_arena.bytes)
         base = library.address(self._kept)
         state.at |= {name: base + offset for name, offset in self.program.kept_arena.offsets.items()}
         if self.program.recipe.outputs:

@@ -11,7 +11,7 @@ from ..graph.operators.operator import Array, TensorType
 Launch = Callable[[int], None]
 """It puts kernels with their addresses into the stream of a handle."""
 
-Recorder = Callable[[Launch], Launch]
+Capture = Callable[[Launch], Launch]
 """From a function that launches several kernels to one that launches all of them at once."""
 
 
@@ -51,7 +51,7 @@ class TensorLibrary(Protocol):
         """Whether the caller captures the current stream into a graph."""
         ...
 
-    def recorder(self) -> Recorder | None:
+    def capture(self) -> Capture | None:
         """What makes one launch of several; None on a processor."""
         ...
 

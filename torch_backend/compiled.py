@@ -128,18 +128,19 @@ class CompiledShape:
         program = compile_program(model.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
+        ours = [key for key, task in program.tasks.items() if _is_ours(task.workload, target)]
         cache = ScheduleCache(program.key, device.info.key, toolchain_of(device).key)
-        self._found = {**cache.load(), **self._schedules.find(list(program.tasks))}
+        self._found = {**cache.load(), **self._schedules.find(ours)}
         if self._found:
             cache.store(self._found)
-        self._load(program, [k for k, task in program.tasks.items() if _is_ours(task.workload, target)])
+        self._load(program, ours)
+        if not self._kernels:
+            return self._give_up("there is no kernel for anything in it")
         replaced = {
             c.writes[0]: call_by_torch(program.graph, c, device=self._device)
             for c in program.kernels
             if workload_key(c.workload) not in self._kernels
         }
-        if len(replaced) == len(program.kernels):
-            return self._give_up("no kernel class takes anything in it")
         bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced)
         self._model = model
         self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
@@ -147,8 +148,8 @@ class CompiledShape:
         unverified = self._options.verify != "never" and not is_random(self._module)
         self.status.state = "unverified" if unverified else "ready"
         self._bound = bound
-        if self._options.tune and not set(program.tasks) <= set(self._found):
-            arguments = (weakref.ref(self), self._schedules, program, cache)
+        if self._options.tune and not set(ours) <= set(self._found):
+            arguments = (weakref.ref(self), self._schedules, program, ours, cache)
             threading.Thread(target=_follow_job, args=arguments, name="tilewright-tune", daemon=True).start()
 
     def _load(self, program: Program, keys: Sequence[str]) -> None:
@@ -281,15 +282,20 @@ def _as_traced(tensor: Any, output: Any) -> Any:
 
 
 def _follow_job(
-    shape: "weakref.ref[CompiledShape]", schedules: Schedules, program: Program, cache: ScheduleCache
+    shape: "weakref.ref[CompiledShape]",
+    schedules: Schedules,
+    program: Program,
+    keys: Sequence[str],
+    cache: ScheduleCache,
 ) -> None:
-    """Have a program tuned, and exchange its kernels as tasks come further, for as long as it is used."""
+    """Have these workloads of a program tuned, and exchange its kernels as tasks come further, for as long as it is
+    used."""
     owner = shape()
     if owner is None:
         return
     options, name = owner._options, owner._options.name or f"torch program {program.key[:12]}"
     del owner
-    for found in schedules.tune(program, name, options.tune):
+    for found in schedules.tune(program, keys, name, options.tune):
         if found:
             cache.store(found)
         owner = shape()
@@ -299,6 +305,6 @@ def _follow_job(
 
 
 def _is_ours(workload: Workload, target: Target) -> bool:
-    """Whether to use a kernel of ours before anybody has measured. On a GPU the generic sketch is far behind the
-    libraries where there is data to be used again."""
+    """Whether to use a kernel of ours. On a GPU the generic sketch is far behind the libraries where there is data to
+    be used again, so that these workloads are left to torch."""
     return target.kind != "cuda" or has_class(workload, target)

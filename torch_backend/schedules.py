@@ -14,9 +14,10 @@ class Schedules(Protocol):
         """The schedules that are known, by key of the workload. It never raises, and answers within seconds."""
         ...
 
-    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
-        """Have a program tuned by one job of so many trials. Yield what is known each time a task has come further, and
-        at the end. It never raises, and ends where nobody tunes."""
+    def tune(self, program: Program, keys: Sequence[str], name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+        """Have the workloads ``keys`` of a program tuned by one job of so many trials; all others are left to the
+        library of the model. Yield what is known each time a task has come further, and at the end. It never raises,
+        and ends where nobody tunes."""
         ...
 
 
@@ -26,5 +27,5 @@ class NoSchedules:
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         return {}
 
-    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+    def tune(self, program: Program, keys: Sequence[str], name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
         return iter(())

@@ -46,13 +46,16 @@ class ServiceSchedules:
             if best is not None
         }
 
-    def tune(self, program: Program, name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
-        keys = list(program.tasks)
+    def tune(self, program: Program, keys: Sequence[str], name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
         foreign = Counter(str(c.node.attributes["target"]) for c in program.calls if isinstance(c, ForeignCall))
+        for key, call in zip(program.kernel_keys, program.kernels, strict=True):
+            if key not in keys:
+                foreign.update(program.graph.producers[name].op for name in call.nodes)
+        tasks = {key: program.tasks[key] for key in keys}
         try:
             address = self._client.address
             with Client(address, token=stored_token(address), retries=JOB_RETRIES) as client:
-                workloads = [(task.workload, task.count, _label(program, key)) for key, task in program.tasks.items()]
+                workloads = [(task.workload, task.count, _label(program, key)) for key, task in tasks.items()]
                 model = client.add_model(name, workloads, foreign)
                 job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))), target=self._kind)
                 log.info("job %s of %s tunes the %d workloads of %s", job.id, client.address, len(keys), name)

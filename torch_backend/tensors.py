@@ -14,7 +14,7 @@ from ..graph.graph import Node
 from ..graph.operators.operator import Array, TensorType
 from ..importers.fx import type_of
 from ..runtime.cuda.device import CudaDevice
-from ..runtime.tensor_library import Recorder
+from ..runtime.tensor_library import Capture
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -61,8 +61,8 @@ class TorchTensors:
     def is_captured(self) -> bool:
         return self._gpu is not None and bool(torch.cuda.is_current_stream_capturing())
 
-    def recorder(self) -> Recorder | None:
-        return None if self._gpu is None else self._gpu.record
+    def capture(self) -> Capture | None:
+        return None if self._gpu is None else self._gpu.capture
 
     def wait(self) -> None:
         if self._gpu is not None:

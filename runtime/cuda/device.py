@@ -135,7 +135,7 @@ class CudaDevice:
     def load(self, binary: CompiledKernel) -> CudaKernel:
         return CudaKernel(self._stream, self._timer, binary)
 
-    def record(self, enqueue: Callable[[int], None]) -> Callable[[int], None]:
+    def capture(self, enqueue: Callable[[int], None]) -> Callable[[int], None]:
         """Return what puts all that ``enqueue`` puts into a stream (its handle) into one at once, as a CUDA graph."""
         return CudaGraph(self._stream, lambda: enqueue(self._stream.handle)).replay_in
 

@@ -118,3 +118,21 @@ def test_a_mask_that_is_data_hides_keys_beyond_a_whole_block() -> None:
     schedule = default_schedule(call.workload, FEW)
     assert schedule.sketch == CUDA_ATTENTION.name
     assert_computes(CUDA_ATTENTION.lower(call.workload, FEW, schedule), call.workload)
+
+
+@pytest.mark.parametrize(("levels", "expected"), [(3, ["matmul"] * 2), (40, ["where", "softmax", "matmul"] * 2)])
+def test_a_causal_mask_that_several_attentions_share_is_no_kernel(levels: int, expected: list[str]) -> None:
+    q, k = (Value(n, TensorType((1, 2, 32, 16), float16)) for n in ("q", "k"))
+    b = GraphBuilder(["q", "k"])
+    numbers = b.node("range", count=32, dtype="int64")
+    seen = b.node("le", numbers, b.node("reshape", numbers, shape=(32, 1)))
+    for _ in range(levels):  # each node is read twice: there are 2^levels ways through it
+        seen = b.node("logical_and", seen, seen)
+    hidden = b.node("full", shape=(), value="-inf", dtype="float16")
+    outputs = []
+    for right in (q, k):
+        scores = b.node("matmul", q, b.node("permute", right, order=(0, 1, 3, 2)))
+        outputs.append(b.node("matmul", b.node("softmax", b.node("where", seen, scores, hidden), dim=3), k).name)
+    graph = check_graph(Graph((q, k), (), b.nodes, tuple(outputs)))
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert [kernel.split()[-1] for kernel in kernels(program)] == expected

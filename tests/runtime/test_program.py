@@ -15,7 +15,7 @@ from tilewright.graph.reference import graph_reference
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.numpy_tensors import NumpyTensors
 from tilewright.runtime.program import MOST_STREAMS, BoundProgram
-from tilewright.runtime.tensor_library import Launch, Recorder
+from tilewright.runtime.tensor_library import Capture, Launch
 from tilewright.schedule.defaults import default_schedule, has_class
 
 
@@ -86,10 +86,10 @@ def test_outputs_are_fresh_and_updates_are_given_to_the_caller() -> None:
     assert kept is not again and kept[0] == 4
 
 
-class Recorded(NumpyTensors):
-    """Arrays with a stream that can be chosen, and a recorder that counts its recordings."""
+class Capturing(NumpyTensors):
+    """Arrays with a stream that can be chosen, and graphs of kernels that are counted."""
 
-    handle, recordings, captured = 1, 0, False
+    handle, graphs, captured = 1, 0, False
     output: np.ndarray | None = None
     """What the next result is written to."""
 
@@ -102,12 +102,12 @@ class Recorded(NumpyTensors):
     def is_captured(self) -> bool:
         return self.captured
 
-    def recorder(self) -> Recorder:
-        def record(launch: Launch) -> Launch:
-            self.recordings += 1
+    def capture(self) -> Capture:
+        def whole(launch: Launch) -> Launch:
+            self.graphs += 1
             return lambda stream: launch(stream)
 
-        return record
+        return whole
 
 
 def three_kernels() -> Graph:
@@ -118,24 +118,24 @@ def three_kernels() -> Graph:
     return check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
 
 
-def test_kernels_are_recorded_where_their_addresses_come_again() -> None:
-    graph, library = three_kernels(), Recorded()
+def test_kernels_are_captured_where_their_addresses_come_again() -> None:
+    graph, library = three_kernels(), Capturing()
     program = bound(graph, library)
     data = arrays_for(graph)
     w, block = data["w"], np.empty((4, 16, 16), np.float32)
     assert len(program.program.kernels) > 1
-    for position, recordings in ((0, 0), (0, 1), (0, 1), (1, 1), (1, 2), (0, 2)):
+    for position, made in ((0, 0), (0, 1), (0, 1), (1, 1), (1, 2), (0, 2)):
         x = block[position]
         x[...] = np.random.default_rng(position).random((16, 16))
         library.output = block[2 + position]
         check(program([x], [w])[0], graph, {"x": x, "w": w})
-        assert library.recordings == recordings
+        assert library.graphs == made
     w += 1  # in place: the same addresses
     check(program([block[0]], [w])[0], graph, {"x": block[0], "w": w})
 
 
 def test_streams_have_arenas_of_their_own() -> None:
-    graph, library = three_kernels(), Recorded()
+    graph, library = three_kernels(), Capturing()
     program = bound(graph, library)
     data = arrays_for(graph)
     for handle in (1, 2, 3, 1, 4, 5, 6, 1):
@@ -145,14 +145,14 @@ def test_streams_have_arenas_of_their_own() -> None:
     assert len({library.address(arena) for arena in arenas}) == len(arenas) == MOST_STREAMS
 
 
-def test_what_a_graph_of_the_caller_has_captured_stays_and_is_not_recorded() -> None:
-    graph, library = three_kernels(), Recorded()
+def test_what_a_graph_of_the_caller_has_captured_stays_and_is_launched_one_by_one() -> None:
+    graph, library = three_kernels(), Capturing()
     program = bound(graph, library)
     data = arrays_for(graph)
     library.captured = True
     for _ in range(3):
         run(program, graph, data)
-    assert not library.recordings
+    assert not library.graphs
     (arena,) = (stream.arena for stream in program._streams.values())
     library.captured = False
     for handle in range(2, 2 + MOST_STREAMS):

@@ -19,6 +19,7 @@ from tilewright.service.settings import Settings  # noqa: E402
 from tilewright.tests.api.serving import running  # noqa: E402
 from tilewright.torch_backend.devices import opened, toolchain_of  # noqa: E402
 from tilewright.torch_backend.schedule_cache import ScheduleCache  # noqa: E402
+from tilewright.torch_backend.service_schedules import ServiceSchedules  # noqa: E402
 
 WAIT_SECONDS = 300
 
@@ -57,6 +58,11 @@ def test_a_service_tunes_a_model_once_and_its_kernels_are_exchanged(tmp_path: Pa
         check(layers, again, x)
         assert newest_shape()._chosen == chosen  # what the first process found, without a job
         assert len(Client(address).model(model.key).jobs) == 1
+        program = shape._bound.program
+        (first, *others) = program.tasks  # as on a GPU, where torch computes what no kernel class takes
+        assert others and list(ServiceSchedules.at(address).tune(program, [first], "a part", 1))
+        (part,) = (one for one in Client(address).models() if one.name == "a part")
+        assert [kernel.workload_key for kernel in part.kernels] == [first] and part.foreign_calls
     alone = compiled(layers)  # no service is there any more
     check(layers, alone, x)
     assert newest_shape()._chosen == chosen and latest().tuned == len(chosen)
