@@ -21,14 +21,19 @@ def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS
 
 
 def default_schedules(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS, most: int = 4) -> list[Schedule]:
-    """The settings with the least estimated times, the least first: where a compiler refuses one, the next may do.
-    Raises IllegalSchedule where no sketch takes the workload."""
+    """The promising settings with the least estimated times, the least first, then others: where a compiler refuses
+    one, the next may do. Raises IllegalSchedule where no sketch takes the workload."""
     for sketch in sketches_for(workload, target):
-        space = sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=False), peaks=peaks)
-        if len(space):
+        found: dict[Schedule, None] = {}
+        for prune in (True, False):
+            space = sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=prune), peaks=peaks)
             prior = space.prior_seconds
-            rows = range(most) if prior is None else np.argsort(prior, kind="stable")
-            return [space.schedule(int(row)) for row in rows[: min(most, len(space))]]
+            rows = range(len(space)) if prior is None else np.argsort(prior, kind="stable")
+            found |= {space.schedule(int(row)): None for row in rows[:most]}
+            if len(found) >= most:
+                break
+        if found:
+            return list(found)[:most]
     raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
 
 

@@ -1,4 +1,4 @@
-"""The kernel of small windows: a thread loads each pixel that its outputs share once, and all of them first.
+"""The kernel of small windows: a thread loads each pixel that its outputs share once.
 
 A thread computes ``vector_width`` channels of a tile of ``tile_h`` by ``tile_w`` neighbouring outputs. It goes through
 the rows of the input: each pixel is accumulated into every output whose window contains it, and a row of outputs is
@@ -9,6 +9,9 @@ stored when the last row of its windows is done::
     for each input row, for p in unrolled(tile_w), s in unrolled(window):
         acc[q, p, :] += x_regs[row, stride*p + dilation*s, :] * w_regs[r, s, :]
         Y[y0 + q, x0 + p, channels] = epilogue(acc[q, p, :])                     # of rows q that are complete
+
+All pixels are loaded first, or, for large windows, the registers are a ring of ``stages`` rows. The row that comes
+``stages - 1`` rows later is then loaded before a row is accumulated.
 
 Where a row of pixels contributes the same to every row of outputs (pooling), it is reduced by itself first.
 """
@@ -40,19 +43,21 @@ from ...tile.stage_body import scalar_at
 class WindowSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``vector_width``, ``tile_w``, ``tile_h`` and ``threads`` are the knobs. ``all_threads``: threads of the launch that
-    compute something. ``blocks``: thread blocks. ``pixels``: pixels of the input that a thread loads for each of its
-    channels. ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at
-    once, by that estimate.
+    ``vector_width``, ``tile_w``, ``tile_h``, ``stages`` and ``threads`` are the knobs. ``all_threads``: threads of the
+    launch that compute something. ``blocks``: thread blocks. ``pixels``: pixels of the input that a thread loads for
+    each of its channels. ``held``: those that are in its registers at a time. ``registers``: estimated registers of a
+    thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
     """
 
     vector_width: Size
     tile_w: Size
     tile_h: Size
+    stages: Size
     threads: Size
     all_threads: Size
     blocks: Size
     pixels: Size
+    held: Size
     registers: Size
     resident: Size
 
@@ -133,9 +138,15 @@ class _WindowKernelWriter:
                 w.store(acc, (every, p, v), identity(self.combine, self._accumulator_dtype))
         with ExitStack() as loops:
             at = {**start, **{a.name: loops.enter_context(self._unrolled(a.name, a.extent)) for a in unwindowed}}
-            pixels = self._load_pixels(at, consumers)
+            pixels = self._pixel_registers()
+            ahead = int(self.sizes.stages) - 1 if self.sizes.stages else len(consumers)
+            lines = list(consumers)
+            for line in lines[:ahead]:
+                self._load_line(at, pixels, line)
             fixed = self._load_fixed(at)
-            for line, reading in consumers.items():
+            for number, (line, reading) in enumerate(consumers.items()):
+                for later in lines[number + ahead : number + ahead + 1]:
+                    self._load_line(at, pixels, later)
                 self._accumulate_line(at, pixels, line, reading, fixed, acc, begun=bool(unwindowed))
                 for q, r in reading:
                     if r == problem.window_height - 1 and not unwindowed:
@@ -169,23 +180,27 @@ class _WindowKernelWriter:
         pairs = [(q, r) for q in range(self.tile_h) for r in range(height.window_points)]
         return [(q, r) for q, r in pairs if height.stride * q + height.dilation * r == line]
 
-    def _load_pixels(
-        self, at: Mapping[str, Expr], lines: Mapping[int, _Consumers]
-    ) -> Mapping[MaskedLoad, RegisterLoad]:
-        """Load the rows ``lines`` of the input into registers of [row, position, lane]."""
-        problem, w = self.problem, self.w
-        positions = problem.width.positions(self.tile_w)
-        shape, lane = (self._input_rows, positions), problem.channel.name
-        loaded = {r: allocate_registers(w, self.names, r, shape, lane, self.width) for r in problem.sliding_loads}
+    def _pixel_registers(self) -> Mapping[MaskedLoad, RegisterLoad]:
+        """Registers of [row, position, lane] for rows of the input."""
+        problem, lane = self.problem, self.problem.channel.name
+        shape = (int(self.sizes.stages) or self._input_rows, problem.width.positions(self.tile_w))
+        return {r: allocate_registers(self.w, self.names, r, shape, lane, self.width) for r in problem.sliding_loads}
+
+    def _slot(self, line: int) -> int:
+        """Where row ``line`` of the input is in the registers."""
+        return line % int(self.sizes.stages) if self.sizes.stages else line
+
+    def _load_line(self, at: Mapping[str, Expr], loaded: Mapping[MaskedLoad, RegisterLoad], line: int) -> None:
+        """Load row ``line`` of the input into its registers."""
+        problem = self.problem
         corner = {a.name: Var(a.name) * self._tile_extent(a) for a in problem.axes}
-        for line in lines:
-            for k in range(positions):
-                here = {**at, **self._pixel(at, line, k)}
-                anywhere = {**self._unit_axes(), **corner, **self._pixel(corner, line, k)}
-                for masked, registers in loaded.items():
-                    needed = replace(registers, masked=self._needed_mask(self._masked_beyond_outputs(masked), anywhere))
-                    load_registers(w, self.names, needed, (index(line), index(k)), here, lane, self.width)
-        return loaded
+        for k in range(problem.width.positions(self.tile_w)):
+            here = {**at, **self._pixel(at, line, k)}
+            anywhere = {**self._unit_axes(), **corner, **self._pixel(corner, line, k)}
+            for masked, registers in loaded.items():
+                needed = replace(registers, masked=self._needed_mask(self._masked_beyond_outputs(masked), anywhere))
+                to = (index(self._slot(line)), index(k))
+                load_registers(self.w, self.names, needed, to, here, problem.channel.name, self.width)
 
     def _pixel(self, at: Mapping[str, Expr], line: int, k: int) -> dict[str, Expr]:
         """The axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the output
@@ -280,14 +295,14 @@ class _WindowKernelWriter:
         begun: bool,
     ) -> None:
         """Accumulate row ``line`` of the input into row ``q`` of ``acc``."""
-        width, channel = self.problem.width, self.problem.channel.name
+        width, channel, slot = self.problem.width, self.problem.channel.name, index(self._slot(line))
         for s in range(width.window_points):
             with self._unrolled("p", self.tile_w) as p, self._lanes() as v:
                 point = {**at, width.axis.name: at[width.axis.name] + p, channel: at[channel] + v}
                 if width.window is not None:
                     point[width.window.name] = index(s)
                 position = p * width.stride + s * width.dilation
-                values: dict[MaskedLoad, Expr] = {r: h.value((index(line), position), v) for r, h in pixels.items()}
+                values: dict[MaskedLoad, Expr] = {r: h.value((slot, position), v) for r, h in pixels.items()}
                 values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in fixed.items()}
                 term = scalar_at(replace_masked_loads(self.problem.reduction.body, values), point)
                 wide = term if term.dtype == self._accumulator_dtype else Cast(term, self._accumulator_dtype)

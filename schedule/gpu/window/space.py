@@ -37,6 +37,10 @@ FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
 """Output elements of a thread, where there are enough of them (measured: the best settings have so many)."""
 WASTE = 1.25
 """For how many more outputs along an axis promising threads have room at most than there are."""
+LARGE_WINDOW = 5
+"""Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
+STAGES = (2, 3)
+"""Rows of the input in registers at a time, where windows are large."""
 BUSY_THREADS = 512
 """Threads that keep a multiprocessor busy."""
 
@@ -58,13 +62,26 @@ class WindowPlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         width, height = self.problem.width.axis.extent, self.problem.output_height
+        large = self.problem.window_height >= LARGE_WINDOW
         tiles_w, tiles_h = (tuple(n for n in (1, 2, 4, 7, 8) if n <= extent) for extent in (width, height))
+        stages = (
+            Knob("stages", (0, *STAGES), "how many rows of the input are in registers at a time; 0: all, loaded first"),
+        )
         return (
             Knob("vector_width", self._vector_widths(), "how many neighbouring channels a thread computes"),
             Knob("tile_w", tiles_w, "how many neighbouring outputs along the width a thread computes"),
-            Knob("tile_h", tiles_h, "how many neighbouring outputs along the height a thread computes"),
+            Knob(
+                "tile_h",
+                (*tiles_h, 14) if large and height >= 14 else tiles_h,
+                "how many neighbouring outputs along the height a thread computes",
+            ),
             Knob("threads", (64, 128, 256), "how many threads a block has"),
+            *(stages if large else ()),
         )
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {"stages": 0}
 
     def _vector_widths(self) -> tuple[int, ...]:
         size, channels = self._pixel_bytes, self.problem.channel.extent
@@ -83,39 +100,46 @@ class WindowPlan(Plan):
     def sizes(self, columns: Columns) -> WindowSizes:
         problem = self.problem
         width, tile_w, tile_h = (columns.ints(k) for k in ("vector_width", "tile_w", "tile_h"))
-        threads = columns.ints("threads")
+        threads, stages = columns.ints("threads"), columns.ints("stages")
         tile = {problem.channel: width, problem.width.axis: tile_w}
         if problem.height is not None:
             tile[problem.height.axis] = tile_h
         all_threads = np.ones(len(columns), np.int64)
         for axis in problem.axes:
             all_threads *= -(-axis.extent // tile.get(axis, 1))
-        pixels = problem.width.positions(tile_w) * (
-            problem.height.positions(tile_h) if problem.height is not None else 1
-        )
+        positions = problem.width.positions(tile_w)
+        rows = problem.height.positions(tile_h) if problem.height is not None else np.ones_like(tile_h)
+        held = positions * np.where(stages > 0, np.minimum(stages, rows), rows)
         filter_bytes = sum(
             r.load.dtype.bytes * prod(a.extent for a in problem.reduce_axes_of(r)) for r in problem.fixed_loads
         )
         # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators.
         open_rows = np.minimum(tile_h, problem.window_height)
         accumulator_bytes = max(4, problem.reduction.tensor.dtype.bytes) * tile_w * open_rows
-        words = -(-(self._pixel_bytes * pixels + filter_bytes + accumulator_bytes) * width // 4)
+        # Where rows are in a ring, what is loaded takes whole registers, though it is half of one.
+        loaded_bytes = self._pixel_bytes * held + filter_bytes
+        loaded_bytes = np.where(
+            (stages > 0) & (width * self._pixel_bytes < 4), 4 // width * loaded_bytes // self._pixel_bytes, loaded_bytes
+        )
+        words = -(-(loaded_bytes + accumulator_bytes) * width // 4)
         registers = SPARE_REGISTERS + words + problem.width.window_points * width
         return WindowSizes(
             vector_width=width,
             tile_w=tile_w,
             tile_h=tile_h,
+            stages=stages,
             threads=threads,
             all_threads=all_threads,
             blocks=-(-all_threads // threads),
-            pixels=pixels,
+            pixels=positions * rows,
+            held=held,
             registers=registers,
             resident=limits_of(self.target).resident_blocks(threads, registers, 0),
         )
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        names = ("vector_width", "tile_w", "tile_h", "threads")
+        names = tuple(k.name for k in self.knobs)
         return (
             Constraint(
                 "the registers of a multiprocessor hold the pixels, the filter and the accumulators that a block of "
@@ -185,7 +209,7 @@ class WindowPlan(Plan):
             threads=sizes.threads,
             registers=sizes.registers,
             shared=np.zeros_like(sizes.blocks),
-            wanted=self._pixel_bytes * sizes.vector_width * sizes.pixels,
+            wanted=self._pixel_bytes * sizes.vector_width * sizes.held,
         )
         return {
             **common,
@@ -195,7 +219,9 @@ class WindowPlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return window_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        return window_kernel(
+            self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
+        )
 
 
 def _plan(workload: Workload, target: Target) -> WindowPlan | None:

@@ -66,6 +66,7 @@ CASES = {
     "depthwise": lambda: _depthwise(padding=1, dtype="float16"),
     "depthwise strided": lambda: _depthwise(padding=1, stride=2, dtype="float32"),
     "depthwise dilated": lambda: _depthwise(padding=2, dilation=2, dtype="float16"),
+    "rows in a ring": lambda: _depthwise(height=20, kernel_h=5, kernel_w=5, padding=2, stride=1, dtype="float16"),
     "epilogue": _with_epilogue,
     "several terms": _several_terms,
 }
@@ -100,6 +101,17 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
     assert 40 <= len(space) <= 100
     assert (space.quantities["registers_estimate"] <= 200).all()
     assert 1.6 < space.quantities["loads_per_output"].min() < space.quantities["loads_per_output"].max() <= 6
+
+
+def test_a_large_window_has_settings_that_hold_a_few_rows_of_many() -> None:
+    large = workload_of(
+        "conv2d", batch=32, channels=96, height=56, width=56, filters=96, kernel_h=7, kernel_w=7, padding=3, groups=96,
+        layout="NHWC", dtype="float16",
+    )  # fmt: skip
+    space = SKETCH.space(large, H200)
+    assert set(space.column("stages")) == {0, 2, 3}
+    assert space.quantities["loads_per_output"].min() < 4
+    assert dict(schedule_of(SKETCH, DEPTHWISE).knobs).keys() == {"vector_width", "tile_w", "tile_h", "threads"}
 
 
 def _times(root: Stmt, count: Callable[[Store], int]) -> int:
