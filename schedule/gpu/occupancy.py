@@ -14,6 +14,10 @@ Whole: TypeAlias = int | NDArray[np.int64]
 """This is one whole number, or a column of them."""
 
 
+PARTS = 4
+"""Into how many parts a multiprocessor is divided. Each has its share of the registers, and warps that stay there."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
     """What one multiprocessor has room for.
@@ -41,16 +45,17 @@ class GpuLimits:
         """How many blocks run on a multiprocessor at once; 0 where not even one fits. A block has ``threads`` threads,
         each with ``registers`` registers, and ``shared_bytes`` of shared memory.
 
-        Warps get registers in units of 8 for each lane. Blocks get shared memory in units of 128 bytes, and the system
-        takes some of it (CUDA Occupancy Calculator).
+        Warps get registers in units of 8 for each lane, from one of the four parts of a multiprocessor. Blocks get
+        shared memory in units of 128 bytes, and the system takes some of it (CUDA Occupancy Calculator).
         """
         warps = _up(np.asarray(threads, np.int64), self.lanes) // self.lanes
         given = np.maximum(np.asarray(registers, np.int64), 1)
-        of_a_block = warps * _up(given * self.lanes, 8 * self.lanes)
+        of_a_warp = _up(given, 8) * self.lanes
+        by_registers = self.registers_per_multiprocessor // (PARTS * of_a_warp) * PARTS // warps
         shared = np.asarray(shared_bytes, np.int64)
         held = np.maximum(_up(shared, 128) + self.reserved_shared_bytes, 1)
         blocks = np.minimum(self.threads_per_multiprocessor // (warps * self.lanes), self.blocks_per_multiprocessor)
-        blocks = np.minimum(blocks, self.registers_per_multiprocessor // of_a_block)
+        blocks = np.minimum(blocks, by_registers)
         blocks = np.minimum(blocks, self.shared_bytes_per_multiprocessor // held)
         fits = (
             (given <= self.registers_per_thread)

@@ -41,6 +41,8 @@ LARGE_WINDOW = 5
 """Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
 STAGES = (2, 3)
 """Rows of the input in registers at a time, where windows are large."""
+PIXEL_INSTRUCTIONS = 3
+"""Instructions of a thread for a pixel of one of its channels, roughly."""
 BUSY_THREADS = 512
 """Threads that keep a multiprocessor busy."""
 
@@ -62,7 +64,7 @@ class WindowPlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         width, height = self.problem.width.axis.extent, self.problem.output_height
-        large = self.problem.window_height >= LARGE_WINDOW
+        large = self._is_large
         tiles_w, tiles_h = (tuple(n for n in (1, 2, 4, 7, 8) if n <= extent) for extent in (width, height))
         stages = (
             Knob("stages", (0, *STAGES), "how many rows of the input are in registers at a time; 0: all, loaded first"),
@@ -82,6 +84,10 @@ class WindowPlan(Plan):
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
         return {"stages": 0}
+
+    @property
+    def _is_large(self) -> bool:
+        return self.problem.window_height >= LARGE_WINDOW
 
     def _vector_widths(self) -> tuple[int, ...]:
         size, channels = self._pixel_bytes, self.problem.channel.extent
@@ -189,15 +195,29 @@ class WindowPlan(Plan):
         loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self._pixel_bytes
         stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
         accesses = len(self.problem.sliding_loads) * sizes.pixels + stores
+        operations = flops(workload) * (self._overhead(sizes) if self._is_large else 1.0)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             memory_bytes=minimum_bytes(workload),
             l2_bytes=loaded_bytes + sum(b.bytes for b in workload.output_buffers),
             accesses=sizes.all_threads * accesses / WARP_LANES,
-            operations=flops(workload),
+            operations=operations,
         )
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+
+    def _overhead(self, sizes: WindowSizes) -> NDArray[np.float64]:
+        """Instructions for each useful multiplication of a large window. What is loaded stays in registers as it is
+        stored, so that the filter is converted for each row of outputs. A pixel takes an instruction for that, and
+        about two for its address and its mask."""
+        filters = 1.0 / sizes.tile_w if self.problem.fixed_loads else 0.0
+        points = self.problem.window_height * self.problem.width.window_points
+        outputs = sizes.tile_w * sizes.tile_h
+        computed = sizes.all_threads * sizes.vector_width * outputs / prod(a.extent for a in self.problem.axes)
+        overhead: NDArray[np.float64] = computed * (
+            1.0 + filters + PIXEL_INSTRUCTIONS * sizes.pixels / (outputs * points)
+        )
+        return overhead
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)

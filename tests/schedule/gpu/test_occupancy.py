@@ -19,6 +19,8 @@ def _target(arch: str, kind: str = "cuda") -> Target:
         ("sm_90a", 256, 33, 0, 6),  # 40 registers once rounded up
         ("sm_90a", 128, 255, 0, 2),
         ("sm_90a", 32, 16, 0, 32),  # blocks
+        ("sm_90a", 64, 112, 0, 8),  # 18 warps would fit, but no five in a quarter
+        ("sm_90a", 416, 152, 0, 0),
         ("sm_90a", 128, 32, 48 * 1024, 4),  # shared memory, 1 KiB a block for the system
         ("sm_90a", 128, 32, 227 * 1024, 1),
         ("sm_90a", 128, 32, 227 * 1024 + 1, 0),
