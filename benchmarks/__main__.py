@@ -40,6 +40,7 @@ SUITES = {
     "h200-products": "benchmarks.h200_products",
     "h200-types": "benchmarks.h200_types",
     "prior-check": "benchmarks.prior_check",
+    "prior-search": "benchmarks.prior_search",
     "products-check": "benchmarks.products_check",
     "record": "benchmarks.record",
     "recorded-ahead": "benchmarks.recorded_ahead",

@@ -1,0 +1,50 @@
+"""A search begins where the prior points, and leaves a prior that its results do not bear out."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tilewright.core.budget import Budget
+from tilewright.core.trial import Timed
+from tilewright.search.recorded import Recorded, read_table
+from tilewright.search.strategies.model import ModelSearch
+from tilewright.search.strategy import Problem
+from tilewright.search.tuner import tune
+
+TABLE = read_table(Path(__file__).parents[1] / "data" / "hub_convolution_milo__A100.csv")
+SECONDS = np.array([o.seconds if isinstance(o, Timed) else 1.0 for o in TABLE.outcomes])
+
+
+def with_prior(prior: NDArray[np.float64]) -> Recorded:
+    return replace(TABLE, space=replace(TABLE.space, prior_seconds=prior.astype(np.float32)))
+
+
+def times(table: Recorded, trials: int, seed: int) -> list[float]:
+    """What a search measures, in order, relative to the best of the table."""
+    found = tune(table.pool, ModelSearch(Problem(table.pool, seed)), table.measure, Budget(trials=trials))
+    outcomes = [step.trial.outcome for step in found]
+    return [o.seconds / TABLE.best_seconds if isinstance(o, Timed) else np.inf for o in outcomes]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_good_prior_is_followed_from_the_first_trial(seed: int) -> None:
+    blur = np.random.default_rng(seed).normal(0.0, 0.1, len(SECONDS))
+    measured = times(with_prior(3.0 * SECONDS * np.exp(blur)), 8, seed)
+    assert measured[0] < 1.5
+    assert min(measured) < 1.1 < min(times(TABLE, 8, seed))
+
+
+def test_the_first_trials_by_a_prior_differ_in_more_than_one_knob() -> None:
+    table = with_prior(SECONDS)
+    strategy = ModelSearch(Problem(table.pool, 1))
+    rows = [dict(table.space.schedule(row).knobs) for row in strategy.ask(3)]
+    apart = [sum(a[k] != b[k] for k in a) for n, a in enumerate(rows) for b in rows[:n]]
+    assert len(apart) == 3 and min(apart) > 1
+
+
+def test_a_prior_that_is_the_wrong_way_round_is_left() -> None:
+    table = with_prior(1e-6 / SECONDS)
+    assert min(times(table, 60, 1)) < 2.0 < times(table, 1, 1)[0]
