@@ -26,7 +26,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
 from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k
-from .mma_atom import find_atom, wgmma_atom
+from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
@@ -244,12 +244,14 @@ class GemmMainloop:
 
 def can_use_wgmma(gemm: Gemm) -> bool:
     """Whether wgmma takes the operands, and TMA can load them, after a repacking if need be: every index is one axis or
-    a member of the batch. The B of several accumulators must all lie the same way. Windows and several accumulators are
-    for 16-bit floats."""
+    a member of the batch. The B of several accumulators must all lie the same way, and are 16-bit floats. Images seen
+    through a window are not split into planes, and their sums are not promoted."""
     a, all_b, atom = gemm.a.load, [o.load for o in gemm.all_b], find_atom(gemm)
-    if a is None or atom is None or (a.dtype.bits != 16 and (gemm.window is not None or gemm.others)):
+    if a is None or atom is None or (a.dtype.bits != 16 and gemm.others):
         return False
-    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window)):
+    if gemm.window is not None and (pair_count(gemm) > 1 or promoted_k_atoms(gemm) > 0):
+        return False
+    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window, atom)):
         return False
     if any(b is None or (gemm.others and b.dtype != a.dtype) or not _can_load(b, "n") for b in all_b):
         return False

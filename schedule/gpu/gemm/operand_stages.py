@@ -2,8 +2,8 @@
 
 A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need
 the same tile, each of them loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in
-boxes, or images seen through a window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in
-boxes of patches of pixels.
+boxes, or images seen through a window, of which an atom is a row of channels of one tap: those are loaded by im2col, or
+in boxes of patches of pixels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,7 +99,8 @@ class OperandStages:
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
             if self.window is not None:
-                yield from _image_boxes(load, self.window, {**at, self.axis: at[self.axis] + first}, part, first)
+                corner = {**at, self.axis: at[self.axis] + first}
+                yield from _image_boxes(load, self.window, corner, part, first, line)
                 continue
             if self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
@@ -156,14 +157,16 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
     return mask
 
 
-def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr) -> Iterator[TmaBox]:
-    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in channels from ``at["k"]`` on: by im2col,
-    or a box for each patch. They go to rows from ``first`` on."""
+def _image_boxes(
+    load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr, channels: int
+) -> Iterator[TmaBox]:
+    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in ``channels`` from ``at["k"]`` on: by
+    im2col, or a box for each patch. They go to rows from ``first`` on."""
     offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))
     if not window.patch:
         corner = tuple(substitute(i, at) for i in load.indices)
         im2col = Im2col(window.lower, window.positions, window.strides)
-        yield TmaBox(load.buffer, corner, (rows, SWIZZLE_128B_ELEMENTS), (first, index(0)), im2col, offsets)
+        yield TmaBox(load.buffer, corner, (rows, channels), (first, index(0)), im2col, offsets)
         return
     pixels, sides = prod(window.patch), list(window.patch)
     if window.halo is not None:
@@ -173,7 +176,7 @@ def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: 
         moved = tuple(i + offset for i, offset in zip(start, offsets, strict=True))
         line = first // pixels * window.patch_lines if window.halo is not None else first
         box = moved_dimensions(Load(load.buffer, (number, *moved, channel)), window.patch_order)
-        extents = (*(sides[n] for n in window.patch_order), SWIZZLE_128B_ELEMENTS)
+        extents = (*(sides[n] for n in window.patch_order), channels)
         yield TmaBox(box.buffer, box.indices, extents, (line + patch * window.patch_lines, index(0)))
 
 
