@@ -1,12 +1,13 @@
 """Tuned convolutions against cuDNN (torch eager, cudnn.benchmark on, channels_last) and torch.compile on an NVIDIA GPU:
 short replays of a rested chip with cold caches, and long ones, in which it settles at the clock that its power allows.
 
-Groups of rows, float16 with channels last but for ``t32``: ``r32`` and ``r1`` the 23 distinct layers of torchvision's ResNet-50 for
-32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others, ``f`` with bias,
-residual and ReLU fused, ``t32`` layers of ResNet-50 for 32 images and of a U-Net in float32, where both sides may round
-factors to TF32 and filters are K-major. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of
-at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32`` 1.1 and no row under 1.0. Every row is found with 100 candidates in three
-minutes. Settings: those of ``gpu_table``, and ``sustained=0``.
+Groups of rows, float16 with channels last but for ``t32``: ``r32`` and ``r1`` the 23 distinct layers of torchvision's
+ResNet-50 for 32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others,
+``f`` with bias, residual and ReLU fused, ``t32`` layers of ResNet-50 for 32 images and of a U-Net in float32, where
+both sides may round factors to TF32 and filters are K-major. Bars, short and sustained: ``r32`` to ``x`` together a
+geometric mean of (best peer / ours) of at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32`` 1.1
+and no row under 1.0. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``, and
+``sustained=0``.
 """
 
 from collections.abc import Callable, Mapping
