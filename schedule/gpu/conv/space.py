@@ -41,7 +41,7 @@ from ..gemm.prior import prior_seconds
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of
-from .join import join_groups, joinable_groups
+from .join import SWIZZLE_LINES, join_groups, joinable_groups
 from .widen import widening_of
 
 VERSION = 2
@@ -56,8 +56,6 @@ JOINED = "joined_groups"
 """The knob that says how many groups are joined."""
 HALO = "halo"
 """How values of the knob ``pixels`` begin that are patches with a halo."""
-SWIZZLE_LINES = 8
-"""An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
 WIDENED = "widened_groups"
 """This knob is no choice. It says in the schedule why there is a launch before the product."""
 OVERLAPPED = "overlapped"

@@ -207,14 +207,17 @@ class GemmMainloop:
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
         for k_atom, (number, atom), group in product(range(s.k_atoms), enumerate(atoms), range(self.groups)):
             column = group * n
-            line = (index(column // SWIZZLE_128B_ELEMENTS), zero, index(column % SWIZZLE_128B_ELEMENTS))
+            if self.b.along_k:
+                line: tuple[Expr, ...] = (index(column), index(group * k))
+            else:
+                line = (index(column // SWIZZLE_128B_ELEMENTS), zero, index(column % SWIZZLE_128B_ELEMENTS))
             yield WarpgroupMma(
                 accumulators,
                 (index(number), index(column // 2)),
                 self.a.buffer,
                 (stage, *self._a_rows(first_atom + atom, k_atom, group * k)),
                 self.b.buffer,
-                (stage, index(k_atom), *((zero, zero) if self.b.along_k else line)),
+                (stage, index(k_atom), *line),
                 n,
                 k,
                 True if k_atom else accumulates,

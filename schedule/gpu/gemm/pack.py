@@ -94,8 +94,8 @@ def _write_launch(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, l
 
 
 def _depth(gemm: Gemm) -> int:
-    """How many places of k a row has: all, or the channels of one tap."""
-    return gemm.k.extent if gemm.window is None else gemm.window.channels
+    """How many places of k a row has: all, or the channels of one tap and one group."""
+    return gemm.k.extent if gemm.window is None else gemm.window.channels // gemm.window.joined_groups
 
 
 def _stage(

@@ -62,6 +62,28 @@ def test_few_channels_are_folded(case: str) -> None:
     _, filters = kernel.workspace
     assert kernel.launches[0].name == "fold"
     assert filters.shape[0] == 20 and filters.strides[0] * filters.dtype.bytes % 16 == 0
+    _check(workload, kernel)
+
+
+JOINED: Mapping[str, tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = {
+    "of 8 channels": ({"filters_first": True, "bias": True}, {"pixels": "im2col"}, (16, 8)),
+    "packed, cluster": ({"channels": 128, "width": 8}, {"cluster_m": 2, "pixels": "2x4x8"}, (16, 16)),
+    "of 4 channels": ({"channels": 32}, {"pixels": "halo_2x4x8", "widened_groups": 2}, (32, 8)),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_groups_of_few_channels_are_joined(case: str) -> None:
+    """Filters of a group arrive in the places of k that its channels have in a row of A."""
+    parameters, knobs, (filters, k) = JOINED[case]
+    workload = conv2d(**{**TF32, "channels": 64, "groups": 8, "filters": 128, "height": 4, **parameters})
+    schedule = legal_schedule_of(SKETCH, workload, joined_groups=32 // k, atoms_m=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    assert {(s.n, s.k) for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)} == {(filters, k)}
+    _check(workload, kernel)
+
+
+def _check(workload: Workload, kernel: Kernel) -> None:
     inputs, (output,) = random_inputs(workload, 1), workload.outputs
     got = interpret(finish(kernel, H200), inputs)[output]
     absolute, relative = tolerance(workload)[output]
