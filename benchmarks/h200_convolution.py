@@ -1,11 +1,13 @@
 """Tuned convolutions against cuDNN (torch eager, cudnn.benchmark on, channels_last) and torch.compile on an NVIDIA GPU:
 short replays of a rested chip with cold caches, and long ones, in which it settles at the clock that its power allows.
 
-Groups of rows, all float16 with channels last: ``r32`` and ``r1`` the 23 distinct layers of torchvision's ResNet-50 for
-32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others, ``f`` with bias,
-residual and ReLU fused. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of
-at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05. Every row is found with 100 candidates in three
-minutes. Settings: those of ``gpu_table``, and ``sustained=0``.
+Groups of rows, float16 with channels last but for ``t32``: ``r32`` and ``r1`` the 23 distinct layers of torchvision's
+ResNet-50 for 32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others,
+``f`` with bias, residual and ReLU fused, ``t32`` layers of ResNet-50 for 32 images and of a U-Net in float32, where
+both sides may round factors to TF32 and filters are K-major. Bars, short and sustained: ``r32`` to ``x`` together a
+geometric mean of (best peer / ours) of at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32`` 1.1
+and no row under 1.0. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``, and
+``sustained=0``.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +22,11 @@ from benchmarks.torch_peers import Tensors
 
 _TRIALS = 100
 _ROW_SECONDS = 180.0
-_BARS: Mapping[str, tuple[str, float, float]] = {"plain": ("rmx", 1.3, 1.0), "fused": ("f", 1.3, 1.05)}
+_BARS: Mapping[str, tuple[str, float, float]] = {
+    "plain": ("rmx", 1.3, 1.0),
+    "fused": ("f", 1.3, 1.05),
+    "tf32": ("t", 1.1, 1.0),
+}
 """Name -> first letters of rows, least geometric mean, least ratio of a row."""
 
 _RESNET50 = (
@@ -43,6 +49,7 @@ _DEPTHWISE = (
     *((14, 576, 1), (14, 576, 2), (7, 960, 1)),
 )
 """Pixels along a side, channels, stride."""
+_TF32 = tuple(_RESNET50[n] for n in (0, 2, 6, 7, 10, 12, 16, 18, 22))
 _FUSED = tuple(_RESNET50[n] for n in (2, 3, 7, 10, 12, 13, 14, 16, 19, 22))
 
 
@@ -82,6 +89,17 @@ def _prepared(dims: int, groups: int) -> Callable[[Tensors], Tensors]:
         return (_image(x, dims), _filters(w, dims, groups > 1), *rest)
 
     return prepare
+
+
+def _tf32(batch: int, side: int, channels: int, filters: int, kernel: int, stride: int, groups: int = 1) -> Row:
+    plain = _row(batch, side, channels, filters, kernel, stride, groups)
+
+    def prepare(tensors: Tensors) -> Tensors:
+        x, w = tensors
+        return _image(x, 2), (w.flatten(0, 1) if groups > 1 else w).permute(0, 3, 1, 2)
+
+    parameters = {**plain.parameters, "dtype": "float32", "precision": "tf32", "filters_first": True}
+    return Row("conv2d", parameters, plain.peer, prepare)
 
 
 def _fused(side: int, channels: int, filters: int, kernel: int, stride: int) -> Row:
@@ -130,12 +148,17 @@ ROWS: dict[str, Row] = {
     "x-3x3x3-16x56x56-64-64": _volume(),
     "x-transposed-4x4s2-14x14-256-128": _transposed(),
     **{f"f-{_name(*layer)}": _fused(*layer) for layer in _FUSED},
+    **{f"t32-{_name(*layer)}": _tf32(32, *layer) for layer in _TF32},
+    "t32-unet-3x3s1-64x64-320-320": _tf32(2, 64, 320, 320, 3, 1),
+    "t32-unet-3x3s1-256x256-64-64": _tf32(4, 256, 64, 64, 3, 1),
+    "t32-grouped32-3x3s1-28x28-512-512": _tf32(32, 28, 512, 512, 3, 1, 32),
 }
 
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # for the rows of float32
     table = measured_table(ROWS, options, trials=_TRIALS, sustained=options.extra.get("sustained", "1") == "1")
     summary = _summary(table.rows) | {"tuning_s": table.tuned.seconds, "timing_share": table.tuned.timing_share}
     return table.result(summary, _passed(summary))

@@ -88,6 +88,35 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
             **{"stride": 16, "layout": "NHWC", "dtype": "bfloat16"},
         },
     ),
+    "convolution, TF32, packed": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 48, "height": 12, "width": 16, "filters": 72, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 1, "bias": True, "layout": "NHWC", "dtype": "float32", "precision": "tf32"},
+        },
+    ),
+    "convolution, TF32, groups of few channels": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 64, "height": 8, "width": 16, "filters": 64, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 1, "groups": 16, "layout": "NHWC", "dtype": "float32", "precision": "tf32"},
+            **{"filters_first": True},
+        },
+    ),
+    "convolution, TF32, few channels": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 3, "height": 32, "width": 32, "filters": 72, "kernel_h": 7, "kernel_w": 7},
+            **{"padding": 3, "stride": 2, "layout": "NHWC", "dtype": "float32", "precision": "tf32"},
+        },
+    ),
+    "convolution, 8-bit integers": (
+        "conv2d",
+        {
+            **{"batch": 2, "channels": 144, "height": 8, "width": 16, "filters": 72, "kernel_h": 3, "kernel_w": 3},
+            **{"padding": 1, "layout": "NHWC", "dtype": "int8", "filters_first": True},
+        },
+    ),
     "TF32, packed": ("matmul", {"m": 136, "n": 200, "k": 72, "transpose_a": True, "precision": "tf32"}),
     "float32 in parts": ("matmul", {"m": 136, "n": 200, "k": 72, "transpose_b": True, "precision": "bf16x6"}),
     "8-bit floats, scales of blocks": ("scaled_matmul", {"m": 136, "n": 264, "k": 400, "scales": "block"}),

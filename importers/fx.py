@@ -76,20 +76,49 @@ class ImportedModel:
     """The operators that stayed foreign, each once, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class TorchPrecisions:
+    """The roundings that torch allows itself for float32 (``core.precision``)."""
+
+    products: str = IEEE
+    convolutions: str = IEEE
+
+
 def import_fx(
     module: Any,
     static: Sequence[int] = (),
     values: Mapping[Any, Any] | None = None,
     device: torch.device | None = None,
+    precisions: TorchPrecisions | None = None,
 ) -> ImportedModel:
     """The graph of ``module``, a ``torch.fx.GraphModule`` of ATen operators with concrete shapes in ``meta["val"]``.
 
     ``static`` are the positions of the arguments that stay the same from call to call: they become constants.
     ``values`` gives the concrete value of each node where those in ``meta`` are symbolic. An operator without a rule
-    stays a foreign call, and so does one that is not wholly on ``device``. Raises UnsupportedGraph where a call cannot
+    stays a foreign call, and so does one that is not wholly on ``device``. ``precisions`` are by default those that
+    torch has set now. Raises UnsupportedGraph where a call cannot
     be written as data, or where a shape is symbolic.
     """
-    return _Importer(module, frozenset(static), values, device or torch.device("cpu")).run()
+    device = device or torch.device("cpu")
+    return _Importer(module, frozenset(static), values, device, precisions or torch_precisions(device)).run()
+
+
+def torch_precisions(device: torch.device) -> TorchPrecisions:
+    """What the flags of torch for TF32 say now of float32 on ``device``."""
+    if device.type != "cuda":
+        return TorchPrecisions()
+    backends = torch.backends
+    return TorchPrecisions(_precision_of(backends.cuda.matmul), _precision_of(getattr(backends.cudnn, "conv", None)))
+
+
+def _precision_of(settings: Any) -> str:
+    """The precision that the settings of one kind of operator allow. Before torch 2.9 they were one flag, which now
+    raises an error where the new ones differ from each other; convolutions had that of cuDNN."""
+    chosen = getattr(settings, "fp32_precision", None)
+    if chosen is None:
+        allowed = torch.backends.cudnn.allow_tf32 if settings is None else settings.allow_tf32
+        return "tf32" if allowed else IEEE
+    return "tf32" if chosen == "tf32" else IEEE
 
 
 def dense_order(tensor: Any) -> tuple[int, ...] | None:
@@ -125,10 +154,16 @@ class _Importer:
     """It walks the nodes. While a rule runs, it is the ``Emitter`` of that rule."""
 
     def __init__(
-        self, module: Any, static: frozenset[int], values: Mapping[Any, Any] | None, device: torch.device
+        self,
+        module: Any,
+        static: frozenset[int],
+        values: Mapping[Any, Any] | None,
+        device: torch.device,
+        precisions: TorchPrecisions,
     ) -> None:
         self._module = module
         self._device = device
+        self.precision, self.convolution_precision = precisions.products, precisions.convolutions
         self._traced = values
         self._static = static
         self._builder = GraphBuilder()
@@ -151,11 +186,6 @@ class _Importer:
     @property
     def dtype(self) -> DType:
         return self.dtype_of(self._result.dtype)
-
-    @property
-    def precision(self) -> str:
-        """The roundings that torch allows itself in products of float32 there."""
-        return "tf32" if self._device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 else IEEE
 
     def node(self, op: str, *operands: Value, **attributes: object) -> Value:
         return self._builder.node(op, *operands, **attributes)

@@ -87,7 +87,7 @@ def _convolution(draw: Draw, b: GraphBuilder, x: Value, constants: list[Value]) 
     operands += [_constant(b, constants, (filters,))] if draw(st.booleans()) else []
     stride = tuple(draw(st.integers(1, 2)) for _ in kernel)
     return b.node("convolution", *operands, stride=stride, before=border, behind=(0,) * rank, dilation=(1,) * rank,
-                  groups=groups)  # fmt: skip
+                  groups=groups, precision=draw(st.sampled_from(("ieee", "tf32"))))  # fmt: skip
 
 
 def _constant(b: GraphBuilder, constants: list[Value], shape: tuple[int, ...]) -> Value:

@@ -138,12 +138,15 @@ def _channels_last_convolution(o: Sequence[Any], v: Values) -> Any:
     """The same on images and filters whose channels lie last, with a dimension for groups where there are several."""
     x, w, *bias = o
     groups = v.integer("groups")
+    if v.flag("filters_first"):
+        split = 1 if groups == 1 else 2
+        w = w.permute(*range(split, w.dim()), *range(split))
     if groups > 1:
         image, filters = x.flatten(-2), w.movedim((-2, -1, -3), (0, 1, 2)).flatten(0, 1)
     else:
         image, filters = x, w.movedim((-1, -2), (0, 1))
     operands = (image.movedim(-1, 1), filters, *(b.flatten() for b in bias))
-    y = _convolution(operands, Values({**v.values, "channels_last": False})).movedim(1, -1)
+    y = _convolution(operands, Values({**v.values, "channels_last": False, "filters_first": False})).movedim(1, -1)
     return y.unflatten(-1, (groups, -1)) if groups > 1 else y
 
 

@@ -15,6 +15,7 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ..importers.fx import TorchPrecisions, torch_precisions
 from .attention import keep_attention
 from .compiled import CompiledShape, Status
 from .devices import device_of
@@ -91,8 +92,9 @@ def _schedules(options: Options, device: torch.device) -> Schedules:
 
 
 class CompiledGraph:
-    """A traced graph with a ``CompiledShape`` for each set of shapes that it meets, the least recently used of which is
-    dropped. The trace may be symbolic. AOTAutograd calls it with a list of arguments, which it empties."""
+    """A traced graph with a ``CompiledShape`` for each set of shapes that it meets, and for each setting of torch's
+    flags for TF32, which dynamo does not guard. The least recently used one is dropped. The trace may be symbolic.
+    AOTAutograd calls it with a list of arguments, which it empties."""
 
     _boxed_call = True
 
@@ -107,31 +109,38 @@ class CompiledGraph:
         self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._shapes: OrderedDict[Any, CompiledShape] = OrderedDict()
         self._symbolic = any(_is_symbolic(n.meta.get("val")) for n in self._inputs)
-        self._only = None if self._symbolic else self._new(None)
+        if not self._symbolic:
+            precisions = torch_precisions(device)
+            self._shapes[precisions, ()] = self._new(None, precisions)
         _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         given = list(arguments)
         arguments.clear()
-        return (self._only or self._of(given))(given)
+        return self._of(given)(given)
 
     def shapes(self) -> list[CompiledShape]:
         """The programs, or attempts at one."""
-        return [self._only] if self._only is not None else list(self._shapes.values())
+        return list(self._shapes.values())
 
     def _of(self, arguments: Sequence[Any]) -> CompiledShape:
-        key = tuple((tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
+        precisions, shapes = torch_precisions(self._device), tuple[Any, ...]()
+        if self._symbolic:
+            shapes = tuple((tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
+        key = precisions, shapes
         found = self._shapes.get(key)
         if found is None:
             like = [_described(a) for a in arguments]
-            found = self._shapes[key] = self._new(lambda: concrete_values(self._module, like))
+            values = (lambda: concrete_values(self._module, like)) if self._symbolic else None
+            found = self._shapes[key] = self._new(values, precisions)
             while len(self._shapes) > self._options.programs:
                 self._shapes.popitem(last=False)
         self._shapes.move_to_end(key)
         return found
 
-    def _new(self, values: Callable[[], Mapping[Any, Any]] | None) -> CompiledShape:
-        return CompiledShape(self._module, self._static, self._options, self._schedules, self._device, values)
+    def _new(self, values: Callable[[], Mapping[Any, Any]] | None, precisions: TorchPrecisions) -> CompiledShape:
+        given = (self._module, self._static, self._options, self._schedules, self._device)
+        return CompiledShape(*given, values, precisions)
 
 
 def _is_symbolic(value: Any) -> bool:

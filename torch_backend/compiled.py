@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
+from ..core.precision import PRECISIONS
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
-from ..importers.fx import ImportedModel, import_fx
+from ..importers.fx import ImportedModel, TorchPrecisions, import_fx, torch_precisions
 from ..runtime.bound_kernel import RawKernel
 from ..runtime.kernels import load_kernels
 from ..runtime.program import BoundProgram, Replacement
@@ -63,9 +64,11 @@ class CompiledShape:
         schedules: Schedules,
         device: torch.device,
         values: Callable[[], Mapping[Any, Any]] | None = None,
+        precisions: TorchPrecisions | None = None,
     ) -> None:
         """``static``: the positions of arguments that stay the same. ``device``: where kernels run. ``values``: what
-        gives the concrete value of each node where the trace is symbolic."""
+        gives the concrete value of each node where the trace is symbolic. ``precisions``: those that torch allows
+        itself, by default now."""
         self.status = Status()
         self.number = next(_numbers)
         self._module = module
@@ -74,6 +77,7 @@ class CompiledShape:
         self._schedules = schedules
         self._device = device
         self._values = values
+        self._precisions = precisions or torch_precisions(device)
         self._model: ImportedModel | None = None
         self._bound: BoundProgram | None = None
         self._kernels: dict[str, RawKernel] = {}
@@ -124,7 +128,7 @@ class CompiledShape:
         device = opened(self._device)
         target = device.target
         values = None if self._values is None else self._values()
-        model = import_fx(self._module, sorted(self._static), values, self._device)
+        model = import_fx(self._module, sorted(self._static), values, self._device, self._precisions)
         program = compile_program(model.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
@@ -218,15 +222,18 @@ class CompiledShape:
 
     def _verified(self, arguments: Sequence[Any]) -> list[Any]:
         """Eager's results, after ours have been compared with them. What fails is replaced."""
+        bound = self._bound
+        assert bound is not None
         truth = Float64Interpreter(self._module).run(*arguments)
         copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
         ours, _ = self._results(arguments)
         eager = self._aten(arguments)
-        found = compare(ours, eager, truth)
+        rounded = max(PRECISIONS[c.workload.precision].factor_error for c in bound.program.kernels)
+        found = compare(ours, eager, truth, rounded)
         if found is not None:
             self._replace_failing(copies, self._kernels)
             again, _ = self._results(copies)
-            found = compare(again, eager, truth)
+            found = compare(again, eager, truth, rounded)
         if found is not None:
             self._give_up(f"output {found.output} is off by {found.error:.3g}, allowed: {found.allowed:.3g}")
         elif self.status.state == "unverified":
@@ -250,7 +257,7 @@ class CompiledShape:
                 call_by_torch(program.graph, call, wide=wide, device=self._device)(reads) for wide in (False, True)
             )
             for name, b, t in zip(call.writes, eager, truth, strict=True):
-                wrong = compare_tensors(tensors[name], b, t)
+                wrong = compare_tensors(tensors[name], b, t, PRECISIONS[call.workload.precision].factor_error)
                 if wrong is not None:
                     failed[call.writes[0]] = call_by_torch(program.graph, call, device=self._device)
                     self._report(program, call, *wrong)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 ROUNDINGS = 8
-"""How many roundings of the largest value an output may be off, beside twice eager's own error."""
+"""How many roundings of the largest value an output may be off, beside twice eager's own error. Where factors of
+float32 may be rounded these are such roundings: eager may choose an exact kernel all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +81,24 @@ def is_random(module: Any) -> bool:
     return any(tag in getattr(n.target, "tags", ()) for n in module.graph.nodes)
 
 
-def compare(ours: Sequence[Any], eager: Sequence[Any], truth: Sequence[Any]) -> Mismatch | None:
-    """The worst output that is beyond its bound, or None where all are right."""
+def compare(
+    ours: Sequence[Any], eager: Sequence[Any], truth: Sequence[Any], factor_error: float = 0.0
+) -> Mismatch | None:
+    """The worst output that is beyond its bound, or None where all are right. ``factor_error``: that of the precision
+    (``core.precision``) of what computed them."""
     worst: Mismatch | None = None
     for n, (a, b, t) in enumerate(zip(ours, eager, truth, strict=True)):
         if not isinstance(a, torch.Tensor):
             continue
-        found = compare_tensors(a, b, t)
+        found = compare_tensors(a, b, t, factor_error)
         if found is not None and (worst is None or found[0] - found[1] > worst.error - worst.allowed):
             worst = Mismatch(n, *found)
     return worst
 
 
-def compare_tensors(ours: Any, eager: Any, truth: Any) -> tuple[float, float] | None:
-    """(error, allowed) where ``ours`` is beyond its bound; None where it is right."""
+def compare_tensors(ours: Any, eager: Any, truth: Any, factor_error: float = 0.0) -> tuple[float, float] | None:
+    """(error, allowed) where ``ours`` is beyond its bound; None where it is right. ``factor_error`` is as for
+    ``compare``."""
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         return float("inf"), 0.0
     if not ours.is_floating_point():
@@ -108,6 +113,7 @@ def compare_tensors(ours: Any, eager: Any, truth: Any) -> tuple[float, float] | 
         return None
     a, b, t = a[finite], b[finite], truth.double()[finite]
     size = float(t.abs().max())
-    allowed = 2.0 * float((b - t).abs().max()) + ROUNDINGS * torch.finfo(ours.dtype).eps * size
+    rounding = max(torch.finfo(ours.dtype).eps, factor_error)
+    allowed = 2.0 * float((b - t).abs().max()) + ROUNDINGS * rounding * size
     error = float((a - t).abs().max())
     return None if error <= allowed else (error, allowed)

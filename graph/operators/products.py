@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -29,6 +30,8 @@ from .operator import (
     stored,
     wide,
 )
+
+_T = TypeVar("_T")
 
 
 def _matmul_type(operands: Sequence[TensorType], v: Values) -> TensorType:
@@ -132,6 +135,10 @@ def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     x, w, groups = operands[0].shape, operands[1].shape, v.integer("groups")
     dtype, last = same_dtype(operands), v.flag("channels_last")
     split = _channel_dims(v)
+    if v.flag("filters_first"):
+        if not last or len(w) <= split:
+            raise InvalidGraph(f"filters {operands[1]} first, without channels last", field="filters_first")
+        w = _filters_last(w, split)
     if last:
         rank, filters = len(x) - 1 - split, w[-split:]
         depth = (groups, *w[-3:-2]) if split == 2 else w[-2:-1]
@@ -153,26 +160,33 @@ def _channel_dims(v: Values) -> int:
     return 1 if v.integer("groups") == 1 else 2
 
 
+def _filters_last(filters: Sequence[_T], split: int) -> tuple[_T, ...]:
+    """What belongs to the dimensions of filters [(g,) o/g, …, c/g], in the order […, c/g, (g,) o/g]."""
+    return (*filters[split:], *filters[:split])
+
+
 def _channels_last_convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     x, w = operands[0], operands[1]
-    split = _channel_dims(v)
+    split, first = _channel_dims(v), v.flag("filters_first")
     rank = len(x.shape) - 1 - split
-    windows = windows_of(x.shape[1 : 1 + rank], w.shape[:rank], v)
+    of_filters = _filters_last(w.shape, split) if first else w.shape
+    windows = windows_of(x.shape[1 : 1 + rank], of_filters[:rank], v)
     image = bordered(x, [*windows.widths(1 + rank), *[(0, 0)] * split], 0)
     if image is not x:
         border = image
         image = stored(image.shape, lambda *at: border[at], "padded")
-    c = te.reduce_axis(w.shape[rank], "c")
+    c = te.reduce_axis(of_filters[rank], "c")
     taps = [te.reduce_axis(n, f"s{d}") for d, n in enumerate(windows.kernel)]
 
     def terms(*at: Expr) -> te.Reduction:
         n, *rest = at
         pixel, filter_ = windows.pixels(rest[:rank], taps), rest[rank:]
-        e = wide(image[(n, *pixel, *filter_[:-1], c)]) * wide(w[(*taps, c, *filter_)])
+        place = (*filter_, *taps, c) if first else (*taps, c, *filter_)
+        e = wide(image[(n, *pixel, *filter_[:-1], c)]) * wide(w[place])
         return te.sum(e, axis=(*taps, c))
 
     names = ["n", *("z", "y", "x")[-rank:], *(["g"] if split == 2 else []), "o"]
-    total = stored((x.shape[0], *windows.counts, *w.shape[-split:]), terms, "total", names)
+    total = stored((x.shape[0], *windows.counts, *of_filters[-split:]), terms, "total", names)
     if len(operands) == 2:
         return total
     return Element(total.shape, x.dtype, lambda at: total[at] + wide(operands[2][at[-split:]]))
@@ -217,11 +231,15 @@ def _convolution_numpy(operands: Sequence[Array], v: Values) -> Array:
     x, w, groups = operands[0], operands[1], v.integer("groups")
     if v.flag("channels_last"):
         split = _channel_dims(v)
+        if v.flag("filters_first"):
+            w = w.transpose(_filters_last(range(w.ndim), split))
+        filters_of = w.shape[w.ndim - split :]
         x = x.reshape(*x.shape[: x.ndim - split], -1)
         w = w.reshape(*w.shape[: w.ndim - split], -1)
         given = [np.moveaxis(x, -1, 1), np.moveaxis(w, (-1, -2), (0, 1)), *(bias.reshape(-1) for bias in operands[2:])]
-        y = np.moveaxis(_convolution_numpy(given, Values({**v.values, "channels_last": False})), 1, -1)
-        return y.reshape(*y.shape[:-1], *operands[1].shape[operands[1].ndim - split :])
+        plain = Values({**v.values, "channels_last": False, "filters_first": False})
+        y = np.moveaxis(_convolution_numpy(given, plain), 1, -1)
+        return y.reshape(*y.shape[:-1], *filters_of)
     windows = windows_of(x.shape[2:], w.shape[2:], v)
     rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
     view = windows.numpy(x, 0)
@@ -250,7 +268,8 @@ MATMUL = GraphOperator(
 CONVOLUTION = GraphOperator(
     "convolution", Kind.ANCHOR,
     "a convolution over one to three dimensions of [n, c, …] with filters [o, c/g, …]; if channels_last, of "
-    "[n, …, (g,) c/g] with filters […, c/g, (g,) o/g] to [n, …, (g,) o/g], where g groups over 1 have a dimension",
+    "[n, …, (g,) c/g] with filters […, c/g, (g,) o/g], or if filters_first [(g,) o/g, …, c/g], to [n, …, (g,) o/g], "
+    "where g groups over 1 have a dimension",
     _convolution_type, _convolution_numpy, _convolution,
     (Case((_f(1, 3, 7, 6), _f(4, 3, 3, 2), _f(4)), {**_PLAIN, "before": (1, 0), "behind": (0, 2)}),
      Case((_f(2, 4, 7, 7), _f(6, 2, 3, 3)), {**_PLAIN, "groups": 2, "stride": (2, 1), "dilation": (1, 2)}),
@@ -259,5 +278,7 @@ CONVOLUTION = GraphOperator(
      Case((_f(1, 2, 3, 4, 5), _f(3, 2, 2, 1, 3)),
           {"stride": (1, 1, 2), "before": (0, 0, 1), "behind": (0, 0, 1), "dilation": (1, 1, 1)})),
     (*WINDOW, Parameter("groups", "parts that channels are split into", Integer(1, MOST), 1),
-     Parameter("channels_last", "whether channels are the last dimension", Flag(), False)), (2, 3),
+     Parameter("channels_last", "whether channels are the last dimension", Flag(), False),
+     Parameter("filters_first", "whether filters are the first dimension of them though channels are last", Flag(),
+               False), PRECISION), (2, 3),
 )  # fmt: skip

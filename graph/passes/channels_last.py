@@ -9,6 +9,8 @@ can, so that permutations stay only at the borders of the graph, and on filters,
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
+from ...core.dtypes import float32
+from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
 from .rewrite import Rewriter, attributes_of, integers_of
@@ -103,7 +105,8 @@ def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _convolution(b: _ChannelsLast, node: Node) -> bool:
-    """Filters [o, c/g, …] become […, c/g, (g,) o/g]."""
+    """Filters [o, c/g, …] become […, c/g, (g,) o/g]; where matrix units multiply float32, which they take K-major
+    alone, [(g,) o/g, …, c/g]."""
     given = attributes_of(node)
     groups, rank = OPERATORS[node.op].values(given).integer("groups"), len(node.result.shape) - 2
     if given["channels_last"]:
@@ -112,15 +115,17 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
         _product_of_patches(b, node)
         return True
     x, w, *bias = (b.in_last(node.operands[0]), *(b.first(name) for name in node.operands[1:]))
+    filters_first = node.result.dtype == float32 and given["precision"] != IEEE and w.shape[1] > 1
     if groups > 1:
         own = w.shape[0] // groups
         x = b.node("reshape", x, shape=(*x.shape[:-1], groups, x.shape[-1] // groups))
         w = b.node("reshape", w, shape=(groups, own, *w.shape[1:]))
-        w = b.node("permute", w, order=(*range(3, 3 + rank), 2, 0, 1))
+        order = (0, 1, *range(3, 3 + rank), 2) if filters_first else (*range(3, 3 + rank), 2, 0, 1)
+        w = b.node("permute", w, order=order)
         bias = [b.node("reshape", v, shape=(groups, own)) for v in bias]
     else:
-        w = b.node("permute", w, order=(*range(2, 2 + rank), 1, 0))
-    y = b.node("convolution", x, w, *bias, **{**given, "channels_last": True})
+        w = b.node("permute", w, order=to_last(2 + rank) if filters_first else (*range(2, 2 + rank), 1, 0))
+    y = b.node("convolution", x, w, *bias, **{**given, "channels_last": True, "filters_first": filters_first})
     b.last[node.name] = b.node("reshape", y, shape=(*y.shape[:-2], y.shape[-2] * y.shape[-1])) if groups > 1 else y
     return True
 
@@ -145,7 +150,7 @@ def _product_of_patches(b: _ChannelsLast, node: Node) -> None:
     depth = prod(w.shape[1:])
     rows = b.node("reshape", b.node("permute", patches, order=order), shape=(x.shape[0] * prod(counts), depth))
     filters = b.node("permute", b.node("reshape", w, shape=(w.shape[0], depth)), order=(1, 0))
-    y = b.node("matmul", rows, filters)
+    y = b.node("matmul", rows, filters, precision=attributes_of(node)["precision"])
     y = b.node("add", y, bias[0]) if bias else y
     b.last[node.name] = b.node("reshape", y, shape=(x.shape[0], *counts, w.shape[0]))
 

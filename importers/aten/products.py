@@ -12,8 +12,12 @@ from .rule import Emitter, NodeMaker, cast, need, number, reshape, rule, slice_,
 
 def matmul(b: Emitter, x: Value, y: Value) -> Value:
     """A product with the roundings that torch allows itself."""
-    precise = x.dtype != float32 or b.precision == IEEE
-    return b.node("matmul", x, y) if precise else b.node("matmul", x, y, precision=b.precision)
+    return b.node("matmul", x, y, **_rounding(x, b.precision))
+
+
+def _rounding(x: Value, precision: str) -> dict[str, str]:
+    """The attribute of a product of ``x`` where torch may round factors; nothing for any other dtype than float32."""
+    return {} if x.dtype != float32 or precision == IEEE else {"precision": precision}
 
 
 @rule("mm.default", "bmm.default", "matmul.default")
@@ -56,14 +60,16 @@ def _convolution(b: Emitter, x: Value, w: Value, bias: Any, stride: Any, padding
     border = tuple_of(padding, rank)
     if transposed:
         steps, apart, further = (tuple_of(n, rank) for n in (stride, dilation, output_padding))
-        return transposed_convolution(b, x, w, bias, steps, border, apart, further, groups)
+        return transposed_convolution(b, x, w, bias, steps, border, apart, further, groups, b.convolution_precision)
     operands = [x, w] if bias is None else [x, w, bias]
     return b.node("convolution", *operands, stride=tuple_of(stride, rank), before=border, behind=border,
-                  dilation=tuple_of(dilation, rank), groups=groups)  # fmt: skip
+                  dilation=tuple_of(dilation, rank), groups=groups,
+                  **_rounding(x, b.convolution_precision))  # fmt: skip
 
 
 def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: Sequence[int], padding: Sequence[int],
-                           dilation: Sequence[int], further: Sequence[int], groups: int) -> Value:  # fmt: skip
+                           dilation: Sequence[int], further: Sequence[int], groups: int,
+                           precision: str = IEEE) -> Value:  # fmt: skip
     """A transposed convolution as a convolution: zeros between the pixels, filters turned around and transposed."""
     rank, depth, filters = len(stride), w.shape[0] // groups, w.shape[1]
     before, behind = [], []
@@ -81,7 +87,7 @@ def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: 
     w = reshape(b, transpose(b, w, 1, 2), (groups * filters, depth, *kernel))
     operands = [x, w] if bias is None else [x, w, bias]
     return b.node("convolution", *operands, stride=(1,) * rank, before=tuple(before), behind=tuple(behind),
-                  dilation=tuple(dilation), groups=groups)  # fmt: skip
+                  dilation=tuple(dilation), groups=groups, **_rounding(x, precision))  # fmt: skip
 
 
 def attention(b: Emitter, q: Value, k: Value, v: Value, mask: Value | None, causal: bool, scale: float | None) -> Value:

@@ -45,6 +45,11 @@ class Emitter(NodeMaker, Protocol):
         """The roundings that torch allows itself in products of float32 (``core.precision``)."""
         ...
 
+    @property
+    def convolution_precision(self) -> str:
+        """The same for convolutions."""
+        ...
+
     def common(self, *arguments: Any) -> DType:
         """The dtype in which torch computes on these tensors and numbers."""
         ...

@@ -24,7 +24,7 @@ from ..build import Reduction, cast, compute, placeholder, reduce_axis, sum, wor
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation, accumulation_parameter
+from .operator import Operator, accumulation, accumulation_parameter, precision_parameter
 from .padding import padded
 from .parameter import NUMBERS, Choice, Integer, Parameter, Values, dtype_parameter
 
@@ -189,7 +189,7 @@ def _build(v: Values) -> Workload:
     names = ("n", *channels, *spatial) if s.first else ("n", *spatial, *channels)
     total = compute(s.image(s.filters, s.extents), terms, "Y" if epilogue.is_nothing else "total", names)
     y, further = epilogue.apply(total, "Y", s.filter_dims)
-    return workload(y, inputs=[x, weights, *further])
+    return workload(y, inputs=[x, weights, *further], precision=v.text("precision"))
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -241,6 +241,7 @@ CONV2D_TRANSPOSE = Operator(
         dtype_parameter(*NUMBERS),
         accumulation_parameter("float32", "float64", "int32", "int64"),
         *epilogue_parameters(),
+        precision_parameter("ieee", "tf32"),
     ),
     examples=(
         {"batch": 1, "channels": 2, "height": 3, "width": 1, "filters": 1, "kernel_h": 4, "kernel_w": 2, "stride": 2},

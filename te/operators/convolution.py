@@ -4,6 +4,7 @@ Shapes by layout, with ``o`` filters, ``c`` channels, a kernel of ``r`` by ``s``
 
     NCHW: X[n, (g,) c/g, h, w], W[(g,) o/g, c/g, r, s], Y[n, (g,) o/g, y, x]
     NHWC: X[n, h, w, (g,) c/g], W[r, s, c/g, (g,) o/g], Y[n, y, x, (g,) o/g]
+          with filters_first W[(g,) o/g, r, s, c/g]
 
 and likewise with one spatial dimension (NCW, NWC) and three (NCDHW, NDHWC). Splitting channels into (group, channel of
 the group) moves no element, so arrays of the usual dimensions are reshaped for free; it keeps every index affine.
@@ -24,9 +25,9 @@ from ..build import Reduction, cast, compute, placeholder, reduce_axis, sum, wor
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
-from .operator import Operator, accumulation, accumulation_parameter, constant_parameter
+from .operator import Operator, accumulation, accumulation_parameter, constant_parameter, precision_parameter
 from .padding import padded
-from .parameter import NUMBERS, Choice, Integer, Parameter, Values, dtype_parameter
+from .parameter import NUMBERS, Choice, Flag, Integer, Parameter, Values, dtype_parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class _Sizes:
     groups: int
     first: bool
     """Whether channels come first."""
+    filters_first: bool
+    """Whether channels come last, but filters come first in W."""
 
     @property
     def group(self) -> tuple[int, ...]:
@@ -105,6 +108,8 @@ class _Sizes:
         depth, filters = self.channels // self.groups, self.filters // self.groups
         if self.first:
             return (*self.group, filters, depth, *self.kernels)
+        if self.filters_first:
+            return (*self.group, filters, *self.kernels, depth)
         return (*self.kernels, depth, *self.group, filters)
 
 
@@ -120,7 +125,13 @@ def _sizes(form: _Form, v: Values) -> _Sizes:
         dilation=v.integer("dilation"),
         groups=v.integer("groups"),
         first=v.text("layout") == form.layouts[0],
+        filters_first=v.flag("filters_first"),
     )
+    if s.first and s.filters_first:
+        raise InvalidParameter(
+            f"filters_first is true in the layout {form.layouts[0]}; allowed: only in {form.layouts[1]}",
+            field="filters_first",
+        )
     for name, count in (("channels", s.channels), ("filters", s.filters)):
         if count % s.groups:
             raise InvalidParameter(
@@ -151,14 +162,16 @@ def _build(form: _Form, v: Values) -> Workload:
         if s.first:
             pixel, weight = image[(at[0], *group, c, *pixels)], weights[(*group, o, c, *taps)]
         else:
-            pixel, weight = image[(at[0], *pixels, *group, c)], weights[(*taps, c, *group, o)]
+            place = (*group, o, *taps, c) if s.filters_first else (*taps, c, *group, o)
+            pixel, weight = image[(at[0], *pixels, *group, c)], weights[place]
         return sum(cast(pixel, epilogue.wide) * cast(weight, epilogue.wide), axis=(c, *taps))
 
     places, channels = ("z", "y", "x")[-form.rank :], (*("g" for _ in s.group), "o")
     names = ("n", *channels, *places) if s.first else ("n", *places, *channels)
     total = compute(s.image(s.filters, s.output), terms, "Y" if epilogue.is_nothing else "total", names)
     y, further = epilogue.apply(total, "Y", s.filter_dims)
-    return workload(y, inputs=[x, weights, *further], constants=[weights] if v.flag("constant_weights") else [])
+    constants = [weights] if v.flag("constant_weights") else []
+    return workload(y, inputs=[x, weights, *further], constants=constants, precision=v.text("precision"))
 
 
 def _numpy(form: _Form, v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -183,7 +196,11 @@ def _numpy(form: _Form, v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[
         windows = windows.reshape(s.batch, *s.output, s.groups, depth, *s.kernels)
         outer, inner = range(1, 1 + rank), range(3 + rank, 3 + 2 * rank)
         rows = windows.transpose(1 + rank, 0, *outer, *inner, 2 + rank).reshape(s.groups, s.batch * pixels, -1)
-        y = product(rows, weights.reshape(-1, s.groups, filters).transpose(1, 0, 2), wide).transpose(1, 0, 2)
+        if s.filters_first:
+            matrices = weights.reshape(s.groups, filters, -1).transpose(0, 2, 1)
+        else:
+            matrices = weights.reshape(-1, s.groups, filters).transpose(1, 0, 2)
+        y = product(rows, matrices, wide).transpose(1, 0, 2)
     bias = [n if d in s.filter_dims else 1 for d, n in enumerate(shape)]
     return (epilogue_of(v).numpy(np.ascontiguousarray(y).reshape(shape), inputs, bias),)
 
@@ -208,6 +225,8 @@ def _operator(form: _Form, summary: str, examples: tuple[Mapping[str, object], .
             accumulation_parameter("float32", "float64", "int32", "int64"),
             *epilogue_parameters(),
             constant_parameter("W"),
+            Parameter("filters_first", "with channels last, whether W is [(g,) o/g, …, c/g]", Flag(), False),
+            precision_parameter("ieee", "tf32"),
         ),
         examples=examples,
         build=lambda v: _build(form, v),
@@ -243,6 +262,8 @@ CONV2D = _operator(
         {"batch": 1, "channels": 1, "height": 1, "width": 1, "filters": 1, "kernel_h": 1, "kernel_w": 1},
         {**_SMALL, "padding": 1, "bias": True, "residual": True, "activation": "relu", "dtype": "float32"},
         {**_SMALL, "groups": 3, "filters": 3, "layout": "NHWC", "bias": True, "activation": "silu", "dtype": "float16"},
+        {**_SMALL, "layout": "NHWC", "filters_first": True, "precision": "tf32", "dtype": "float32", "padding": 1},
+        {**_SMALL, "groups": 3, "filters": 6, "layout": "NHWC", "filters_first": True, "stride": 2},
     ),
 )
 

@@ -49,18 +49,23 @@ def results(program: Program, data: Mapping[str, Array]) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "groups"),
+    ("shapes", "groups", "filters_first"),
     [
-        (((1, 7, 6, 3), (3, 2, 3, 4), (4,)), 1),
-        (((2, 7, 7, 2, 2), (3, 3, 2, 2, 3), (2, 3)), 2),
-        (((2, 9, 3), (3, 3, 4)), 1),
+        (((1, 7, 6, 3), (3, 2, 3, 4), (4,)), 1, False),
+        (((2, 7, 7, 2, 2), (3, 3, 2, 2, 3), (2, 3)), 2, False),
+        (((2, 9, 3), (3, 3, 4)), 1, False),
+        (((1, 7, 6, 3), (4, 3, 2, 3), (4,)), 1, True),
+        (((2, 7, 7, 2, 2), (2, 3, 3, 3, 2), (2, 3)), 2, True),
     ],
 )
-def test_the_forms_of_a_convolution_agree(shapes: tuple[tuple[int, ...], ...], groups: int) -> None:
+def test_the_forms_of_a_convolution_agree(
+    shapes: tuple[tuple[int, ...], ...], groups: int, filters_first: bool
+) -> None:
     rank = len(shapes[1]) - (2 if groups == 1 else 3)
+    layout = {"channels_last": True, "filters_first": filters_first}
     window = {"stride": (2, 1)[:rank], "before": (1, 0)[:rank], "behind": (0, 1)[:rank], "dilation": (1, 2)[:rank]}
     operands = tuple(TensorType(s, float32) for s in shapes)
-    check_forms("convolution", Case(operands, {**window, "groups": groups, "channels_last": True}))
+    check_forms("convolution", Case(operands, {**window, "groups": groups, **layout}))
 
 
 @settings(max_examples=60, deadline=None)
@@ -86,6 +91,29 @@ def test_the_kernels_of_a_program_compute_its_graph(graph: Graph, fits: Fits, gp
 def test_permutations_stay_at_the_borders() -> None:
     program = compile_program(residual_block(), everything, gpu=True)
     check_golden("graph/golden/channels_last.txt", graph_text(program.graph) + "\n" + program_text(program))
+
+
+@pytest.mark.parametrize(("precision", "groups", "filters"), [
+    ("tf32", 1, (8, 3, 3, 4)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)), ("ieee", 1, (3, 3, 4, 8))
+])  # fmt: skip
+def test_matrix_units_get_filters_of_float32_k_major(precision: str, groups: int, filters: tuple[int, ...]) -> None:
+    """Filters come first where matrix units multiply them: not where a filter sees one channel."""
+    x, w = (Value(n, TensorType(s, float32)) for n, s in (("x", (2, 4, 5, 6)), ("w", (8, 4 // groups, 3, 3))))
+    b = GraphBuilder(["x", "w"])
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    y = b.node("convolution", x, w, **same, groups=groups, precision=precision)
+    program = compile_program(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), everything, gpu=True)
+    (call,) = (c for c in program.kernels if c.workload.constants)
+    assert call.workload.precision == precision
+    (read,) = (b.shape for b in call.workload.inputs if b.name in call.workload.constants)
+    assert read == filters
+
+
+def test_filters_first_is_for_channels_last() -> None:
+    x, w = (Value(n, TensorType((2, 4, 3, 3), float32)) for n in ("x", "w"))
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    with pytest.raises(InvalidGraph, match="first, without channels last"):
+        GraphBuilder([]).node("convolution", x, w, **same, filters_first=True)
 
 
 def test_what_is_channels_last_outside_needs_no_permutation() -> None:

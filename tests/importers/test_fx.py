@@ -11,7 +11,14 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from tilewright.graph.reference import graph_reference  # noqa: E402
 from tilewright.importers.aten import RULES  # noqa: E402
-from tilewright.importers.fx import UnsupportedGraph, dense_order, import_fx, inverse  # noqa: E402
+from tilewright.importers.fx import (  # noqa: E402
+    TorchPrecisions,
+    UnsupportedGraph,
+    dense_order,
+    import_fx,
+    inverse,
+    torch_precisions,
+)
 from tilewright.torch_backend.tensors import operator_named  # noqa: E402
 
 
@@ -37,6 +44,33 @@ def test_inputs_and_outputs_keep_their_strides() -> None:
     found = graph_reference(model.graph, {given.value: x.permute(given.order).numpy()})
     array = torch.from_numpy(found[result.value]).permute(result.order)
     torch.testing.assert_close(array, torch.relu(x).double())
+
+
+def test_the_flags_of_torch_for_tf32_say_what_may_round() -> None:
+    """Convolutions and products have flags of their own, and only those of CUDA do."""
+    cuda, flags = torch.device("cuda"), (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [f.allow_tf32 for f in flags]
+    try:
+        for products, convolutions in ((False, True), (True, False)):
+            flags[0].allow_tf32, flags[1].allow_tf32 = products, convolutions
+            found = torch_precisions(cuda)
+            assert (found.products == "tf32", found.convolutions == "tf32") == (products, convolutions)
+            assert torch_precisions(torch.device("cpu")) == TorchPrecisions()
+    finally:
+        for f, value in zip(flags, before, strict=True):
+            f.allow_tf32 = value
+
+
+def test_convolutions_have_their_precision_where_they_are_of_float32() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return torch.ops.aten.convolution(x, w, None, [1], [0], [1], False, [0], 1) @ x.mT
+
+    rounded = TorchPrecisions(convolutions="tf32")
+    for dtype, wanted in ((torch.float32, "tf32"), (torch.float64, "ieee")):
+        x, w = torch.randn(2, 3, 9, dtype=dtype), torch.randn(3, 3, 1, dtype=dtype)
+        model = import_fx(trace(f, x, w), precisions=rounded)
+        found = {n.op: n.attributes["precision"] for n in model.graph.nodes if "precision" in n.attributes}
+        assert found == {"convolution": wanted, "matmul": "ieee"}
 
 
 def test_static_arguments_are_constants_and_what_is_overwritten_is_not() -> None:

@@ -12,7 +12,7 @@ from tests.importers import vision_blocks as vision  # noqa: E402
 from tilewright.core.target import Target  # noqa: E402
 from tilewright.graph.graph import Graph  # noqa: E402
 from tilewright.graph.program import Program, compile_program  # noqa: E402
-from tilewright.importers.fx import import_fx  # noqa: E402
+from tilewright.importers.fx import TorchPrecisions, import_fx  # noqa: E402
 from tilewright.schedule.defaults import has_class  # noqa: E402
 from tilewright.schedule.sketches import sketches_for  # noqa: E402
 from tilewright.torch_backend.backend import decompositions  # noqa: E402
@@ -31,14 +31,26 @@ BLOCKS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
 }
 
 
-def imported(model: Any, *shapes: tuple[int, ...]) -> Graph:
-    """The graph of ``model`` in float16, whose weights are constants."""
-    inputs = tuple(torch.empty(shape, dtype=torch.float16) for shape in shapes)
-    exported = torch.export.export(model.eval().half(), inputs).run_decompositions(decompositions())
+CONVOLUTIONS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
+    "resnet_float32": (vision.ResNet, [(2, 3, 64, 64)]),
+    "mobilenet_float32": BLOCKS["mobilenet"],
+    "convolutions_float32": (vision.Convolutions, [(2, 32, 16, 16), (2, 64, 16, 16)]),
+    "line_float32": (lambda: torch.nn.Conv1d(64, 96, 5, padding=2), [(4, 64, 100)]),
+    "volume_float32": (lambda: torch.nn.Conv3d(16, 32, 3, padding=1), [(2, 16, 8, 16, 16)]),
+}
+
+
+def imported(
+    model: Any, *shapes: tuple[int, ...], dtype: Any = torch.float16, precisions: TorchPrecisions | None = None
+) -> Graph:
+    """The graph of ``model``, whose weights are constants."""
+    inputs = tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
+    exported = torch.export.export(model.eval().to(dtype), inputs).run_decompositions(decompositions())
     signature = exported.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     placeholders = [n.name for n in exported.graph.nodes if n.op == "placeholder"]
-    return import_fx(exported.graph_module, [n for n, name in enumerate(placeholders) if name in weights]).graph
+    static = [n for n, name in enumerate(placeholders) if name in weights]
+    return import_fx(exported.graph_module, static, precisions=precisions).graph
 
 
 def kernels(program: Program) -> str:
@@ -57,3 +69,21 @@ def test_the_passes_for_gpus_give_kernels_a_class(name: str) -> None:
     graph = imported(make(), *shapes)
     plain, ours = (compile_program(graph, lambda w: has_class(w, SM90A), gpu=gpu) for gpu in (False, True))
     check_golden(f"importers/golden/{name}.txt", f"{kernels(plain)}\nwith the passes for GPUs\n{kernels(ours)}")
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_float32_convolutions_have_a_class_where_torch_lets_them_round(name: str) -> None:
+    """torch's defaults: convolutions may round to TF32, products may not."""
+    make, shapes = CONVOLUTIONS[name]
+    graph = imported(make(), *shapes, dtype=torch.float32, precisions=TorchPrecisions(convolutions="tf32"))
+    program = compile_program(graph, lambda w: has_class(w, SM90A), gpu=True)
+    convolutions = [c for c in program.kernels if any(program.graph.producers[n].op == "convolution" for n in c.nodes)]
+    assert all(c.workload.precision == "tf32" and has_class(c.workload, SM90A) for c in convolutions)
+    check_golden(f"importers/golden/{name}.txt", kernels(program))
+
+
+def test_float32_convolutions_stay_exact_where_torch_does_not_let_them_round() -> None:
+    graph = imported(torch.nn.Conv2d(64, 64, 3, padding=1), (2, 64, 16, 16), dtype=torch.float32)
+    program = compile_program(graph, lambda w: has_class(w, SM90A), gpu=True)
+    (call,) = (c for c in program.kernels if any(program.graph.producers[n].op == "convolution" for n in c.nodes))
+    assert call.workload.precision == "ieee" and not has_class(call.workload, SM90A)

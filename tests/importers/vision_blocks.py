@@ -96,3 +96,17 @@ class Decoder(nn.Module):  # type: ignore[misc]
         y = functional.relu(self.convolution(torch.cat([self.up(x), skip], 1)))
         pooled = functional.adaptive_avg_pool2d(y, 1)
         return y * torch.sigmoid(self.excite(functional.relu(self.squeeze(pooled))))
+
+
+class Convolutions(nn.Module):  # type: ignore[misc]
+    """A transposed convolution, one with a bias and a residual, groups of 4 channels, and one that is dilated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.plain = nn.ConvTranspose2d(32, 64, 4, 2, 1), nn.Conv2d(64, 64, 3, padding=1)
+        self.grouped = nn.Conv2d(64, 64, 3, 2, 1, groups=16)
+        self.dilated = nn.Conv2d(64, 64, 3, padding=2, dilation=2)
+
+    def forward(self, x: Any, residual: Any) -> Any:
+        y = functional.relu(self.plain(self.grouped(functional.relu(self.up(x)))) + residual)
+        return self.dilated(y)

@@ -1,4 +1,4 @@
-"""Images of few channels, folded so that 64 places of k are side by side: those of a row of taps, with their channels.
+"""Images of few channels, folded so that up to 64 places of k are side by side: a row of taps, with their channels.
 
 With 3 channels TMA could not load a pixel, and most of what a wgmma multiplies would be nothing. A first launch copies
 the images, with their padding, to (image, row, pixel, phase, channel). Of the rows, as many as the stride follow one
@@ -8,7 +8,7 @@ contiguous, and from one position to the next it moves by a multiple of 16 bytes
     A[m, (tap row, taps of ``stride`` rows x channels)] = folded[image, y + tap row, x * stride, ...]
 
 Or each of these rows is written on its own, which takes more memory. A 7x7 window with stride 2 on 3 channels becomes 4
-taps with 7 * 2 * 4 = 56 channels each. Filters are copied likewise.
+taps with 7 * 2 * 4 = 56 channels each. Filters are copied likewise, K-major where wgmma wants them so.
 
 Where ``stride`` rows of a window have more than 64 elements, the rows lie in as many *planes*: row y of the image is
 row y / stride of plane y % stride. A window then stands on one row, or a few, of all planes. One of 16x16 with stride
@@ -33,16 +33,19 @@ from ....ir.expr import (
     index,
     logical_and,
 )
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
+from ....ir.verifier.tma import CHUNK_BYTES
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP, ImageWindow
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
+from ..gemm.mma_atom import find_atom
 
-VECTOR = 8
-"""TMA loads rows that begin at multiples of so many 16-bit elements."""
+MOST_CHANNELS = 7
+"""Images of so many channels at most are folded."""
+MOST_FOLDED = 64
+"""What a window sees of a row has so many elements at most."""
 THREADS = 256
 """Threads of a CTA of the launch that folds."""
 
@@ -51,13 +54,23 @@ THREADS = 256
 class Folding:
     """How the images and filters of ``gemm`` are folded. ``images`` is (image, plane, row, pixel, phase, channel) if
     rows are ``overlapped``, else (image, plane, row, position, tap, phase, channel). It has no dimension for a single
-    plane. ``filters`` is (tap, channel of the folded images, filter)."""
+    plane. ``filters`` is (tap, channel of the folded images, filter), or (filter, tap, channel) if ``k_major``."""
 
     gemm: Gemm
     images: Buffer
     filters: Buffer
     overlapped: bool
     planes: int
+    k_major: bool
+
+    @property
+    def _taps(self) -> int:
+        return self.filters.shape[1 if self.k_major else 0]
+
+    @property
+    def _channels(self) -> int:
+        """How many channels of the folded images a window sees at once."""
+        return self._window.taps[1] * self.images.shape[-2] * self.images.shape[-1]
 
     @property
     def _window(self) -> ImageWindow:
@@ -66,9 +79,9 @@ class Folding:
 
     def product(self) -> Gemm:
         """The product on what has been folded."""
-        old, channels, extra = self._window, self.filters.shape[1], len(self._outer) - 2  # dimensions
+        old, channels, extra = self._window, self._channels, len(self._outer) - 2  # dimensions
         ones, zeros = (1,) * (extra + 2), (0,) * (extra + 2)
-        planes, rows = (self.planes,) * extra, self.filters.shape[0] // self.planes
+        planes, rows = (self.planes,) * extra, self._taps // self.planes
         window = replace(
             old,
             taps=(*planes, rows, 1),
@@ -81,14 +94,15 @@ class Folding:
             halo=None if old.halo is None else old.halo + extra,
         )
         image = Load(self.seen, (*window.corner(Var("m")), Var("k")))
-        filters = Load(self.filters, (Var(TAP), Var("k"), Var("n")))
+        k = (Var(TAP), Var("k"))
+        filters = Load(self.filters, (Var("n"), *k) if self.k_major else (*k, Var("n")))
         return replace(self.gemm, a=Operand(image, image, 0, 1), b=Operand(filters, filters, 0, 0), window=window)
 
     @property
     def seen(self) -> Buffer:
         """The folded images as (image, plane, row, position, channel)."""
         outer, window = self._outer, self._window
-        found = replace(self.images, shape=(*outer, window.positions[1], self.filters.shape[1]))
+        found = replace(self.images, shape=(*outer, window.positions[1], self._channels))
         *others, column = self.images.strides[: len(outer) + 1]
         step = window.strides[1] * column if self.overlapped else column
         return replace(found, layout=Layout((*others, step, 1)))
@@ -137,15 +151,17 @@ class Folding:
         """Copy an element of the filters, zero where there is none."""
         assert self.gemm.b.load is not None
         window, (phases, pitch) = self._window, self.images.shape[-2:]
-        tap, folded, n = delinearize(element, self.filters.shape)
+        to = delinearize(element, self.filters.shape)
+        tap, folded, n = (*to[1:], to[0]) if self.k_major else to
         place, phase, channel = folded // (phases * pitch), folded // pitch % phases, folded % pitch
-        rows = self.filters.shape[0] // self.planes
+        rows = self._taps // self.planes
         row = tap * phases + phase if self.planes == 1 else tap % rows * self.planes + tap // rows
-        w.store(self.filters, (tap, folded, n), const(0.0, self.filters.dtype))
-        exists = [row < window.taps[0], channel < window.channels, n < self.gemm.n.extent]
+        w.store(self.filters, to, const(0.0, self.filters.dtype))
+        exists = [row < window.taps[0], channel < window.channels]
+        exists += [place < window.taps[1]] if self.k_major else [n < self.gemm.n.extent]
         with w.when(logical_and(*exists)):
             at = {TAP: row * window.taps[1] + place, "k": channel, "n": n}
-            w.store(self.filters, (tap, folded, n), substitute(self.gemm.b.load, at))
+            w.store(self.filters, to, substitute(self.gemm.b.load, at))
 
 
 def folding_of(
@@ -153,33 +169,38 @@ def folding_of(
 ) -> Folding | None:
     """How ``gemm`` is folded; None where channels are many, or what a window sees of some rows has more than 64
     elements."""
-    window, image, filters = gemm.window, gemm.a.load, gemm.b.load
-    if window is None or image is None or filters is None or gemm.batch or len(window.taps) != 2:
+    window, image, filters, atom = gemm.window, gemm.a.load, gemm.b.load, find_atom(gemm)
+    if window is None or image is None or filters is None or atom is None or gemm.batch or len(window.taps) != 2:
         return None
-    if window.dilations != (1, 1) or image.buffer not in gemm.inputs or window.channels >= VECTOR:
+    if window.dilations != (1, 1) or image.buffer not in gemm.inputs or window.channels > MOST_CHANNELS:
         return None
-    found = _phases_and_pitch(window)
+    vector = CHUNK_BYTES // atom.a.bytes
+    found = _phases_and_pitch(window, vector)
     if found is None:
         return None
     (phases, pitch), step = found, window.strides[1]
     planes = window.strides[0] // phases
     tap_rows, channels = -(-window.taps[0] // window.strides[0]), window.taps[1] * phases * pitch
     row = (window.positions[1] - 1) * step if overlapped else 0
-    width = next(n for n in count(row + window.taps[1]) if n * phases * pitch % VECTOR == 0)
+    width = next(n for n in count(row + window.taps[1]) if n * phases * pitch % vector == 0)
     columns = (width,) if overlapped else (window.positions[1], width)
     outer = (window.images, planes) if planes > 1 else (window.images,)
     shape = (*outer, window.positions[0] - 1 + tap_rows, *columns, phases, pitch)
     images = Buffer(image_name, shape, image.buffer.dtype)
-    n = -(-gemm.n.extent // VECTOR) * VECTOR
-    folded_filters = Buffer(filter_name, (planes * tap_rows, channels, n), filters.buffer.dtype)
-    return Folding(gemm, images, folded_filters, overlapped, planes)
+    if atom.transposes:
+        of_filters = (planes * tap_rows, channels, -(-gemm.n.extent // vector) * vector)
+    else:
+        of_filters = (gemm.n.extent, planes * tap_rows, -(-channels // vector) * vector)
+    folded_filters = Buffer(filter_name, of_filters, filters.buffer.dtype)
+    return Folding(gemm, images, folded_filters, overlapped, planes, not atom.transposes)
 
 
-def _phases_and_pitch(window: ImageWindow) -> tuple[int, int] | None:
+def _phases_and_pitch(window: ImageWindow, vector: int) -> tuple[int, int] | None:
     """How many rows follow one another within a pixel, and how many channels are written of each: as few as TMA can
-    load, such that what a window sees of these rows has 64 elements at most. None where there is no such number."""
+    load, in rows that begin at multiples of ``vector`` elements, such that what a window sees of these rows has
+    ``MOST_FOLDED`` elements at most. None where there is no such number."""
     for phases in dict.fromkeys((window.strides[0], 1)):
-        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % VECTOR == 0]
-        if pitches and window.taps[1] * phases * pitches[0] <= SWIZZLE_128B_ELEMENTS:
+        pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % vector == 0]
+        if pitches and window.taps[1] * phases * pitches[0] <= MOST_FOLDED:
             return phases, pitches[0]
     return None

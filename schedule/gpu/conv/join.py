@@ -1,8 +1,8 @@
 """Groups of few channels, joined so that a row of 128 bytes in shared memory holds the channels of several groups.
 
-On its own, a group of 16 channels fills a quarter of each row that TMA loads, and its filters fill a quarter of each
-row that is stored. A product of joined groups loads and stores whole rows. Its operand B is block-diagonal, but no zero
-is loaded or multiplied: a wgmma takes the channels and the filters of one group.
+On its own, a group of 16 channels of 16 bits fills a quarter of each row that TMA loads, and its filters fill a quarter
+of each row that is stored. A product of joined groups loads and stores whole rows. Its operand B is block-diagonal, but
+no zero is loaded from memory or multiplied: a wgmma takes the channels and the filters of one group.
 
     channels of    group 0   1   2   3
     filters of 0     B0
@@ -18,8 +18,12 @@ from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Gemm, Operand
+from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import wgmma_atom
 from ..gemm.sizes import MMA_N, b_along_k
+
+SWIZZLE_LINES = 8
+"""An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
 
 
 def is_grouped(gemm: Gemm) -> bool:
@@ -29,15 +33,18 @@ def is_grouped(gemm: Gemm) -> bool:
 
 def joinable_groups(gemm: Gemm) -> int:
     """How many groups fill a row of 128 bytes; 1 where they are not joined. The filters of a group must begin where a
-    wgmma can begin to read: at a multiple of 16 in a row that they do not leave, or at the begin of a row."""
-    window, filters = gemm.window, gemm.n.extent
+    wgmma can begin to read: at a multiple of 16 in a row that they do not leave, or at the begin of a row; where rows
+    are those of filters, at every eighth one."""
+    window, filters, atom = gemm.window, gemm.n.extent, wgmma_atom(gemm)
     if window is None or not is_grouped(gemm):
         return 1
-    count, rest = divmod(SWIZZLE_128B_ELEMENTS, window.channels)
-    if rest or window.channels % wgmma_atom(gemm).k or gemm.batch[0].extent % count or count * filters not in MMA_N:
+    count, rest = divmod(atom.line, window.channels)
+    if rest or window.channels % atom.k or gemm.batch[0].extent % count or count * filters not in MMA_N:
         return 1
     begins = filters % SWIZZLE_128B_ELEMENTS == 0 or (filters % 16 == 0 and SWIZZLE_128B_ELEMENTS % filters == 0)
-    return count if begins and not b_along_k(gemm) else 1
+    if b_along_k(gemm):
+        begins = filters % SWIZZLE_LINES == 0 and atom.takes_columns(filters)
+    return count if begins and can_use_wgmma(join_groups(gemm, count)) else 1
 
 
 def join_groups(gemm: Gemm, count: int) -> Gemm:

@@ -1,10 +1,11 @@
 """Convolutions on Hopper, by im2col TMA and wgmma: those of the settings of a product, and the order of k.
 
-Images and filters are 16-bit floats with the channels of an image side by side (NHWC and its kin), in one to three
-dimensions, with padding, strides and dilations. Groups are a batch of products; those of few channels are widened
-(``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. What that sketch takes, a window of one place
-that moves pixel by pixel, is left to it. Images of few channels are folded by a first launch (``fold``). Others that
-TMA cannot load, since pixels do not begin at multiples of 16 bytes, are repacked by one.
+Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32, with the channels
+of an image side by side (NHWC and its kin), in one to three dimensions, with padding, strides and dilations. TF32 wants
+filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products; those of
+few channels are widened (``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. What that sketch takes,
+a window of one place that moves pixel by pixel, is left to it. Images of few channels are folded by a first launch
+(``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes, are repacked by one.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -35,25 +36,26 @@ from ..gemm.epilogue import can_store_by_tma
 from ..gemm.k_atoms import joined_groups
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
+from ..gemm.mma_atom import wgmma_atom
 from ..gemm.prior import prior_seconds
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of
-from .join import join_groups, joinable_groups
+from .join import SWIZZLE_LINES, join_groups, joinable_groups
 from .widen import widening_of
 
 VERSION = 2
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
-K_ORDER = Knob("taps_innermost", (0, 1), "whether k goes through all taps of 64 channels before the next 64 channels")
+K_ORDER = Knob(
+    "taps_innermost", (0, 1), "whether k goes through all taps of 128 bytes of channels before the next channels"
+)
 PIXELS, IM2COL = "pixels", "im2col"
 """The knob that says how pixels are loaded, and its value where they are loaded by im2col. Other values are patches."""
 JOINED = "joined_groups"
 """The knob that says how many groups are joined."""
 HALO = "halo"
 """How values of the knob ``pixels`` begin that are patches with a halo."""
-SWIZZLE_LINES = 8
-"""An operand of a wgmma begins at a multiple of so many lines, the period of the swizzle."""
 WIDENED = "widened_groups"
 """This knob is no choice. It says in the schedule why there is a launch before the product."""
 OVERLAPPED = "overlapped"
@@ -112,9 +114,10 @@ class ConvPlan(GemmPlan):
     def constraints(self) -> tuple[Constraint, ...]:
         window = self.gemm.window
         assert window is not None
-        ordered = window.tap_count > window.halo_taps and window.channels > SWIZZLE_128B_ELEMENTS
+        line = wgmma_atom(self.gemm).line
+        ordered = window.tap_count > window.halo_taps and window.channels > line
         rule = Constraint(
-            "taps_innermost is 0 where it changes no order: with one load for all taps, or 64 channels at most",
+            f"taps_innermost is 0 where it changes no order: with one load for all taps, or {line} channels at most",
             (K_ORDER.name,),
             lambda c: (c.ints(K_ORDER.name) == 0) | ordered,
         )

@@ -1,4 +1,4 @@
-"""Groups of 2 to 8 channels, widened to 16, since a wgmma multiplies no fewer.
+"""Groups of few channels, widened to the fewest that a wgmma multiplies: 16 of 16-bit floats, 8 of TF32.
 
 Several groups become one. A first launch copies their filters to the diagonal blocks of a matrix, with zeros beside
 them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images. (An
@@ -11,6 +11,7 @@ from ....ir.buffer import Buffer
 from ....ir.expr import Compare, CompareOp, Load, Var, const
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
+from ....ir.verifier.tma import CHUNK_BYTES
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
 from ...tile.delinearize import delinearize
@@ -18,8 +19,6 @@ from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import find_atom
 from .join import is_grouped, join_groups
 
-VECTOR = 8
-"""TMA loads rows that begin at multiples of so many 16-bit elements."""
 THREADS = 256
 """Threads of a CTA of the launch that copies filters."""
 
@@ -27,18 +26,20 @@ THREADS = 256
 @dataclass(frozen=True, slots=True)
 class Widening:
     """How the groups of ``gemm`` are widened: ``count`` of them become one. ``filters`` is (tap, channel, group,
-    filter)."""
+    filter), or (tap, group, filter, channel) if ``k_major``."""
 
     gemm: Gemm
     count: int
     filters: Buffer
+    k_major: bool
 
     def product(self) -> Gemm:
         """The product of widened groups."""
         wide = join_groups(self.gemm, self.count)
         assert wide.window is not None
         window = replace(wide.window, joined_groups=1)
-        load = Load(self.filters, (Var(TAP), Var("k"), Var(wide.batch[0].name), Var("n")))
+        place = (Var(wide.batch[0].name), Var("n"))
+        load = Load(self.filters, (Var(TAP), *place, Var("k")) if self.k_major else (Var(TAP), Var("k"), *place))
         k = replace(wide.k, extent=window.tap_count * window.channels)
         return replace(wide, b=Operand(load, load, 0, 0), k=k, window=window)
 
@@ -51,7 +52,7 @@ class Widening:
             element = cta * THREADS + thread
             with w.when(element < self.filters.elements):
                 to = delinearize(element, self.filters.shape)
-                tap, channel, group, column = to
+                tap, channel, group, column = (to[0], to[3], *to[1:3]) if self.k_major else to
                 w.store(self.filters, to, const(0.0, self.filters.dtype))
                 at = {TAP: tap, "k": channel % channels, "n": column % n}
                 at[self.gemm.batch[0].name] = group * self.count + channel // channels
@@ -66,7 +67,8 @@ def widening_of(gemm: Gemm, name: str = "widened_filters") -> Widening | None:
         return None
     count, rest = divmod(atom.k, window.channels)
     group, filters = gemm.batch[0], count * gemm.n.extent
-    if rest or group.extent % count or filters % VECTOR or len(gemm.batch) > 1:
+    if rest or group.extent % count or filters % (CHUNK_BYTES // atom.a.bytes) or len(gemm.batch) > 1:
         return None
-    shape = (window.tap_count, atom.k, group.extent // count, filters)
-    return Widening(gemm, count, Buffer(name, shape, gemm.b.load.buffer.dtype))
+    groups = (group.extent // count, filters)
+    shape = (window.tap_count, atom.k, *groups) if atom.transposes else (window.tap_count, *groups, atom.k)
+    return Widening(gemm, count, Buffer(name, shape, gemm.b.load.buffer.dtype), not atom.transposes)

@@ -82,7 +82,16 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             lambda s: s.tile_m // s.cluster_n <= MAX_BOX_EXTENT,
         ),
     ]
-    if groups > 1:
+    if groups > 1 and b_along_k(gemm):
+        rules.append(
+            rule(
+                f"a tile has the filters of {groups} groups (mma_n is {gemm.n.extent}), and each of cluster_m CTAs "
+                "loads as many groups",
+                "mma_n cluster_m",
+                lambda s: (s.mma_n == gemm.n.extent) & (groups % s.cluster_m == 0),
+            )
+        )
+    elif groups > 1:
         lines = SWIZZLE_128B_ELEMENTS // groups
         rules.append(
             rule(

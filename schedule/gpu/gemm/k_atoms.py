@@ -1,8 +1,8 @@
 """How the products take k apart: into atoms, the elements of a swizzled row of 128 bytes (64 of 16 bits).
 
-Where A is images seen through a window, an atom is 64 channels of one tap. The last atom of a tap may have fewer; TMA
-brings zeros for the rest. Taps that read from a patch with a halo follow one another. Where operands are split into
-planes, the pairs of planes of a row follow one another.
+Where A is images seen through a window, an atom is such a row of channels of one tap. The last atom of a tap may have
+fewer; TMA brings zeros for the rest. Taps that read from a patch with a halo follow one another. Where operands are
+split into planes, the pairs of planes of a row follow one another.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,12 @@ from math import prod
 
 from ....ir.expr import Compare, CompareOp, Expr, Load, Select, index
 from ....ir.gpu.tma import Im2col, corner_range, largest_offset
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
-from ....ir.verifier.tma import MAX_ELEMENT_STRIDE
+from ....ir.gpu.wgmma import WGMMA_M, WgmmaAtom
+from ....ir.verifier.tma import CHUNK_BYTES, MAX_ELEMENT_STRIDE
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP, ImageWindow
 from ..occupancy import Whole
 from .mma_atom import PLANES, pair_count, splitting, wgmma_atom
-
-VECTOR = 8
-"""A box begins at a multiple of so many 16-bit elements of a row."""
 
 
 def k_atom_count(gemm: Gemm) -> int:
@@ -74,12 +71,12 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
         inner = prod(window.taps[window.halo + 1 :])
         tap = (tap // inner * together + k_atom % together) * inner + tap % inner
     tap = index(0) if taps == 1 else tap
-    channel = index(0) if blocks == 1 else block * SWIZZLE_128B_ELEMENTS
+    channel = index(0) if blocks == 1 else block * wgmma_atom(gemm).line
     if may_exceed:
         assert gemm.a.load is not None
-        exists = Compare(CompareOp.LT, k_atom, index(taps * blocks))
+        exists, vector = Compare(CompareOp.LT, k_atom, index(taps * blocks)), CHUNK_BYTES // wgmma_atom(gemm).a.bytes
         tap = Select(exists, tap, index(0))
-        channel = Select(exists, channel, index(-(-gemm.a.load.buffer.shape[-1] // VECTOR) * VECTOR))
+        channel = Select(exists, channel, index(-(-gemm.a.load.buffer.shape[-1] // vector) * vector))
     return {TAP: tap, "k": channel}
 
 
@@ -93,12 +90,12 @@ def _entry(number: Expr, table: Sequence[int]) -> Expr:
 
 def _channel_atoms(gemm: Gemm) -> int:
     assert gemm.window is not None
-    return -(-gemm.window.channels // SWIZZLE_128B_ELEMENTS)
+    return -(-gemm.window.channels // wgmma_atom(gemm).line)
 
 
-def can_load_im2col(load: Load, window: ImageWindow) -> bool:
+def can_load_im2col(load: Load, window: ImageWindow, atom: WgmmaAtom) -> bool:
     """Whether there is an im2col tensor map for these images, and groups share no atom that is multiplied whole."""
-    sides = len(window.taps)
+    sides, rest = len(window.taps), window.channels % atom.line
     extents, grouped = load.buffer.shape[1:-1], load.buffer.shape[-1] != window.channels
     corners = (*window.lower, *Im2col(window.lower, window.positions, window.strides).upper(extents))
     reach = [(taps - 1) * dilation for taps, dilation in zip(window.taps, window.dilations, strict=True)]
@@ -106,5 +103,5 @@ def can_load_im2col(load: Load, window: ImageWindow) -> bool:
         all(corner in corner_range(sides) for corner in corners)
         and max(reach) + window.most_shifted <= largest_offset(sides)
         and max(window.strides) <= MAX_ELEMENT_STRIDE
-        and (not grouped or window.channels in (16, 32, 48) or window.channels % SWIZZLE_128B_ELEMENTS == 0)
+        and (not grouped or rest == 0 or (window.channels < atom.line and rest % atom.k == 0))
     )

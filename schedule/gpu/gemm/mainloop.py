@@ -26,7 +26,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
 from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k
-from .mma_atom import find_atom, wgmma_atom
+from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
 from .tile_scheduler import TileScheduler
@@ -207,14 +207,17 @@ class GemmMainloop:
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
         for k_atom, (number, atom), group in product(range(s.k_atoms), enumerate(atoms), range(self.groups)):
             column = group * n
-            line = (index(column // SWIZZLE_128B_ELEMENTS), zero, index(column % SWIZZLE_128B_ELEMENTS))
+            if self.b.along_k:
+                line: tuple[Expr, ...] = (index(column), index(group * k))
+            else:
+                line = (index(column // SWIZZLE_128B_ELEMENTS), zero, index(column % SWIZZLE_128B_ELEMENTS))
             yield WarpgroupMma(
                 accumulators,
                 (index(number), index(column // 2)),
                 self.a.buffer,
                 (stage, *self._a_rows(first_atom + atom, k_atom, group * k)),
                 self.b.buffer,
-                (stage, index(k_atom), *((zero, zero) if self.b.along_k else line)),
+                (stage, index(k_atom), *line),
                 n,
                 k,
                 True if k_atom else accumulates,
@@ -244,12 +247,14 @@ class GemmMainloop:
 
 def can_use_wgmma(gemm: Gemm) -> bool:
     """Whether wgmma takes the operands, and TMA can load them, after a repacking if need be: every index is one axis or
-    a member of the batch. The B of several accumulators must all lie the same way. Windows and several accumulators are
-    for 16-bit floats."""
+    a member of the batch. The B of several accumulators must all lie the same way, and are 16-bit floats. Images seen
+    through a window are not split into planes, and their sums are not promoted."""
     a, all_b, atom = gemm.a.load, [o.load for o in gemm.all_b], find_atom(gemm)
-    if a is None or atom is None or (a.dtype.bits != 16 and (gemm.window is not None or gemm.others)):
+    if a is None or atom is None or (a.dtype.bits != 16 and gemm.others):
         return False
-    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window)):
+    if gemm.window is not None and (pair_count(gemm) > 1 or promoted_k_atoms(gemm) > 0):
+        return False
+    if not (_can_load(a, "m") if gemm.window is None else can_load_im2col(a, gemm.window, atom)):
         return False
     if any(b is None or (gemm.others and b.dtype != a.dtype) or not _can_load(b, "n") for b in all_b):
         return False

@@ -10,8 +10,8 @@
     float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
 
 Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
-(``pack``). *Promoted* accumulators are added to others in float32, since those of matrix units keep fewer bits
-(``promotion``).
+(``pack``). Images seen through a window are K-major as they are. *Promoted* accumulators are added to others in
+float32, since those of matrix units keep fewer bits (``promotion``).
 """
 
 from ....core.dtypes import float32, tfloat32
@@ -69,5 +69,7 @@ def promoted_k_atoms(gemm: Gemm) -> int:
 def is_packed(gemm: Gemm, operand: Operand) -> bool:
     """Whether an operand is packed first."""
     assert operand.load is not None
+    if gemm.window is not None and operand == gemm.a:
+        return splitting(gemm).planes > 1
     along_k = tma_view(operand.load).indices[-1] == Var("k")
     return splitting(gemm).planes > 1 or (not along_k and not wgmma_atom(gemm).transposes)

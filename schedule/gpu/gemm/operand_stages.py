@@ -2,8 +2,8 @@
 
 A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need
 the same tile, each of them loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in
-boxes, or images seen through a window, of which an atom is 64 channels of one tap: those are loaded by im2col, or in
-boxes of patches of pixels.
+boxes, or images seen through a window, of which an atom is a row of channels of one tap: those are loaded by im2col, or
+in boxes of patches of pixels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,7 +56,8 @@ class OperandStages:
     where patches of pixels have a halo; otherwise it is (stage, k atom, 64 places, k,
     place), of 16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
     another along the axis. ``window``: how the one load is read where it is from images; None where it is from a
-    matrix.
+    matrix. ``joined_groups``: how many groups the places of ``axis`` belong to, if each has a part of k alone. A row
+    ``along_k`` has the places of its group where a row of A has them, and zeros elsewhere.
     """
 
     buffer: Buffer
@@ -66,6 +67,7 @@ class OperandStages:
     along_k: bool
     multicast: Multicast
     window: ImageWindow | None = None
+    joined_groups: int = 1
 
     @property
     def stage_bytes(self) -> int:
@@ -99,7 +101,11 @@ class OperandStages:
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
         for number, load in enumerate(self.loads):
             if self.window is not None:
-                yield from _image_boxes(load, self.window, {**at, self.axis: at[self.axis] + first}, part, first)
+                corner = {**at, self.axis: at[self.axis] + first}
+                yield from _image_boxes(load, self.window, corner, part, first, line)
+                continue
+            if self.along_k and self.joined_groups > 1:
+                yield from self._group_boxes(load, at)
                 continue
             if self.along_k:
                 corner = {**at, self.axis: at[self.axis] + first}
@@ -111,6 +117,16 @@ class OperandStages:
                 corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS, "k": at["k"] + first}
                 extents = {self.axis: SWIZZLE_128B_ELEMENTS, "k": part}
                 yield _box(load, corner, extents, (index(number * atoms + n), first, index(0)))
+
+    def _group_boxes(self, load: Load, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
+        """A box for each of this CTA's groups. It begins so far before the first place of k that this arrives where a
+        row of A has it; zeros arrive for what is outside of the tensor."""
+        count, line = self.joined_groups // self.multicast.ctas, self.buffer.shape[-1]
+        rows, depth = self.extent // self.joined_groups, line // self.joined_groups
+        for n in range(count):
+            group = self.multicast.cta * count + n if self.multicast.ctas > 1 else index(n)
+            corner = {**at, self.axis: at[self.axis] + group * rows, "k": at["k"] - group * depth}
+            yield _box(load, corner, {self.axis: rows, "k": line}, (group * rows, index(0)))
 
 
 def allocate_stages(
@@ -128,7 +144,8 @@ def allocate_stages(
 ) -> OperandStages:
     """The stages of an operand, or of several that are multiplied together; they must lie the same way. ``dtype``: what
     they are multiplied as. ``joined_groups``: how many groups of columns there are, each with a part of k alone. What
-    lies along its own axis has all groups side by side, so that an atom has fewer places of k."""
+    lies along its own axis has all groups side by side, so that an atom has fewer places of k; what lies along k has
+    whole rows."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     loads = tuple(tma_view(load) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
@@ -142,7 +159,7 @@ def allocate_stages(
     k_atom = shape[0] * strides[0]
     layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
     buffer = w.allocate(name, (stages, k_atoms, *shape), dtype, MemoryScope.SHARED, layout)
-    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window)
+    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window, joined_groups)
 
 
 def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:
@@ -156,14 +173,16 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
     return mask
 
 
-def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr) -> Iterator[TmaBox]:
-    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in channels from ``at["k"]`` on: by im2col,
-    or a box for each patch. They go to rows from ``first`` on."""
+def _image_boxes(
+    load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr, channels: int
+) -> Iterator[TmaBox]:
+    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in ``channels`` from ``at["k"]`` on: by
+    im2col, or a box for each patch. They go to rows from ``first`` on."""
     offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))
     if not window.patch:
         corner = tuple(substitute(i, at) for i in load.indices)
         im2col = Im2col(window.lower, window.positions, window.strides)
-        yield TmaBox(load.buffer, corner, (rows, SWIZZLE_128B_ELEMENTS), (first, index(0)), im2col, offsets)
+        yield TmaBox(load.buffer, corner, (rows, channels), (first, index(0)), im2col, offsets)
         return
     pixels, sides = prod(window.patch), list(window.patch)
     if window.halo is not None:
@@ -173,7 +192,7 @@ def _image_boxes(load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: 
         moved = tuple(i + offset for i, offset in zip(start, offsets, strict=True))
         line = first // pixels * window.patch_lines if window.halo is not None else first
         box = moved_dimensions(Load(load.buffer, (number, *moved, channel)), window.patch_order)
-        extents = (*(sides[n] for n in window.patch_order), SWIZZLE_128B_ELEMENTS)
+        extents = (*(sides[n] for n in window.patch_order), channels)
         yield TmaBox(box.buffer, box.indices, extents, (line + patch * window.patch_lines, index(0)))
 
 

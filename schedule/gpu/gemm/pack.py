@@ -1,8 +1,9 @@
 """Operands that must be K-major and are not, and those that are split into planes, are packed first.
 
 A launch for each operand writes it to workspace in rows along ``k``, at multiples of 16 bytes, filled with zeros:
-(members of the batch, plane, place of m or n, k). Planes are what a float32 is split into: the number rounded to TF32
-or bfloat16, what that leaves over, rounded again, and so on. Infinities have no such parts: they become NaN.
+(members of the batch, plane, place of m or n, k). Filters of images seen through a window are (member and tap, place of
+n, channel). Planes are what a float32 is split into: the number rounded to TF32 or bfloat16, what that leaves over,
+rounded again, and so on. Infinities have no such parts: they become NaN.
 """
 
 from dataclasses import replace
@@ -13,7 +14,9 @@ from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, V
 from ....ir.gpu.barrier import SyncScope
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, LoopKind
+from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
+from ...problems.image_window import TAP
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..tma_view import tma_view
@@ -50,10 +53,11 @@ def _write_launch(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, l
     """Write the launch that packs an operand along ``axis`` and ``k``, and return what the product loads instead."""
     assert operand.load is not None
     source, planes = operand.load, max(splitting(gemm).planes, 1)
-    extents = {"m": gemm.m.extent, "n": gemm.n.extent}
+    extents, depth = {"m": gemm.m.extent, "n": gemm.n.extent}, _depth(gemm)
     batch = [x for x in gemm.batch if x.name in {v for i in source.indices for v in free_variables(i)}]
+    batch += [] if gemm.window is None else [Axis(TAP, gemm.window.tap_count)]
     unit = max(ROW_ALIGNMENT_BYTES // like.dtype.bytes, VECTOR)
-    pitch = -(-gemm.k.extent // unit) * unit
+    pitch = -(-depth // unit) * unit
     shape = (*(x.extent for x in batch), *([planes] if planes > 1 else []), extents[axis], pitch)
     packed = Buffer(w.fresh(f"{source.buffer.name}_packed"), shape, like.dtype)
     tiles, tiles_k = -(-extents[axis] // SIDE), -(-pitch // SIDE)
@@ -80,13 +84,18 @@ def _write_launch(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, l
                     value: Expr = Load(tile, (Ramp(k, 1, VECTOR), Broadcast(row, VECTOR)))
                 else:
                     here = {**at, axis: place, "k": first}
-                    inside = vector_at(Compare(CompareOp.LT, Var("k"), index(gemm.k.extent)), here, "k", VECTOR)
+                    inside = vector_at(Compare(CompareOp.LT, Var("k"), index(depth)), here, "k", VECTOR)
                     indices = tuple(vector_at(i, here, "k", VECTOR) for i in source.indices)
-                    value = Load(source.buffer, indices, inside if pitch > gemm.k.extent else None)
+                    value = Load(source.buffer, indices, inside if pitch > depth else None)
                 _store_planes(w, packed, [*outer], planes, place, first, value)
     numbers = [Var(x.name) for x in batch]
     plane = [Var(PLANES[axis])] if planes > 1 else []
     return Load(packed, (*numbers, *plane, Var(axis), Var("k")))
+
+
+def _depth(gemm: Gemm) -> int:
+    """How many places of k a row has: all, or the channels of one tap and one group."""
+    return gemm.k.extent if gemm.window is None else gemm.window.channels // gemm.window.joined_groups
 
 
 def _stage(
@@ -99,7 +108,7 @@ def _stage(
         element = number * THREADS + thread
         k, column = element // SIDE, element % SIDE
         here = {**at, axis: at[axis] + column, "k": at["k"] + k}
-        inside = logical_and(here[axis] < extent, here["k"] < gemm.k.extent)
+        inside = logical_and(here[axis] < extent, here["k"] < _depth(gemm))
         w.store(tile, (k, column), Load(source.buffer, tuple(substitute(i, here) for i in source.indices), inside))
     w.barrier(SyncScope.BLOCK)
     return tile
