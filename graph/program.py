@@ -15,6 +15,7 @@ from .passes import simplify_graph
 from .passes.cleanup import drop_identities, drop_unused
 from .passes.products import join_products
 from .passes.reshapes import raise_splits
+from .siblings import join_siblings
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
     calls = partition(graph, fits)
     if gpu:
         graph, calls = _with_joined_products(graph, calls, fits)
+        calls = join_siblings(graph, calls, fits)
     known = {v.name for v in graph.constants}
     kept: list[str] = []
     views: list[ViewCall] = []

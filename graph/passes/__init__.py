@@ -6,8 +6,9 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
-from .norms import find_rms_norms
+from .norms import find_rms_norms, join_instances
 from .products import split_batches
+from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import raise_splits, sink_reshapes, sink_through_norms
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -23,16 +24,21 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     join_equal,
     find_rms_norms,
+    join_instances,
     *PASSES,
     split_batches,
     raise_splits,
     use_channels_last,
+    split_group_norms,
+    keep_no_dims,
+    split_reductions,
     drop_identities,
     sink_through_norms,
     sink_reshapes,
     drop_identities,
     join_equal,
     repeat_casts,
+    split_softmax,
     drop_unused,
 )
 

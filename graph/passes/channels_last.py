@@ -187,34 +187,46 @@ def _batch_norm(b: _ChannelsLast, node: Node) -> bool:
 
 
 def _group_norm(b: _ChannelsLast, node: Node) -> bool:
-    """Groups of 16-bit floats by the mean and the mean square of each channel, in float32. Kernels reduce pixels, but
-    not pixels and some of the channels.
+    """Groups by what belongs to each channel, in float32 at least. Kernels reduce pixels, but not pixels and some of
+    the channels.
 
     y = x * scale + shift,  scale = weight / sqrt(variance of the group + epsilon),  shift = bias - mean * scale
+
+    The variance of a group of 16-bit floats comes from mean squares; that of wider ones from the variances of its
+    channels and from how far the means of these are apart, which loses nothing.
     """
-    if len(node.result.shape) < 3 or node.result.dtype.bits != 16:
+    narrow = node.result.dtype.bits == 16
+    if len(node.result.shape) < 3 or not (narrow or node.operands[0] in b.last):
         return False
     x, given = b.in_last(node.operands[0]), OPERATORS[node.op].values(node.attributes)
     batch, channels, groups = x.shape[0], x.shape[-1], given.integer("groups")
     split, pixels = (batch, groups, channels // groups), tuple(range(1, len(x.shape) - 1))
-    wide = b.node("cast", x, dtype="float32")
+    dtype = "float32" if narrow else x.dtype.name
+    wide = b.node("cast", x, dtype=dtype) if narrow else x
 
     def mean(value: Value) -> Value:
-        of_channels = b.node("reshape", b.node("mean", value, dims=pixels), shape=split)
-        return b.node("reshape", b.node("mean", of_channels, dims=(2,)), shape=(batch, groups, 1))
+        return b.node("reshape", b.node("mean", value, dims=(2,)), shape=(batch, groups, 1))
 
-    center = mean(wide)
-    zero, epsilon = (b.node("full", shape=(), value=v, dtype="float32") for v in (0.0, given.number("epsilon")))
-    spread = b.node("sub", mean(b.node("square", wide)), b.node("square", center))
-    scale = b.node("rsqrt", b.node("add", b.node("maximum", spread, zero), epsilon))
-    weights = [b.node("cast", b.first(name), dtype="float32") for name in node.operands[1:]]
+    of_channels = b.node("reshape", b.node("mean", wide, dims=pixels), shape=split)
+    center = mean(of_channels)
+    zero, epsilon = (b.node("full", shape=(), value=v, dtype=dtype) for v in (0.0, given.number("epsilon")))
+    if narrow:
+        squares = b.node("reshape", b.node("mean", b.node("square", wide), dims=pixels), shape=split)
+        spread = b.node("maximum", b.node("sub", mean(squares), b.node("square", center)), zero)
+    else:
+        own = b.node("reshape", b.node("variance", wide, dims=pixels, correction=0), shape=split)
+        spread = mean(b.node("add", own, b.node("square", b.node("sub", of_channels, center))))
+    scale = b.node("rsqrt", b.node("add", spread, epsilon))
+    weights = [b.first(name) for name in node.operands[1:]]
+    weights = [b.node("cast", w, dtype=dtype) if narrow else w for w in weights]
     weights = [b.node("reshape", w, shape=split[1:]) for w in weights]
     scale = b.node("mul", scale, weights[0]) if weights else b.node("expand", scale, shape=split)
     shift = b.node("mul", center, scale)
     shift = b.node("sub", weights[1], shift) if len(weights) > 1 else b.node("neg", shift)
     scale, shift = (b.node("reshape", v, shape=(batch, *[1] * len(pixels), channels)) for v in (scale, shift))
     y = b.node("add", b.node("mul", wide, scale), shift)
-    b.last[node.name] = b.node("cast", y, dtype=x.dtype.name)
+    y = b.node("cast", y, dtype=x.dtype.name) if narrow else y
+    b.last[node.name] = y
     return True
 
 

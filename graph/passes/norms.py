@@ -20,6 +20,28 @@ def find_rms_norms(graph: Graph) -> Graph:
     return rewrite(graph, replaced)
 
 
+def join_instances(graph: Graph) -> Graph:
+    """Replace group norms of one image that has all channels of several, as instance norms are traced, by group norms
+    of these images:
+
+    group_norm(reshape(x[4, 8, …], [1, 32, …]), groups=32)    ->    reshape(group_norm(x, groups=8), [1, 32, …])
+    """
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        before = _made(graph, node.operands[0], "reshape") if node.op == "group_norm" else None
+        if before is None or len(node.operands) > 1:
+            return None
+        x, shape, given = rewriter.values[before.operands[0]], node.result.shape, attributes_of(node)
+        batch, channels = (*x.shape, 1, 1)[:2]
+        split = shape[0] == 1 and shape[1] == batch * channels and x.shape[2:] == shape[2:]
+        if not split or given["groups"] != shape[1]:
+            return None
+        result = rewriter.node("group_norm", x, **{**given, "groups": channels})
+        return rewriter.node("reshape", result, shape=shape)
+
+    return rewrite(graph, replaced)
+
+
 def _dims_and_epsilon(graph: Graph, x: str, factor: str) -> tuple[int, float] | None:
     """How many dimensions the mean is over, and epsilon, where ``factor`` is the inverse root mean square of ``x``."""
     root = _made(graph, factor, "rsqrt")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Emitter, cast, need, number, rule
+from .rule import Emitter, cast, need, number, reshape, rule
 
 
 def _scaled(b: Emitter, y: Value, weight: Value | None, bias: Value | None) -> Value:
@@ -50,6 +50,11 @@ def _batch_norm(b: Emitter, x: Value, weight: Any, bias: Any, mean: Value, varia
 @rule("_native_batch_norm_legit.no_stats")
 def _batch_norm_of_batch(b: Emitter, x: Value, weight: Any, bias: Any, training: bool, momentum: float,
                          epsilon: float) -> Value:  # fmt: skip
+    if x.shape[0] == 1:  # an instance norm, for which torch makes one image of all
+        y = b.node("group_norm", x, groups=x.shape[1], epsilon=epsilon)
+        columns = (x.shape[1], *[1] * (len(x.shape) - 2))
+        given = [None if w is None else reshape(b, cast(b, w, x.dtype), columns) for w in (weight, bias)]
+        return _scaled(b, y, *given)
     mean, variance = _statistics(b, x)
     return _batch_norm(b, x, weight, bias, mean, variance, momentum, epsilon)
 

@@ -24,8 +24,10 @@ class ColumnwiseProblem:
     """A workload as reductions over leading axes.
 
     ``outer``, ``reduced`` and ``columns`` are the extents of the axes. Bodies call these axes ``outer_axis(n)``,
-    ``reduced_axis(n)`` and ``column_axis(n)``. ``inputs`` are read at exactly (outer, reduced, columns). No reduction
-    reads another one. ``outputs`` are computed from what was reduced for their own element.
+    ``reduced_axis(n)`` and ``column_axis(n)``. ``inputs`` are read at exactly (outer, reduced, columns). The last index
+    of ``column_loads`` is the last column axis, and no reduced axis is among the others, so that all rows of a column
+    share what they read. No reduction reads another one. ``outputs`` are computed from what was reduced for their own
+    element.
     """
 
     outer: tuple[int, ...]
@@ -34,6 +36,7 @@ class ColumnwiseProblem:
     inputs: tuple[Buffer, ...]
     reductions: tuple[ReducedTensor, ...]
     outputs: tuple[ComputedTensor, ...]
+    column_loads: tuple[Load, ...] = ()
 
     @property
     def outer_count(self) -> int:
@@ -65,7 +68,10 @@ def outer_axis(n: int) -> str:
 
 def reduced_axis(n: int) -> str:
     """The name of a reduced axis in the bodies of a problem."""
-    return f"reduced#{n}"
+    return f"{_REDUCED_AXIS}{n}"
+
+
+_REDUCED_AXIS = "reduced#"
 
 
 def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
@@ -130,13 +136,15 @@ def _variables(names: Sequence[str]) -> list[LinearForm | None]:
 def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     """The problem with its inputs, or None where a load is not allowed.
 
-    A reduction may load an input at its own element, and anything that does not depend on the columns. An output may
+    A reduction may load an input at its own element, anything that does not depend on the columns, and column loads,
+    such as the mean of its column. An output may
     load the result of a reduction for its own element, and anything that is no input.
     """
     outer = [outer_axis(n) for n in range(len(problem.outer))]
     reduced_axes = [reduced_axis(n) for n in range(len(problem.reduced))]
     columns = [column_axis(n) for n in range(len(problem.columns))]
     inputs: dict[str, Buffer] = {}
+    column_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
     for reduction in problem.reductions:
         reads_input = False
@@ -145,7 +153,11 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
             if forms == _variables([*outer, *reduced_axes, *columns]) and load.mask is None:
                 inputs[load.buffer.name] = load.buffer
                 reads_input = True
-            elif load.buffer.name in results or any(f is None or set(f.variables) & set(columns) for f in forms):
+            elif load.buffer.name in results or any(f is None for f in forms):
+                return None
+            elif _is_column_load(load, columns, problem.columns[-1]):
+                column_loads[load] = None
+            elif any(f is not None and set(f.variables) & set(columns) for f in forms):
                 return None
         if not reads_input:
             return None
@@ -154,4 +166,21 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
             own_element = [affine_form(i) for i in load.indices] == _variables([*outer, *columns])
             if load.buffer.name in inputs or (load.buffer.name in results and not own_element):
                 return None
-    return replace(problem, inputs=tuple(inputs.values()))
+    if any(load.buffer.name in inputs for load in column_loads):
+        return None
+    return replace(problem, inputs=tuple(inputs.values()), column_loads=tuple(column_loads))
+
+
+def _is_column_load(load: Load, columns: Sequence[str], extent: int) -> bool:
+    """Whether a load reads next to each other what columns next to each other need, the same for all rows. ``extent``
+    is that of the last column axis."""
+    if load.mask is not None or load.buffer.shape[-1:] != (extent,):
+        return False
+    allowed = LinearForm({Var(columns[-1]): 1})
+    *leading, last = (affine_form(i) for i in load.indices)
+    plain = all(f is not None and not (columns[-1] in f.variables or _has_reduced_axis(f)) for f in leading)
+    return last == allowed and plain
+
+
+def _has_reduced_axis(form: LinearForm) -> bool:
+    return any(name.startswith(_REDUCED_AXIS) for name in form.variables)

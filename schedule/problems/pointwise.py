@@ -1,38 +1,53 @@
-"""Pointwise problems: outputs of one shape whose elements are computed from elements of the inputs at the same place.
+"""Pointwise problems: outputs of one shape whose elements are computed from few elements of the inputs.
 
-Chains of functions, row and column broadcasts, masked shifts and slices are such problems.
+Chains of functions, row and column broadcasts, masked shifts and slices walk through the inputs in the order of the
+outputs: threads load vectors. Others load each element alone: gathers, reversed axes, and small windows along the
+innermost axis, whose reduction becomes an expression of all its points:
+
+    y[i] = max over r < 3 of x[2 * i + r]    ->    y[i] = max(max(x[2 * i], x[2 * i + 1]), x[2 * i + 2])
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 
-from ...ir.expr import Expr, Load, Var, const, walk
-from ...ir.rewrite import free_variables, map_loads, substitute
+from ...ir.expr import Expr, Load, Var, const, index, walk
+from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
+from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
+from ..loop_nest.nest import COMBINE
+from ..tile.accumulation import Accumulation
 from ..tile.delinearize import axis_indices
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
 from ..tile.register_loads import depends_on, without_unneeded_mask
-from .outputs import resolved_outputs
+from .columnwise import columnwise_problem
+from .outputs import MAX_NODES, outputs_of_reduction, resolved_outputs
+from .permute import permute_of
+from .rowwise import rowwise_problem
+from .window import reduce_window_of
 
 WIDEST_VECTOR = 16
 """Elements of the widest vector on any target."""
 LEAST_CONTIGUOUS_BYTES = 16
 """Contiguous bytes that a load must have along the innermost axis where its other axes are in another order."""
+MOST_POINTS = 64
+"""Points of a window at most: the loads of all of them are in registers."""
 
 
 @dataclass(frozen=True)
 class Pointwise:
     """``stages``: the outputs; their bodies are on ``axes`` and compute the element at ``output_indices``. ``loads``:
-    the masked loads of the bodies -> the same loads without the masks that nothing needs."""
+    the masked loads of the bodies -> the same loads without the masks that nothing needs. ``scattered``: some load
+    walks through its buffer in another order than through the outputs, so that no thread loads vectors."""
 
     workload: Workload
     stages: tuple[Stage, ...]
     axes: tuple[Axis, ...]
     output_indices: tuple[Expr, ...]
     loads: Mapping[MaskedLoad, MaskedLoad]
+    scattered: bool = False
 
     @property
     def elements(self) -> int:
@@ -61,18 +76,58 @@ class Pointwise:
 
 
 def pointwise_of(workload: Workload) -> Pointwise | None:
-    """The pointwise problem that ``workload`` is; None where it reduces, where its outputs differ in shape, and where
-    it walks through an input in another order than through the outputs."""
+    """The pointwise problem that ``workload`` is; None where its outputs differ in shape, and where it is a problem of
+    another class: where it reduces more than a small window, and where it permutes axes."""
     stages = resolved_outputs(workload)
     if stages is None:
-        return None
+        return _windows(workload)
     axes = stages[0].axes
     problem = _on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes))
     if not all(_in_output_order(r, problem) for r in problem.loads.values()):
-        return None
+        return None if permute_of(workload) is not None else replace(problem, scattered=True)
     if problem.lane_axis.extent % WIDEST_VECTOR and _is_flat(problem):
         return _flattened(problem)
     return problem
+
+
+def _windows(workload: Workload) -> Pointwise | None:
+    """The problem of a workload that is one reduction over small windows, each point of which belongs to few outputs,
+    and what is computed from it. None where a sketch for reductions takes it."""
+    inlined = inline_stages(workload)
+    reductions = [s for s in inlined.stages if s.reducer is not None]
+    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+        return None
+    (reduction,) = reductions
+    if prod(a.extent for a in reduction.reduce_axes) > MOST_POINTS:
+        return None
+    kept = {a.name for a in reduction.axes if a.extent > 1}
+    if not any(kept <= free_variables(load) for load in loads_of(reduction.body)):
+        return None  # a product of matrices
+    outputs = outputs_of_reduction(inlined, reduction)
+    others = (reduce_window_of, rowwise_problem, columnwise_problem)
+    if outputs is None or any(of(workload) is not None for of in others):
+        return None
+    value = _of_all_points(reduction)
+    stages = tuple(
+        replace(s, body=map_loads(s.body, lambda load: value if load.buffer.name == reduction.name else load))
+        for s in outputs
+    )
+    if any(n >= MAX_NODES for s in stages for n, _ in enumerate(walk(s.body))):
+        return None
+    axes = reduction.axes
+    return replace(_on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes)), scattered=True)
+
+
+def _of_all_points(reduction: Stage) -> Expr:
+    """What a reduction computes, as an expression without reduced axes."""
+    assert reduction.reducer is not None
+    how = Accumulation(reduction.reducer, reduction.body.dtype, reduction.tensor.dtype)
+    state = how.identity
+    names = [a.name for a in reduction.reduce_axes]
+    for point in product(*(range(a.extent) for a in reduction.reduce_axes)):
+        at = {name: index(n) for name, n in zip(names, point, strict=True)}
+        state = how.accumulate(state, substitute(reduction.body, at), index(0))
+    return how.result(state)
 
 
 def _on_axes(

@@ -1,7 +1,7 @@
 """The rows of one thread: which ones it takes, how they are loaded, and how they are accumulated."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Var, index, minimum
@@ -39,6 +39,8 @@ class ThreadRows:
     first_column: Expr
     split: Expr
     thread: Expr
+    _of_columns: dict[Load, Buffer] = field(default_factory=dict)
+    """What the thread's columns need for all their rows, in registers: one element a column."""
 
     def accumulated(self) -> list[list[Buffer]]:
         """The state of each reduction over the thread's rows: each number of it is a vector, one element a column.
@@ -52,6 +54,7 @@ class ThreadRows:
         rows = rows_of(writer, self.split, self.thread // s.threads_x)
         whole = rows.fewest // s.rows_per_step
         with w.when(column < p.column_count if p.column_count % s.columns_per_cta else None):
+            self._load_columns(column)
             if whole:
                 with w.loop(writer.name("whole"), whole) as n:
                     first = rows.first + n * (rows.step * s.unroll)
@@ -62,6 +65,18 @@ class ThreadRows:
                     first = rows.first + (n + whole) * (rows.step * s.unroll)
                     self._accumulate_rows("rest", states, column, first, rows.step, rows.stop)
         return states
+
+    def _load_columns(self, column: Expr) -> None:
+        """Load what does not depend on the row once, before all rows."""
+        writer, s, w = self.writer, self.writer.sizes, self.writer.w
+        for n, load in enumerate(writer.problem.column_loads):
+            buffer = w.allocate(writer.name(f"of_column{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
+            self._of_columns[load] = buffer
+            axes = writer.kept_axes(self.outer, column, index(0))
+            at = tuple(scalar_at(i, axes) for i in load.indices)
+            w.store(
+                buffer, contiguous_vector((index(0),), s.vector), Load(load.buffer, contiguous_vector(at, s.vector))
+            )
 
     def _initial_states(self) -> list[list[Buffer]]:
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
@@ -119,6 +134,8 @@ class ThreadRows:
         own_column = affine_form(Var(column_axis(len(self.writer.problem.columns) - 1)))
 
         def from_registers(load: Load) -> Expr:
+            if load in self._of_columns:
+                return Load(self._of_columns[load], (v,))
             last = affine_form(load.indices[-1]) if load.indices else None
             return Load(loaded[load.buffer.name], (u, v)) if load.buffer.name in loaded and last == own_column else load
 

@@ -84,7 +84,8 @@ class ColumnwisePlan(Plan):
 
     def _vectors(self) -> tuple[int, ...]:
         """The widest vector of up to 16 bytes that divides the columns."""
-        widest = max(b.dtype.bytes for b in self.problem.inputs)
+        dtypes = [b.dtype for b in self.problem.inputs] + [load.dtype for load in self.problem.column_loads]
+        widest = max(d.bytes for d in dtypes)
         last = self.problem.columns[-1]
         return (max(v for v in (1, 2, 4, 8, 16) if last % v == 0 and (v * widest <= 16 or v == 1)),)
 

@@ -68,7 +68,9 @@ class PointwisePlan(Plan):
 
     def _vector_widths(self) -> tuple[int, ...]:
         """The widths that divide the innermost axis, with at most one access for the narrowest element and at most two
-        for the widest."""
+        for the widest; one element where loads are scattered."""
+        if self.problem.scattered:
+            return (1,)
         sizes, extent = self._element_bytes(), self.problem.lane_axis.extent
         return tuple(
             v

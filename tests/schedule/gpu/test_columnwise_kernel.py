@@ -106,7 +106,28 @@ def test_two_statistics_and_an_epilogue_in_one_pass() -> None:
         assert_computes(columnwise_kernel(workload, problem, setting), workload)
 
 
+def _squares_around_the_mean() -> Workload:
+    x, mean = te.placeholder((3, 67, 4, 12), "float32", "X"), te.placeholder((3, 4, 12), "float32", "M")
+    k, scale = te.reduce_axis(67, "k"), te.placeholder((12,), "float32", "S")
+
+    def square(i: Any, h: Any, j: Any) -> Any:
+        off = (x[i, k, h, j] - mean[i, h, j]) * scale[j]
+        return te.sum(off * off, axis=k)
+
+    total = te.compute((3, 4, 12), square, "total")
+    return te.workload(te.compute((3, 4, 12), lambda i, h, j: total[i, h, j] + mean[i, h, j], "Y"))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:5])
+def test_all_rows_share_what_belongs_to_their_column(setting: ColumnwiseSizes[int]) -> None:
+    workload = _squares_around_the_mean()
+    problem = columnwise_problem(workload)
+    assert problem is not None and {load.buffer.name for load in problem.column_loads} == {"M", "S"}
+    assert_computes(columnwise_kernel(workload, problem, setting), workload)
+
+
 UNPRUNED = {
+    "squares": _squares_around_the_mean(),
     "sum": workload_of("reduce", shape=[301, 40], axes=[0], kind="sum", dtype="float32"),
     "mean": workload_of("reduce", shape=[3, 67, 4, 12], axes=[1], kind="mean", dtype="float16"),
     "argmin": workload_of("reduce", shape=[97, 36], axes=[0], kind="argmin", dtype="float32"),

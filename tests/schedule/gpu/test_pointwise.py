@@ -1,5 +1,7 @@
 """Pointwise kernels: what they take, what they compute, and what the compiler makes of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from tilewright.ir.expr import Load, Ramp
 from tilewright.ir.rewrite import loads_of, stores_of
 from tilewright.ir.stmt import Launch, walk_statements
 from tilewright.schedule.gpu.pointwise.space import CUDA_POINTWISE as SKETCH
+from tilewright.schedule.problems.pointwise import MOST_POINTS
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
@@ -52,7 +55,43 @@ def _slices() -> Workload:
     return te.workload(te.compute((7, 3, 40), lambda i, b, j: x[b, i, j + 3], "Y"))
 
 
-CASES = {f.__name__.strip("_"): f for f in (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)}
+def _reversed() -> Workload:
+    x = te.placeholder((5, 24), "float32", "X")
+    return te.workload(te.compute((5, 24), lambda i, j: x[i, 23 - j] + x[i, j], "Y"))
+
+
+def _gathered() -> Workload:
+    x, places = te.placeholder((9, 8), "float32", "X"), te.placeholder((6,), "int64", "P")
+    return te.workload(te.compute((6, 8), lambda i, j: x[te.within(places[i], 9), j] * 2.0, "Y"))
+
+
+def _pixels_shuffled() -> Workload:
+    x = te.placeholder((2, 12, 4, 4), "float16", "X")
+    return te.workload(te.compute((2, 3, 4, 2, 4, 2), lambda n, c, h, r, w, s: x[n, c * 4 + r * 2 + s, h, w], "Y"))
+
+
+def _largest_of_windows() -> Workload:
+    x = te.placeholder((2, 3, 9, 10), "float32", "X")
+    r, s = te.reduce_axis(3, "r"), te.reduce_axis(3, "s")
+
+    def window(n: Any, c: Any, i: Any, j: Any) -> Any:
+        h, w = 2 * i + r - 1, 2 * j + s - 1
+        inside = te.all_of(h >= 0, h < 9, w >= 0, w < 10)
+        return te.max(te.select(inside, x[n, c, h, w], float("-inf")), axis=(r, s))
+
+    top = te.compute((2, 3, 5, 5), window, "top")
+    return te.workload(te.compute((2, 3, 5, 5), lambda n, c, i, j: te.maximum(top[n, c, i, j], 0.5), "Y"))
+
+
+def _means_of_windows() -> Workload:
+    x, s = te.placeholder((4, 6, 32), "float16", "X"), te.reduce_axis(4, "s")
+    total = te.compute((4, 6, 15), lambda n, c, j: te.sum(te.cast(x[n, c, 2 * j + s], "float32"), axis=s), "total")
+    return te.workload(te.compute((4, 6, 15), lambda n, c, j: te.cast(total[n, c, j] * 0.25, "float16"), "Y"))
+
+
+SCATTERED = (_reversed, _gathered, _pixels_shuffled, _largest_of_windows, _means_of_windows)
+WHOLE = (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)
+CASES = {f.__name__.strip("_"): f for f in (*WHOLE, *SCATTERED)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -73,11 +112,14 @@ def test_a_scalar_is_a_workload_too() -> None:
 def test_what_it_leaves_to_others() -> None:
     x = te.placeholder((64, 64), "float32", "X")
     transposed = te.compute((64, 64), lambda i, j: x[j, i], "Y")
-    strided = te.compute((64, 32), lambda i, j: x[i, j * 2], "Y")
     shapes = [te.compute((64, 64), lambda i, j: x[i, j], "Y"), te.compute((64,), lambda i: x[i, 0], "Z")]
-    for outputs in ([transposed], [strided], shapes):
+    for outputs in ([transposed], shapes):
         assert not SKETCH.matches(te.workload(outputs), H200)
     assert not SKETCH.matches(workload_of("softmax", rows=8, columns=32), H200)
+    assert not SKETCH.matches(workload_of("matmul", m=64, n=64, k=16), H200)
+    long = te.reduce_axis(MOST_POINTS + 1, "s")
+    windows = te.compute((8, 60), lambda i, j: te.sum(te.placeholder((8, 200), "float32", "X")[i, j + long], axis=long))
+    assert not SKETCH.matches(te.workload(windows), H200)
 
 
 def test_spaces_are_small_and_settings_distinct() -> None:

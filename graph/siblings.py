@@ -1,0 +1,84 @@
+"""Kernels that read the same, or one of which reads the other, as one kernel with several outputs: the mean and the
+variance of rows, the greatest elements and where they are, what overwrites small buffers."""
+
+from collections.abc import Sequence
+
+from ..core.errors import InvalidWorkload
+from .graph import Graph
+from .operators import OPERATORS, Kind
+from .partition import Call, Fits, KernelCall
+from .region import is_view, write_workload
+
+_REACH = 8
+"""How many calls behind a kernel its siblings are looked for."""
+_SMALL = 1 << 16
+"""Up to so many elements the launch of a kernel costs more than what it does: such kernels need little in common."""
+
+
+def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call, ...]:
+    """``calls`` with kernels joined two by two, where a kernel class takes both together. They reduce the same value,
+    or compute outputs of one shape; or the second one reads what the first one computes, and both are small or of one
+    shape. Products and convolutions stay alone, and so does what is computed once for each set of weights."""
+    found = list(calls)
+    n = 0
+    while n < len(found):
+        for m in range(n + 1, min(n + 1 + _REACH, len(found))):
+            place = _place(found, n, m)
+            joined = None if place is None else _joined(graph, found, n, m, fits)
+            if place is not None and joined is not None:
+                del found[m], found[n]
+                found.insert(place, joined)
+                break
+        else:
+            n += 1
+    return tuple(found)
+
+
+def _place(calls: Sequence[Call], n: int, m: int) -> int | None:
+    """Where a kernel may stand that is call ``n`` and call ``m`` in one, once these two are gone; None for nowhere."""
+    between = calls[n + 1 : m]
+    if not any(name in c.writes for c in between for name in calls[m].reads):
+        return n
+    return m - 1 if not any(name in c.reads for c in between for name in calls[n].writes) else None
+
+
+def _joined(graph: Graph, calls: Sequence[Call], n: int, m: int, fits: Fits) -> KernelCall | None:
+    """Two calls as one kernel; None where they are not alike, or where no kernel class takes them together."""
+    first, second = calls[n], calls[m]
+    if not isinstance(first, KernelCall) or not isinstance(second, KernelCall) or not _is_alike(graph, first, second):
+        return None
+    wanted = {*first.nodes, *second.nodes}
+    nodes = tuple(node for node in graph.nodes if node.name in wanted)
+    stored = {v.name for v in (*graph.inputs, *graph.constants)} | {name for c in calls for name in c.writes}
+    stored |= {v.name for node in graph.nodes if not is_view(node) for v in node.results}
+    others = {name for k, c in enumerate(calls) if k not in (n, m) for name in c.reads} | set(graph.kept)
+    outputs = tuple(name for name in (*first.writes, *second.writes) if name in others)
+    try:
+        written = write_workload(graph, nodes, outputs, stored)
+    except InvalidWorkload:
+        return None
+    same = set(written.reads) <= {*first.reads, *second.reads} - set(first.writes)
+    if not same or not fits(written.workload):
+        return None
+    return KernelCall(written.workload, written.reads, written.writes, tuple(node.name for node in nodes))
+
+
+def _is_alike(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
+    mains = [_mains(graph, c) for c in (first, second)]
+    if Kind.ANCHOR in mains[0] | mains[1] or any(name in graph.fixed for c in (first, second) for name in c.writes):
+        return False
+    written = [graph.values[c.writes[0]] for c in (first, second)]
+    one_shape = written[0].shape == written[1].shape
+    small = all(graph.values[name].elements <= _SMALL for c in (first, second) for name in (*c.reads, *c.writes))
+    if any(name in first.writes for name in second.reads):
+        return one_shape or small
+    common = set(first.reads) & set(second.reads)
+    if not mains[0] and not mains[1]:
+        return one_shape and (small or bool(common))
+    largest = max((graph.values[name].elements, name) for name in first.reads)[1]
+    return one_shape and bool(mains[0]) and bool(mains[1]) and largest in common
+
+
+def _mains(graph: Graph, call: KernelCall) -> set[Kind]:
+    """Which kinds of nodes there are in a kernel beside pointwise ones and views."""
+    return {OPERATORS[graph.producers[n].op].kind for n in call.nodes} - {Kind.POINTWISE, Kind.VIEW}
