@@ -175,7 +175,36 @@ def _lane_elements(
             total += i * stride
         return total
 
-    return elements
+    bases = _bases(indices)
+    if bases is None:
+        return elements
+    starts = [compile_(base, context) for base, _ in bases]
+    ranges = [  # of the base, where no lane is out of bounds
+        (max(0, -step * (lanes - 1)), extent - max(0, step * (lanes - 1)))
+        for (_, step), extent in zip(bases, shape, strict=True)
+    ]
+    ramps = list(zip(starts, ranges, contents.buffer.strides, strict=True))
+    offsets = np.arange(lanes, dtype=np.int64) * sum(r * s for (_, r), (*_, s) in zip(bases, dimensions, strict=True))
+
+    def ramp_elements(env: Env, active: Array | None) -> Array:
+        first = 0
+        for start, (low, high), stride in ramps:
+            i = start(env)
+            if not low <= i < high:
+                return elements(env, active)
+            first += i * stride
+        return offsets + first
+
+    return ramp_elements
+
+
+def _bases(indices: tuple[Expr, ...]) -> list[tuple[Expr, int]] | None:
+    """Return what each index is in the first lane, and by how much it grows from lane to lane; None where it is not
+    that simple."""
+    found = [
+        (i.base, i.stride) if isinstance(i, Ramp) else (i.value if isinstance(i, Broadcast) else i, 0) for i in indices
+    ]
+    return None if any(base.lanes > 1 for base, _ in found) else found
 
 
 def _strided(
@@ -185,18 +214,25 @@ def _strided(
     buffer; None for any other."""
     if not _in_bounds(indices, contents, context):
         return None
-    bases: list[Expr] = []
-    step = 0
-    for i, stride in zip(indices, contents.buffer.strides, strict=True):
-        if isinstance(i, Ramp):
-            step += i.stride * stride
-            bases.append(i.base)
-        else:
-            bases.append(i.value if isinstance(i, Broadcast) else i)
-    if any(base.lanes > 1 for base in bases):
+    bases = _bases(indices)
+    if bases is None:
         return None
-    form = _flat(tuple(bases), contents)
+    step = sum(growth * stride for (_, growth), stride in zip(bases, contents.buffer.strides, strict=True))
+    form = _flat(tuple(base for base, _ in bases), contents)
     return None if form is None else (affine_closure(form, context), np.arange(lanes, dtype=np.int64) * step)
+
+
+def _slice(
+    indices: tuple[Expr, ...], lanes: int, contents: BufferContents, context: InterpreterContext
+) -> tuple[Closure, int, int] | None:
+    """Return (closure of the first element number, elements from the first to past the last lane, step) of an access by
+    rising ramps that cannot leave its buffer; None for any other."""
+    strided = _strided(indices, lanes, contents, context)
+    if strided is None:
+        return None
+    start, offsets = strided
+    step = int(offsets[1])
+    return (start, int(offsets[-1]) + 1, step) if step > 0 else None
 
 
 def _active(mask: Closure | None, context: InterpreterContext) -> Callable[[Env], Array | None]:
@@ -234,7 +270,23 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
         result[active] = data[accessed]
         return result
 
-    return load
+    strided = _slice(expr.indices, lanes, contents, context) if expr.mask is None else None
+    if strided is None or detectors:
+        return load
+    begin, length, step = strided
+    guarded, flags = context.guarded, contents.written
+
+    def load_slice(env: Env) -> Array:
+        if guarded and env[ACTIVE] is not None:
+            return load(env)
+        first = begin(env)
+        if flags is not None:
+            missing = flags[first : first + length : step].find(0)
+            if missing >= 0:
+                raise _unwritten(contents, first + missing * step, context, env)
+        return data[first : first + length : step]  # used before anything is stored
+
+    return load_slice
 
 
 def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr) -> Closure:
@@ -260,4 +312,17 @@ def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr
         data[accessed] = result if rounding is None else rounding(result)
         contents.written_view[accessed] = 1
 
-    return store
+    strided = _slice(stmt.indices, lanes, contents, context) if stmt.mask is None else None
+    if strided is None or detectors or context.guarded:
+        return store
+    begin, length, step = strided
+    flags, ones = contents.written, b"\1" * lanes
+    assert flags is not None
+
+    def store_slice(env: Env) -> None:
+        result = value(env)
+        first = begin(env)
+        data[first : first + length : step] = result if rounding is None else rounding(result)
+        flags[first : first + length : step] = ones
+
+    return store_slice

@@ -21,24 +21,34 @@ class _ElementBlock:
 
     def __init__(self, buffer: Buffer, indices: tuple[Expr, ...], offsets: Array, context: InterpreterContext) -> None:
         self.contents, self.context, self.offsets = context.contents[buffer.name], context, offsets
+        self.dimensions = list(zip(buffer.strides, buffer.shape, strict=True))
+        self.last = int(offsets.max())
+        self.is_run = np.array_equal(offsets.ravel(), np.arange(offsets.size))
         self.indices = [expr_closure(i, context) for i in indices]
         self.detectors = context.detectors_of(buffer.name)
         self.rounding = VECTOR_ROUNDING.get(buffer.dtype.name)
 
-    def elements(self, env: Env) -> Array:
-        """Return the numbers of the elements. Raises where they are out of bounds."""
-        buffer = self.contents.buffer
-        at = [i(env) for i in self.indices]
-        flat: Array = self.offsets + sum(i * stride for i, stride in zip(at, buffer.strides, strict=True))
-        inside = all(0 <= i < extent for i, extent in zip(at, buffer.shape, strict=True))
-        if not inside or int(flat.max()) >= buffer.elements:
+    def begin(self, env: Env) -> int:
+        """Return the number of the element at the indices. Raises where an element of the block is out of bounds."""
+        begin, inside = 0, True
+        for index_of, (stride, extent) in zip(self.indices, self.dimensions, strict=True):
+            i = index_of(env)
+            inside = inside and 0 <= i < extent
+            begin += i * stride
+        if not inside or begin + self.last >= len(self.contents.data):
+            buffer, at = self.contents.buffer, [i(env) for i in self.indices]
             raise self.context.fault(
                 f"a block at {buffer.name}{at} is out of bounds {list(buffer.shape)}", buffer.name, env
             )
-        return flat
+        return begin
 
     def read(self, env: Env) -> Array:
-        flat, contents = self.elements(env), self.contents
+        begin, contents = self.begin(env), self.contents
+        if self.is_run and not self.detectors:
+            end = begin + self.offsets.size
+            if contents.written is None or contents.written.find(0, begin, end) < 0:
+                return contents.data[begin:end].reshape(self.offsets.shape).copy()
+        flat = self.offsets + begin
         if contents.written is not None and not contents.written_view[flat].all():
             first = int(flat[contents.written_view[flat] == 0][0])
             raise self.context.fault(
@@ -48,7 +58,7 @@ class _ElementBlock:
         return contents.data[flat]
 
     def write(self, env: Env, values: Array) -> None:
-        flat, contents = self.elements(env), self.contents
+        flat, contents = self.offsets + self.begin(env), self.contents
         self._note(flat, env, lambda detector: detector.note_write)
         contents.data[flat] = values if self.rounding is None else self.rounding(values)
         contents.written_view[flat] = 1
@@ -129,7 +139,7 @@ def _tile_mma(stmt: TileMma, context: InterpreterContext) -> Closure:
 def _prefetch_line(stmt: PrefetchLine, context: InterpreterContext) -> Closure:
     """Checks that the element exists; nothing else is done."""
     element = _ElementBlock(stmt.source, stmt.source_indices, np.arange(1), context)
-    return lambda env: element.elements(env)
+    return element.begin
 
 
 OPERATIONS: dict[type[Stmt], Callable[[Any, InterpreterContext], Closure]] = {

@@ -77,6 +77,7 @@ _VECTOR_BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     BinaryOp.MIN: np.minimum,
     BinaryOp.MAX: np.maximum,
 }
+_ELEMENTWISE = (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV, BinaryOp.MIN, BinaryOp.MAX)
 _COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
     CompareOp.LT: operator.lt,
     CompareOp.LE: operator.le,
@@ -206,6 +207,11 @@ def _reduce_lanes(expr: ReduceLanes, context: InterpreterContext) -> Closure:
 def _vector_binary(expr: Binary, context: InterpreterContext) -> Closure:
     a, b = expr_closure(expr.a, context), expr_closure(expr.b, context)
     operation = _VECTOR_BINARY[expr.op]
+    if expr.op in _ELEMENTWISE and expr.dtype.is_float:  # NumPy spreads a scalar itself
+        if isinstance(expr.a, Broadcast) and not isinstance(expr.b, Broadcast):
+            a = expr_closure(expr.a.value, context)
+        elif isinstance(expr.b, Broadcast) and not isinstance(expr.a, Broadcast):
+            b = expr_closure(expr.b.value, context)
     if expr.op not in (BinaryOp.FLOORDIV, BinaryOp.MOD):
         return lambda env: operation(a(env), b(env))
 

@@ -54,8 +54,10 @@ class CopiesInFlight:
         self.memory.written[target] = True
         self.memory.count_writes(target, -1)
         self.origin.count_reads(self.source[self.source >= 0], -1)
-        ids = np.repeat(state.order.ids[self.who], self.target.shape[1])
-        history.writer[target] = ids if completion is None else -2 - completion
+        if completion is None:
+            history.writer[target] = np.repeat(state.order.ids[self.who], self.target.shape[1])
+        else:
+            history.writer[target] = -2 - completion
         history.time[target] = state.order.now
 
 

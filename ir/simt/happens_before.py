@@ -163,19 +163,38 @@ class HappensBefore:
     def unordered(self, who: Array, other: Array, time: Array, *, reads: bool = False) -> Array:
         """Return whether writes (or reads) at ``time`` by the threads numbered ``other`` did not happen before what the
         threads at the positions ``who`` do now."""
+        first = run_starts(who, other, time)
+        if 2 * len(first) < len(who):
+            found = self._unordered(who[first], other[first], time[first], reads)
+            return np.repeat(found, np.diff(first, append=len(who)))
+        return self._unordered(who, other, time, reads)
+
+    def _unordered(self, who: Array, other: Array, time: Array, reads: bool) -> Array:
         ids = self.ids[who]
         bound = self.epochs[0][who]
         for k in range(1, len(self.sizes)):
             same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who], bound)
-        bound = np.maximum(bound, self.acquired_until(who, other, reads=reads))
+        if self.known is not None:
+            bound = np.maximum(bound, self.acquired_until(who, other, reads=reads))
         found: Array = (ids != other) & (time >= bound)
-        for number in np.unique(other[other < NO_WRITER]).tolist():
+        if other.min(initial=NO_WRITER) == NO_WRITER:
+            return found
+        for number in (-2 - np.flatnonzero(np.bincount(-2 - other[other < NO_WRITER]))).tolist():
             completion, at = self.completions[-2 - number], np.flatnonzero(other == number)
             there = (ids[at] - self.ids[0]) // self.groups.block == completion.block
             bound_there = np.where(there, self.epochs[self.block_level][who[at]], self.epochs[1][who[at]])
             found[at] = ~completion.waited[who[at]] & (time[at] >= bound_there)
         return found
+
+
+def run_starts(*columns: Array) -> Array:
+    """Return the positions at which any of the columns differs from the position before; the first is one."""
+    differs = np.zeros(len(columns[0]), dtype=np.bool_)
+    differs[:1] = True
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)
 
 
 class AccessHistory:

@@ -189,7 +189,7 @@ def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, contex
             state.cluster_uses[who] = state.order.now
         check_initialised(memory, state, context, offsets, who)
         mbarriers = mbarriers_of(state, memory)
-        np.add.at(mbarriers.expected, offsets, bytes)
+        np.add.at(mbarriers.expected, offsets, np.int64(bytes))
         span = memory.span * state.cluster
         completed = _completed_by_cluster(state)
         clocks = state.order.vector_clocks(who)

@@ -55,7 +55,7 @@ class GlobalMemory:
             return  # an input never changes
         if not len(self._reads_in_flight):
             self._reads_in_flight = np.zeros(len(self.data), dtype=np.int32)
-        np.add.at(self._reads_in_flight, flat, change)
+        np.add.at(self._reads_in_flight, flat, np.int32(change))
         self.total_in_flight += change * len(flat)
 
     def store_async(self, flat: Array) -> None:
@@ -122,12 +122,12 @@ class SharedMemory:
 
     def count_writes(self, flat: Array, change: int) -> None:
         """``change`` more asynchronous copies in flight write each of the elements."""
-        np.add.at(self.writes_in_flight, flat, change)
+        np.add.at(self.writes_in_flight, flat, np.int32(change))  # 50 times as fast as with an int, which is cast
         self.total_writes_in_flight += change * len(flat)
 
     def count_reads(self, flat: Array, change: int) -> None:
         """``change`` more TmaStore and WarpgroupMma statements in flight read each of the elements."""
-        np.add.at(self.reads_in_flight, flat, change)
+        np.add.at(self.reads_in_flight, flat, np.int32(change))
         self.total_reads_in_flight += change * len(flat)
 
     def is_copied(self, flat: Array) -> Array:

@@ -6,6 +6,7 @@ on the very same ones, and what it reads must not change.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from .access import check_private, write_private
 from .address import shared_flat
 from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
+from .happens_before import run_starts
 from .memory import PrivateMemory, SharedMemory
 from .mma import fragment, fragment_rows
 from .race_check import check_fenced, check_read
@@ -58,6 +60,8 @@ class WgmmaInFlight:
     fragment_rows: slice | None
 
     def subset(self, chosen: Array) -> "WgmmaInFlight":
+        if chosen.all():
+            return self
         operands = tuple(WgmmaOperand(o.memory, o.flat[chosen]) for o in self.operands)
         leaders = self.leaders[chosen]
         threads = np.zeros_like(self.threads)
@@ -149,9 +153,10 @@ def warpgroup_mma_wait(stmt: WarpgroupMmaWait, context: LaunchContext) -> Launch
         left: list[WgmmaInFlight] = []
         for wgmma in state.wgmmas:
             done = waiting[wgmma.leaders] & (wgmma.number < state.started_wgmmas[wgmma.leaders] - stmt.pending)
-            ended = wgmma.subset(done)
-            for operand in ended.operands:
-                operand.awaited(state, ended.leaders)
+            if done.any():
+                ended = wgmma.subset(done)
+                for operand in ended.operands:
+                    operand.awaited(state, ended.leaders)
             if not done.all():
                 left.append(wgmma.subset(~done))
         state.wgmmas[:] = left
@@ -179,7 +184,7 @@ def _from_fragments(held: Array, lanes: Array) -> Array:
 
 
 def _matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:
-    values: Array = operand.memory.data[operand.flat].astype(np.float32).reshape(-1, rows, k)
+    values: Array = operand.memory.data[operand.flat].astype(np.float32, copy=False).reshape(-1, rows, k)
     return values
 
 
@@ -199,7 +204,15 @@ def _operand(
         stride = buffer.strides[-3] if len(buffer.shape) > 2 else 0
         steps = row // line * stride + row % line + column * line
     end = int(steps.max())
-    steps = steps[: rows[0]]
+    steps = steps[: rows[0]].ravel()
+    mask = (1 << swizzle.bits) - 1
+
+    @cache
+    def swizzled(in_line: int) -> Array:
+        """The offsets of the elements from the beginning of a period, where the first lies at ``in_line``."""
+        linear = in_line + steps
+        found: Array = linear ^ (((linear >> (swizzle.base + swizzle.shift)) & mask) << swizzle.base)
+        return found
 
     def operand(state: LaunchState, leaders: Array) -> WgmmaOperand:
         begin = np.broadcast_to(address(state), (state.threads,))[_warpgroup_threads(leaders)]
@@ -215,14 +228,16 @@ def _operand(
             what = f"an operand of a wgmma at {memory.name(int(first[at]))}, offset {int(offset[at])}"
             what = f"{what}: not aligned, not the same in its threads, or too near the end"
             raise context.fault(what, state, int(leaders[at]))
-        linear = offset[:, None, None] + steps
-        mask = (1 << swizzle.bits) - 1
-        swizzled = linear ^ (((linear >> (swizzle.base + swizzle.shift)) & mask) << swizzle.base)
-        flat = ((first - offset)[:, None, None] + swizzled).reshape(len(leaders), -1)
-        for warp in range(0, WARPGROUP_THREADS, WARP_LANES):  # all of it must be ordered before each warp
-            who = np.repeat(leaders + warp, flat.shape[1])
-            check_read(memory, state, context, flat.ravel(), who, record=False)
-            check_fenced(memory, state, context, flat.ravel(), who)
+        flat = (first - in_line)[:, None] + np.stack([swizzled(at) for at in in_line.tolist()])
+        read, who = flat.ravel(), np.repeat(leaders, flat.shape[1])
+        check_read(memory, state, context, read, who, record=False)
+        assert memory.history is not None
+        at = run_starts(memory.history.writer[read], memory.history.time[read], who)
+        read, who = read[at], who[at]
+        check_fenced(memory, state, context, read, who)
+        for warp in range(WARP_LANES, WARPGROUP_THREADS, WARP_LANES):  # all of it must be ordered before each warp
+            check_read(memory, state, context, read, who + warp, record=False)
+            check_fenced(memory, state, context, read, who + warp)
         return WgmmaOperand(memory, flat)
 
     return operand
