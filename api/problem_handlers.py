@@ -119,7 +119,7 @@ def problem_answer(
         detail=detail,
         code=code,
         field=field,
-        request_id=_of(request)["request_id"],
+        request_id=_request_id(request),
         errors=list(errors),
     )
     extra = dict(headers or {})
@@ -173,8 +173,12 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def _of(request: Request) -> dict[str, str]:
-    """Return what a line of the log and a problem document say of the request."""
-    return {"path": request.url.path, "request_id": request.scope.get("state", {}).get("request_id", "")}
+    """Return what a line of the log says of the request."""
+    return {"path": request.url.path, "request_id": _request_id(request)}
+
+
+def _request_id(request: Request) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
 
 
 def allowed_methods(request: Request) -> list[str]:

@@ -49,5 +49,4 @@ def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
 
 def wants_page(request: Request) -> bool:
     """Return whether a failure should be shown as a page, because a browser asks for an address of the dashboard."""
-    path = request.url.path
-    return "text/html" in request.headers.get("accept", "") and not path.startswith(API_PATHS)
+    return "text/html" in request.headers.get("accept", "") and not request.url.path.startswith(API_PATHS)

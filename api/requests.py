@@ -165,8 +165,10 @@ class ScheduleIn(RequestModel):
 _EXPRESSION: JsonDict = {"operator": "matmul", "parameters": {"m": 512, "n": 512, "k": 512}}
 
 
-Relaxable = Literal["profile", "toolchain", "device"]
-"""These identity parts may give way in a look-up (``service.lookup.RELAXABLE``)."""
+Relaxable = Literal["profile", "toolchain", "device", "shape"]
+"""These may give way in a look-up (``service.lookup.RELAXABLE``)."""
+RelaxableOfMany = Literal["profile", "toolchain", "device"]
+"""These may give way in a look-up of many workloads: near shapes take several statements for each."""
 
 
 class ConditionsIn(RequestModel):
@@ -183,8 +185,9 @@ class ConditionsIn(RequestModel):
     )
     relax: list[Relaxable] = Field(
         default_factory=list,
-        max_length=3,
-        description="Which parts may give way where no record matches all; none: the match is exact.",
+        max_length=4,
+        description="Which parts may give way where no record matches all; none: the match is exact. With shape, the "
+        "schedule of the nearest workload of the operator is served that is legal for this one.",
     )
 
     def parts(self) -> dict[str, Any]:
@@ -204,6 +207,11 @@ class BatchLookupIn(ConditionsIn):
     model_config = ConfigDict(json_schema_extra={"examples": [{"workload_keys": ["0" * 64]}]})
 
     workload_keys: list[Key] = Field(min_length=1, max_length=limits.MAX_LOOKUP_KEYS)
+    relax: list[RelaxableOfMany] = Field(  # type: ignore[assignment]
+        default_factory=list,
+        max_length=3,
+        description="Which parts may give way where no record matches all; none: the match is exact.",
+    )
 
 
 def _names(given: object) -> object:
@@ -216,7 +224,7 @@ class BestQuery(ConditionsIn):
     workload_key: Key
     relax: Annotated[list[Relaxable], BeforeValidator(_names)] = Field(
         default_factory=list,
-        max_length=3,
+        max_length=4,
         description="Which parts may give way where no record matches all, with commas between them.",
     )
 

@@ -45,6 +45,7 @@ SUITES = {
     "record": "benchmarks.record",
     "recorded-ahead": "benchmarks.recorded_ahead",
     "recorded-search": "benchmarks.recorded_search",
+    "relaxed-lookups": "benchmarks.relaxed_lookups",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",

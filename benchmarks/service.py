@@ -8,8 +8,10 @@ sees one tenant, and workloads are drawn uniformly from all: a tenth as many as 
 
 ``--trials`` is how many look-ups of each kind are sent. ``--set records=10000,1000000`` and
 ``--set databases=sqlite,postgresql`` say what is measured; a machine without PostgreSQL takes sqlite alone.
-``--set parts=lookups,fresh,bundle,lists`` chooses. One database with both sizes takes about 8 minutes on two cores, so
-that the whole runs as two commands. A bar that a run does not measure is ``null`` in its summary.
+``--set parts=lookups,fresh,bundle,lists`` and ``--rows`` choose; nothing is filled or measured for other rows. One
+database with both sizes takes about 8 minutes on two quiet cores, so that the whole runs as two commands.
+``--set resume=FILE`` takes the rows that an earlier result has, and measures the others. The summary names each row
+that fails its bar; a bar that no row measures is ``null``.
 """
 
 import json
@@ -85,17 +87,23 @@ def run(options: Options) -> Result:
     sizes = [int(size) for size in options.extra.get("records", "10000,1000000").split(",")]
     databases = options.extra.get("databases", "sqlite,postgresql").split(",")
     parts = options.extra.get("parts", PARTS).split(",")
-    once = [part for part in parts if part != "lists"]  # lists are measured with the most records alone
-    rows = [
-        row
-        for database in databases
-        for size in sizes
-        for row in _measured(database, size, parts if size == max(sizes) else once, options)
-        if fnmatch(str(row["row"]), options.rows)
-    ]
+    rows = _earlier(options)
+    known = {str(row["row"]) for row in rows}
+    for database in databases:
+        for size in sizes:
+            # lists are measured with the most records alone
+            here = [part for part in parts if part != "lists" or size == max(sizes)]
+            missing = {
+                part: names
+                for part in here
+                if (names := [n for n in _names(database, size, part) if fnmatch(n, options.rows) and n not in known])
+            }
+            if missing:
+                rows += _measured(database, size, missing, options)
     growth = _growth(rows, min(sizes), max(sizes))
     bars = _bars(rows, growth)
-    summary = {"bars": bars, "growth": growth, "most_growth": MOST_GROWTH, "rows": len(rows)}
+    failed = [str(row["row"]) for row in rows if not row["met"]]
+    summary = {"bars": bars, "failed": failed, "growth": growth, "most_growth": MOST_GROWTH, "rows": len(rows)}
     return Result(
         tuple(rows),
         summary,
@@ -104,6 +112,24 @@ def run(options: Options) -> Result:
     )
 
 
+def _earlier(options: Options) -> list[dict[str, object]]:
+    if "resume" not in options.extra:
+        return []
+    found: list[dict[str, object]] = json.loads(Path(options.extra["resume"]).read_text())["rows"]
+    return found
+
+
+def _names(database: str, size: int, part: str) -> list[str]:
+    """Return what the rows of a part are called."""
+    at = f"{database} {size}"
+    if part == "bundle":
+        return [f"bundle {size} {language}" for language in ("python", "c")] if database == "sqlite" else []
+    if part == "lists":
+        return [f"{at} list {address}" for address in service_lists.addresses()]
+    return [f"{at} {name}" for name in {"lookups": LOOKED_UP, "fresh": ("better record",)}[part]]
+
+
+LOOKED_UP = ("hit", "miss", "batch", "half load")
 BARS = {
     "look-ups for a CPU-second, hits and misses": ("* hit", "* miss"),
     "keys in batches for a CPU-second": ("* batch",),
@@ -156,7 +182,10 @@ class Measured:
         return f"{self.database} {self.records}"
 
 
-def _measured(database: str, records: int, parts: Sequence[str], options: Options) -> list[dict[str, object]]:
+def _measured(
+    database: str, records: int, parts: Mapping[str, Sequence[str]], options: Options
+) -> list[dict[str, object]]:
+    """Fill a database and measure these rows of each part."""
     with tempfile.TemporaryDirectory() as name, _database(database, Path(name)) as (url, running):
         started = time.perf_counter()
         workloads = fill(url, records, options.seed)
@@ -166,17 +195,18 @@ def _measured(database: str, records: int, parts: Sequence[str], options: Option
             assert server.process is not None
             processes = [psutil.Process(server.process.pid), *(() if running is None else running.processes()[:1])]
             at = Measured(server, processes, keys, database, url, Path(name), records, workloads)
-            rows = _look_ups(at, options) if "lookups" in parts else []
+            rows = _look_ups(at, options, parts["lookups"]) if "lookups" in parts else []
             if "fresh" in parts:
                 rows += [_fresh(at)]
-            if "bundle" in parts and database == "sqlite":
+            if "bundle" in parts:
                 rows += _bundle(at, options)
             if "lists" in parts:
-                lists = service_lists.measure(server.port, keys[0], TOKEN, processes)
+                chosen = [name.removeprefix(f"{at.name} list ") for name in parts["lists"]]
+                lists = service_lists.measure(server.port, keys[0], TOKEN, processes, chosen)
                 rows += [{**row, "row": f"{at.name} list {row['row']}"} for row in lists]
         for row in rows:
             row["fill_seconds"] = filled
-    return rows
+    return [row for row in rows if any(row["row"] in names for names in parts.values())]
 
 
 def _prepared(url: str) -> list[str]:
@@ -217,7 +247,7 @@ def _fresh(at: Measured) -> dict[str, object]:
     return {"row": f"{at.name} better record", "slowest_seconds": slowest, "most_seconds": 1.0, "met": slowest < 1.0}
 
 
-def _look_ups(at: Measured, options: Options) -> list[dict[str, object]]:
+def _look_ups(at: Measured, options: Options, names: Sequence[str]) -> list[dict[str, object]]:
     server, process, workloads = at.server, at.processes[:1], at.workloads
     draws, users = stream(options.seed, "lookups"), cycle(at.keys)
     lookups = options.trials or LOOKUPS
@@ -239,6 +269,8 @@ def _look_ups(at: Measured, options: Options) -> list[dict[str, object]]:
         ("miss", misses, 1, 404, FEWEST[at.database]),
         ("batch", batches, KEYS, 200, FEWEST_KEYS),
     ):
+        if f"{at.name} {name}" not in names:
+            continue
         send(server.port, requests[: len(requests) // 4])
         before = cpu_seconds(process)
         load = send(server.port, requests, connections=16 if keys_each == 1 else 2)
@@ -252,7 +284,8 @@ def _look_ups(at: Measured, options: Options) -> list[dict[str, object]]:
         }
         rows.append({**row, "fewest": fewest, "met": 1 / cost >= fewest})
     mixed = [request for pair in zip(hits, misses, strict=True) for request in pair]
-    rows.append(_half_load(server, f"{at.name} half load", mixed, FEWEST[at.database] / 2))
+    if f"{at.name} half load" in names:
+        rows.append(_half_load(server, f"{at.name} half load", mixed, FEWEST[at.database] / 2))
     return rows
 
 

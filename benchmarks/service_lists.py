@@ -131,11 +131,13 @@ def addresses() -> list[str]:
     return [(path + query).format_map(NAMES) for path, queries in PATHS.items() for query in queries] + [*LONG]
 
 
-def measure(port: int, secret: str, admin: str, processes: Sequence[psutil.Process]) -> list[dict[str, object]]:
-    """Ask for each list and page of the server on ``port`` with a key of a tenant, or of an administrator where that is
-    needed. The CPU time is that of ``processes``: the server, and the database where it is another program."""
+def measure(
+    port: int, secret: str, admin: str, processes: Sequence[psutil.Process], chosen: Sequence[str]
+) -> list[dict[str, object]]:
+    """Ask for the chosen lists and pages of the server on ``port`` with a key of a tenant, or of an administrator where
+    that is needed. The CPU time is that of ``processes``: the server, and the database where it is another program."""
     rows: list[dict[str, object]] = []
-    for address in addresses():
+    for address in chosen:
         key = admin if address.startswith(("/v1/keys", "/v1/audit")) else secret
         request = get(address, key)
         first = send(port, [request], connections=1)

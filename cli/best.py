@@ -22,7 +22,7 @@ def best(
     ] = None,
     profile: Annotated[str | None, typer.Option(help="Another measuring profile, like cold-v1.")] = None,
     relax: Annotated[
-        list[str] | None, typer.Option(help="What may give way where nothing fits: profile, toolchain, device.")
+        list[str] | None, typer.Option(help="What may give way where nothing fits: profile, toolchain, device, shape.")
     ] = None,
 ) -> None:
     """Show the best schedule known for an expression, and which identity parts were relaxed to find it."""

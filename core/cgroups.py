@@ -42,6 +42,18 @@ class ControlGroups:
                 found.append(int(quota) / int(period))
         return min(found, default=None)
 
+    @property
+    def memory_folder(self) -> tuple[Path, int] | None:
+        """The folder of this process's group that limits memory, and the version of control groups, 1 or 2; None where
+        there is none."""
+        if "memory" in self._paths:
+            found = [folder for folder in self._folders("memory") if (folder / "memory.limit_in_bytes").exists()]
+            return (found[0], 1) if found else None
+        folders = [folder for folder in self._folders("") if (folder / "cgroup.procs").exists()]
+        if not folders or "memory" not in _words(folders[0] / "cgroup.controllers"):
+            return None
+        return folders[0], 2
+
     def _memory(self) -> Iterator[tuple[int | None, int | None]]:
         """(limit, what is used) of each group in bytes."""
         for folder in self._folders("memory"):

@@ -167,6 +167,8 @@ class TransferRow:
     asked: AnswerRow
     served: AnswerRow
     loss: float
+    operator: str | None = None
+    """What both compute; None: the workload came from no operator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Converts between what is submitted, what is stored, and what is answered."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -262,18 +261,3 @@ def failure_view(row: FailureRow) -> FailureView:
 def event_view(row: EventRow) -> EventView:
     """Return an event as it is answered."""
     return EventView(row.id, row.job_id, row.kind, row.data, row.created_at)
-
-
-def distance(wanted: Mapping[str, object], given: Mapping[str, object]) -> float:
-    """Return how far two settings of an operator's parameters are apart: the octaves between sizes, and 4 for any other
-    difference."""
-    total = 0.0
-    for name in wanted.keys() | given.keys():
-        a, b = wanted.get(name), given.get(name)
-        if a == b:
-            continue
-        if type(a) is int and type(b) is int and a > 0 and b > 0:
-            total += abs(math.log2(a) - math.log2(b))
-        else:
-            total += 4.0
-    return total

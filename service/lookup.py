@@ -4,7 +4,9 @@ A look-up is strict: it serves records of this workload, device, toolchain and m
 version that this program has. ``relax`` names what may give way. Of the records that are left, those that differ in the
 fewest parts win; a device weighs more than a toolchain, which weighs more than a profile. Times of different devices
 or profiles are never compared: where several are left, the one with the newest record is taken. Another device must
-have the architecture of the one that was asked for.
+have the architecture of the one that was asked for. Where the shape may give way, too, and nothing else helps, the
+nearest workload of the operator that has a schedule which is legal for the one asked for is served: its record, with
+its times.
 
     rows = records of the workload of current sketches that differ in relaxed parts alone
     group = the rows of least weight, of one device and one profile
@@ -17,15 +19,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.errors import InvalidParameter
+from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..db.rows import AnswerRow
 from ..db.store import RecordStore
 from ..db.visibility import record_tenant
 from .identity import LocalIdentity
+from .near_shapes import NearShapes, Origin, near_shapes
 from .views import ExpectedLoss
 
-RELAXABLE: tuple[str, ...] = ("profile", "toolchain", "device")
-"""What may give way, the least important first."""
+CONDITIONS: tuple[str, ...] = ("profile", "toolchain", "device")
+"""The conditions that may give way, the least important first."""
+RELAXABLE: tuple[str, ...] = (*CONDITIONS, "shape")
+"""All that may give way: the shape of the workload is the last that does."""
 _WEIGHTS = {name: 1 << place for place, name in enumerate(RELAXABLE)}
 
 
@@ -87,8 +93,17 @@ class Miss:
     reason: str = "no timed record has this device, toolchain and profile"
 
 
-LossOf = Callable[[str, frozenset[str]], ExpectedLoss]
-"""Returns the expected loss of an answer: of the kind of its device, and of what was relaxed."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Names what was asked for, to the estimate of a loss."""
+
+    workload_key: str
+    device_key: str
+    operator: str | None = None
+
+
+LossOf = Callable[[str, frozenset[str], Asked], ExpectedLoss]
+"""Returns the expected loss of an answer: of the kind of its device, of what was relaxed, and of what was asked for."""
 
 
 class Lookups:
@@ -100,9 +115,12 @@ class Lookups:
         self._expected_loss = expected_loss
         self._devices: dict[str, DeviceInfo] = {}
 
-    def find(self, workload_keys: Sequence[str], wanted: Conditions) -> list[Answer | Miss]:
+    def find(
+        self, workload_keys: Sequence[str], wanted: Conditions, origin: Origin | None = None
+    ) -> list[Answer | Miss]:
         """Return the answer for every key, in order. This takes one statement; where keys without an exact record may
-        relax a part, it takes another."""
+        relax a part, it takes another, and some for each key whose shape may give way. ``origin`` helps there where the
+        only workload was never seen."""
         rows = self._store.answers(
             workload_keys,
             device_key=wanted.device_key,
@@ -117,7 +135,10 @@ class Lookups:
             by_key = _by_workload(self._store.answers_anywhere(missing, tenant=wanted.tenant))
             alike = self._alike(wanted) if "device" in wanted.relax else frozenset()
             for key in missing:
-                found[key] = self._relaxed(by_key.get(key, ()), wanted, alike)
+                asked = Asked(key, wanted.device_key, None if origin is None else origin.operator)
+                found[key] = self._relaxed(by_key.get(key, ()), wanted, alike, asked)
+                if isinstance(found[key], Miss) and "shape" in wanted.relax:
+                    found[key] = self._of_near_shape(key, wanted, alike, origin)
         return [found[key] for key in workload_keys]
 
     def _exact(self, rows: Sequence[AnswerRow]) -> Answer | Miss:
@@ -126,13 +147,36 @@ class Lookups:
             return Answer(min(current, key=lambda row: row.rank).answer)
         return Miss("its records are of earlier versions of their sketches") if rows else Miss()
 
-    def _relaxed(self, rows: Sequence[AnswerRow], wanted: Conditions, alike: Collection[str]) -> Answer | Miss:
+    def _of_near_shape(
+        self, key: str, wanted: Conditions, alike: Collection[str], origin: Origin | None
+    ) -> Answer | Miss:
+        near = near_shapes(self._store, key, origin)
+        if near is None:
+            return Miss("no timed record matches, and of what operator it is, is not known; look its expression up")
+        by_key = _by_workload(self._store.answers_anywhere(near.keys, tenant=wanted.tenant)) if near.keys else {}
+        asked = Asked(key, wanted.device_key, near.operator)
+        for other in near.keys:
+            answer = self._relaxed(by_key.get(other, ()), wanted, alike, asked, near)
+            if isinstance(answer, Answer):
+                return answer
+        return Miss("no timed record matches, though parts may give way")
+
+    def _relaxed(
+        self,
+        rows: Sequence[AnswerRow],
+        wanted: Conditions,
+        alike: Collection[str],
+        asked: Asked,
+        near: NearShapes | None = None,
+    ) -> Answer | Miss:
         groups: dict[tuple[tuple[str, ...], str, str], list[AnswerRow]] = {}
         for row in rows:
             parts = differing(row, wanted)
             if self._sketches.get(row.sketch) != row.sketch_version or not wanted.relax.issuperset(parts):
                 continue
             if "device" in parts and row.device_key not in alike:
+                continue
+            if near is not None and not self._fits(row, near):
                 continue
             groups.setdefault((parts, row.device_key, row.profile), []).append(row)
         if not groups:
@@ -142,8 +186,13 @@ class Lookups:
         )
         best = min(groups[chosen], key=lambda row: row.rank)
         kind = self._known(device_key)
-        loss = self._expected_loss("" if kind is None else kind.target.kind, frozenset(parts))
-        return Answer(best.answer, parts, loss)
+        relaxed = parts if near is None else (*parts, "shape")
+        loss = self._expected_loss("" if kind is None else kind.target.kind, frozenset(relaxed), asked)
+        return Answer(best.answer, relaxed, loss)
+
+    def _fits(self, row: AnswerRow, near: NearShapes) -> bool:
+        device = self._known(row.device_key)
+        return device is not None and near.fits(Schedule.from_json(json.loads(row.answer)["schedule"]), device.target)
 
     def _alike(self, wanted: Conditions) -> frozenset[str]:
         """Return the keys of known devices that run the same code as the one that is asked for."""
@@ -164,7 +213,7 @@ def differing(row: AnswerRow, wanted: Conditions) -> tuple[str, ...]:
         (row.toolchain_key, wanted.toolchain_key),
         (row.device_key, wanted.device_key),
     )
-    return tuple(name for name, (has, asked) in zip(RELAXABLE, pairs, strict=True) if has != asked)
+    return tuple(name for name, (has, asked) in zip(CONDITIONS, pairs, strict=True) if has != asked)
 
 
 def _weight(parts: Iterable[str]) -> int:

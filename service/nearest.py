@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from ..core.errors import NotFound
 from ..db.store import RecordStore
-from .convert import distance
 from .lookup import Miss
+from .near_shapes import distance
 
 MAX_NEAREST = 3
 """How many near workloads the error of a miss names."""

@@ -34,8 +34,9 @@ from .families import Families
 from .fleet import Fleet
 from .health import check_health
 from .identity import LocalIdentity
-from .lookup import RELAXABLE, Answer, Conditions, Lookups, Miss
+from .lookup import CONDITIONS, Answer, Conditions, Lookups, Miss
 from .metrics import Metrics
+from .near_shapes import Origin
 from .nearest import miss_error
 from .notifier import CommitNotifier
 from .pagination import valid_key, valid_number
@@ -323,12 +324,15 @@ class Service:
         return Conditions.of(local, device_key, toolchain_key, profile, relax)
 
     def _known_best(self, workload_key: str) -> BestView | None:
-        (found,) = self._lookups.find([workload_key], self.conditions(relax=RELAXABLE))
+        (found,) = self._lookups.find([workload_key], self.conditions(relax=CONDITIONS))
         return None if isinstance(found, Miss) else convert.answer_view(found)
 
-    def look_up(self, workload_keys: Sequence[str], wanted: Conditions) -> list[Answer | Miss]:
-        """Return the best record of each workload, or why there is none, in order."""
-        found = self._lookups.find(workload_keys, wanted)
+    def look_up(
+        self, workload_keys: Sequence[str], wanted: Conditions, origin: Origin | None = None
+    ) -> list[Answer | Miss]:
+        """Return the best record of each workload, or why there is none, in order. ``origin`` is that of the only
+        workload, where it is known."""
+        found = self._lookups.find(workload_keys, wanted, origin)
         self.metrics_registry.looked_up(found)
         return found
 
@@ -359,7 +363,8 @@ class Service:
         given = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
         parts = {name: None if value is None else valid_key(value, name) for name, value in given.items()}
         wanted = self.conditions(**parts, target=target, relax=relax)
-        (found,) = self.look_up([valid_key(workload_key, "workload_key")], wanted)
+        origin = None if operator is None else Origin(operator, parameters or {})
+        (found,) = self.look_up([valid_key(workload_key, "workload_key")], wanted, origin)
         if isinstance(found, Miss):
             raise miss_error(self._store, workload_key, found, operator, parameters)
         return convert.answer_view(found)
@@ -421,7 +426,7 @@ class Service:
             raise InvalidParameter("give a workload or a record", field="workload")
         chosen, best = self._compiled_for(target), None
         if schedule is None and chosen is not None:
-            wanted = Conditions.of(LocalIdentity.of(chosen), relax=RELAXABLE)
+            wanted = Conditions.of(LocalIdentity.of(chosen), relax=CONDITIONS)
             (found,) = self._lookups.find([workload_key(workload)], wanted)
             best = convert.answer_view(found) if isinstance(found, Answer) else None
         return compilation_input(workload, chosen, schedule=schedule, best=best, measured=measured, first=first)

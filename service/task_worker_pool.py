@@ -24,6 +24,7 @@ from ..core.fleet import Unit
 from ..core.trial import Trial
 from ..db.store import RecordStore
 from ..workers.child_environment import ray_variables, scrubbed
+from ..workers.settings import most_builders
 from .settings import Settings
 from .task_store import serve_worker
 from .task_worker import WorkerSetup
@@ -151,7 +152,7 @@ class TaskWorkerPool:
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""
         alike = sum(u.device.target.kind == unit.device.target.kind for u in self._monitor.units)
-        return None if alike == 1 else max(1, processor_count() // alike - PROCESSES)
+        return None if alike == 1 else most_builders(processor_count() // alike - PROCESSES)
 
     def _may_start(self, unit: Unit) -> bool:
         worker = self._workers.get(unit.uuid)

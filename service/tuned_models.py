@@ -16,7 +16,7 @@ from ..te.check import check
 from ..te.json import workload_from_json
 from .callers import tenant_for
 from .convert import answer_view
-from .lookup import RELAXABLE, Answer, Conditions, Miss
+from .lookup import CONDITIONS, Answer, Conditions, Miss
 from .model_views import ModelExpectation, ModelKernelView, ModelSpec, ModelTimingView, ModelView
 from .page_token import page_size as checked_size
 from .page_token import read_token, write_token
@@ -122,7 +122,7 @@ class TunedModels:
 
     def _view(self, row: TunedModelRow, target: str | None) -> ModelView:
         device = None if target is not None or not row.jobs else self._store.device_of_job(row.jobs[0])
-        wanted = self._conditions(device_key=device, target=target, relax=RELAXABLE)
+        wanted = self._conditions(device_key=device, target=target, relax=CONDITIONS)
         found = self._find([workload.workload_key for workload in row.workloads], wanted)
         kernels = [_kernel(part, answer) for part, answer in zip(row.workloads, found, strict=True)]
         total = sum(kernel.seconds or 0.0 for kernel in kernels)

@@ -21,9 +21,12 @@ class BuilderSupervisor(ChildSupervisor):
             "target": spec.target.to_json(),
             "builder": spec.settings.builder,
         }
-        sandbox = Sandbox(memory_bytes=spec.settings.builder_memory_bytes)
+        memory_bytes = spec.settings.builder_memory_bytes
+        sandbox = Sandbox(memory_bytes=memory_bytes)
         self._spec = spec
-        super().__init__(setup, spec.settings, environment=library_threads(1), sandbox=sandbox)
+        super().__init__(
+            setup, spec.settings, environment=library_threads(1), sandbox=sandbox, memory_bytes=memory_bytes
+        )
 
     def build(self, workload: Json, schedule: Json) -> BuildReport:
         """Build one schedule; ``workload`` and ``schedule`` are JSON.

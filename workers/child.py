@@ -19,6 +19,7 @@ from typing import cast
 from ..core.errors import TilewrightError, WorkerLost
 from .child_environment import scrubbed
 from .frames import Frame, receive, send
+from .memory_groups import memory_groups
 from .sandbox import FOLDER_BYTES
 
 _REAP_SECONDS = 2.0
@@ -56,7 +57,7 @@ class ChildHung(TilewrightError):
 
 
 class ChildOverfull(ChildHung):
-    """The child wrote more to files than it may, and has been killed."""
+    """The child took more memory than it may, or wrote more to files, and has been killed."""
 
     code = "CHILD_OVERFULL"
 
@@ -68,7 +69,8 @@ class Child:
     The kernel kills the child when the *thread* that started it ends (PR_SET_PDEATHSIG). So it must be created on a
     thread that lives as long as the child should. The child inherits ``descriptors``, and of the environment what
     ``child_environment`` lets through, with ``environment`` over it. With ``own_folder`` it has a folder of its own for
-    temporary files, which goes with it. Requests come from one thread;
+    temporary files, which goes with it. With ``memory_bytes`` it and what it starts may have so much memory, where it
+    can have a control group (``memory_groups``). Requests come from one thread;
     ``kill`` may be called from any.
     """
 
@@ -80,6 +82,7 @@ class Child:
         environment: Mapping[str, str],
         descriptors: tuple[int, ...] = (),
         own_folder: bool = False,
+        memory_bytes: int = 0,
     ) -> None:
         parent, child = socket.socketpair()
         self._output = tempfile.TemporaryFile()
@@ -95,6 +98,10 @@ class Child:
                 start_new_session=True,
                 env={**scrubbed(os.environ), **temporary, "PYTHONPATH": os.pathsep.join(python_path), **environment},
             )
+        self._group = memory_groups().make(memory_bytes) if memory_bytes else None
+        if self._group is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self._group.add(self._process.pid)  # until it is greeted it takes next to no memory
         self._connection = Connection(parent.detach())
         self._setup: Frame | None = setup
         self._words_from = 0
@@ -164,6 +171,8 @@ class Child:
         self.kill()
         self._connection.close()
         self._output.close()
+        if self._group is not None:
+            self._group.remove()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -191,7 +200,7 @@ class Child:
                     written += os.lstat(os.path.join(folder, name)).st_size
         return written
 
-    def _died(self, stage: str, item: int | None) -> ChildDied:
+    def _died(self, stage: str, item: int | None) -> ChildDied | ChildOverfull:
         """Reap the child whose pipe was closed. The group is killed before its leader is reaped, because until then no
         other process can have its number."""
         deadline = time.monotonic() + _REAP_SECONDS
@@ -205,6 +214,9 @@ class Child:
         self.kill()
         code = self._process.returncode
         number = -code if code < 0 else 0
+        if self._group is not None and number == signal.SIGKILL and self._group.was_exceeded():
+            limit = f"{self._group.limit_bytes >> 20} MiB"
+            return ChildOverfull(f"{stage} took over {limit} of memory and was killed", stage=stage, item=item)
         how = f"was killed by {signal.Signals(number).name}" if number else f"ended by itself with status {code}"
         return ChildDied(f"its process {how} in {stage}. {self._tail()}".strip(), stage=stage, item=item, signal=number)
 

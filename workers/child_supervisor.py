@@ -48,9 +48,13 @@ class ChildSupervisor:
         environment: Mapping[str, str],
         descriptors: tuple[int, ...] = (),
         sandbox: Sandbox | None = None,
+        memory_bytes: int = 0,
     ) -> None:
+        """With ``memory_bytes``, a child and what it starts may have so much memory together, where it can have a
+        control group."""
         self._setup = Frame(setup if sandbox is None else {**setup, "sandbox": sandbox.to_json()})
         self._own_folder = sandbox is not None and not sandbox.files
+        self._memory_bytes = memory_bytes
         self._python_path = settings.python_path
         self._deadlines = settings.deadlines.by_stage()
         self._environment = environment
@@ -74,6 +78,7 @@ class ChildSupervisor:
                 environment=self._environment,
                 descriptors=self._descriptors,
                 own_folder=self._own_folder,
+                memory_bytes=self._memory_bytes,
             )
 
     def resume(self) -> None:

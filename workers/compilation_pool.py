@@ -48,8 +48,9 @@ class CompilationSupervisor(ChildSupervisor):
 
     def __init__(self, settings: ExecutorSettings, compiler: str) -> None:
         setup: Json = {"role": "compile", "compiler": compiler}
-        sandbox = Sandbox(memory_bytes=settings.builder_memory_bytes, programs=True)
-        super().__init__(setup, settings, environment=library_threads(1), sandbox=sandbox)
+        memory_bytes = settings.builder_memory_bytes
+        sandbox = Sandbox(memory_bytes=memory_bytes, programs=True)
+        super().__init__(setup, settings, environment=library_threads(1), sandbox=sandbox, memory_bytes=memory_bytes)
 
     def ask(self, question: Json) -> Frame:
         """The answer to a question. Raises what the compiler refused with, CompileError where the question cost two

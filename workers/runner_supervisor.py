@@ -19,6 +19,7 @@ from .frames import Frame
 from .lease_guard import Allowed, always
 from .losses import DeviceLost
 from .reference_cache import ReferenceCache
+from .reference_data import available_bytes
 from .report import RunReport
 from .sandbox import Sandbox
 from .settings import HOST_KINDS
@@ -34,6 +35,7 @@ from .wire import (
 )
 
 _SLOWER = 500.0
+_RUNNER_SHARE = 0.9
 _AROUND_LAUNCHES_SECONDS = 6.0
 
 
@@ -51,6 +53,7 @@ class RunnerSupervisor(ChildSupervisor):
             environment=runner_environment(spec),
             descriptors=self._references.descriptors,
             sandbox=runner_sandbox(spec),
+            memory_bytes=runner_memory_bytes(spec),
         )
         self._spec = spec
         self._workload: Json | None = None
@@ -218,6 +221,12 @@ def runner_sandbox(spec: WorkerSpec) -> Sandbox | None:
     """How a runner child is restricted: no sockets, and no other processes. That of a GPU is not: the driver starts a
     program with more rights where device nodes are missing, which restricted processes cannot."""
     return Sandbox(files=True, low_priority=False) if spec.target.kind in HOST_KINDS else None
+
+
+def runner_memory_bytes(spec: WorkerSpec) -> int:
+    """How much memory a runner child may have, so that a kernel that takes more costs its child and no other process.
+    Its address space is not limited, because the driver of a GPU reserves more than there is."""
+    return spec.settings.runner_memory_bytes or int(_RUNNER_SHARE * (available_bytes() or 0))
 
 
 def launch_deadlines(deadlines: Mapping[str, float], incumbent_seconds: float | None) -> dict[str, float]:

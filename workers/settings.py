@@ -3,10 +3,12 @@
 import sys
 from dataclasses import dataclass, field
 
-from ..core.cgroups import processor_count
+from ..core.cgroups import ControlGroups, processor_count
 from ..core.errors import InvalidParameter
 from .timing import RemeasureRules, TimingRules
 
+BUILDER_BYTES = 512 << 20
+"""What a builder seldom goes beyond: libraries that it loads, and what it builds."""
 HOST_KINDS = ("llvm",)
 """Target kinds whose device is the processor that builds too. Building and timing must not overlap there."""
 
@@ -45,17 +47,16 @@ class ExecutorSettings:
     """How an executor works.
 
     ``builder``: ``module:function`` with the signature ``(workload, target, schedule) -> CompiledKernel``; builder
-    children
-    call
-    it. ``python_path``: where children look for modules, by default where the parent does. ``batch``: how many
-    candidates
-    are built before they are timed, where the two must not overlap. ``ahead``: how many candidates are under way at
-    once, where building and timing overlap. ``builders``: how many children build; None means one for each thread of
-    this host's processor. ``builder_memory_bytes``: the address space of a builder child, so that a runaway compiler
-    hurts nobody else. ``lock_folder``: where the locks of devices lie, by default in the folder for temporary files;
-    containers that share devices mount one. ``timing`` and ``final``: how candidates are timed, and how the fastest
-    are timed again. ``ray_address``: the cluster of the Ray executor, such as ``10.0.0.1:6379``; without it, that
-    executor starts a Ray of its own.
+    children call it. ``python_path``: where children look for modules, by default where the parent does. ``batch``:
+    how many candidates are built before they are timed, where the two must not overlap. ``ahead``: how many
+    candidates are under way at once, where building and timing overlap. ``builders``: how many children build; None
+    means as many as the processors and the memory of this process's control groups allow. ``builder_memory_bytes``:
+    the address space of a builder child, so that a runaway compiler hurts nobody else; and the memory of it and the
+    programs that it starts, where it has a control group. ``runner_memory_bytes``: the memory of a runner child
+    there; 0 means nine tenths of what is available. ``lock_folder``: where the locks of devices lie, by default in
+    the folder for temporary files; containers that share devices mount one. ``timing`` and ``final``: how candidates
+    are timed, and how the fastest are timed again. ``ray_address``: the cluster of the Ray executor, such as
+    ``10.0.0.1:6379``; without it, that executor starts a Ray of its own.
     """
 
     builder: str = "tilewright.codegen.lowering:build"
@@ -66,6 +67,7 @@ class ExecutorSettings:
     ahead: int = 12
     builders: int | None = None
     builder_memory_bytes: int = 8 << 30
+    runner_memory_bytes: int = 0
     lock_folder: str = ""
     ray_address: str = ""
     python_path: tuple[str, ...] = field(default_factory=lambda: tuple(p for p in sys.path if p))
@@ -94,10 +96,16 @@ def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
         sample_seconds=3e-3, least_samples=9, most_seconds=0.06, slow_seconds=1.0, spread=0.0, behind=0.1
     )
     final = RemeasureRules(most_seconds=3.0, rest_seconds=0.01)
-    builders = max(1, processor_count() - 3)  # for the program, the data child and the runner
+    builders = most_builders(processor_count() - 3)  # for the program, the data child and the runner
     return ExecutorSettings(deadlines=deadlines, timing=timing, final=final, builders=builders)
 
 
 def builder_count(settings: ExecutorSettings) -> int:
     """How many children build on this machine."""
-    return settings.builders or processor_count()
+    return settings.builders or most_builders(processor_count())
+
+
+def most_builders(processors: int, groups: ControlGroups | None = None) -> int:
+    """How many builders so many processors can have, and the memory of this process's control groups; 1 at least."""
+    memory = (groups or ControlGroups()).memory_bytes
+    return max(1, processors if memory is None else min(processors, memory // BUILDER_BYTES))

@@ -22,13 +22,16 @@ from tilewright.core.trial import Clocks, Evidence, Timed, Trial
 from tilewright.db.recording import record_trial
 from tilewright.db.rows import NewTask, NewTrial
 from tilewright.db.store import RecordStore
-from tilewright.service.expected_loss import FEWEST_PAIRS, LossEstimates, estimate
+from tilewright.schedule.sketches import SKETCHES
+from tilewright.schedule.space.space import Space
+from tilewright.service.expected_loss import FEWEST_PAIRS, PRIORS, LossEstimates, Pair, estimate
 from tilewright.service.identity import who_am_i
-from tilewright.service.lookup import Answer, Conditions, Miss
+from tilewright.service.lookup import Answer, Asked, Conditions, Miss
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
 from tilewright.service.wiring import sketch_versions
+from tilewright.te.json import workload_from_json
 from tilewright.tests.api.filled import HERE, VERSION, keep_job, operator_task
 from tilewright.tests.api.serving import running
 from tilewright.tests.db.postgres import server
@@ -37,6 +40,7 @@ OLDER = replace(HERE, toolchain=Toolchain({"llvm": "19", "tilewright": "0.1.0"})
 COLD = replace(HERE, profile=Profile("cold"))
 PLACE = {"device_key": HERE.device.key, "toolchain_key": HERE.toolchain.key, "profile": str(HERE.profile)}
 ALL = ("profile", "toolchain", "device")
+SHAPE = frozenset({"shape"})
 Measured = tuple[MeasuredOn, int, float]
 
 
@@ -57,6 +61,19 @@ def keep(
                 record_trial(
                     connection, NewTrial(name, position, sequence, task.workload_key, on, made, 0.1 * sequence)
                 )
+
+
+def keep_schedule(store: RecordStore, name: str, task: NewTask, schedule: Schedule, seconds: float) -> None:
+    """Store a job with one trial, and say that it is the best of its task."""
+    keep_job(store, name, [task], 0)
+    made = Trial(schedule, Timed((seconds,) * 3, 10), Clocks(), Evidence(3, 0.02, 1e-5, 1e-5, True, True))
+    with store.database.writing() as connection:
+        record_trial(connection, NewTrial(name, 0, 0, task.workload_key, HERE, made, 0.1))
+
+
+def space_of(task: NewTask) -> Space:
+    """Return the space of the generic sketch on the device of ``HERE``."""
+    return SKETCHES["cpu_loops"].space(workload_from_json(task.workload), HERE.device.target)
 
 
 def asked(http: httpx2.Client, key: str, **query: str) -> httpx2.Response:
@@ -137,18 +154,62 @@ def test_the_expected_loss_is_that_of_pairs_of_held_out_records(http: httpx2.Cli
         found = [(HERE, 1, 1e-6), (HERE, 2, 1e-6 * warm_of_cold), (COLD, 1, 3e-6), (COLD, 2, 2e-6)]
         tasks = [operator_task("matmul", {"m": 4, "n": 4, "k": 200 + 6 * n + k}) for k in range(6)]
         keep(store, f"pairs{n}", tasks, found)
-    estimates = LossEstimates(store, sketch_versions()).expected_loss("llvm", frozenset({"profile"}))
-    assert estimates.pairs >= 60 and estimates.low == 0.0 and estimates.median == 0.0
-    assert estimates.high == pytest.approx(0.5)
+    unseen = Asked("0" * 64, HERE.device.key, "matmul")
+    estimates = LossEstimates(store, sketch_versions()).expected_loss("llvm", frozenset({"profile"}), unseen)
+    assert estimates.pairs == 60 and estimates.low == 0.0 and estimates.median == 0.0
+    assert estimates.high == pytest.approx(0.5) and "of matmul" in estimates.ground
+    of_shapes = LossEstimates(store, sketch_versions()).expected_loss("llvm", frozenset({"shape"}), unseen)
+    assert of_shapes.pairs > 60 and of_shapes.high == pytest.approx(0.5)
 
 
 def test_an_estimate_covers_further_losses_nine_times_in_ten() -> None:
-    few = estimate([0.1] * (FEWEST_PAIRS - 1), "profile")
-    assert few.median is None and few.pairs == FEWEST_PAIRS - 1
-    losses = [((7 * n) % 200) / 200 for n in range(200)]  # each of 200 values once, in no order
-    shown = [estimate(losses[:n] + losses[n + 1 :], "profile") for n in range(200)]
-    inside = sum(e.low <= loss <= e.high for e, loss in zip(shown, losses, strict=True))  # type: ignore[operator]
-    assert 180 <= inside <= 190
+    """Losses of one asked workload are alike, so that the interval of the others has to be wider than that of as many
+    different ones."""
+    pairs = [Pair("matmul", f"w{n % 20}", f"v{n}", (n % 20) + n / 1000) for n in range(200)]
+    shown = [(estimate(pairs, SHAPE, operator="matmul", asked=pair.asked), pair.loss) for pair in pairs]
+    assert {stated.pairs for stated, _ in shown} == {190}  # what was asked for took no part
+    assert 170 <= sum(s.low <= loss <= s.high for s, loss in shown if s.low is not None and s.high is not None) <= 190
+
+
+def test_where_pairs_are_few_those_of_other_operators_or_a_prior_stand_in() -> None:
+    own = [Pair("matmul", f"w{n}", "v", 0.5) for n in range(FEWEST_PAIRS - 1)]
+    others = [Pair("softmax", f"s{n}", "v", 0.1) for n in range(100)]
+    stated = estimate(own + others, SHAPE, operator="matmul")
+    assert stated.median == 0.1 and stated.pairs == 119 and "any operator" in stated.ground
+    prior = estimate(own, SHAPE, operator="matmul")
+    assert (prior.low, prior.median, prior.high) == PRIORS["shape"] and prior.ground.startswith("a prior")
+    wider = estimate(own, frozenset({"shape", "device"}), operator="matmul")
+    assert wider.high == PRIORS["device"][2]
+    nothing = estimate(own, frozenset({"toolchain"}), operator="matmul")
+    assert (nothing.median, nothing.pairs) == (None, FEWEST_PAIRS - 1) and "no ground" in nothing.ground
+
+
+def test_the_shape_gives_way_last_and_only_to_a_legal_schedule(http: httpx2.Client, store: RecordStore) -> None:
+    """Of three near shapes the nearest has a schedule that is not legal for the one asked for."""
+    near, farther, farthest = (operator_task("matmul", {"m": 60, "n": n, "k": 60}) for n in (62, 64, 128))
+    halves = operator_task("matmul", {"m": 60, "n": 60, "k": 60, "dtype": "float16"})
+    legal, illegal = space_of(farther).schedule(0), Schedule.of("cpu_loops", VERSION, {"tile": 3})
+    for name, task, schedule, seconds in (
+        ("near", near, illegal, 1e-6),
+        ("farther", farther, legal, 2e-6),
+        ("farthest", farthest, legal, 3e-6),
+        ("halves", halves, legal, 1e-9),
+    ):
+        keep_schedule(store, name, task, schedule, seconds)
+    asked_for = {"operator": "matmul", "parameters": {"m": 60, "n": 60, "k": 60}, **PLACE}
+    assert http.post("/v1/schedules/lookup", json=asked_for).status_code == 404
+    for relax in (["shape"], ["profile", "toolchain", "device", "shape"]):
+        best = http.post("/v1/schedules/lookup", json=asked_for | {"relax": relax}).json()
+        assert (best["match"], best["workload_key"]) == (["shape"], farther.workload_key)
+        assert best["seconds"] == 2e-6 and best["expected_loss"]["median"] == PRIORS["shape"][1]
+    one = operator_task("matmul", {"m": 60, "n": 60, "k": 60}).workload_key
+    unknown = asked(http, one, relax="shape")
+    assert unknown.status_code == 404 and "look its expression up" in unknown.json()["detail"]
+    keep(store, "asked", [operator_task("matmul", {"m": 60, "n": 60, "k": 60})], [(COLD, 1, 9e-6)])
+    assert asked(http, one, relax="shape").json()["workload_key"] == farther.workload_key  # now it is known
+    assert asked(http, one, relax="profile,shape").json()["match"] == ["profile"]
+    body = {"workload_keys": [one], **PLACE, "relax": ["shape"]}
+    assert http.post("/v1/schedules/batch_lookup", json=body).status_code == 422
 
 
 def test_a_client_knows_its_machine_and_keeps_answers(

@@ -74,4 +74,5 @@ ATTACKS: dict[str, Callable[[str], object]] = {
     "talks": _talk,
     "aborts": lambda _: os.abort(),
     "allocates": lambda _: bytearray(1 << 40),
+    "touches": lambda count: len(b"x" * int(count)),
 }

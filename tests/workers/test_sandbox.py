@@ -21,7 +21,7 @@ from tilewright.workers import landlock, sandbox, seccomp
 from tilewright.workers.builder_supervisor import BuilderSupervisor
 from tilewright.workers.child_supervisor import WorkerSpec
 from tilewright.workers.probe import local_unit
-from tilewright.workers.settings import Deadlines
+from tilewright.workers.settings import Deadlines, most_builders
 
 pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason=f"this kernel lacks {', '.join(sandbox.missing())}")
 
@@ -107,6 +107,16 @@ def test_limits_of_control_groups_are_found_at_every_level(tmp_path: Path) -> No
     (inner.parent / "cpu.max").write_text("max 100000\n")
     found = ControlGroups(tmp_path, own)
     assert (found.memory_bytes, found.free_bytes, found.processors) == (1000, 600, 1.5)
+
+
+def test_builders_are_as_many_as_processors_and_memory_allow(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/service\n")
+    (tmp_path / "service").mkdir()
+    assert most_builders(64, ControlGroups(tmp_path, own)) == 64
+    (tmp_path / "service" / "memory.max").write_text(f"{4 << 30}\n")
+    assert most_builders(64, ControlGroups(tmp_path, own)) == 8
+    assert most_builders(-1, ControlGroups(tmp_path, own)) == 1
 
 
 def test_those_of_version_1_and_of_a_container_too(tmp_path: Path) -> None:
