@@ -121,11 +121,24 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
-        self.stored |= {n.name for n in graph.nodes if n.op == "concatenate" and n.name in graph.fixed}
+        joins = [n for n in graph.nodes if n.op == "concatenate"]
+        self.stored |= {n.name for n in joins if n.name in graph.fixed or self._is_reduced_twice(n)}
         self.regions: list[_Region] = []
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
         self._positions = {n.name: p for p, n in enumerate(graph.nodes)}
+
+    def _is_reduced_twice(self, node: Node) -> bool:
+        """Whether a reduction reads a value, through views or not, and something else does too."""
+        readers, todo = list[Node](), [node.name]
+        while todo:
+            for reader in self.graph.readers[todo.pop()]:
+                if not reader.is_foreign and is_view(reader):
+                    todo.append(reader.name)
+                else:
+                    readers.append(reader)
+        kinds = [OPERATORS[r.op].kind for r in readers if not r.is_foreign]
+        return len(readers) > 1 and Kind.REDUCTION in kinds
 
     def calls(self) -> tuple[Call, ...]:
         """Grow the regions, and write what they are."""
@@ -399,9 +412,9 @@ class _Partition:
         return not any(w is not None and self._fits(w.workload) for w in written)
 
     def _store_operands(self, region: _Region) -> None:
-        """Store the views that an anchor reads where no class takes it otherwise, and one does then."""
+        """Store the views that an anchor or a reduction reads where no class takes it otherwise, and one does then."""
         main = region.main
-        if main is None or OPERATORS[main.op].kind is not Kind.ANCHOR:
+        if main is None:
             return
         views = set(self._views_before(main))
         before = self._write(region)

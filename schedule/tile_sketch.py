@@ -32,6 +32,10 @@ from .space.space import Space
 MOST_SETTINGS = 1_000_000
 """A policy prunes so many legal settings at most. Of more, it sees a uniform sample."""
 
+FAR, NEAR, MOST_NEAR = 1.5, 1.1, 64
+"""Where the promising settings are estimated to be FAR slower than the best one, those within NEAR of it are added,
+about MOST_NEAR at most."""
+
 
 class Plan(ABC):
     """What a sketch has found out about one workload on one target."""
@@ -165,15 +169,14 @@ class TileSketch:
 
 
 def _pruned(plan: Plan, codes: NDArray[np.int16], peaks: Peaks) -> NDArray[np.int16]:
-    """The promising rows of ``codes``. Where a workload is so odd that no setting is promising, the rows whose
-    estimated time is within a tenth of the least stand in."""
+    """The promising rows of ``codes``. Rules of thumb fail for odd workloads. Where no setting is promising, or the
+    best of them is estimated to be ``FAR`` slower than the best of all, those that are nearly the best join them."""
     most = [len(knob.values) if knob.most_promising is None else knob.most_promising for knob in plan.knobs]
     codes = codes[(codes < most).all(axis=1)]
     columns = Columns(plan.knobs, codes, plan.defaults)
-    promising = plan.promising(columns, peaks)
-    if not promising.any():
-        prior = plan.prior_seconds(columns, peaks)
-        promising = prior <= 1.1 * prior.min()
+    promising, prior = plan.promising(columns, peaks), plan.prior_seconds(columns, peaks)
+    if len(codes) and (not promising.any() or prior[promising].min() > FAR * prior.min()):
+        promising = promising | ((prior <= NEAR * prior.min()) & (prior <= np.sort(prior)[:MOST_NEAR][-1]))
     return codes[promising]
 
 

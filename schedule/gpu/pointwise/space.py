@@ -36,6 +36,10 @@ PROMISING_REGISTERS = 160
 PROMISING_VECTOR_BYTES = 8
 """Least bytes of a promising vector, of the narrowest element; narrower ones keep too few bytes in flight."""
 
+TILE_SECONDS = 10e-9
+"""What each tile of a multiprocessor costs. A launch with 65,536 blocks of 128 threads takes an H200 80 us for what
+fewer and larger blocks do in 65 us."""
+
 QUANTITIES = (
     *GPU_QUANTITIES,
     Quantity("vector_bytes", "B", "bytes of the widest access"),
@@ -159,7 +163,8 @@ class PointwisePlan(Plan):
             accesses=sizes.vectors * (len(problem.distinct_loads) + len(problem.stages)) / WARP_LANES,
             operations=flops(problem.workload),
         )
-        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads
+        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)
