@@ -6,6 +6,7 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .long_rows import split_long_rows
 from .norms import find_rms_norms, join_instances
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
@@ -31,6 +32,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     use_channels_last,
     split_group_norms,
     keep_no_dims,
+    split_long_rows,
     split_reductions,
     drop_identities,
     sink_through_norms,

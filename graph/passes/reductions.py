@@ -8,7 +8,8 @@ from ..graph import Graph, Node, Value
 from ..operators import OPERATORS
 from .rewrite import Rewriter, integers_of, rewrite
 
-_PLAIN = ("sum", "prod", "max", "min", "mean")
+PLAIN = ("sum", "prod", "max", "min", "mean")
+"""Reductions whose result is the reduction of those of equal parts."""
 
 
 def keep_no_dims(graph: Graph) -> Graph:
@@ -32,7 +33,7 @@ def split_reductions(graph: Graph) -> Graph:
     """
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
-        if node.op in (*_PLAIN, "variance") and not node.attributes.get("keep"):
+        if node.op in (*PLAIN, "variance") and not node.attributes.get("keep"):
             return _split(rewriter, node)
         return None
 
@@ -88,21 +89,22 @@ def _split(rewriter: Rewriter, node: Node) -> Value | None:
     runs = _runs(places)
     whole = not runs or (len(runs) == 1 and (node.op != "variance" or runs[0][-1] == len(long) - 1))
     if not runs:
-        return None if node.op == "variance" else _reshaped(rewriter, x, node.result.shape)
+        return None if node.op == "variance" else reshaped(rewriter, x, node.result.shape)
     if whole and len(reduced) == len(dims):
         return None
-    x = _reshaped(rewriter, x, tuple(x.shape[d] for d in long))
+    x = reshaped(rewriter, x, tuple(x.shape[d] for d in long))
     if node.op == "variance":
         correction = OPERATORS[node.op].values(node.attributes).integer("correction")
-        y = _variance(rewriter, x, runs, correction)
+        y = joined_variance(rewriter, x, runs, correction)
     else:
         y = x
         for run in reversed(runs):
             y = rewriter.node(node.op, y, dims=run)
-    return _reshaped(rewriter, y, node.result.shape)
+    return reshaped(rewriter, y, node.result.shape)
 
 
-def _variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]], correction: int) -> Value:
+def joined_variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]], correction: int) -> Value:
+    """The variance over ``runs`` of dimensions: the means and variances over the last run, joined over the others."""
     *others, last = runs
     count = prod(x.shape[d] for run in runs for d in run)
     if last[-1] == len(x.shape) - 1:
@@ -159,5 +161,6 @@ def _runs(dims: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
-def _reshaped(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value:
+def reshaped(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value:
+    """``x`` with another shape."""
     return x if x.shape == shape else rewriter.node("reshape", x, shape=shape)

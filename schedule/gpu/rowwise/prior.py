@@ -22,6 +22,9 @@ from ..reduction_prior import (
 )
 from .sizes import RowStorage, RowwiseSizes
 
+LOADS_AHEAD = 2
+"""How many vectors of each input a thread has under way while rows stay in memory."""
+
 
 def rowwise_seconds(
     problem: RowwiseProblem, s: RowwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
@@ -42,6 +45,7 @@ def rowwise_seconds(
     )
 
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
+    vector_bytes = s.vector * max(problem.read_bytes, 1)
     clusters = resident * peaks.multiprocessors // s.cluster_size
     clusters = np.where(circular, np.minimum(clusters, s.ctas // s.cluster_size), clusters)
 
@@ -49,6 +53,9 @@ def rowwise_seconds(
         rows = running * s.rows_per_cta
         busy = np.clip(running * s.cluster_size, 1, peaks.multiprocessors)
         transfer = rows * row_bytes / peaks.memory_bytes_per_second
+        # Where a row stays in memory, no CTA has more under way than its threads have asked for.
+        alone = row_bytes / s.cluster_size * LOAD_LATENCY_SECONDS / (LOADS_AHEAD * s.threads_per_row * vector_bytes)
+        transfer = np.where(s.storage == RowStorage.GLOBAL, np.maximum(transfer, alone), transfer)
         return overlapped_seconds(transfer, rows * arithmetic_of_row / busy, chain)
 
     row_groups = -(-problem.row_count // s.rows_per_cta)
