@@ -31,14 +31,14 @@ def wide(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def check(model: Any, run: Any, *inputs: Any) -> list[Any]:
-    """Run ``run`` and compare it with eager, both against float64: at most twice eager's error plus a floor. Strides
-    are those of eager."""
+def check(model: Any, run: Any, *inputs: Any, factor_error: float = 0.0) -> list[Any]:
+    """Run ``run`` and compare it with eager, both against float64: at most twice eager's error plus a floor, which
+    allows for the ``factor_error`` of a precision. Strides are those of eager."""
     with torch.no_grad():
         truth = leaves(double(model)(*(wide(x) for x in inputs)))
         eager = leaves(copy.deepcopy(model)(*copy.deepcopy(inputs)))
         ours = leaves(run(*inputs))
-    found = compare(ours, eager, truth)
+    found = compare(ours, eager, truth, factor_error)
     assert found is None, found
     for a, b in zip(ours, eager, strict=True):
         assert not isinstance(a, torch.Tensor) or a.stride() == b.stride()

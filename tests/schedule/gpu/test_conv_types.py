@@ -106,7 +106,7 @@ def test_filters_that_are_k_major_are_not_packed() -> None:
 def test_a_row_of_shared_memory_has_32_channels() -> None:
     """What is behind the last channel of a row is not multiplied."""
     workload = conv2d(**TF32, filters_first=True)
-    knobs = {"pixels": "halo_2x4x8", "atoms_m": 1, "mma_n": 48}
+    knobs: dict[str, Any] = {"pixels": "halo_2x4x8", "atoms_m": 1, "mma_n": 48}
     kernel = SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload, **knobs))
     boxes = {s.box[-1] for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)}
     multiplied = {(s.k, s.b_transposed) for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)}
