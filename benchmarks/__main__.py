@@ -44,6 +44,7 @@ SUITES = {
     "record": "benchmarks.record",
     "recorded-ahead": "benchmarks.recorded_ahead",
     "recorded-search": "benchmarks.recorded_search",
+    "retune": "benchmarks.retune",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",
