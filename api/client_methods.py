@@ -10,6 +10,7 @@ import httpx2
 from ..core.budget import Budget
 from ..core.errors import InvalidParameter
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
+from ..core.retuning import RUNNERS_UP
 from ..core.schedule import Schedule
 from .analysis_responses import JobEstimateOut
 from .client_families import FamilyMethods
@@ -113,6 +114,33 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
         )
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
         return self._job((yield request("POST", "/v1/jobs", json=body, headers=headers)))
+
+    @call
+    def retune(
+        self,
+        /,
+        *workload_keys: str,
+        toolchain_before: str | None = None,
+        runners_up: int = RUNNERS_UP,
+        budget: Budget | None = None,
+        target: str = "llvm",
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> RequestFlow[JobOut]:
+        """Submit a job that measures again what was the best of these workloads before a change, and searches where
+        that does not hold; without keys of all whose best records are of an earlier toolchain or sketch. ``options``:
+        strategy, seed, executor, cache, tenant, priority. Raises NotFound where there is nothing to retune."""
+        limits = (budget or Budget()).to_json()
+        body = {
+            "workload_keys": workload_keys,
+            "runners_up": runners_up,
+            "budget": given_parts({name: limits[name] for name in ("trials", "seconds", "stall")}),
+            "target": target,
+            **given_parts({"toolchain_before": toolchain_before}),
+            **options,
+        }
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self._job((yield request("POST", "/v1/retunes", json=body, headers=headers)))
 
     @call
     def validate(self, /, *tasks: Task, budget: Budget | None = None, **options: Any) -> RequestFlow[ValidatedOut]:

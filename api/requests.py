@@ -130,6 +130,36 @@ class JobIn(RequestModel):
         return SpacePolicy(self.prune, self.prior)
 
 
+class RetuneIn(RequestModel):
+    """Says what is retuned: workloads whose best records are of an earlier toolchain or sketch."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"target": "llvm", "runners_up": 8}]})
+
+    workload_keys: list[Key] = Field(
+        default_factory=list,
+        max_length=limits.MAX_TASKS,
+        description="Which workloads; none: those whose best records on the devices are all of another toolchain or of "
+        "sketches in other versions.",
+    )
+    toolchain_before: Key | None = Field(
+        default=None, description="Whose records are measured again; null: the newest earlier ones of each workload."
+    )
+    runners_up: int = Field(
+        default=8, ge=1, le=64, description="How many schedules are measured again beside the winner of each workload."
+    )
+    budget: BudgetIn = Field(
+        default_factory=BudgetIn,  # type: ignore[arg-type]
+        description="Of each workload; its search begins only where the winner does not hold.",
+    )
+    strategy: Name = Field(default="model", description="Search strategy, as of a job.")
+    seed: int = Field(default=0, ge=0, le=limits.MAX_ID)
+    target: TargetName = Field(default="llvm", description="A class of devices, as of a job.")
+    executor: Name = Field(default="local", description="Who compiles and measures: local or ray.")
+    cache: Literal["warm", "cold"] | None = Field(default=None, description="As of a job.")
+    tenant: Name | None = Field(default=None, description="Whose the job is; null: the caller's own.")
+    priority: int = Field(default=0, ge=-100, le=100)
+
+
 class ReasonIn(RequestModel):
     """Says why a unit's state is changed."""
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 from ..core.budget import StopReason
 from ..core.errors import InvalidParameter
 from ..core.fleet import TaskState
+from ..core.retuning import RetuneVerdict
 from ..core.trial import Failed, Reason, Timed, TrialStage
 from ..service.views import JobState
 
@@ -160,6 +161,30 @@ class BudgetOut(ResponseModel):
     stall: int | None
 
 
+class RetunedOut(ResponseModel):
+    """Says what became of the earlier winner of a task. ``kept``: it still is the first, and as fast as it was, within
+    ``noise``; nothing was searched. ``outranked``, ``slower``, ``failed``: why a search went on. ``current``: there are
+    no earlier records."""
+
+    verdict: RetuneVerdict
+    measured: int = Field(description="How many of the earlier schedules were measured again.")
+    ratio: float | None = Field(description="Its time now over its time before, the machine's speed taken out.")
+    lead: float | None = Field(description="Its time now over the least of those that were measured again.")
+    noise: float = Field(description="By which share these two may be off.")
+    earlier_record_id: int | None
+    earlier_toolchain_key: str | None
+    earlier_seconds: float | None
+    earlier_trials: int = Field(description="How many trials the task measured that found it.")
+    earlier_wall_seconds: float | None = Field(description="How long that task took; null where nobody knows.")
+
+
+class RetuningOut(ResponseModel):
+    """Says what was asked for by a job that retunes."""
+
+    runners_up: int
+    toolchain_before: str | None
+
+
 class TaskOut(ResponseModel):
     """Shows one task of a job and how far it is."""
 
@@ -193,6 +218,13 @@ class TaskOut(ResponseModel):
     trial_limit: int | None = Field(
         default=None, description="How many trials it may have so far, of a budget that the tasks of a model share."
     )
+    retuned: RetunedOut | None = Field(
+        default=None, description="What became of the earlier winner; null: the job does not retune, or not known yet."
+    )
+    saved_trials: int | None = Field(
+        default=None, description="How many trials it needed less than the task that found the earlier winner."
+    )
+    saved_seconds: float | None = Field(default=None, description="How many seconds it took less than that task.")
 
 
 class JobOut(ResponseModel):
@@ -230,6 +262,7 @@ class JobOut(ResponseModel):
     task_count: int = Field(
         default=0, description="How many tasks it has. In a list of jobs, `tasks` are the first three of them alone."
     )
+    retuning: RetuningOut | None = Field(default=None, description="What was asked for, where the job retunes.")
     _plot: "Callable[..., Figure] | None" = PrivateAttr(default=None)
 
     def plot(self, kind: str = "progress", *, task: int = 0, across: str = "trials", log: bool = True) -> "Figure":

@@ -46,6 +46,7 @@ SUITES = {
     "recorded-ahead": "benchmarks.recorded_ahead",
     "recorded-search": "benchmarks.recorded_search",
     "relaxed-lookups": "benchmarks.relaxed_lookups",
+    "retune": "benchmarks.retune",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",

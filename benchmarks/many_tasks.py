@@ -7,7 +7,8 @@ for itself. A row is a job with the share of these measurements after which anot
 
 - ``allocated``: slices by expected saving (``core.allocation``), each of which begins with the winners of other tasks
   (``search.winners``), though never of the same table: what a job of the service does;
-- ``alone``: slices by expected saving, each task searched for itself; ``gradient``: the same with Ansor's rule.
+- ``alone``: slices by expected saving, each task searched for itself; ``gradient``: the same with Ansor's rule;
+- ``hindsight``: each task searched for itself, just until equal shares have found what they end with.
 
 ``jobs``: how many (6). Bar: ``allocated`` is at most a half in the median of the jobs.
 """
@@ -23,7 +24,14 @@ import numpy as np
 
 from benchmarks.suite import Options, Result
 from tilewright.benchmarks.recorded_tables import FOLDER
-from tilewright.core.allocation import FASTEST, SLICE_TRIALS, TaskProgress, first_trials, most_worthwhile
+from tilewright.core.allocation import (
+    FASTEST,
+    SLICE_TRIALS,
+    TaskProgress,
+    first_trials,
+    most_worthwhile,
+    usual_gap,
+)
 from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
@@ -69,6 +77,14 @@ class Task:
         return self.weight * (self.fastest[0][0] if self.fastest else max(_times(self.path)))
 
     @property
+    def found_at(self) -> int:
+        """After how many trials the best one was found."""
+        outcomes = [trial.outcome for trial in self.trials]
+        return next(
+            (n for n, o in enumerate(outcomes, 1) if isinstance(o, Timed) and o.seconds == self.fastest[0][0]), 0
+        )
+
+    @property
     def progress(self) -> TaskProgress:
         return TaskProgress(self.weight, len(self.trials), [seconds for seconds, _ in self.fastest[:FASTEST]])
 
@@ -77,7 +93,8 @@ class Task:
         return Winner(self.fastest[0][1], *_size(self.path))
 
 
-Choose = Callable[[Sequence[Task]], int | None]
+Choose = Callable[[Sequence[Task], Sequence[Task]], int | None]
+"""Which of the tasks that can go on does, in a job of these tasks."""
 
 
 def run(options: Options) -> Result:
@@ -104,7 +121,8 @@ def _job(paths: Sequence[Path], seed: int, trials: int, spread: float) -> dict[s
     equal = _tasks(paths, seed, spread)
     measured = sum(task.measure(trials) for task in equal)
     target = sum(task.latency for task in equal)
-    found: dict[str, object] = {"measurements": measured, "weighted_latency": target}
+    hindsight = sum(task.found_at for task in equal) / measured
+    found: dict[str, object] = {"measurements": measured, "weighted_latency": target, "hindsight": hindsight}
     for name, (choose, share_winners) in WAYS.items():
         tasks = _tasks(paths, seed, spread)
         found[name] = _until(tasks, first_trials(measured, TASKS), target, choose, share_winners) / measured
@@ -131,18 +149,18 @@ def _until(tasks: Sequence[Task], first: int, target: float, choose: Choose, sha
     used = sum(slice_of(task, first) for task in tasks)
     while sum(task.latency for task in tasks) > target:
         open_ = [task for task in tasks if len(task.trials) < len(_table(task.path).space)]
-        chosen = choose(open_)
+        chosen = choose(open_, tasks)
         if chosen is None:
             break
         used += slice_of(open_[chosen], SLICE_TRIALS)
     return used
 
 
-def _by_saving(tasks: Sequence[Task]) -> int | None:
-    return most_worthwhile([task.progress for task in tasks])
+def _by_saving(tasks: Sequence[Task], job: Sequence[Task]) -> int | None:
+    return most_worthwhile([task.progress for task in tasks], usual_gap([task.progress for task in job]))
 
 
-def _by_gradient(tasks: Sequence[Task]) -> int | None:
+def _by_gradient(tasks: Sequence[Task], job: Sequence[Task]) -> int | None:
     """Ansor's rule: a fifth of the slope of the last slice, and four fifths of best / trials."""
 
     def gain(task: Task) -> float:

@@ -25,6 +25,7 @@ from . import (
     queue,
     records,
     release,
+    retune,
     serve,
     tenants,
     tune,
@@ -43,6 +44,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("tune")(tune.tune)
+app.command("retune")(retune.retune)
 app.command("best")(best.best)
 app.command("explain")(explain.explain)
 app.command("export")(export.export)

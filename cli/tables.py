@@ -18,6 +18,7 @@ from ..api.responses import (
     TimedOut,
     TrialOut,
 )
+from ..core.retuning import RetuneVerdict
 
 
 def duration(seconds: float | None) -> str:
@@ -76,6 +77,8 @@ def task_notes(task: TaskOut) -> list[str]:
     if task.adopted:
         source = "records" if task.source_job is None else f"task {task.source_task} of job {task.source_job}"
         notes.append(f"adopted    {task.adopted} of {task.trials} trials from {source}")
+    if task.retuned is not None:
+        notes.append(f"retuned    {VERDICTS[task.retuned.verdict]}")
     if task.attempts > 1 or task.losses:
         notes.append(f"attempts   {task.attempts}, of which the last {task.losses} were lost")
     return notes
@@ -153,6 +156,51 @@ def jobs_table(jobs: Iterable[JobOut]) -> Table:
         if job.task_count > len(job.tasks):
             table.add_row(job.id, "", f"and {job.task_count - len(job.tasks)} more tasks")
     return table
+
+
+VERDICTS = {
+    RetuneVerdict.KEPT: "kept",
+    RetuneVerdict.OUTRANKED: "searched: another one is first now",
+    RetuneVerdict.SLOWER: "searched: the winner is slower",
+    RetuneVerdict.FAILED: "searched: the winner cannot be built or timed",
+    RetuneVerdict.CURRENT: "no earlier record",
+}
+
+
+def retuned_table(job: JobOut) -> Table:
+    """Show what became of the earlier winner of each task of a job that retunes."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in ("task", "before", "now", "ratio", "noise", "", "trials", "before", "saved", "time saved"):
+        table.add_column(name, justify="left" if name in ("task", "") else "right")
+    for task in job.tasks:
+        found = task.retuned
+        if found is None:
+            table.add_row(task_name(task), "", "", "", "", task.state.value, str(task.trials))
+            continue
+        table.add_row(
+            task_name(task),
+            duration(found.earlier_seconds),
+            duration(task.best.seconds if task.best else None),
+            "-" if found.ratio is None else f"{found.ratio:.3f}",
+            f"{100 * found.noise:.1f} %",
+            VERDICTS[found.verdict],
+            str(task.trials),
+            str(found.earlier_trials),
+            "-" if task.saved_trials is None else str(task.saved_trials),
+            "-" if task.saved_seconds is None else f"{task.saved_seconds:.1f} s",
+        )
+    return table
+
+
+def retuned_summary(job: JobOut) -> str:
+    """Say in a line what a job that retunes saved against tuning from the beginning."""
+    ended = [task for task in job.tasks if task.saved_trials is not None]
+    kept = sum(task.retuned is not None and task.retuned.verdict is RetuneVerdict.KEPT for task in job.tasks)
+    spent = sum(task.retuned.earlier_trials for task in ended if task.retuned is not None)
+    saved = sum(task.saved_trials or 0 for task in ended)
+    seconds = sum(task.saved_seconds or 0.0 for task in ended)
+    share = f" ({100 * saved / spent:.0f} %)" if spent else ""
+    return f"kept       {kept} of {len(job.tasks)}; saved {saved} of {spent} trials{share} and {seconds:.1f} s"
 
 
 def trials_table(trials: Iterable[TrialOut]) -> Table:

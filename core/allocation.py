@@ -1,29 +1,40 @@
 """How the trials of a job with one budget are dealt out to its tasks, and when a task is given up.
 
-    each task gets a first slice; then, until the budget is spent:
+    each task gets a short first slice; then, until the budget is spent:
         the next slice goes to the task with the largest expected saving, among those that are worth it
 
 The fastest times of a task tell how far its best one may still fall. If the least of n times lies above the least
 possible one by about n^(-1/2), which is the law of extremes for two knobs that matter, then the gaps between the
 fastest times are of the size of what is left, and s further trials take 1 - (n / (n + s))^(1/2) of it away:
 
-    times        |best|  |   |     |        gap = mean of the next fastest - best
-    possible   ..|                          gain = gap x (1 - (n / (n + s))^(1/2)), never below the roofline
+    times        |best|  |   |     |        gap = (mean of the next fastest - best) / best
+    possible   ..|                          usual = geometric mean over the job of gap x (trials / n)^(1/2)
+    left = (gap x usual)^(1/2)              gain = best x left x (1 - (n / (n + s))^(1/2)), never below the roofline
+
+A task's own gap misleads where a search is on a plateau: many settings are as fast as the best one, so that it has no
+gap, though better ones are far away. Such a task starved. One with a lone optimum keeps its gap for ever, and took all
+trials. What is usual among the tasks of the job, at the same number of trials, moderates both.
 
 The saving counts as often as the workload occurs in the model. ``python -m benchmarks many-tasks`` replays recorded
 tables by this rule, alone and with the winners of other tasks, and by Ansor's (slope of the last slices and
-best / trials). Alone the two rules differ by less than their jobs do.
+best / trials). Rules have their limit:
+searches that stopped at the very trial in which equal shares find what they end with would need 0.5 to 0.6 of all.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, sqrt
+from statistics import geometric_mean
 
+FIRST_TRIALS = 8
+"""The first slice of a task: enough for the gaps between its fastest times."""
 SLICE_TRIALS = 16
 """How many trials are granted at once: a task that goes on later has its set-up to repeat."""
 UNTIMED_TRIALS = 64
 """A task of which no trial could be timed goes first until it has had so many."""
+LEAST_GAP = 1e-4
+"""Smaller relative gaps count as this."""
 FASTEST = 9
 """Of how many of its fastest times a task's expected gain is computed."""
 LEAST_TRIALS = 2 * SLICE_TRIALS
@@ -61,32 +72,48 @@ class TaskProgress:
 
 def first_trials(trials: int, tasks: int) -> int:
     """The first slice of each of ``tasks`` tasks that share ``trials`` trials."""
-    return min(SLICE_TRIALS, trials // tasks)
+    return min(FIRST_TRIALS, trials // tasks)
 
 
-def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS) -> float:
-    """The seconds by which ``further`` trials are expected to lower a task's best time; 0 where less than two trials
-    could be timed."""
+def relative_gap(task: TaskProgress) -> float:
+    """How far the next fastest times lie above the best one, as a share of it; 0 where less than two are known."""
     if len(task.fastest) < 2:
         return 0.0
     best, *others = task.fastest[:FASTEST]
-    gap = sum(others) / len(others) - best
-    left = min(gap, max(0.0, best - task.limit_seconds))
-    trials = max(1, task.trials)
+    return sum(others) / len(others) / best - 1
+
+
+def usual_gap(tasks: Sequence[TaskProgress]) -> float | None:
+    """The relative gap that is usual in a job after one trial; after n of them it is n^(-1/2) of that. None where no
+    task has two times."""
+    found = [max(relative_gap(task), LEAST_GAP) * sqrt(task.trials) for task in tasks if len(task.fastest) > 1]
+    return geometric_mean(found) if found else None
+
+
+def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS, usual: float | None = None) -> float:
+    """The seconds by which ``further`` trials are expected to lower a task's best time; 0 where less than two trials
+    could be timed. ``usual`` is the ``usual_gap`` of its job; None: its own gap alone counts."""
+    if len(task.fastest) < 2:
+        return 0.0
+    best, trials, gap = task.fastest[0], max(1, task.trials), relative_gap(task)
+    if usual is not None:
+        gap = sqrt(max(gap, LEAST_GAP) * usual / sqrt(trials))
+    left = min(gap * best, max(0.0, best - task.limit_seconds))
     return left * (1 - sqrt(trials / (trials + further)))
 
 
-def expected_saving(task: TaskProgress) -> float:
-    """The seconds of one run of the model that a further slice is expected to save; endless before a time is known."""
+def expected_saving(task: TaskProgress, usual: float | None = None) -> float:
+    """The seconds of one run of the model that a further slice is expected to save; endless before a time is known.
+    ``usual``: as of ``expected_gain``."""
     if len(task.fastest) < 2 and task.trials < UNTIMED_TRIALS:
         return inf
-    return task.weight * expected_gain(task)
+    return task.weight * expected_gain(task, usual=usual)
 
 
-def given_up(task: TaskProgress, runs: float | None = None) -> GivenUp | None:
+def given_up(task: TaskProgress, runs: float | None = None, usual: float | None = None) -> GivenUp | None:
     """Why a task is not worth a further slice; None where it is. ``runs``: how often the model is to run; None where
-    no time is too long."""
-    saving = expected_saving(task)
+    no time is too long. ``usual``: as of ``expected_gain``."""
+    saving = expected_saving(task, usual)
     if saving == inf:
         return None
     if runs is not None and saving * runs < SLICE_TRIALS * task.trial_seconds:
@@ -95,9 +122,10 @@ def given_up(task: TaskProgress, runs: float | None = None) -> GivenUp | None:
         return None
     if task.fastest[0] <= NEAR_ROOFLINE * task.limit_seconds:
         return GivenUp.ROOFLINE
-    return GivenUp.NOISE if expected_gain(task) < NOISE * task.fastest[0] else None
+    return GivenUp.NOISE if expected_gain(task, usual=usual) < NOISE * task.fastest[0] else None
 
 
-def most_worthwhile(tasks: Sequence[TaskProgress]) -> int | None:
-    """The position of the task with the largest expected saving, the first of equals; None where there is no task."""
-    return max(range(len(tasks)), key=lambda n: expected_saving(tasks[n]), default=None)
+def most_worthwhile(tasks: Sequence[TaskProgress], usual: float | None = None) -> int | None:
+    """The position of the task with the largest expected saving, the first of equals; None where there is no task.
+    ``usual``: as of ``expected_gain``."""
+    return max(range(len(tasks)), key=lambda n: expected_saving(tasks[n], usual), default=None)

@@ -45,5 +45,7 @@ class StopReason(StrEnum):
     """Every legal schedule was tried."""
     NOT_WORTHWHILE = "not_worthwhile"
     """Of a model's job: further trials are not expected to save what they cost (``core.allocation.GivenUp``)."""
+    KEPT = "kept"
+    """Of a job that retunes: what was the best before still is (``core.retuning.RetuneVerdict``)."""
     CANCELLED = "cancelled"
     ERROR = "error"

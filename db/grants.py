@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, func, select
 from sqlalchemy.engine import RowMapping
 
-from ..core.allocation import FASTEST, SLICE_TRIALS, TaskProgress, expected_saving, given_up, most_worthwhile
+from ..core.allocation import (
+    FASTEST,
+    SLICE_TRIALS,
+    TaskProgress,
+    expected_saving,
+    given_up,
+    most_worthwhile,
+    usual_gap,
+)
 from ..core.budget import StopReason
 from ..core.fleet import TaskState
 from .clock import clock
@@ -33,9 +41,10 @@ def grant_slice(connection: Connection, job: RowMapping) -> None:
     done = (tasks.c.state == TaskState.DONE.value, tasks.c.stop_reason == StopReason.TRIALS.value)
     query = select(tasks).where(tasks.c.job == number, *done).order_by(tasks.c.position)
     open_rows = connection.execute(query.with_for_update(key_share=True, skip_locked=True)).mappings().all()
-    known = _progress(connection, number, open_rows)
-    worth = [row for row in open_rows if not _gives_up(connection, job, row, known[row["position"]])]
-    chosen = most_worthwhile([known[row["position"]] for row in worth])
+    known = _progress(connection, number, rows)
+    usual = usual_gap(list(known.values()))
+    worth = [row for row in open_rows if not _gives_up(connection, job, row, known[row["position"]], usual)]
+    chosen = most_worthwhile([known[row["position"]] for row in worth], usual)
     if chosen is None:
         return
     task = worth[chosen]
@@ -57,9 +66,11 @@ def _charged(task: RowMapping) -> int:
     return max(0, used - int(task["adopted"]))
 
 
-def _gives_up(connection: Connection, job: RowMapping, task: RowMapping, progress: TaskProgress) -> bool:
+def _gives_up(
+    connection: Connection, job: RowMapping, task: RowMapping, progress: TaskProgress, usual: float | None
+) -> bool:
     """Give a task up that is not worth a further slice; return whether it was given up."""
-    why = given_up(progress, job["budget_runs"])
+    why = given_up(progress, job["budget_runs"], usual)
     if why is None:
         return False
     reason = StopReason.NOT_WORTHWHILE.value
@@ -68,7 +79,7 @@ def _gives_up(connection: Connection, job: RowMapping, task: RowMapping, progres
     about: dict[str, object] = {"task": task["position"], "trials": task["trials"], "stop_reason": reason}
     figures = {
         "given_up": why.value,
-        "expected_saving_seconds": expected_saving(progress),
+        "expected_saving_seconds": expected_saving(progress, usual),
         "slice_seconds": SLICE_TRIALS * progress.trial_seconds,
     }
     add_event(connection, job["number"], "task", {**about, **figures})

@@ -49,7 +49,8 @@ def _fault(connection: Connection, number: int) -> str | None:
         first = dead[0]["position"]
         why = f"task {first} was lost {dead[0]['losses']} times: {last_end(connection, number, first)}"
         return f"{len(dead)} of {len(rows)} tasks dead: {why}"
-    untimed = [row for row in rows if row["best_trial"] is None]
+    kept = StopReason.KEPT.value  # a task that found nothing to retune has no trial
+    untimed = [row for row in rows if row["best_trial"] is None and row["stop_reason"] != kept]
     if not untimed:
         return None
     if untimed[0]["stop_reason"] == StopReason.ERROR.value:

@@ -57,6 +57,8 @@ class NewJob:
     owner: str = ""
     tags: tuple[str, ...] = ()
     notes: str = ""
+    retuning: Mapping[str, object] | None = None
+    """What a job that retunes was asked for (``core.retuning.Retuning``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,8 @@ class TaskRow:
     """How often the workload occurs in the model of the job."""
     trial_limit: int | None = None
     """How many trials it may have so far, of a budget that the tasks of a job share; None: the job's budget."""
+    retuned: Mapping[str, object] | None = None
+    """What became of the earlier winner (``core.retuning.Retuned``), once a job that retunes knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +252,7 @@ class JobRow:
     notes: str = ""
     task_count: int = 0
     """How many tasks it has; ``tasks`` are the first of them, where it stands in a list."""
+    retuning: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from sqlalchemy import insert, select
 
 from ..core.errors import Conflict
 from ..core.fleet import Lease
-from ..core.record import Record
+from ..core.record import MeasuredOn, Record
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..core.trial import Timed
@@ -37,6 +37,7 @@ from .record_statement import RecordStatement
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
 from .retention import Retention, delete_old
+from .retuning import EarlierTrials, load_earlier, load_moved
 from .rows import (
     AnswerRow,
     EventRow,
@@ -396,6 +397,23 @@ class RecordStore:
         """Return the fastest records of workloads, one for each identity and tenant, in no order."""
         with self.database.autocommit() as connection:
             return find_any(connection, workload_keys, tenant)
+
+    def moved(
+        self, device_key: str, profile: str, toolchain_key: str | None, sketches: Mapping[str, int],
+        before: str | None, *, limit: int,
+    ) -> tuple[str, ...]:  # fmt: skip
+        """Return the workloads with best records of other toolchains, or of sketches in other versions, alone
+        (``retuning``)."""
+        with self.database.reading() as connection:
+            return load_moved(connection, device_key, profile, toolchain_key, sketches, before, limit)
+
+    def earlier_trials(
+        self, workload_key: str, on: MeasuredOn, sketches: Mapping[str, int], before: str | None,
+        *, tenant: str | None, until: int, limit: int,
+    ) -> EarlierTrials | None:  # fmt: skip
+        """Return the fastest records of a workload from before a change (``retuning``); None where there are none."""
+        with self.database.reading() as connection:
+            return load_earlier(connection, workload_key, on, sketches, before, tenant, until, limit)
 
     def transfers(self, sketches: Mapping[str, int], *, limit: int) -> list[TransferRow]:
         """Return what schedules lose under other conditions than those where they are the fastest (``transfers``)."""

@@ -101,6 +101,8 @@ jobs = Table(
     Column("deadline", Float),
     # its tasks share no measurement with others and adopt no record
     Column("fresh", Boolean, nullable=False, server_default=false()),
+    # what a job that retunes was asked for (``core.retuning.Retuning``)
+    Column("retuning", JSON(none_as_null=True)),
     # the id of the model that its tasks are of: they share the budget then
     Column("model", NUMBER),
     # who submitted it, and what people wrote to it; tags stand between commas: ",nightly,llama,"
@@ -179,6 +181,8 @@ tasks = Table(
     # of a model's job: how often the workload occurs, and how many trials have been granted to the task so far
     Column("weight", Float, nullable=False, server_default="1"),
     Column("trial_limit", Integer),
+    # of a job that retunes: what became of the earlier winner (``core.retuning.Retuned``)
+    Column("retuned", JSON(none_as_null=True)),
     Index("ix_tasks_workload_job", "workload", "job", "position"),
     Index("ix_tasks_operator_job", "operator", "job", "position"),
     Index(None, "state"),

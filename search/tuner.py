@@ -69,7 +69,7 @@ def tune(
         return reason
     given = [candidate for candidate in dict.fromkeys(first) if candidate not in known]
     asking = _Asking(pool, strategy, budget.trials - sequence, batch, clock, given)
-    with closing(_generator(measure(asking.schedules()))) as trials:
+    with closing(closable(measure(asking.schedules()))) as trials:
         for position, trial in trials:
             candidate = asking.candidates[position]
             trial = replace(trial, clocks=replace(trial.clocks, search=asking.seconds[position]))
@@ -135,6 +135,6 @@ def _spent(
     return None
 
 
-def _generator(trials: Iterator[tuple[int, Trial]]) -> Generator[tuple[int, Trial], None, None]:
+def closable(trials: Iterator[tuple[int, Trial]]) -> Generator[tuple[int, Trial], None, None]:
     """A generator over any iterator, so that it can be closed."""
     yield from trials

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from ..core.budget import StopReason
 from ..core.keys import content_key
 from ..core.policy import DEFAULT_POLICY
+from ..core.retuning import Retuned, RetuneVerdict, Retuning
 from ..core.schedule import Schedule
 from ..core.trial import Evidence, Reason, Timed, TrialStage
 from ..db.recording import gflops
@@ -44,6 +45,8 @@ def spec_to_json(spec: JobSpec) -> dict[str, object]:
         "tags": spec.tags,
         "notes": spec.notes,
     }
+    if spec.retuning is not None:
+        chosen["retuning"] = spec.retuning.to_json()
     chosen |= {name: value for name, value in later.items() if value != getattr(_DEFAULTS, name)}
     return {
         "tasks": [
@@ -108,6 +111,7 @@ def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float,
         owner=owner,
         tags=spec.tags,
         notes=spec.notes,
+        retuning=None if spec.retuning is None else spec.retuning.to_json(),
     )
 
 
@@ -152,11 +156,14 @@ def job_view(row: JobRow) -> JobView:
         tags=row.tags,
         notes=row.notes,
         task_count=row.task_count,
+        retuning=None if row.retuning is None else Retuning(**row.retuning),  # type: ignore[arg-type]
     )
 
 
 def task_view(row: TaskRow) -> TaskView:
     """Return a task as it is answered."""
+    retuned = None if row.retuned is None else Retuned.from_json(row.retuned)
+    saved_trials, saved_seconds = _saved(row, retuned)
     return TaskView(
         index=row.position,
         workload_key=row.workload_key,
@@ -184,7 +191,19 @@ def task_view(row: TaskRow) -> TaskView:
         source_task=row.source_task,
         weight=row.weight,
         trial_limit=row.trial_limit,
+        retuned=retuned,
+        saved_trials=saved_trials,
+        saved_seconds=saved_seconds,
     )
+
+
+def _saved(row: TaskRow, retuned: Retuned | None) -> tuple[int | None, float | None]:
+    """Return how many trials and seconds a task that has ended needed less than the one that found its winner."""
+    if retuned is None or row.stop_reason is None or retuned.verdict is RetuneVerdict.CURRENT:
+        return None, None
+    spent, now = retuned.earlier_wall_seconds, row.wall_seconds
+    seconds = None if spent is None or now is None else spent - now
+    return retuned.earlier_trials - (row.trials - row.adopted), seconds
 
 
 def best_view(row: BestRow) -> BestView:

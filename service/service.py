@@ -44,6 +44,7 @@ from .reaper import LeaseReaper
 from .relatives import RelativesView, relatives
 from .releases import Releases
 from .retention import RetentionThread
+from .retunes import Retunes
 from .settings import Settings
 from .submit import check_annotations, checked, checked_key, continued, new_id
 from .task_worker_pool import LOOKS_FOR_A_LEASE, TaskWorkerPool
@@ -99,6 +100,8 @@ class Service:
         """The use cases of units, the queue and tenants."""
         self.models = TunedModels(store, self.conditions, self._lookups.find, self.submit)
         """The use cases of models that users run."""
+        self.retunes = Retunes(store, self.submit)
+        """The use case of measuring again what was the best before a change."""
         self.users = Users(store.keys)
         """The use cases of keys, sessions and the audit log."""
         self.families = Families(store, self.conditions)

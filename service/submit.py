@@ -40,6 +40,9 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], settings: 
             f"{spec.budget.trials} trials for {len(spec.tasks)} workloads of a model; needed: at least one for each",
             field="trials",
         )
+    if spec.retuning is not None and spec.budget.trials <= spec.retuning.runners_up:
+        needed = f"one for the winner and {spec.retuning.runners_up} for the runners-up"
+        raise InvalidParameter(f"{spec.budget.trials} trials; needed: {needed}", field="trials")
     _one_of("strategy", spec.strategy, wiring.STRATEGY_NAMES)
     _one_of("executor", spec.executor, wiring.EXECUTOR_NAMES)
     kind = kind_of(spec.target, known, one_host=one_host)

@@ -73,6 +73,17 @@ def kind_of(target: str, known: Callable[[], Iterable[DeviceInfo]], *, one_host:
     )
 
 
+def devices_of(target: str, known: Iterable[DeviceInfo]) -> list[DeviceInfo]:
+    """Return the devices that a job's target names, of those ``known`` and of this machine. Raises
+    UnsupportedTarget."""
+    _, colon, rest = target.partition(":")
+    if colon and rest.isdecimal():
+        return [measured_on(parse_device(target)).device]
+    found = {info.key: info for info in (*known, *device_infos())}
+    names = ("{0.target.kind}", "{0.target.kind}:{0.target.arch}", "{0.key}")
+    return [info for info in found.values() if target in (name.format(info) for name in names)]
+
+
 def check_present(target: str) -> None:
     """Raise UnsupportedTarget unless this machine has a device that a job's target names."""
     _, colon, rest = target.partition(":")
@@ -105,7 +116,7 @@ def measured_on(device: DeviceSelector, cache: str | None = None) -> MeasuredOn:
             "them",
             field="target",
         )
-    return _usual(present[device.ordinal], cache)
+    return usual(present[device.ordinal], cache)
 
 
 def compiled_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
@@ -116,9 +127,9 @@ def compiled_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
         return measured_on(parse_device(text))
     for info in (*device_infos(), *known):
         if (info.target.kind, info.target.arch) == (kind, arch):
-            return _usual(info, None)
+            return usual(info, None)
     target = target_named(arch) if kind in HOST_KINDS else Target(kind, arch, (), _MULTIPROCESSORS.get(arch, 1))
-    return _usual(DeviceInfo(str(target), target), None)
+    return usual(DeviceInfo(str(target), target), None)
 
 
 def named_code(text: str | None) -> tuple[str, str] | None:
@@ -127,6 +138,8 @@ def named_code(text: str | None) -> tuple[str, str] | None:
     return (kind, arch.partition("+")[0]) if colon and kind in BACKENDS and not arch.isdecimal() else None
 
 
-def _usual(info: DeviceInfo, cache: str | None) -> MeasuredOn:
+def usual(info: DeviceInfo, cache: str | None) -> MeasuredOn:
+    """Return what a job on a device is measured on, by this program with the compilers of this machine. Raises
+    UnsupportedTarget where it cannot compile for the device."""
     profile = profile_of(info.target.kind, cache or default_cache(info.target.kind))
     return MeasuredOn(info, backend_for(info.target).toolchain(info.target), profile)

@@ -15,6 +15,7 @@ from ..core.budget import Budget, StopReason
 from ..core.errors import Conflict, StoreError, TilewrightError
 from ..core.fleet import AttemptEnd, TaskClaim, Unit, Wanted
 from ..core.record import Identity, MeasuredOn
+from ..core.retuning import Retuned
 from ..core.streams import stream
 from ..core.target import DeviceInfo
 from ..core.trial import Timed, Trial
@@ -33,6 +34,7 @@ from .history import experiences, related_groups
 from .kept_models import kept_model
 from .lease_keeper import LeaseKeeper
 from .model_training import train_models
+from .retuning import Earlier, earlier_of, retuning
 from .roofline import roofline
 from .settings import Settings
 from .task_store import TaskStore
@@ -54,7 +56,8 @@ LEAST_SECONDS = 1e-3
 @dataclass(frozen=True)
 class PreparedTask:
     """This task can begin. ``done`` holds its trials so far, ``on`` says what its trials are measured on, and ``first``
-    are the candidates that come before those of the strategy."""
+    are the candidates that come before those of the strategy. ``earlier`` is there where a task is retuned whose winner
+    has not been found to hold no more."""
 
     claim: TaskClaim
     job: JobRow
@@ -67,6 +70,7 @@ class PreparedTask:
     strategy: Strategy
     done: Sequence[TrialRow]
     first: Sequence[int]
+    earlier: Earlier | None = None
 
 
 class TaskRunner:
@@ -142,10 +146,12 @@ class TaskRunner:
             self._adopt(claim, on, pool)
         done = self._trials(job.id, task.position)
         first = wiring.winners_elsewhere(pool, job, task.position)
+        earlier = earlier_of(self._store.records, job, task, workload, on, self._settings, until=until)
         if not done:
             budget = task_budget(job, task.position)
-            executor.prefetch(workload, wiring.first_schedules(pool, strategy, budget, first))
-        return PreparedTask(claim, job, task, workload, executor, on, device, pool, strategy, done, first)
+            begun = wiring.first_schedules(pool, strategy, budget, first) if earlier is None else earlier.schedules
+            executor.prefetch(workload, begun)
+        return PreparedTask(claim, job, task, workload, executor, on, device, pool, strategy, done, first, earlier)
 
     def run(self, prepared: PreparedTask, before_remeasurement: Callable[[], None]) -> bool:
         """Search a task to its end; return whether it is over, or was given back because the service wanted that.
@@ -155,16 +161,7 @@ class TaskRunner:
         began = time.monotonic()
         elapsed = prepared.done[-1].elapsed_seconds if prepared.done else 0.0
         self._store_baseline(prepared)
-        steps = wiring.tuning(
-            prepared.pool,
-            prepared.strategy,
-            executor,
-            task_budget(job, claim.task),
-            resumed=[row.record.trial for row in prepared.done],
-            elapsed_seconds=elapsed,
-            cancelled=lambda: self._keeper.wanted is not Wanted.GO,
-            first=prepared.first,
-        )
+        steps = self._steps(prepared, elapsed)
         reason = self._record(prepared, steps, elapsed)
         if reason is StopReason.CANCELLED:
             yielded = self._keeper.wanted is Wanted.YIELD
@@ -177,7 +174,9 @@ class TaskRunner:
         if executor.overlaps:
             before_remeasurement()
         rows = self._trials(job.id, claim.task)
-        timing_seconds = sum(row.record.trial.clocks.time for row in rows) + self._remeasure(prepared, rows)
+        timing_seconds = sum(row.record.trial.clocks.time for row in rows)
+        if reason is not StopReason.KEPT:  # otherwise that was done when it was decided
+            timing_seconds += self._remeasure(prepared, rows)
         span_of_job(
             "task", job.id, time.monotonic() - began, {"tilewright.task": claim.task, "tilewright.end": str(reason)}
         )
@@ -187,6 +186,49 @@ class TaskRunner:
         if ended.state == JobState.SUCCEEDED:
             self._try_to_train_models(ended, prepared.on, prepared.device)
         return True
+
+    def _steps(self, prepared: PreparedTask, elapsed: float) -> Generator[Finished, None, StopReason]:
+        """Return the trials of a task that began ``elapsed`` seconds ago."""
+        claim, executor = prepared.claim, prepared.executor
+        began, budget = time.monotonic(), task_budget(prepared.job, claim.task)
+
+        def cancelled() -> bool:
+            return self._keeper.wanted is not Wanted.GO
+
+        def search(rows: Sequence[TrialRow]) -> Generator[Finished, None, StopReason]:
+            return wiring.tuning(
+                prepared.pool,
+                prepared.strategy,
+                executor,
+                budget,
+                resumed=[row.record.trial for row in rows],
+                elapsed_seconds=elapsed + time.monotonic() - began,
+                cancelled=cancelled,
+                first=prepared.first,
+            )
+
+        if prepared.earlier is None:
+            return search(prepared.done)
+
+        def rows() -> list[TrialRow]:
+            return self._trials(claim.job_id, claim.task)
+
+        def decide(retuned: Retuned) -> None:
+            facts = {"retuned": retuned.to_json()}
+            self._store.records.note_task(claim.job_id, claim.task, lease=claim.lease, **facts)
+            self._on_commit()
+
+        return retuning(
+            prepared.earlier,
+            lambda schedules: executor.measure(prepared.workload, schedules),
+            budget,
+            done=lambda: [row.record.trial for row in rows()],
+            elapsed_seconds=elapsed,
+            cancelled=cancelled,
+            remeasure=lambda: self._remeasure(prepared, rows()),
+            decide=decide,
+            search=lambda: search(rows()),
+        )
 
     def fail(self, claim: TaskClaim, error: TilewrightError) -> None:
         """End a task that cannot be searched. Raises LeaseLost, StoreError."""

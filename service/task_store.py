@@ -27,8 +27,8 @@ from ..db.store import RecordStore
 
 METHODS = {
     "records": frozenset(
-        "add_remeasurement add_trial begin_task devices history history_groups job keep_model measured newest_model "
-        "newest_record note_task set_device trials trials_by_seconds workload".split()
+        "add_remeasurement add_trial begin_task devices earlier_trials history history_groups job keep_model measured "
+        "newest_model newest_record note_task set_device trials trials_by_seconds workload".split()
     ),
     "fleet": frozenset(
         "adopt_known claim_task end_attempt finish_task has_ready lease_unit release renew set_unit_state "

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from ..core.budget import Budget, StopReason
 from ..core.fleet import TaskState
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
+from ..core.retuning import Retuned, Retuning
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..core.trial import Clocks, Evidence, Outcome, Reason, TrialStage
@@ -57,7 +58,9 @@ class JobSpec:
     way, and adopt records that fit exactly. ``tags`` and ``notes`` are for people.
 
     With a ``model_key`` the tasks are the workloads of that model and share the budget: trials go to the task with the
-    largest expected saving."""
+    largest expected saving.
+
+    With ``retuning`` a task is searched only where its earlier winner does not hold any more."""
 
     tasks: tuple[TaskSpec, ...]
     budget: Budget = Budget()
@@ -74,6 +77,7 @@ class JobSpec:
     model_key: str | None = None
     tags: tuple[str, ...] = ()
     notes: str = ""
+    retuning: Retuning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,13 @@ class TaskView:
     """How often the workload occurs in the model of the job."""
     trial_limit: int | None = None
     """How many trials it may have so far, of a budget that the tasks share; None: the budget is its own."""
+    retuned: Retuned | None = None
+    """What became of the earlier winner; None where the job does not retune, or does not know yet."""
+    saved_trials: int | None = None
+    """How many trials the task needed less than the earlier one that found this winner; negative: more. None unless
+    it has ended."""
+    saved_seconds: float | None = None
+    """How many seconds it took less; None also where nobody knows what the earlier one took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +208,8 @@ class JobView:
     notes: str = ""
     task_count: int = 0
     """How many tasks it has. In a list of jobs ``tasks`` are the first of them alone."""
+    retuning: Retuning | None = None
+    """What was asked for, where the job retunes."""
 
 
 @dataclass(frozen=True, slots=True)

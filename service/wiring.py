@@ -167,6 +167,19 @@ def tuning(
     )
 
 
+def as_of_now(workload: Workload, target: Target, trials: Sequence[Trial]) -> tuple[list[Trial], list[Schedule]]:
+    """Return earlier trials with their schedules as the sketches write them now, and those of these schedules that are
+    legal. A schedule of a sketch in another version has its knobs in the present one."""
+    found, legal = list[Trial](), list[Schedule]()
+    for trial in trials:
+        sketch = SKETCHES.get(trial.schedule.sketch)
+        schedule = trial.schedule if sketch is None else replace(trial.schedule, version=sketch.version)
+        found.append(replace(trial, schedule=schedule))
+        if is_legal(workload, target, schedule):
+            legal.append(schedule)
+    return found, legal
+
+
 def first_schedules(pool: CandidatePool, strategy: Strategy, budget: Budget, first: Sequence[int]) -> list[Schedule]:
     """Return the schedules that ``tuning`` begins with, for a strategy that knows no trials yet."""
     count = min(BATCH, budget.trials)

@@ -29,6 +29,7 @@ from . import (
     records,
     release_pages,
     releases,
+    retunes,
     schedules,
     sign_in,
     submit_pages,
@@ -40,6 +41,7 @@ from . import (
 ROUTES: dict[str, APIRouter] = {
     "schedules": schedules.router,  # this stands first, for the look-up is the most frequent request
     "jobs": jobs.router,
+    "retunes": retunes.router,
     "models": models.router,
     "estimates": estimates.router,
     "events": events.router,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright.core.allocation import (
+    FIRST_TRIALS,
     SLICE_TRIALS,
     UNTIMED_TRIALS,
     GivenUp,
@@ -15,6 +16,7 @@ from tilewright.core.allocation import (
     first_trials,
     given_up,
     most_worthwhile,
+    usual_gap,
 )
 from tilewright.core.budget import Budget
 from tilewright.core.errors import NotFound
@@ -73,7 +75,22 @@ def test_the_saving_follows_the_gaps_between_the_fastest_times() -> None:
     assert most_worthwhile([usual, unknown, usual]) == 1
     assert most_worthwhile([replace(unknown, trials=UNTIMED_TRIALS), usual, usual]) == 1
     assert most_worthwhile([]) is None
-    assert (first_trials(1000, 10), first_trials(50, 10), first_trials(10, 10)) == (SLICE_TRIALS, 5, 1)
+    assert (first_trials(1000, 10), first_trials(50, 10), first_trials(10, 10)) == (FIRST_TRIALS, 5, 1)
+
+
+def test_a_task_on_a_plateau_does_not_starve_and_a_lone_optimum_does_not_take_all() -> None:
+    usual = TaskProgress(1.0, 32, (1.0, 1.04, 1.06))
+    plateau = replace(usual, fastest=(1.0, 1.0, 1.0))
+    lone = replace(usual, fastest=(1.0, 1.5, 1.6), trials=320)
+    job = [usual, usual, plateau, lone]
+    typical = usual_gap(job)
+    assert typical is not None and usual_gap([]) is None
+    assert expected_gain(plateau) == 0.0 < expected_gain(plateau, usual=typical) < expected_gain(usual, usual=typical)
+    assert expected_gain(lone, usual=typical) < expected_gain(lone)
+    assert most_worthwhile(job) == 3 and most_worthwhile(job, typical) == 0
+    assert expected_gain(usual, usual=usual_gap([usual] * 3)) == pytest.approx(expected_gain(usual))
+    near = replace(lone, limit_seconds=0.999)
+    assert expected_gain(near, usual=typical) < 0.001  # never below the roofline
 
 
 def test_a_task_is_given_up_for_a_reason() -> None:
@@ -113,14 +130,14 @@ def test_slices_go_where_they_save_most_until_the_budget_is_spent(fleet_store: R
     assert submit_model(fleet_store, "job", 10, 1, 1, budget=budget)
     assert not submit_model(fleet_store, "again", 10, 1, 1, budget=budget)  # one is under way
     assert fleet_store.tuned_model(KEY).jobs == ("job",) and fleet_store.job("job").model_key == KEY
-    assert limits(fleet_store, "job") == [SLICE_TRIALS] * 3
+    assert limits(fleet_store, "job") == [FIRST_TRIALS] * 3
     seconds = {0: 1e-3, 1: 1e-4, 2: 5e-3}  # ten times a millisecond weighs more than once five of them
     states, order = [], []
     while (held := claim(fleet_store)) is not None:
         order.append(held.task)
         states.append(run_slice(fleet_store, held, seconds[held.task]))
     assert order[:3] == [0, 1, 2] and states == ["running"] * (len(states) - 1) + ["succeeded"]
-    assert Counter(order[3:]) == {0: 4, 2: 2} and order[3] == 0  # what is expected shrinks with what was spent
+    assert Counter(order[3:]) == {0: 5, 2: 2} and order[3] == 0  # what is expected shrinks with what was spent
     job = fleet_store.job("job")
     assert sum(task.trials for task in job.tasks) == budget.trials
     assert [task.stop_reason for task in job.tasks] == ["trials"] * 3
@@ -184,9 +201,9 @@ def test_seconds_are_shared_and_a_paused_job_is_granted_nothing_to_run(fleet_sto
     assert fleet_store.job("job").tasks[0].state == "blocked" and claim(fleet_store) is None
     fleet_store.fleet.resume_job("job")
     held = claimed(fleet_store)
-    record(fleet_store, held, SLICE_TRIALS, 2 * SLICE_TRIALS, 1e-3)
+    record(fleet_store, held, FIRST_TRIALS, FIRST_TRIALS + SLICE_TRIALS, 1e-3)
     ended = fleet_store.fleet.finish_task(held.lease, "trials", {"wall_seconds": 31.0})
-    assert ended.state == "succeeded" and ended.tasks[0].trials == 2 * SLICE_TRIALS
+    assert ended.state == "succeeded" and ended.tasks[0].trials == FIRST_TRIALS + SLICE_TRIALS
 
 
 def test_equal_tasks_of_two_models_are_measured_once(fleet_store: RecordStore) -> None:
