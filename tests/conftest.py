@@ -1,5 +1,6 @@
 """Tests marked ``cuda`` need an NVIDIA device; they are skipped, with the reason, where there is none."""
 
+import gc
 from functools import cache
 
 import pytest
@@ -25,6 +26,11 @@ WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/co
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle."""
     items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not go through it again and again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
