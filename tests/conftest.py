@@ -1,9 +1,11 @@
 """Tests marked ``cuda`` need an NVIDIA device; they are skipped, with the reason, where there is none."""
 
 import gc
+import os
 from functools import cache
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from tilewright.core.errors import UnsupportedTarget
 from tilewright.runtime.devices import host_target
@@ -17,6 +19,13 @@ def _missing(kind: str) -> str | None:
     except UnsupportedTarget as error:
         return str(error)
     return None
+
+
+def pytest_configure() -> None:
+    """One thread for BLAS, here and in all children that do not choose: the threads of several test processes would
+    wait for each other in busy loops, which takes hundreds of times as long as the small products of the tests."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # NumPy may be loaded already
 
 
 WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/contracts/test_executors.py")
