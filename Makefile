@@ -11,18 +11,24 @@ LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-ann
 # The tests start many processes: they are to find compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check assets lock clean
+.PHONY: demo test check lint assets lock clean
 
 demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
-test: check
-	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
+# mypy runs beside the tests, on what they leave of the processors; what it says comes last.
+test: lint
+	@nice $(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal; tests=$$?; \
+	wait $$mypy; types=$$?; cat $(VENV)/mypy.log; \
+	exit $$((tests ? tests : types))
 
-check: $(VENV)/dev.stamp assets
+check: lint
+	$(BIN)/mypy
+
+lint: $(VENV)/dev.stamp assets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
 # The dashboard's two scripts: fetched by npm, checked against the lock's hashes, copied to api/static/vendor.

@@ -5,7 +5,7 @@ expressions become linear forms and are written again from them. Other arithmeti
 the same bit for bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..core.dtypes import DType
@@ -37,6 +37,7 @@ from .fold import fold_binary, fold_cast, fold_compare, fold_unary, is_constant
 from .index_analysis import IndexAnalysis
 from .lanes import scalar_of, truth, truth_value, varies
 from .linear_form import LANE, LinearForm
+from .stmt import Stmt
 
 _NEGATED = {
     CompareOp.LT: CompareOp.GE,
@@ -60,6 +61,13 @@ class Simplifier:
         self._simple: dict[int, tuple[Expr, Expr]] = {}  # by id; the node is kept, so that its id stays its own
         self._forms: dict[int, tuple[Expr, LinearForm]] = {}
         self._sides: dict[Expr, tuple[LinearForm, LinearForm]] = {}  # the forms compared by a comparison made here
+        self.read_names: dict[int, tuple[Stmt, frozenset[str]]] = {}  # of buffers, by the id of an allocation's body
+
+    def assuming(self, facts: Iterable[LinearForm]) -> "Simplifier":
+        """Return a simplifier for where ``facts`` hold, too."""
+        inside = Simplifier(self.analysis.assuming(facts))
+        inside.read_names = self.read_names
+        return inside
 
     def simplify(self, expr: Expr) -> Expr:
         """Return the simplest expression found that has the value of ``expr`` wherever the analysis holds."""

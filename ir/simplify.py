@@ -9,7 +9,21 @@ from .index_analysis import IndexAnalysis
 from .lanes import truth_value
 from .provenance import rewrites
 from .simplifier import Simplifier
-from .stmt import Allocate, For, If, Kernel, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
+from .stmt import (
+    Allocate,
+    For,
+    If,
+    Kernel,
+    Launch,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+    seq,
+    substatements,
+    walk_statements,
+)
 
 NOTHING = Seq(())
 
@@ -87,7 +101,7 @@ def _guarded(stmt: If, simplifier: Simplifier) -> Stmt:
     if isinstance(condition, Const):
         return _statement(stmt.then, simplifier) if condition.value else NOTHING
     facts = simplifier.facts(condition)
-    inside = Simplifier(simplifier.analysis.assuming(facts)) if facts else simplifier
+    inside = simplifier.assuming(facts) if facts else simplifier
     then = _statement(stmt.then, inside)
     if then == NOTHING:
         return NOTHING
@@ -97,18 +111,32 @@ def _guarded(stmt: If, simplifier: Simplifier) -> Stmt:
 def _allocated(stmt: Allocate, simplifier: Simplifier) -> Stmt:
     body = _statement(stmt.body, simplifier)
     name = stmt.buffer.name
-    if not _reads(body, name):
+    if name not in _read_names(body, simplifier.read_names):
         return _without_stores(body, name)
     return stmt if body is stmt.body else replace(stmt, body=body)
 
 
-def _reads(stmt: Stmt, name: str) -> bool:
-    """Return whether anything below ``stmt`` but a plain store needs the buffer ``name``."""
-    return any(
-        (isinstance(s, Operation) and any(b.name == name for b in s.buffers))
-        or any(isinstance(e, (Load, ClusterLoad)) and e.buffer.name == name for x in expressions(s) for e in walk(x))
-        for s in walk_statements(stmt)
-    )
+def _read_names(body: Stmt, known: dict[int, tuple[Stmt, frozenset[str]]]) -> frozenset[str]:
+    """Return the buffers that anything in ``body``, the body of an allocation, but a plain store needs. ``known`` has
+    those of the bodies of allocations before, by id."""
+    found = known.get(id(body))
+    if found is not None:
+        return found[1]
+    names: set[str] = set()
+    waiting = [body]
+    while waiting:
+        here = waiting.pop()
+        below = known.get(id(here.body)) if isinstance(here, Allocate) else None
+        if below is not None:
+            names |= below[1]
+            continue
+        if isinstance(here, Operation):
+            names.update(b.name for b in here.buffers)
+        for x in expressions(here):
+            names.update(e.buffer.name for e in walk(x) if isinstance(e, (Load, ClusterLoad)))
+        waiting.extend(substatements(here))
+    known[id(body)] = body, frozenset(names)  # the statement is kept, so that its id stays its own
+    return known[id(body)][1]
 
 
 @rewrites

@@ -1,6 +1,7 @@
 """The same workload with fewer stages: what is cheap to compute twice is inlined where it is read."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from ..ir.expr import Expr, Load
 from ..ir.rewrite import map_expr, map_loads, substitute
@@ -13,6 +14,7 @@ MAX_INLINED_NODES = 1024
 stays."""
 
 
+@lru_cache(maxsize=64)  # every sketch asks it of a workload
 def inline_stages(workload: Workload) -> Workload:
     """``workload`` with every stage that does not reduce and is no output substituted into the stages that read it:
     casts, epilogues and producers alike, guarded paddings too (their selects come along, with the indices of the

@@ -1,8 +1,11 @@
 """Tests marked ``cuda`` need an NVIDIA device; they are skipped, with the reason, where there is none."""
 
+import gc
+import os
 from functools import cache
 
 import pytest
+from threadpoolctl import threadpool_limits
 
 from tilewright.core.errors import UnsupportedTarget
 from tilewright.runtime.devices import host_target
@@ -18,6 +21,13 @@ def _missing(kind: str) -> str | None:
     return None
 
 
+def pytest_configure() -> None:
+    """One thread for BLAS, here and in all children that do not choose: the threads of several test processes would
+    wait for each other in busy loops, which takes hundreds of times as long as the small products of the tests."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # NumPy may be loaded already
+
+
 WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/contracts/test_executors.py")
 """These tests wait for servers and children, some of them for a minute."""
 
@@ -25,6 +35,11 @@ WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/co
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle."""
     items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not go through it again and again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

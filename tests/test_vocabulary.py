@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.test_layout import NOT_SHIPPED, ROOT, tracked
 from tilewright.core.renamed import RENAMED
 from tilewright.schedule.sketches import SKETCHES
@@ -46,10 +44,10 @@ REPLACED = (
 TABLE = Path("core/renamed.py")
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for path in tracked():
-        if path.suffix == ".py" and path.parts[0] not in NOT_SHIPPED:
-            yield path, ast.parse((ROOT / path).read_text())
+@cache
+def modules() -> tuple[tuple[Path, ast.Module], ...]:
+    paths = [p for p in tracked() if p.suffix == ".py" and p.parts[0] not in NOT_SHIPPED]
+    return tuple((path, ast.parse((ROOT / path).read_text())) for path in paths)
 
 
 def defined_names() -> Iterator[tuple[str, Path]]:
@@ -72,21 +70,13 @@ def parts_of(name: str) -> str:
     return "_" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_") + "_"
 
 
-@cache
-def defined_parts() -> tuple[tuple[str, Path], ...]:
-    return tuple((parts_of(name), path) for name, path in defined_names())
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_a_word_of_the_field_names_what_it_means(word: str) -> None:
-    named = {path for name, path in defined_parts() if f"_{word.lower()}_" in name}
-    assert named, f"nothing is called {word}"
-
-
-@pytest.mark.parametrize("word", REPLACED)
-def test_a_replaced_word_names_nothing(word: str) -> None:
-    named = {f"{path}: {name}" for name, path in defined_parts() if re.search(f"_{word}_", name)}
-    assert not named
+def test_words_name_what_they_mean_and_replaced_ones_nothing() -> None:
+    """One test, because each process that runs a part of it reads all modules."""
+    named = {(parts_of(name), path) for name, path in set(defined_names())}
+    nothing = [word for word in WORDS if not any(f"_{word.lower()}_" in name for name, _ in named)]
+    assert not nothing, "nothing is called so"
+    replaced = re.compile(f"_({'|'.join(REPLACED)})_")
+    assert not [f"{path}: {name}" for name, path in named if replaced.search(name)]
 
 
 def test_old_names_of_sketches_stand_in_their_table_alone() -> None:

@@ -47,7 +47,8 @@ class _ElementBlock:
         if self.is_run and not self.detectors:
             end = begin + self.offsets.size
             if contents.written is None or contents.written.find(0, begin, end) < 0:
-                return contents.data[begin:end].reshape(self.offsets.shape).copy()
+                run: Array = contents.data[begin:end].reshape(self.offsets.shape).copy()
+                return run
         flat = self.offsets + begin
         if contents.written is not None and not contents.written_view[flat].all():
             first = int(flat[contents.written_view[flat] == 0][0])
@@ -55,7 +56,8 @@ class _ElementBlock:
                 f"{contents.element_name(first)} is read before it is written", contents.buffer.name, env
             )
         self._note(flat, env, lambda detector: detector.note_read)
-        return contents.data[flat]
+        values: Array = contents.data[flat]
+        return values
 
     def write(self, env: Env, values: Array) -> None:
         flat, contents = self.offsets + self.begin(env), self.contents

@@ -232,8 +232,8 @@ def _operand(
         read, who = flat.ravel(), np.repeat(leaders, flat.shape[1])
         check_read(memory, state, context, read, who, record=False)
         assert memory.history is not None
-        at = run_starts(memory.history.writer[read], memory.history.time[read], who)
-        read, who = read[at], who[at]
+        first_of_run = run_starts(memory.history.writer[read], memory.history.time[read], who)
+        read, who = read[first_of_run], who[first_of_run]
         check_fenced(memory, state, context, read, who)
         for warp in range(WARP_LANES, WARPGROUP_THREADS, WARP_LANES):  # all of it must be ordered before each warp
             check_read(memory, state, context, read, who + warp, record=False)

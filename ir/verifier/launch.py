@@ -58,8 +58,20 @@ def check_layout(buffer: Buffer) -> None:
         raise RuleBroken("layout", f"{buffer.name} of {len(buffer.shape)} dimensions has strides {layout.strides}")
     if layout.swizzle is not None and min(layout.swizzle.bits, layout.swizzle.base, layout.swizzle.shift) < 0:
         raise RuleBroken("layout", f"the swizzle of {buffer.name} is {layout.swizzle}")
-    if len(np.unique(_offsets(buffer))) != buffer.elements:
+    if not _is_nested(buffer) and len(np.unique(_offsets(buffer))) != buffer.elements:
         raise RuleBroken("layout", f"two elements of {buffer.name} lie at one offset")
+
+
+def _is_nested(buffer: Buffer) -> bool:
+    """Return whether each dimension strides over all that those of smaller strides reach, and the swizzle is its own
+    inverse: then every element has an offset of its own."""
+    swizzle = None if buffer.layout is None else buffer.layout.swizzle
+    reach = 0
+    for stride, extent in sorted(zip(buffer.strides, buffer.shape, strict=True)):
+        if extent > 1 and stride <= reach:
+            return False
+        reach += stride * (extent - 1)
+    return swizzle is None or swizzle.shift >= swizzle.bits
 
 
 def _offsets(buffer: Buffer) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -25,7 +25,7 @@ from tilewright.db.jobs import LISTED_TASKS
 from tilewright.db.rows import AnswerRow, ArtefactRow, NewJob, NewTask, NewTrial, TrialRow, WorkloadSummary
 from tilewright.db.store import RecordStore
 from tilewright.db.visibility import Visibility, seeing
-from tilewright.tests.db.fleets import move_job
+from tilewright.tests.db.fleets import migrated, move_job
 from tilewright.tests.db.postgres import PostgresServer, server
 
 HERE = MeasuredOn(
@@ -50,13 +50,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/tilewright.sqlite3"
     running: PostgresServer = request.getfixturevalue("postgres")
     return running.url()
-
-
-def migrated(url: str) -> RecordStore:
-    database = Database(parse_url(url))
-    migrate.upgrade(database)
-    database.close()
-    return RecordStore(url)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
@@ -15,7 +16,11 @@ from tilewright.te.reference import reference
 from tilewright.te.workload import Stage, Workload
 
 COUNT = 300
-WORKLOADS = [random_workload(seed) for seed in range(COUNT)]
+
+
+@cache
+def workloads() -> tuple[Workload, ...]:
+    return tuple(random_workload(seed) for seed in range(COUNT))
 
 
 def _nodes(w: Workload) -> Iterator[tuple[Stage, Expr]]:
@@ -25,7 +30,7 @@ def _nodes(w: Workload) -> Iterator[tuple[Stage, Expr]]:
 
 
 def test_they_are_legal_small_and_repeat() -> None:
-    for seed, w in enumerate(WORKLOADS):
+    for seed, w in enumerate(workloads()):
         assert check(w) == w
         assert 1 <= len(w.stages) <= 4
         for s in w.stages:
@@ -35,7 +40,7 @@ def test_they_are_legal_small_and_repeat() -> None:
 
 
 def test_their_values_are_finite() -> None:
-    for seed, w in enumerate(WORKLOADS):
+    for seed, w in enumerate(workloads()):
         for name, result in reference(w, random_inputs(w, seed)).items():
             assert np.isfinite(result.astype(np.float64)).all(), (seed, name)
             if w.stage(name).tensor.dtype.name == "float16":
@@ -79,7 +84,7 @@ def _index_features(stage: Stage, e: Load) -> set[str]:
 
 
 def test_they_reach_into_the_corners() -> None:
-    found = set().union(*(_features(w) for w in WORKLOADS))
+    found = set().union(*(_features(w) for w in workloads()))
     wanted = (
         {f"dtype {d}" for d in DTYPES}
         | {f"input {d}" for d in INPUT_DTYPES}
