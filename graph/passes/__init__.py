@@ -10,6 +10,7 @@ from .norms import find_rms_norms, join_instances
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import raise_splits, sink_reshapes, sink_through_norms
+from .scans import split_scans
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
@@ -32,6 +33,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     split_group_norms,
     keep_no_dims,
     split_reductions,
+    split_scans,
     drop_identities,
     sink_through_norms,
     sink_reshapes,
