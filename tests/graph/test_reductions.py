@@ -132,3 +132,11 @@ def test_a_scan_from_the_end() -> None:
         return b.node("flip", b.node("running_sum", b.node("flip", x, dims=(1,)), dim=1), dims=(1,))
 
     assert len(kernels(graph_of(write, Value("x", TensorType((3, 64), float32))))) <= 5
+
+
+def test_a_concatenation_that_is_reduced_is_stored() -> None:
+    def write(b: GraphBuilder, x: Value) -> tuple[Value, ...]:
+        whole = b.node("concatenate", x, b.node("exp", x), dim=1)
+        return b.node("sum", whole, dims=(2, 3)), b.node("relu", whole)
+
+    assert kernels(graph_of(write)) == ["exp concatenate relu", "sum"]
