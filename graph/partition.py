@@ -121,24 +121,22 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
-        joins = [n for n in graph.nodes if n.op == "concatenate"]
-        self.stored |= {n.name for n in joins if n.name in graph.fixed or self._is_reduced_twice(n)}
+        joined = [n.name for n in graph.nodes if n.op == "concatenate"]
+        self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
         self.regions: list[_Region] = []
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
         self._positions = {n.name: p for p, n in enumerate(graph.nodes)}
 
-    def _is_reduced_twice(self, node: Node) -> bool:
-        """Whether a reduction reads a value, through views or not, and something else does too."""
-        readers, todo = list[Node](), [node.name]
-        while todo:
-            for reader in self.graph.readers[todo.pop()]:
-                if not reader.is_foreign and is_view(reader):
-                    todo.append(reader.name)
-                else:
-                    readers.append(reader)
-        kinds = [OPERATORS[r.op].kind for r in readers if not r.is_foreign]
-        return len(readers) > 1 and Kind.REDUCTION in kinds
+    def _is_reduced(self, name: str) -> bool:
+        """Whether a reduction reads a value or a reshape of it: kernels for rows and columns read one tensor at each
+        place."""
+        return any(
+            OPERATORS[r.op].kind is Kind.REDUCTION
+            or (alias_of(self.graph, r.name) is not None and self._is_reduced(r.name))
+            for r in self.graph.readers[name]
+            if not r.is_foreign
+        )
 
     def calls(self) -> tuple[Call, ...]:
         """Grow the regions, and write what they are."""

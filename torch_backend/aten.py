@@ -199,6 +199,7 @@ FUNCTIONS: dict[str, _Function] = {
     "gather": _gather,
     "gather_elements": lambda o, v: o[0].gather(v.integer("dim"), _places(o, v)),
     "running_sum": lambda o, v: o[0].cumsum(v.integer("dim"), dtype=o[0].dtype),
+    "running_product": lambda o, v: o[0].cumprod(v.integer("dim"), dtype=o[0].dtype),
     "softmax": lambda o, v: torch.softmax(o[0], v.integer("dim")),
     "log_softmax": lambda o, v: torch.log_softmax(o[0], v.integer("dim")),
     "layer_norm": _layer_norm,

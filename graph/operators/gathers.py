@@ -1,10 +1,10 @@
-"""Operators that read at places which other operands hold, and running sums.
+"""Operators that read at places which other operands hold, and running sums and products.
 
 Places are integers. Negative ones count from the end; what is still out of bounds is the nearest end, so that no kernel
 reads what is not there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isqrt
 
 import numpy as np
@@ -92,40 +92,73 @@ def _running_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     x = operands[0]
     dimension(v, "dim", len(x.shape))
     if x.dtype.is_bool or len(x.shape) >= MAX_RANK:
-        raise InvalidGraph(f"running sums of {x}; allowed: numbers in under {MAX_RANK} dimensions", field="operands")
+        raise InvalidGraph(f"a scan of {x}; allowed: numbers in under {MAX_RANK} dimensions", field="operands")
     return x
 
 
-def _running_sum(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
-    """A scan in blocks of about the square root of the extent, so that an element costs two of these:
+SHORT_SCAN = 16
+"""A scan of at most so many elements is the reduction of a window that ends at each element."""
+
+
+def _running(reduce: Callable[..., te.Reduction], neutral: int) -> Callable[..., GraphOperand]:
+    """A scan, which is a reduction of all elements up to each. A long one is done in blocks of about the square root of
+    the extent, so that an element costs two of these:
 
     own[b, r] = sum of x in block b up to r;  ahead[b] = sum of own[c, last] over c < b;  y[i] = own[i] + ahead[block]
     """
-    x, d = operands[0], v.integer("dim")
-    extent = x.shape[d]
-    size = max(1, isqrt(extent - 1) + 1) if extent else 1
-    blocks = -(-extent // size)
-    k, c = te.reduce_axis(size, "k"), te.reduce_axis(blocks, "c")
 
-    def own(*at: Expr) -> te.Reduction:
-        block, place = at[d], at[d + 1]
-        element = wide(x[(*at[:d], block * size + k, *at[d + 2 :])])
-        inside = te.all_of(k <= place, block * size + k < extent)
-        return te.sum(te.select(inside, element, te.constant(0, element.dtype)), axis=k)
+    def build(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
+        x, d = operands[0], v.integer("dim")
+        if x.shape[d] <= SHORT_SCAN:
+            return _short(x, d)
+        extent = x.shape[d]
+        size = isqrt(extent - 1) + 1
+        blocks = -(-extent // size)
+        k, c = te.reduce_axis(size, "k"), te.reduce_axis(blocks, "c")
 
-    sums = stored((*x.shape[:d], blocks, size, *x.shape[d + 1 :]), own, "own")
+        def own(*at: Expr) -> te.Reduction:
+            block, place = at[d], at[d + 1]
+            element = wide(x[(*at[:d], block * size + k, *at[d + 2 :])])
+            inside = te.all_of(k <= place, block * size + k < extent)
+            return reduce(te.select(inside, element, te.constant(neutral, element.dtype)), axis=k)
 
-    def ahead(*at: Expr) -> te.Reduction:
-        last = sums[(*at[:d], c, index(size - 1), *at[d + 1 :])]
-        return te.sum(te.select(c < at[d], last, te.constant(0, last.dtype)), axis=c)
+        parts = stored((*x.shape[:d], blocks, size, *x.shape[d + 1 :]), own, "own")
 
-    before = stored((*x.shape[:d], blocks, *x.shape[d + 1 :]), ahead, "ahead")
+        def ahead(*at: Expr) -> te.Reduction:
+            last = parts[(*at[:d], c, index(size - 1), *at[d + 1 :])]
+            return reduce(te.select(c < at[d], last, te.constant(neutral, last.dtype)), axis=c)
 
-    def element(to: tuple[Expr, ...]) -> Expr:
-        block, place = to[d] // size, to[d] % size
-        return sums[(*to[:d], block, place, *to[d + 1 :])] + before[(*to[:d], block, *to[d + 1 :])]
+        before = stored((*x.shape[:d], blocks, *x.shape[d + 1 :]), ahead, "ahead")
 
-    return Element(x.shape, x.dtype, element)
+        def element(to: tuple[Expr, ...]) -> Expr:
+            block, place = to[d] // size, to[d] % size
+            inner = parts[(*to[:d], block, place, *to[d + 1 :])]
+            outer = before[(*to[:d], block, *to[d + 1 :])]
+            return inner * outer if neutral else inner + outer
+
+        return Element(x.shape, x.dtype, element)
+
+    def _short(x: GraphOperand, d: int) -> GraphOperand:
+        k = te.reduce_axis(max(1, x.shape[d]), "k")
+
+        def up_to(*at: Expr) -> te.Reduction:
+            element = wide(x[(*at[:d], at[d] - k, *at[d + 1 :])])
+            return reduce(te.select(k <= at[d], element, te.constant(neutral, element.dtype)), axis=k)
+
+        result = stored(x.shape, up_to, "up_to")
+        return Element(x.shape, x.dtype, lambda to: result[to])
+
+    return build
+
+
+def _running_operator(
+    name: str, summary: str, build: Callable[..., GraphOperand], numpy: Callable[..., Array]
+) -> GraphOperator:
+    cases = (Case((TensorType((3, 21), float32),), {"dim": 1}), Case((TensorType((5, 1, 4), int64),), {"dim": 0}))
+    return GraphOperator(
+        name, Kind.REDUCTION, summary, _running_type,
+        lambda o, v: np.asarray(numpy(o[0], axis=v.integer("dim"), dtype=o[0].dtype)), build, cases, (_DIM,), uses=2,
+    )  # fmt: skip
 
 
 _TABLE, _ROWS = TensorType((6, 4, 3), float32), TensorType((2, 5), int64)
@@ -141,10 +174,8 @@ GATHERS = (
         (Case((_TABLE, TensorType((6, 2, 3), int64)), {"dim": 1}),
          Case((_TABLE, TensorType((9, 3, 2), int64)), {"dim": 0})), (_DIM,), (2, 2),
     ),
-    GraphOperator(
-        "running_sum", Kind.REDUCTION, "the sum of all elements up to each along a dimension", _running_type,
-        lambda o, v: np.asarray(np.cumsum(o[0], axis=v.integer("dim"), dtype=o[0].dtype)), _running_sum,
-        (Case((TensorType((3, 11), float32),), {"dim": 1}), Case((TensorType((5, 1, 4), int64),), {"dim": 0})),
-        (_DIM,), uses=2,
-    ),
+    _running_operator("running_sum", "the sum of all elements up to each along a dimension", _running(te.sum, 0),
+                      np.cumsum),
+    _running_operator("running_product", "the product of all elements up to each along a dimension",
+                      _running(te.prod, 1), np.cumprod),
 )  # fmt: skip

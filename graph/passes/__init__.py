@@ -11,6 +11,7 @@ from .norms import find_rms_norms, join_instances
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import raise_splits, sink_reshapes, sink_through_norms
+from .scans import split_scans
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
@@ -34,6 +35,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     keep_no_dims,
     split_long_rows,
     split_reductions,
+    split_scans,
     drop_identities,
     sink_through_norms,
     sink_reshapes,

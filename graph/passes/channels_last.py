@@ -341,7 +341,20 @@ _HANDLERS: Mapping[str, Callable[[_ChannelsLast, Node], bool]] = {
     "reshape": _reshape,
     **dict.fromkeys(("slice", "repeat", "concatenate", "spread"), _along_a_dimension),
     **dict.fromkeys(
-        ("sum", "prod", "max", "min", "mean", "variance", "argmax", "argmin", "softmax", "log_softmax", "running_sum"),
+        (
+            "sum",
+            "prod",
+            "max",
+            "min",
+            "mean",
+            "variance",
+            "argmax",
+            "argmin",
+            "softmax",
+            "log_softmax",
+            "running_sum",
+            "running_product",
+        ),
         _reduction,
     ),
 }

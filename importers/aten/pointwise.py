@@ -121,6 +121,12 @@ def _pow(b: Emitter, x: Value, exponent: Any) -> Value:
     return b.node(names[exponent], x) if exponent in names else b.node("pow", x, number(b, exponent, b.dtype))
 
 
+@rule("pow.Scalar")
+def _power_of(b: Emitter, base: Any, exponent: Value) -> Value:
+    need(b.dtype.is_float, "powers of integers")
+    return b.node("pow", number(b, base, b.dtype), cast(b, exponent, b.dtype))
+
+
 @rule("_to_copy.default")
 def _to_copy(b: Emitter, x: Value, **keywords: Any) -> Value:
     return b.node("cast", x, dtype=b.dtype.name) if x.dtype != b.dtype else b.node("identity", x)

@@ -31,6 +31,15 @@ def _mv(b: Emitter, x: Value, y: Value) -> Value:
     return reshape(b, matmul(b, x, reshape(b, y, (*y.shape, 1))), b.shape)
 
 
+@rule("addmv.default")
+def _addmv(b: Emitter, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    total = _mv(b, x, y)
+    total = total if alpha == 1 else b.node("mul", total, number(b, alpha, b.dtype))
+    if beta == 0:
+        return total
+    return b.node("add", total, bias if beta == 1 else b.node("mul", bias, number(b, beta, b.dtype)))
+
+
 @rule("dot.default")
 def _dot(b: Emitter, x: Value, y: Value) -> Value:
     return b.node("sum", b.node("mul", x, y), dims=(0,))

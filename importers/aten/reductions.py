@@ -77,10 +77,17 @@ def _var_mean(b: Emitter, x: Value, dims: Any = None, *, correction: Any = 1, ke
 
 @rule("linalg_vector_norm.default")
 def _vector_norm(b: Emitter, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **keywords: Any) -> Value:
-    need(order in (1, 2) and bool(x.shape) and not keywords.get("dtype"), "another norm")
-    powers = b.node("square" if order == 2 else "abs", x)
-    total = b.node("sum", powers, dims=dims_of(dims, len(x.shape)), keep=keep)
-    return b.node("sqrt", total) if order == 2 else total
+    need(bool(x.shape) and not keywords.get("dtype"), "another norm")
+    over, order = dims_of(dims, len(x.shape)), float(order)
+    if abs(order) == math.inf:
+        return b.node("max" if order > 0 else "min", b.node("abs", x), dims=over, keep=keep)
+    need(order > 0, "another norm")
+    if order == 2:
+        return b.node("sqrt", b.node("sum", b.node("square", x), dims=over, keep=keep))
+    if order == 1:
+        return b.node("sum", b.node("abs", x), dims=over, keep=keep)
+    powers = b.node("pow", b.node("abs", x), number(b, order, x.dtype))
+    return b.node("pow", b.node("sum", powers, dims=over, keep=keep), number(b, 1 / order, x.dtype))
 
 
 @rule("logsumexp.default")

@@ -175,10 +175,79 @@ def _gather(b: Emitter, x: Value, dim: int, places: Value, *rest: Any, **keyword
     return b.node("gather_elements", x, places, dim=dim % len(x.shape))
 
 
-@rule("cumsum.default")
-def _cumsum(b: Emitter, x: Value, dim: int, **keywords: Any) -> Value:
+@rule("cumsum.default", "cumprod.default")
+def _scan(b: Emitter, x: Value, dim: int, **keywords: Any) -> Value:
     need(bool(x.shape), "a scalar")
-    return b.node("running_sum", cast(b, x, b.dtype), dim=dim % len(x.shape))
+    name = "running_sum" if "cumsum" in b.target else "running_product"
+    return b.node(name, cast(b, x, b.dtype), dim=dim % len(x.shape))
+
+
+@rule("roll.default")
+def _roll(b: Emitter, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    steps, over = ([n] if isinstance(n, int) else list(n) for n in (shifts, dims))
+    y = x if over else reshape(b, x, (x.elements,))
+    for step, d in zip(steps, over or [0], strict=True):
+        extent = y.shape[d]
+        first = -step % extent
+        if first:
+            parts = (slice_(b, y, d, first, extent), slice_(b, y, d, 0, first))
+            y = b.node("concatenate", *parts, dim=d % len(y.shape))
+    return b.node("identity", reshape(b, y, b.shape))
+
+
+@rule("unfold.default")
+def _unfold(b: Emitter, x: Value, dim: int, size: int, step: int) -> Value:
+    d, count = dim % len(x.shape), b.shape[dim % len(x.shape)]
+    rank = len(x.shape)
+    if step == size:
+        whole = slice_(b, x, d, 0, count * size)
+        split = reshape(b, whole, (*x.shape[:d], count, size, *x.shape[d + 1 :]))
+        return b.node("permute", split, order=(*range(d + 1), *range(d + 2, rank + 1), d + 1))
+    need(size <= 64, "windows of so many elements")
+    places = [slice_(b, x, d, n, n + (count - 1) * step + 1, step) for n in range(size)]
+    return b.node("concatenate", *(reshape(b, p, (*p.shape, 1)) for p in places), dim=rank)
+
+
+@rule("diagonal.default")
+def _diagonal(b: Emitter, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    rank = len(x.shape)
+    rows, columns = dim1 % rank, dim2 % rank
+    order = (*(d for d in range(rank) if d not in (rows, columns)), rows, columns)
+    turned = x if list(order) == sorted(order) else b.node("permute", x, order=order)
+    count, wide = b.shape[-1], x.shape[columns]
+    first = offset if offset >= 0 else -offset * wide
+    flat = reshape(b, turned, (*turned.shape[:-2], turned.shape[-2] * wide))
+    return slice_(b, flat, rank - 2, first, first + (count - 1) * (wide + 1) + 1, wide + 1)
+
+
+@rule("copy.default")
+def _copy(b: Emitter, x: Value, source: Value, *rest: Any) -> Value:
+    source = cast(b, source, b.dtype)
+    return source if source.shape == b.shape else b.node("expand", source, shape=b.shape)
+
+
+@rule("slice_scatter.default")
+def _slice_scatter(b: Emitter, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None,
+                   step: int = 1) -> Value:  # fmt: skip
+    d = dim % len(x.shape)
+    low, high, _ = slice(start, end).indices(x.shape[d])
+    need(step == 1 and low < high, "places that are not neighbours")
+    return _with_part(b, x, source, d, low)
+
+
+@rule("select_scatter.default")
+def _select_scatter(b: Emitter, x: Value, source: Value, dim: int, place: int) -> Value:
+    d = dim % len(x.shape)
+    row = reshape(b, source, tuple(1 if e == d else n for e, n in enumerate(x.shape)))
+    return _with_part(b, x, row, d, place % x.shape[d])
+
+
+def _with_part(b: NodeMaker, x: Value, part: Value, dim: int, start: int) -> Value:
+    """``x`` with ``part`` in the place of what stands from ``start`` on."""
+    stop = start + part.shape[dim]
+    around = [(0, start), (stop, x.shape[dim])]
+    before, behind = ([slice_(b, x, dim, low, high)] if high > low else [] for low, high in around)
+    return b.node("concatenate", *before, part, *behind, dim=dim)
 
 
 @rule("constant_pad_nd.default")
@@ -222,6 +291,6 @@ def _fill(b: Emitter, x: Value, value: Any) -> Value:
 
 @rule("arange.start_step", "arange.default", "arange.start")
 def _arange(b: Emitter, *arguments: Any, **keywords: Any) -> Value:
-    need(all(isinstance(a, int) for a in arguments), "steps that are not whole")
-    start, step = (arguments[0] if len(arguments) > 1 else 0), (arguments[2] if len(arguments) > 2 else 1)
+    need(all(isinstance(a, int) or a.is_integer() for a in arguments[:3:2] + arguments[:1]), "steps that are not whole")
+    start, step = (int(arguments[0]) if len(arguments) > 1 else 0), int(arguments[2] if len(arguments) > 2 else 1)
     return b.node("range", count=b.shape[0], start=start, step=step, dtype=b.dtype.name)

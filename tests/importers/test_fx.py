@@ -88,9 +88,9 @@ def test_static_arguments_are_constants_and_what_is_overwritten_is_not() -> None
 
 
 def test_an_operator_without_a_rule_is_a_foreign_node_with_plain_arguments() -> None:
-    model = import_fx(trace(lambda x: torch.cumprod(x, 1, dtype=torch.float64) + 1, torch.randn(3, 4)))
+    model = import_fx(trace(lambda x: torch.nansum(x, 1, dtype=torch.float64) + 1, torch.randn(3, 4)))
     node = next(n for n in model.graph.nodes if n.is_foreign)
-    assert model.foreign == ("aten.cumprod.default",)
+    assert model.foreign == ("aten.nansum.default",)
     assert node.attributes["keywords"] == {"dtype": {"dtype": "float64"}}
 
 
@@ -133,7 +133,16 @@ def test_orders() -> None:
         lambda x: x.split(2, 1)[1] * 1, lambda x: x.cumsum(0), lambda x: x.atan() + x.tan(),
         lambda x: x.gather(1, (x * 2).long()), lambda x: torch.nn.functional.embedding((x * 2).long(), x),
         lambda x: x[(x[:, 0] * 2).long(), (x[:, 1] * 3).long() - 4], lambda x: x.index_select(1, (x[0] * 3).long()),
-        lambda x: x[:, (x * 3).long()],
+        lambda x: x[:, (x * 3).long()], lambda x: x.cumprod(1), lambda x: x.roll((1, -2), (0, 1)) + x.roll(5),
+        lambda x: x.unfold(1, 2, 2) * 1, lambda x: x.unfold(0, 2, 1) * 1,
+        lambda x: x.diagonal(1) * x.t().diagonal(-1),
+        lambda x: x.slice_scatter(x[:, :2] * 2, 1, 1, 3), lambda x: x.select_scatter(x[:, 0] * 2, 1, -1),
+        lambda x: torch.linalg.vector_norm(x, float("inf"), 1), lambda x: torch.linalg.vector_norm(x, 3, (0, 1)),
+        lambda x: torch.addmv(x[:, 1], x, x[0], beta=2, alpha=3), lambda x: 2**x,
+        lambda x: torch.arange(3.0) + x[:, 0],
+        lambda x: torch.nn.functional.avg_pool2d(x[None, None], 2, 2, 1, True),
+        lambda x: torch.nn.functional.avg_pool2d(x[None, None], 2, 2, divisor_override=3),
+        lambda x: torch.nn.functional.adaptive_max_pool2d(x[None], (3, 2)),
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:
