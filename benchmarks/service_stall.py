@@ -71,7 +71,10 @@ def run(options: Options) -> Result:
     whole = job["state"] == "succeeded" and job["trials"] == list(range(len(job["trials"]))) and bool(job["trials"])
     rows.append({"row": "job", "met": whole, "state": job["state"], "trials": len(job["trials"])})
     met = all(bool(row["met"]) for row in rows)
-    return Result(tuple(rows), {"most_p99_ms": MOST_P99_MS}, met, settings={**given, "trials": trials})
+    failed = [str(row["row"]) for row in rows if not row["met"]]
+    return Result(
+        tuple(rows), {"most_p99_ms": MOST_P99_MS, "failed": failed}, met, settings={**given, "trials": trials}
+    )
 
 
 _USUAL = {"explains": EXPLAINS, "streams": STREAMS, "stalled": STALLED_SECONDS, "rate": RATE}
