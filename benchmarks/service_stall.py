@@ -68,10 +68,13 @@ def run(options: Options) -> Result:
     explained = figures.statuses.get("explain", {})
     rows.append({"row": "explain", "met": explained == {200: int(given["explains"])}, **_said(explained)})
     rows.append({"row": "streams", "met": figures.streams_ended == 0, "ended": figures.streams_ended})
-    whole = job["state"] == "SUCCEEDED" and job["trials"] == list(range(len(job["trials"]))) and bool(job["trials"])
+    whole = job["state"] == "succeeded" and job["trials"] == list(range(len(job["trials"]))) and bool(job["trials"])
     rows.append({"row": "job", "met": whole, "state": job["state"], "trials": len(job["trials"])})
     met = all(bool(row["met"]) for row in rows)
-    return Result(tuple(rows), {"most_p99_ms": MOST_P99_MS}, met, settings={**given, "trials": trials})
+    failed = [str(row["row"]) for row in rows if not row["met"]]
+    return Result(
+        tuple(rows), {"most_p99_ms": MOST_P99_MS, "failed": failed}, met, settings={**given, "trials": trials}
+    )
 
 
 _USUAL = {"explains": EXPLAINS, "streams": STREAMS, "stalled": STALLED_SECONDS, "rate": RATE}
@@ -185,7 +188,7 @@ async def _ended(port: int, job: str) -> dict[str, Any]:
     while True:
         status, text = await _ask(port, get(f"/v1/jobs/{job}", TOKEN))
         state = json.loads(text)["state"] if status == 200 else ""
-        if state in ("SUCCEEDED", "FAILED", "CANCELLED") or time.monotonic() > end:
+        if state in ("succeeded", "failed", "cancelled") or time.monotonic() > end:
             break
         await asyncio.sleep(1.0)
     _, text = await _ask(port, get(f"/v1/jobs/{job}/series", TOKEN))

@@ -15,8 +15,8 @@ from .best import find_any
 from .rows import AnswerRow, TransferRow
 from .tables import best_records, devices, tasks, toolchains, trials, workloads
 
-MOST_SERVED = 100
-"""With so many other identities each one is compared, the newest ones."""
+MOST_ASKED, MOST_SERVED = 1_000, 100
+"""So many identities, the newest ones, are taken for A, and with so many others each one is compared."""
 _AT = {
     trials.c.workload: (workloads, "workload_key"),
     trials.c.device: (devices, "device_key"),
@@ -53,7 +53,7 @@ def load_transfers(connection: Connection, sketches: Mapping[str, int], limit: i
     for row in rows:
         alike.setdefault(operators.get(row.workload_key, row.workload_key), []).append(row)
     found: list[TransferRow] = []
-    for asked in rows:
+    for asked in rows[:MOST_ASKED]:
         operator = operators.get(asked.workload_key)
         others = [row for row in alike[operator or asked.workload_key] if row is not asked]
         # the same workload under other conditions first: there are few of these

@@ -1,5 +1,6 @@
 """The Python client against the real server, and against servers that break."""
 
+import asyncio
 import http.server
 import json
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tilewright.api.async_client import AsyncClient
 from tilewright.api.client import Client, operator_task
 from tilewright.api.client_errors import Contradiction, InvalidRequest, Missing, ServiceFault, Unavailable, Unreachable
 from tilewright.core.budget import Budget
@@ -153,3 +155,52 @@ def test_a_repeated_submission_carries_the_same_key() -> None:
             client.submit(MATMUL)
         keys = {key for _, key in seen}
         assert len(seen) == 3 and len(keys) == 1 and None not in keys
+
+
+class _CutStreams(http.server.BaseHTTPRequestHandler):
+    """Streams two events of a job, and breaks off in the middle of the third; there are five in all."""
+
+    protocol_version = "HTTP/1.1"
+    seen: list[str | None]
+
+    def do_GET(self) -> None:
+        after = self.headers.get("Last-Event-ID")
+        self.seen.append(after)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        left = [number for number in range(1, 6) if number > int(after or 0)]
+        for number in left[:2]:
+            event = {"id": number, "job_id": "j", "kind": "trial", "data": {}, "created_at": ""}
+            self.chunk(f"id: {number}\nevent: trial\ndata: {json.dumps(event)}\n\n")
+        if left[2:]:
+            self.chunk('id: 9\nevent: trial\ndata: {"id"')
+        else:
+            self.chunk("event: end\ndata: {}\n\n")
+            self.chunk("")
+
+    def chunk(self, text: str) -> None:
+        self.wfile.write(f"{len(text):x}\r\n{text}\r\n".encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_a_stream_that_breaks_off_goes_on_after_the_last_whole_event() -> None:
+    seen: list[str | None] = []
+    handler = type("Handler", (_CutStreams,), {"seen": seen})
+
+    async def all_events(address: str) -> list[int]:
+        async with AsyncClient(address) as client:
+            return [event.id async for event in client.events("j")]
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        with Client(address) as client:
+            assert [event.id for event in client.events("j")] == [1, 2, 3, 4, 5]
+        assert asyncio.run(all_events(address)) == [1, 2, 3, 4, 5]
+        server.shutdown()
+    assert seen == [None, "2", "4"] * 2

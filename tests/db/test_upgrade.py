@@ -29,7 +29,7 @@ def upgrade():
     op.add_column("trials", Column("next", Float(), nullable=False, server_default="1"))
     op.create_index("ix_next", "trials", ["host"], if_not_exists=True)
 '''
-UPGRADES = """
+NEXT_PROGRAM = """
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -44,19 +44,49 @@ def config():
     found.set_main_option("path_separator", "space")
     return found
 migrate._config = config
+"""
+"""The next version: this program with one more migration."""
+UPGRADES = """
 print("begins", flush=True)
 print(migrate.upgrade(Database(parse_url(sys.argv[1])))[1], flush=True)
 """
-"""The next version: this program with one more migration."""
+RECORDS = """
+from tilewright.db.store import RecordStore
+from tilewright.tests.db.fleets import claimed, submit, trial
+with RecordStore(sys.argv[1]) as store:
+    submit(store, "next", trials=1_000_000)
+    held = claimed(store, "next")
+    for number, line in enumerate(sys.stdin):
+        store.add_trial(trial("next", 0, number), lease=held.lease)
+        print(number, flush=True)
+"""
 
 
-def next_version(url: str, folder: Path, *, lives: bool = True, pause: float = 0.0) -> "subprocess.Popen[str]":
+def next_version(
+    url: str, folder: Path, *, does: str = UPGRADES, lives: bool = True, pause: float = 0.0
+) -> "subprocess.Popen[str]":
     folder.mkdir(exist_ok=True)
     (folder / "v9999_next.py").write_text(NEXT.format(head=migrate.head(), lives=lives, pause=pause))
-    words = [sys.executable, "-c", UPGRADES, url, str(folder)]
+    words = [sys.executable, "-c", NEXT_PROGRAM + does, url, str(folder)]
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
+
+
+def both_record(url: str, folder: Path, recording: list[int], count: int) -> None:
+    """Let the next version record trials of a job of its own, while this version records all the while."""
+    beside = next_version(url, folder, does=RECORDS)
+    assert beside.stdin is not None and beside.stdout is not None
+    for number in range(count):
+        beside.stdin.write("one more\n")
+        beside.stdin.flush()
+        assert beside.stdout.readline() == f"{number}\n"
+        more(recording)
+    assert beside.communicate()[0] == "" and beside.returncode == 0
 
 
 @pytest.fixture
@@ -120,8 +150,10 @@ def test_the_version_before_goes_on_through_an_upgrade_that_was_killed(
     shared_store.ping()  # it is ready, beside the next version
     with RecordStore(url) as again:  # and may be started again
         assert again.job("j").state == "running"
+    both_record(url, tmp_path / "next", recording, 10)
+    assert shared_store.job("next").tasks[0].trials == 10
     with shared_store.database.reading() as connection:
-        assert connection.execute(text("SELECT count(*) FROM trials WHERE next = 1")).scalar_one() > 0
+        assert connection.execute(text("SELECT count(*) FROM trials WHERE next = 1")).scalar_one() > 10
         assert not connection.execute(text("SELECT 1 FROM pg_index WHERE NOT indisvalid")).all()
     database = Database(parse_url(url))
     assert migrate.upgrade(database) == ("9999", "9999")  # nothing is left to do
