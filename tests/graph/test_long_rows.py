@@ -14,7 +14,6 @@ from tilewright.core.dtypes import float16, float32
 from tilewright.graph.graph import GraphBuilder, Value
 from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.program import compile_program
-from tilewright.graph.reference import graph_reference
 
 X = Value("x", TensorType((2, 128, 1024), float32))
 Write = Callable[[GraphBuilder, Value], Any]
@@ -46,13 +45,11 @@ def test_what_is_reduced_in_steps(write: Write, x: Value, expected: list[str]) -
 
 
 def test_sums_of_parts_are_no_halves() -> None:
-    """The sum of 2^17 ones is beyond float16, and its mean is 1."""
+    """The sum of the parts is beyond float16, and their mean is not."""
     x = Value("x", TensorType((1 << 17,), float16))
     graph = graph_of(lambda b, x: b.node("mean", x, dims=(0,)), x)
     program = compile_program(graph, on_hopper, gpu=True)
     types = [program.graph.values[call.writes[0]].dtype for call in program.kernels]
     assert types == [float32, float16]
     data = {**arrays_for(graph), "x": np.full(1 << 17, 60000, np.float16)}
-    (found,) = results(program, data).values()
-    (expected,) = graph_reference(graph, data).values()
-    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    np.testing.assert_allclose(results(program, data)[program.graph.outputs[0]], 60000, rtol=1e-3)
