@@ -16,15 +16,13 @@ ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
     "attention": ("2026-11-22-h200-attention-short", "2026-11-22-h200-attention-decode-short"),
-    "convolutions": (
-        "2026-11-22-h200-convolution-fused",
-        "2026-11-22-h200-convolution-pointwise",
-        "2026-11-22-h200-convolution-others-im2col",
-        "2026-11-22-h200-convolution-stem-im2col",
+    "convolutions, float16": tuple(
+        f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
+    "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
     "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
 }
-"""What a row shows -> the files that its kernels are in."""
+"""What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
 
 
 def table() -> str:
@@ -35,7 +33,7 @@ def table() -> str:
     ]
     for name, files in ROWS.items():
         found = [json.loads((RESULTS / f"{file}.json").read_text()) for file in files]
-        rows: list[dict[str, Any]] = [row for one in found for row in one["rows"]]
+        rows: list[dict[str, Any]] = list({row["row"]: row for one in found for row in one["rows"]}.values())
         ratios = [row["ratio"] for row in rows]
         peers = ", ".join(sorted({peer for row in rows for peer in row["peers_us"]}, key=str.lower))
         device, day = found[0]["device"], found[0]["started"][:10]
