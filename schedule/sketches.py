@@ -12,6 +12,7 @@ from .gpu.conv.space import CUDA_CONV
 from .gpu.gemm.space import CUDA_GEMM
 from .gpu.gemm_mfma.space import AMDGPU_GEMM
 from .gpu.gemm_mma.space import CUDA_GEMM_MMA
+from .gpu.gemm_simt.space import CUDA_GEMM_SIMT
 from .gpu.gemv.space import CUDA_GEMV
 from .gpu.loops.space import CUDA_LOOPS
 from .gpu.mlp.space import CUDA_MLP
@@ -45,6 +46,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_MLP,
         CUDA_ATTENTION,
         CUDA_GEMM_MMA,
+        CUDA_GEMM_SIMT,
         AMDGPU_ROWWISE,
         AMDGPU_GEMM,
     )

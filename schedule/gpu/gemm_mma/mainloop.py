@@ -15,15 +15,14 @@ Copies are as wide as the rows of an operand are aligned, 16 bytes at best. Rows
 registers: they are loaded one k iteration before they are stored to a stage.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
-from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and, minimum
-from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
+from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and
+from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
@@ -35,6 +34,7 @@ from ...tile.stage_body import vector_at
 from ..gemm.repack import repack
 from ..gemm.tile_scheduler import TileScheduler
 from ..split_k import TileSlice, reduce_tile, store_outputs
+from ..staged_copies import StagedCopies, StagedOperand
 from .operands import ATOM_K, ATOM_M, ATOM_N, SCALARS, copy_width, row_pitch
 from .sizes import PARTIAL_PADDING, GemmMmaSizes
 
@@ -46,24 +46,6 @@ GROUP_M = 8
 def lower_gemm_mma(gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> Kernel:
     """The kernel of one setting."""
     return _GemmMmaWriter(gemm, name, sizes).kernel()
-
-
-@dataclass(frozen=True, slots=True)
-class _StagedOperand:
-    """One operand in shared memory: ``stages`` is (stage, row, column), with rows along the axis ``outer`` and columns
-    along the axis ``inner``. ``width``: elements of one copy. ``registers``: (vector of a thread, element), where it
-    goes through registers."""
-
-    load: Load
-    stages: Buffer
-    outer: str
-    inner: str
-    width: int
-    registers: Buffer | None
-
-    @property
-    def along_k(self) -> bool:
-        return self.inner == "k"
 
 
 class _GemmMmaWriter:
@@ -97,10 +79,11 @@ class _GemmMmaWriter:
             self.k_rank: Expr = numbers[1] if s.split_k > 1 else index(0)
             self.thread = self.warp * WARP_LANES + self.lane
             self.at = scheduler.origin(numbers[0], index(0))
+            shape = (s.tile_m, s.tile_n, s.block_k, s.k_iters, s.split_k)
+            self.copies = StagedCopies(w, gemm, self.at, *shape, self.k_rank, self.thread, s.threads)
             self.warp_m = self.warp // s.warps_n * (s.atoms_m * ATOM_M) if s.warps_m > 1 else index(0)
             self.warp_n = self.warp % s.warps_n * (s.atoms_n * ATOM_N) if s.warps_n > 1 else index(0)
-            shape = (s.atoms_m, 2 * s.atoms_n, 4)
-            accumulators = w.allocate("accumulators", shape, float32, MemoryScope.REGISTER)
+            accumulators = w.allocate("accumulators", (s.atoms_m, 2 * s.atoms_n, 4), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._mainloop(accumulators)
             with w.scope():
@@ -113,7 +96,7 @@ class _GemmMmaWriter:
 
     # --- operands in shared memory
 
-    def _allocate(self, name: str, operand: Operand, axis: str, extent: int) -> _StagedOperand:
+    def _allocate(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
         """The stages of an operand. Eight rows at one column lie in different banks: by a swizzle, or by 16 bytes of
         padding where the length of a row is no power of two."""
         s = self.s
@@ -130,76 +113,35 @@ class _GemmMmaWriter:
             vectors = -(-rows * columns // (SCALARS * s.threads))
             registers = self.w.allocate(f"{name}_loaded", (vectors, SCALARS), self.dtype, MemoryScope.REGISTER)
         outer, inner = (axis, "k") if along_k else ("k", axis)
-        return _StagedOperand(operand.load, stages, outer, inner, width, registers)
+        return StagedOperand(operand.load, stages, outer, inner, width, registers)
 
-    def _copy(self, operand: _StagedOperand, k_iter: Expr, stage: Expr) -> None:
-        """Begin to copy a k iteration to a stage. Beyond the end of ``k`` zeros arrive. Beyond the end of ``m`` or
-        ``n`` anything may arrive, since nobody stores what is made of it."""
-        with self._vectors(operand, operand.width) as (_, row, column):
-            at = self._position(operand, k_iter, row, column)
-            mask = None if self._is_whole("k") else at["k"] < self.gemm.k.extent
-            at[operand.outer] = self._clamped(at, operand.outer, 1)
-            at[operand.inner] = self._clamped(at, operand.inner, operand.width)
-            source = tuple(substitute(i, at) for i in operand.load.indices)
-            to = (stage, row, column)
-            self.w.emit(CopyAsync(operand.stages, to, operand.load.buffer, source, operand.width, mask))
-
-    def _load_to_registers(self, operand: _StagedOperand, registers: Buffer, k_iter: Expr) -> None:
+    def _load_to_registers(self, operand: StagedOperand, registers: Buffer, k_iter: Expr) -> None:
         """Load this thread's vectors of a k iteration, zeros where they lie beyond the end."""
         w, buffer = self.w, operand.load.buffer
-        end = self._position(operand, k_iter, *(index(n) for n in operand.stages.shape[1:]))
-        ragged = [axis for axis in dict.fromkeys(("k", operand.inner)) if not self._is_whole(axis)]
-        whole = logical_and(*(end[axis] <= self._extent(axis) for axis in ragged)) if ragged else None
-        with w.when(whole), self._vectors(operand, SCALARS) as (vector, row, column):
-            at = self._position(operand, k_iter, row, column)
-            at[operand.outer] = self._clamped(at, operand.outer, 1)
+        end = self.copies.position(operand, k_iter, *(index(n) for n in operand.stages.shape[1:]))
+        ragged = [axis for axis in dict.fromkeys(("k", operand.inner)) if not self.copies.is_whole(axis)]
+        whole = logical_and(*(end[axis] <= self.copies.extent(axis) for axis in ragged)) if ragged else None
+        with w.when(whole), self.copies.vectors(operand, SCALARS) as (vector, row, column):
+            at = self.copies.position(operand, k_iter, row, column)
+            at[operand.outer] = self.copies.clamped(at, operand.outer, 1)
             source = tuple(vector_at(i, at, operand.inner, SCALARS) for i in operand.load.indices)
             w.store(registers, (Broadcast(vector, SCALARS), Ramp(index(0), 1, SCALARS)), Load(buffer, source))
         if whole is None:
             return
-        with w.when(Unary(UnaryOp.NOT, whole)), self._vectors(operand, SCALARS) as (vector, row, column):
-            at = self._position(operand, k_iter, row, column)
-            at[operand.outer] = self._clamped(at, operand.outer, 1)
+        with w.when(Unary(UnaryOp.NOT, whole)), self.copies.vectors(operand, SCALARS) as (vector, row, column):
+            at = self.copies.position(operand, k_iter, row, column)
+            at[operand.outer] = self.copies.clamped(at, operand.outer, 1)
             with w.loop("element", SCALARS, UNROLLED) as e:
                 here = {**at, operand.inner: at[operand.inner] + e}
-                inside = logical_and(*(here[axis] < self._extent(axis) for axis in ragged))
+                inside = logical_and(*(here[axis] < self.copies.extent(axis) for axis in ragged))
                 source = tuple(substitute(i, here) for i in operand.load.indices)
                 w.store(registers, (vector, e), Load(buffer, source, inside))
 
-    def _store_to_stage(self, operand: _StagedOperand, registers: Buffer, stage: Expr) -> None:
-        with self._vectors(operand, SCALARS) as (vector, row, column):
+    def _store_to_stage(self, operand: StagedOperand, registers: Buffer, stage: Expr) -> None:
+        with self.copies.vectors(operand, SCALARS) as (vector, row, column):
             to = (Broadcast(stage, SCALARS), Broadcast(row, SCALARS), Ramp(column, 1, SCALARS))
             value = Load(registers, (Broadcast(vector, SCALARS), Ramp(index(0), 1, SCALARS)))
             self.w.store(operand.stages, to, value)
-
-    def _clamped(self, at: Mapping[str, Expr], axis: str, elements: int) -> Expr:
-        """The index along ``axis``, moved to where the last vector of so many elements begins; ``k`` stays as it is."""
-        if axis == "k" or self._is_whole(axis):
-            return at[axis]
-        return minimum(at[axis], index((self._extent(axis) - 1) // elements * elements))
-
-    @contextmanager
-    def _vectors(self, operand: _StagedOperand, width: int) -> Iterator[tuple[Expr, Expr, Expr]]:
-        """The vectors of a stage that this thread copies: the number of each, its row and its column."""
-        rows, columns, threads = *operand.stages.shape[1:], self.s.threads
-        vectors = rows * columns // width
-        with self.w.loop("vector", -(-vectors // threads), UNROLLED) as number:
-            vector = number * threads + self.thread
-            with self.w.when(vector < vectors if vectors % threads else None):
-                yield number, vector // (columns // width), vector % (columns // width) * width
-
-    def _position(self, operand: _StagedOperand, k_iter: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
-        """Where a row and a column of a stage lie in the operand: axis -> index."""
-        at = {**self.at, "k": (self.k_rank * self.s.k_iters + k_iter) * self.s.block_k}
-        return {**at, operand.outer: at[operand.outer] + row, operand.inner: at[operand.inner] + column}
-
-    def _extent(self, axis: str) -> int:
-        return {"m": self.gemm.m, "n": self.gemm.n, "k": self.gemm.k}[axis].extent
-
-    def _is_whole(self, axis: str) -> bool:
-        """Whether tiles end where the axis does."""
-        s = self.s
-        return self._extent(axis) % {"m": s.tile_m, "n": s.tile_n, "k": s.split_k * s.block_k}[axis] == 0
 
     # --- the main loop
 
@@ -263,15 +205,15 @@ class _GemmMmaWriter:
         with self.w.when(following < s.k_iters):
             for operand in (self.staged_a, self.staged_b):
                 if operand.registers is None:
-                    self._copy(operand, following, following % s.stages)
+                    self.copies.copy(operand, following, following % s.stages)
                 else:
                     self._store_to_stage(operand, operand.registers, following % s.stages)
             self._load_next(following + 1)
         self.w.emit(CopyAsyncCommit())
 
-    def _fill(self, operand: _StagedOperand, k_iter: Expr, stage: Expr) -> None:
+    def _fill(self, operand: StagedOperand, k_iter: Expr, stage: Expr) -> None:
         if operand.registers is None:
-            self._copy(operand, k_iter, stage)
+            self.copies.copy(operand, k_iter, stage)
         else:
             self._load_to_registers(operand, operand.registers, k_iter)
             self._store_to_stage(operand, operand.registers, stage)
@@ -320,7 +262,7 @@ class _GemmMmaWriter:
         width = 2 if gemm.n.extent % 2 == 0 else 1
         with self._pairs() as (m, n, atom, first), w.loop("column", 2 // width, UNROLLED) as column:
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column}
-            inside = [at[axis] < self._extent(axis) for axis in ("m", "n") if not self._is_whole(axis)]
+            inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]
             with w.when(logical_and(*inside) if inside else None):
                 store_outputs(w, gemm, at, accumulators, width, atom, first + column)
 

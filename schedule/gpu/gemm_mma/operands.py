@@ -18,9 +18,10 @@ def row_pitch(columns: int) -> int:
     return columns if columns & (columns - 1) == 0 else columns + VECTOR
 
 
-def copy_width(gemm: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
-    """How many elements of an operand one copy can take: 8, 4, 2 or 1. Every row begins at a multiple of them and has a
-    multiple of them. And whether its rows lie along ``k``; otherwise they lie along ``axis``."""
+def copy_width(gemm: Gemm, operand: Operand, axis: str, most: int = VECTOR) -> tuple[int, bool]:
+    """How many elements of an operand one copy can take: ``most``, or a half of it, and so on. Every row begins at a
+    multiple of them and has a multiple of them. And whether its rows lie along ``k``; otherwise they lie along
+    ``axis``."""
     assert operand.load is not None
     form = element_form(operand.load)
     along_k = form.terms.get(Var("k")) == 1
@@ -29,6 +30,6 @@ def copy_width(gemm: Gemm, operand: Operand, axis: str) -> tuple[int, bool]:
     if form.terms.get(inner) != 1:
         return 1, along_k
     buffer = operand.load.buffer
-    if buffer not in gemm.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < VECTOR:
+    if buffer not in gemm.inputs and operand.load.indices[-1] == inner and buffer.shape[-1] - extent < most:
         extent = buffer.shape[-1]  # it has been repacked: zeros fill its rows
-    return gcd(VECTOR, extent, form.constant, *(c for term, c in form.terms.items() if term != inner)), along_k
+    return gcd(most, extent, form.constant, *(c for term, c in form.terms.items() if term != inner)), along_k

@@ -1,0 +1,12 @@
+"""Large float32 products by fused multiply-adds of single threads, on every architecture (``cuda_gemm_simt``).
+
+It is for products in IEEE arithmetic, which matrix instructions do not do. CUTLASS calls such kernels SIMT
+(``OpClassSimt``). What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is
+a kernel.
+
+``space``        the sketch: knobs, quantities, and what the modules below say of a setting
+``sizes``        the knobs, and the record of all sizes that follow from a setting
+``constraints``  which settings are legal
+``prior``        the estimated time of a setting, and which settings are worth a measurement
+``mainloop``     the kernel: stages, fragments, products, and the epilogue
+"""

@@ -1,0 +1,110 @@
+"""What a setting of ``cuda_gemm_simt`` takes by the work of each unit, the time that follows from it, and which
+settings are worth a measurement."""
+
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ...problems.gemm import Gemm
+from ...space.columns import Bools, Ints
+from ...space.pruning import best_by_prior
+from ..occupancy import PARTS, limits_of
+from ..peaks import GpuPeaks, UnitCycles
+from .sizes import VECTOR, GemmSimtSizes, widths_of
+
+Floats = NDArray[np.float64]
+
+# Cycles and rates of a multiprocessor. They are estimates; those that do not depend on the arithmetic are the ones of
+# ``gemm_mma.prior``, which were fitted on an H200.
+L2_BYTES_PER_CYCLE = 48
+"""cp.async brings so many bytes from L2 in a cycle."""
+LATENCY_CYCLES = 2400
+"""A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
+START_CYCLES, END_CYCLES = 600, 900
+"""CTAs that start together take so many cycles until they multiply; a launch takes so many more for its first and its
+last bytes."""
+STORED_PER_CYCLE = 8.0
+"""So many elements of the result are stored in a cycle."""
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
+"""With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
+cycle."""
+WAVEFRONTS = 2
+"""So many cycles shared memory takes for a load of a warp, 16 bytes a lane, most of which are the same."""
+COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 6, 40
+"""So many instructions a copy takes, and an iteration besides them."""
+BARRIER_CYCLES = 80
+"""So many cycles the warps of a CTA wait at the barrier of an iteration, while those of others go on."""
+WARPS_OF_PART = 3
+"""With fewer warps, a part of a multiprocessor is idle between dependent instructions."""
+
+MOST_SETTINGS = 250
+MOST_THREADS = 256
+
+
+def unit_cycles(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+    """What a k iteration asks of the float32 units and of what issues instructions, of shared memory, and of L2."""
+    s = sizes
+    warps = s.threads // WARP_LANES
+    loads = s.block_k * (s.thread_m + s.thread_n) / VECTOR
+    fmas = s.thread_m * s.thread_n * s.block_k
+    others = loads + COPY_INSTRUCTIONS * s.copies + ITERATION_INSTRUCTIONS
+    stage = (s.tile_m + s.tile_n) * s.block_k
+    narrow = sum(VECTOR // width for width, _ in widths_of(gemm)) / 2
+    lanes = peaks.float32_flops_per_cycle / 2
+    return UnitCycles(
+        mma=warps * (fmas * WARP_LANES / lanes + others / PARTS),
+        shared=warps * loads * WAVEFRONTS + 4 * stage * narrow / peaks.shared_bytes_per_cycle,
+        l2=4 * stage / L2_BYTES_PER_CYCLE,
+    )
+
+
+def tiles_per_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
+    """How many CTAs a multiprocessor runs in all."""
+    return -(-sizes.tiles * sizes.split_k // multiprocessors)
+
+
+def wave_efficiency(gemm: Gemm, sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Floats:
+    """Which share of the multiply-adds of all waves the result needs."""
+    needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
+    tiles = tiles_per_sm(sizes, multiprocessors)
+    share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
+    return share
+
+
+def prior_seconds(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:
+    """The estimated time of each setting in seconds.
+
+    k iteration = the slowest of arithmetic, shared memory and L2, and a barrier; at least a share of the latency
+    time        = launch + waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
+    """
+    s, work = sizes, unit_cycles(gemm, sizes, peaks)
+    tiles = tiles_per_sm(s, peaks.multiprocessors)
+    at_once = np.minimum(tiles, s.ctas_per_sm)
+    warps = at_once * s.threads / (WARP_LANES * PARTS)
+    idle = np.maximum(1.0, WARPS_OF_PART / warps)
+    iteration = at_once * np.maximum(np.maximum(work.mma * idle, work.l2), work.shared) + BARRIER_CYCLES / at_once
+    iteration = np.maximum(iteration, LATENCY_CYCLES / np.maximum(s.stages - 1, 1))
+    epilogue = at_once * s.tile_m * s.tile_n / STORED_PER_CYCLE / s.split_k
+    exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
+    cycles = END_CYCLES + exchange + tiles / at_once * (START_CYCLES + s.k_iters * iteration + epilogue)
+    seconds: Floats = peaks.launch_seconds + cycles / peaks.clock_hz
+    return seconds
+
+
+def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats) -> Bools:
+    """Which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds. A
+    multiprocessor should run as many CTAs at once as there is room and work for."""
+    room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+    usual = s.ctas_per_sm == np.minimum(np.minimum(room, 4), -(-s.tiles * s.split_k // target.threads))
+    usual |= s.ctas_per_sm == 1
+    usual &= (s.threads <= MOST_THREADS) & (s.stages >= np.minimum(3, s.k_iters))
+    # a tile that is half empty gains nothing, nor does a longer iteration beyond the end of k
+    usual &= (s.tile_m < 2 * gemm.m.extent) | (s.tile_m <= 32)
+    usual &= (s.tile_n < 2 * gemm.n.extent) | (s.tile_n <= 32)
+    usual &= (s.block_k <= 16) | (s.k_iters * s.split_k * s.block_k < gemm.k.extent + 16)
+    # split-K pays where it keeps multiprocessors busy that would have no tile
+    usual &= (s.split_k == 1) | ((s.tiles * s.split_k <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2))
+    return best_by_prior(prior, usual, MOST_SETTINGS)

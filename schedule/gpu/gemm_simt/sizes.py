@@ -1,0 +1,125 @@
+"""The sizes that follow from a setting of ``cuda_gemm_simt``: the tile, the pipeline, registers, shared memory."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES, Load
+from ...problems.gemm import Gemm
+from ...space.columns import Columns, Ints
+from ...space.knob import Knob
+from ..gemm_mma.operands import copy_width
+from ..occupancy import limits_of
+
+VERSION = 1
+"""The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
+LANES_M, LANES_N = 4, 8
+"""How the lanes of a warp share out its tile."""
+VECTOR = 4
+"""Elements of the widest copies and accesses: 16 bytes."""
+MOST_STAGES = 5
+"""More stages than these do not hide more latency."""
+PADDING = 4
+"""The padding between rows along ``k`` and rows of partial sums, in elements. Vectors still begin at 16 bytes."""
+FREE_COPIES = 8
+"""The addresses of so many copies of a stage take no more registers; those of two others take one."""
+SPARE_REGISTERS, VALUE_REGISTERS = 24, 8
+"""About how many registers addresses and constants take (from compiled kernels); how many more an epilogue takes that
+is more than the sum."""
+N = TypeVar("N", int, Ints)
+
+
+def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
+    """The knobs on one target. A new knob is also a field of ``GemmSimtSizes``."""
+    splits = (1, 2, 4) if limits_of(target).clusters else (1,)
+    return (
+        Knob("thread_m", (8, 4, 16), "how many rows of a tile a thread takes"),
+        Knob("thread_n", (8, 4), "how many columns of a tile a thread takes"),
+        Knob("warps_m", (4, 2, 1), "how many warps a CTA has along m"),
+        Knob("warps_n", (2, 1, 4), "how many warps a CTA has along n"),
+        Knob("block_k", (16, 8, 32), "how many places of k a stage holds"),
+        Knob("split_k", splits, "how many CTAs of a cluster share k of one tile"),
+        Knob("ctas_per_sm", (2, 1, 3, 4), "how many CTAs a multiprocessor should run at once"),
+    )
+
+
+@dataclass(frozen=True)
+class GemmSimtSizes(Generic[N]):
+    """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
+
+    The first fields are the knobs; the others follow from them.
+
+    ``tile_m``, ``tile_n``, ``tiles``: how large the tile of a CTA is, and how many tiles there are.
+    ``threads``: how many threads a CTA has.
+    ``k_iters``: how many iterations the main loop has, each of ``block_k`` places of ``k``.
+    ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
+    ``copies``: how many copies a thread makes for a stage.
+    ``registers``: about how many registers a thread takes.
+    ``room``, ``shared_bytes``: how much shared memory a CTA may take, and how much it takes.
+    """
+
+    thread_m: N
+    thread_n: N
+    warps_m: N
+    warps_n: N
+    block_k: N
+    split_k: N
+    ctas_per_sm: N
+    tile_m: N
+    tile_n: N
+    tiles: N
+    threads: N
+    k_iters: N
+    stages: N
+    stage_bytes: N
+    copies: N
+    registers: N
+    room: N
+    shared_bytes: N
+
+
+def gemm_simt_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSimtSizes[Ints]:
+    """The sizes of all settings in ``columns``."""
+    k = {knob.name: columns.ints(knob.name) for knob in gemm_simt_knobs(target)}
+    tile_m, tile_n = LANES_M * k["thread_m"] * k["warps_m"], LANES_N * k["thread_n"] * k["warps_n"]
+    threads = WARP_LANES * k["warps_m"] * k["warps_n"]
+    tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
+    k_iters = -(-gemm.k.extent // (k["split_k"] * k["block_k"]))
+    (width_a, a_along_k), (width_b, b_along_k) = widths_of(gemm)
+    padded = k["block_k"] + PADDING
+    stage_bytes = 4 * sum(
+        tile * (padded if along_k else k["block_k"]) for tile, along_k in ((tile_m, a_along_k), (tile_n, b_along_k))
+    )
+    copies = -(-tile_m * k["block_k"] // (width_a * threads)) - (-tile_n * k["block_k"] // (width_b * threads))
+    unpadded = 4 * PADDING * (a_along_k + b_along_k)  # behind the last row of the last stage
+    room = limits_of(target).shared_bytes_for(k["ctas_per_sm"])
+    stages = np.minimum(np.minimum(room // stage_bytes, k_iters), MOST_STAGES)
+    partial_bytes = 4 * (tile_m * (tile_n + PADDING) - PADDING)
+    partial_bytes = np.where(k["split_k"] > 1, partial_bytes, 0)  # in the place of the stages
+    held = [VECTOR if along_k else 1 for along_k in (a_along_k, b_along_k)]
+    fragments = k["thread_m"] * held[0] + k["thread_n"] * held[1]  # what is needed later is loaded ahead, too
+    fragments = fragments + np.maximum(copies - FREE_COPIES, 0) // 2
+    plain = all(isinstance(r.value, Load) for r in gemm.results)
+    spare = SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+    return GemmSimtSizes(
+        **k,
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tiles=tiles,
+        threads=threads,
+        k_iters=k_iters,
+        stages=stages,
+        stage_bytes=stage_bytes,
+        copies=copies,
+        registers=k["thread_m"] * k["thread_n"] + fragments + spare,
+        room=room,
+        shared_bytes=np.maximum(np.maximum(stages, 1) * stage_bytes - unpadded, partial_bytes),
+    )
+
+
+def widths_of(gemm: Gemm) -> tuple[tuple[int, bool], tuple[int, bool]]:
+    """How many elements of A and of B one copy can take, and whether their rows lie along ``k``."""
+    return copy_width(gemm, gemm.a, "m", VECTOR), copy_width(gemm, gemm.b, "n", VECTOR)

@@ -1,0 +1,115 @@
+"""Large float32 products by fused multiply-adds: which settings there are, which are legal, and which are promising.
+
+Operands are float32 in any layout and of any alignment; there may be batches, and the outputs are any pointwise
+functions of the accumulator. Products that may round their factors to TF32 are here where wgmma cannot be used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.gemm import Gemm, gemm_of
+from ...sketch import NO_PEAKS, Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...tile_sketch import Plan, TileSketch
+from ..gemm.mainloop import can_use_wgmma
+from ..occupancy import limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .constraints import gemm_simt_constraints
+from .mainloop import can_use_simt, lower_gemm_simt
+from .prior import prior_seconds, promising, tiles_per_sm, unit_cycles, wave_efficiency
+from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes
+
+LEAST_SIDE, LEAST_K = 8, 16
+"""Up to so many rows or columns, or below so many places of k, memory bounds a product, and ``cuda_gemv`` or
+``cuda_loops`` take it."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("stages", "stages", "how many stages the pipeline has"),
+    Quantity("k_iters", "iterations", "how many iterations the main loop of a CTA has"),
+    Quantity("wave_efficiency", "1", "which share of the multiply-adds of all waves the result needs"),
+    Quantity("fma_cycles", "cycles", "how long a multiprocessor issues the instructions of all of its tiles"),
+    Quantity("shared_cycles", "cycles", "how long its shared memory takes for them"),
+    Quantity("l2_cycles", "cycles", "how long its share of L2 takes for them"),
+)
+
+
+@dataclass(frozen=True)
+class GemmSimtPlan(Plan):
+    """One product on one target."""
+
+    gemm: Gemm
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        return gemm_simt_knobs(self.target)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return gemm_simt_constraints(self.gemm, self.target)
+
+    def sizes(self, columns: Columns) -> GemmSimtSizes[Ints]:
+        return gemm_simt_sizes(self.gemm, self.target, columns)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        return promising(self.gemm, self.target, self.sizes(columns), self.prior_seconds(columns, peaks))
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, multiprocessors = self.sizes(columns), self.target.threads
+        common = gpu_columns(
+            limits_of(self.target),
+            multiprocessors,
+            blocks=s.tiles * s.split_k,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared_bytes,
+            wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads,
+        )
+        work = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS))
+        iterations = tiles_per_sm(s, multiprocessors) * s.k_iters
+        return {
+            **common,
+            "stages": s.stages.astype(np.float64),
+            "k_iters": s.k_iters.astype(np.float64),
+            "wave_efficiency": wave_efficiency(self.gemm, s, multiprocessors),
+            "fma_cycles": iterations * work.mma,
+            "shared_cycles": iterations * work.shared,
+            "l2_cycles": iterations * work.l2,
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return lower_gemm_simt(self.gemm, KERNEL_NAME, self.sizes_of(setting))
+
+    def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSimtSizes[int]:
+        """The sizes of one setting (knob -> value)."""
+        return cast(GemmSimtSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+
+
+def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:
+    gemm = gemm_of(workload)
+    if gemm is None or not can_use_simt(gemm):
+        return None
+    if min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE or gemm.k.extent < LEAST_K:
+        return None
+    if target.arch == "sm_90a" and can_use_wgmma(gemm):
+        return None
+    return GemmSimtPlan(gemm, target)
+
+
+CUDA_GEMM_SIMT = TileSketch("cuda_gemm_simt", VERSION, QUANTITIES, _plan)

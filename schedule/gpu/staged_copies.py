@@ -1,0 +1,106 @@
+"""Copies of both operands of a product into stages in shared memory by cp.async, which the threads of a CTA share out.
+
+Copies are as wide as the rows of an operand are aligned, 16 bytes at best.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...ir.buffer import Buffer
+from ...ir.build import Writer
+from ...ir.expr import Expr, Load, index, minimum
+from ...ir.gpu.async_copy import CopyAsync
+from ...ir.rewrite import substitute
+from ...ir.stmt import LoopKind
+from ..problems.gemm import Gemm
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOperand:
+    """One operand in shared memory: ``stages`` is (stage, row, column), with rows along the axis ``outer`` and columns
+    along the axis ``inner``. ``width``: elements of one copy. ``registers``: (vector of a thread, element), where it
+    goes through registers. ``lanes``: how many lanes load neighbouring rows of a stage. Where that is not 1, each of
+    them has 4 rows that are neighbours in the operand: rows are permuted in groups of ``4 * lanes``."""
+
+    load: Load
+    stages: Buffer
+    outer: str
+    inner: str
+    width: int
+    registers: Buffer | None = None
+    lanes: int = 1
+
+    @property
+    def along_k(self) -> bool:
+        return self.inner == "k"
+
+    def outer_row(self, row: Expr) -> Expr:
+        """Which row of the operand a row of a stage holds, both counted from the first one of the tile."""
+        if self.lanes == 1:
+            return row
+        group = 4 * self.lanes
+        return row // group * group + row % self.lanes * 4 + row // self.lanes % 4
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCopies:
+    """What one CTA copies: the operands of the tile of ``tile_m`` by ``tile_n`` results that begins at ``at``, and of
+    ``k`` the part number ``k_rank`` of ``split_k``, which has ``k_iters`` iterations of ``block_k`` places. ``thread``:
+    which of the ``threads`` threads of the CTA this one is."""
+
+    w: Writer
+    gemm: Gemm
+    at: Mapping[str, Expr]
+    tile_m: int
+    tile_n: int
+    block_k: int
+    k_iters: int
+    split_k: int
+    k_rank: Expr
+    thread: Expr
+    threads: int
+
+    def copy(self, operand: StagedOperand, k_iter: Expr, stage: Expr) -> None:
+        """Begin to copy a k iteration to a stage. Beyond the end of ``k`` zeros arrive. Beyond the end of ``m`` or
+        ``n`` anything may arrive, since nobody stores what is made of it."""
+        with self.vectors(operand, operand.width) as (_, row, column):
+            at = self.position(operand, k_iter, row, column)
+            mask = None if self.is_whole("k") else at["k"] < self.gemm.k.extent
+            at[operand.outer] = self.clamped(at, operand.outer, 1)
+            at[operand.inner] = self.clamped(at, operand.inner, operand.width)
+            source = tuple(substitute(i, at) for i in operand.load.indices)
+            to = (stage, row, column)
+            self.w.emit(CopyAsync(operand.stages, to, operand.load.buffer, source, operand.width, mask))
+
+    def clamped(self, at: Mapping[str, Expr], axis: str, elements: int) -> Expr:
+        """The index along ``axis``, moved to where the last vector of so many elements begins; ``k`` stays as it is."""
+        if axis == "k" or self.is_whole(axis):
+            return at[axis]
+        return minimum(at[axis], index((self.extent(axis) - 1) // elements * elements))
+
+    @contextmanager
+    def vectors(self, operand: StagedOperand, width: int) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """The vectors of a stage that this thread copies: the number of each, its row and its column."""
+        rows, columns = operand.stages.shape[1:]
+        vectors = rows * columns // width
+        with self.w.loop("vector", -(-vectors // self.threads), LoopKind.UNROLLED) as number:
+            vector = number * self.threads + self.thread
+            with self.w.when(vector < vectors if vectors % self.threads else None):
+                yield number, vector // (columns // width), vector % (columns // width) * width
+
+    def position(self, operand: StagedOperand, k_iter: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
+        """Where a row and a column of a stage lie in the operand: axis -> index."""
+        at = {**self.at, "k": (self.k_rank * self.k_iters + k_iter) * self.block_k}
+        return {
+            **at,
+            operand.outer: at[operand.outer] + operand.outer_row(row),
+            operand.inner: at[operand.inner] + column,
+        }
+
+    def extent(self, axis: str) -> int:
+        return {"m": self.gemm.m, "n": self.gemm.n, "k": self.gemm.k}[axis].extent
+
+    def is_whole(self, axis: str) -> bool:
+        """Whether tiles end where the axis does."""
+        return self.extent(axis) % {"m": self.tile_m, "n": self.tile_n, "k": self.split_k * self.block_k}[axis] == 0
