@@ -59,7 +59,7 @@ def _claims(options: Options) -> Mapping[str, object]:
                 submit(store, f"j{number}", TASKS_OF_A_JOB, tenant=f"t{number % TENANTS}")
             with store.database.engine.connect() as connection:
                 connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM ANALYZE"))
-        with migrated(url) as watching:
+        with RecordStore(url) as watching:
             before, began = _active_ms(watching), time.monotonic()
             with RecordStore(url) as store:
                 _schedule(store, uuids, claims)

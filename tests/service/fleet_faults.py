@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 from tilewright.core.streams import stream
+from tilewright.db.store import RecordStore
 from tilewright.tests.db.database_network import DatabaseNetwork, database_network
 from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
@@ -255,7 +256,7 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
         disturber = Disturber(fleet, stream(plan.seed, "fleet faults"))
         longest = _run(observer, disturber, plan.kinds, began + plan.seconds)
         faults = observer.verdict()
-        with migrated(url) as store:
+        with RecordStore(url) as store:
             faults += late_records(store)
     orphans = sum(len(server.orphans(10.0)) for server in fleet.services.servers)
     if orphans:
