@@ -93,12 +93,16 @@ class _GemmSimtWriter:
             warp_m = warp // s.warps_n * (s.thread_m * LANES_M) if s.warps_m > 1 else index(0)
             warp_n = warp % s.warps_n * (s.thread_n * LANES_N) if s.warps_n > 1 else index(0)
             self.warp_at = {"m": warp_m, "n": warp_n}
-            self.lane_at = {"m": lane // LANES_N, "n": lane % LANES_N}
+            # 8 lanes, which shared memory serves at a time, load 2 rows and 4 columns (RowMajorInterleaved<2>)
+            self.lane_at = {"m": lane // (2 * LANES_N) * 2 + lane % 2, "n": lane // 2 % LANES_N}
             accumulators = w.allocate("accumulators", (s.thread_m, s.thread_n), float32, MemoryScope.REGISTER)
             with w.scope():
                 self._mainloop(accumulators)
             with w.scope():
-                self._split_k_epilogue(accumulators) if s.split_k > 1 else self._epilogue(accumulators)
+                if s.split_k > 1:
+                    self._split_k_epilogue(accumulators)
+                else:
+                    self._direct_epilogue(accumulators)
         return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
 
     def _stages(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
@@ -123,7 +127,9 @@ class _GemmSimtWriter:
             self._stages("staged_b", gemm.b, "n", s.tile_n),
         )
         with w.loop("filled", self.distance, UNROLLED) as k_iter:
-            self._fill(staged, k_iter, k_iter)
+            for operand in staged:
+                self.copies.copy(operand, k_iter, k_iter)
+            w.emit(CopyAsyncCommit())
         with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("column", s.thread_n, UNROLLED) as j:
             w.store(accumulators, (i, j), const(0.0, float32))
         with w.loop("k_iter", s.k_iters) as k_iter:
@@ -140,11 +146,6 @@ class _GemmSimtWriter:
         if s.split_k > 1:  # its partial sums lie in the place of the stages
             w.emit(CopyAsyncWait(0))
             w.barrier()
-
-    def _fill(self, staged: tuple[StagedOperand, ...], k_iter: Expr, stage: Expr) -> None:
-        for operand in staged:
-            self.copies.copy(operand, k_iter, stage)
-        self.w.emit(CopyAsyncCommit())
 
     def _products(
         self, accumulators: Buffer, staged: tuple[StagedOperand, StagedOperand], stage: Expr, k: Expr
@@ -209,7 +210,7 @@ class _GemmSimtWriter:
             m = first["m"] + i // VECTOR * (VECTOR * LANES_M) + i % VECTOR
             yield m, first["n"] + group * (VECTOR * LANES_N), i, group * VECTOR
 
-    def _epilogue(self, accumulators: Buffer) -> None:
+    def _direct_epilogue(self, accumulators: Buffer) -> None:
         """Every thread stores the outputs of its own accumulators."""
         w, gemm, width = self.w, self.gemm, gcd(self.gemm.n.extent, VECTOR)
         with self._vectors() as (m, n, i, first), w.loop("column", VECTOR // width, UNROLLED) as column:
