@@ -1,5 +1,6 @@
 """The root folder is the package: what ships, where things may stand, and what the tree must not hold."""
 
+import ast
 import subprocess
 import tomllib
 from pathlib import Path
@@ -32,6 +33,27 @@ def test_every_shipped_folder_says_what_it_is() -> None:
 
 def test_no_module_strays_into_the_root() -> None:
     assert [p.name for p in tracked() if len(p.parts) == 1 and p.suffix == ".py"] == ["__init__.py"]
+
+
+def test_the_product_imports_itself_relatively() -> None:
+    """The root folder may have any name, that of the package too. A linter that goes by folders cannot tell.
+    Migrations are loaded by their files, as parts of no package."""
+    product = (
+        p for p in tracked() if p.suffix == ".py" and p.parts[0] not in NOT_SHIPPED and "versions" not in p.parts
+    )
+    absolute = [str(p) for p in product if "tilewright" in _imported(ast.parse((ROOT / p).read_text()))]
+    assert not absolute
+
+
+def _imported(module: ast.Module) -> set[str]:
+    """The packages that a module imports absolutely."""
+    found: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
 
 
 def test_source_files_stay_small() -> None:

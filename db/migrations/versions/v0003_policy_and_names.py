@@ -4,7 +4,7 @@ from alembic import op
 from sqlalchemy import Boolean, Column, true
 
 # Alembic loads this file by its path, so that it cannot import relatively.
-from tilewright.db.renaming import rename_schedules  # noqa: TID251
+from tilewright.db.renaming import rename_schedules
 
 revision = "0003"
 down_revision = "0002"
