@@ -33,6 +33,7 @@ SUITES = {
     "machine-code": "benchmarks.machine_code",
     "many-tasks": "benchmarks.many_tasks",
     "models": "benchmarks.models",
+    "modules": "benchmarks.modules",
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",
     "h200-convolution": "benchmarks.h200_convolution",

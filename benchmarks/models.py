@@ -51,7 +51,7 @@ _EAGER, _AUTOTUNE = "torch eager", "torch.compile max-autotune"
 
 @dataclass(frozen=True)
 class Model:
-    """``make`` gives a module in float16 on the GPU and its inputs."""
+    """``make`` gives a module on the GPU and its inputs."""
 
     make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]
 
@@ -177,7 +177,7 @@ MODELS: Mapping[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every model whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows = [_row(name, model, options) for name, model in MODELS.items() if fnmatch(name, options.rows)]
+    rows = [measured_row(name, model, options) for name, model in MODELS.items() if fnmatch(name, options.rows)]
     ratios = {str(r["row"]): float(str(r.get("ratio") or 0.0)) for r in rows}
     whole = [v for name, v in ratios.items() if name not in _APART]
     below = [n for n, v in ratios.items() if v < _APART.get(n, _LEAST)]
@@ -188,7 +188,8 @@ def run(options: Options) -> Result:
     return Result(tuple(rows), summary, passed, {"peers": peer_options()}, {"name": device.name, **device.hardware})
 
 
-def _row(name: str, model: Model, options: Options) -> dict[str, object]:
+def measured_row(name: str, model: Model, options: Options) -> dict[str, object]:
+    """Compile one model, compare it with eager, and time it beside its peers."""
     torch.manual_seed(options.seed)
     torch._dynamo.reset()
     row: dict[str, object] = {"row": name}

@@ -20,6 +20,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
+    "whole models, float16, hardly any tuned": tuple(f"2026-11-23-h200-models-compile-{n}" for n in (1, 3, 2)),
     "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
@@ -35,7 +36,8 @@ def table() -> str:
         found = [json.loads((RESULTS / f"{file}.json").read_text()) for file in files]
         rows: list[dict[str, Any]] = list({row["row"]: row for one in found for row in one["rows"]}.values())
         ratios = [row["ratio"] for row in rows]
-        peers = ", ".join(sorted({peer for row in rows for peer in row["peers_us"]}, key=str.lower))
+        timed = {peer for row in rows for peer in row.get("peers_us") or row["us"]} - {"ours"}
+        peers = ", ".join(sorted(timed, key=str.lower))
         device, day = found[0]["device"], found[0]["started"][:10]
         cores = f", {device['cores']:.0f} cores" if device["name"].startswith(("AMD", "Intel")) else ""
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -20,21 +20,29 @@ def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS
     return default_schedules(workload, target, peaks, 1)[0]
 
 
-def default_schedules(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS, most: int = 4) -> list[Schedule]:
-    """The promising settings with the least estimated times, the least first, then others: where a compiler refuses
-    one, the next may do. Raises IllegalSchedule where no sketch takes the workload."""
+def default_schedules(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS, most: int = 6) -> list[Schedule]:
+    """The promising settings with the least estimated times, the least first, then others. Where a compiler refuses
+    one, the next may do, since no two differ in one knob alone. Raises IllegalSchedule where no sketch takes the
+    workload."""
     for sketch in sketches_for(workload, target):
-        found: dict[Schedule, None] = {}
+        found: list[Schedule] = []
         for prune in (True, False):
             space = sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=prune), peaks=peaks)
             prior = space.prior_seconds
-            rows = range(len(space)) if prior is None else np.argsort(prior, kind="stable")
-            found |= {space.schedule(int(row)): None for row in rows[:most]}
-            if len(found) >= most:
-                break
+            for row in range(len(space)) if prior is None else np.argsort(prior, kind="stable"):
+                if len(found) == most:
+                    return found
+                schedule = space.schedule(int(row))
+                if all(_knobs_apart(schedule, other) > 1 for other in found):
+                    found.append(schedule)
         if found:
-            return list(found)[:most]
+            return found
     raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
+
+
+def _knobs_apart(one: Schedule, other: Schedule) -> int:
+    """In how many knobs two schedules of one space differ."""
+    return len(set(one.knobs) ^ set(other.knobs)) // 2
 
 
 def has_class(workload: Workload, target: Target) -> bool:

@@ -128,7 +128,8 @@ class WindowPlan(Plan):
             (stages > 0) & (width * self._pixel_bytes < 4), 4 // width * loaded_bytes // self._pixel_bytes, loaded_bytes
         )
         words = -(-(loaded_bytes + accumulator_bytes) * width // 4)
-        registers = SPARE_REGISTERS + words + problem.width.window_points * width
+        converted = np.where((stages > 0) & (self._pixel_bytes < 4), positions * width, 0)  # a row of pixels
+        registers = SPARE_REGISTERS + words + problem.width.window_points * width + converted
         return WindowSizes(
             vector_width=width,
             tile_w=tile_w,
