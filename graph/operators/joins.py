@@ -76,8 +76,9 @@ def bordered(operand: GraphOperand, widths: Sequence[tuple[int, int]], value: fl
             inside += [i >= before] if before else []
             inside += [i < extent + before] if behind else []
         moved = tuple(i - before if before else i for i, (before, _) in zip(to, widths, strict=True))
-        dtype = widened(operand.dtype)
-        return select(all_of(*inside), wide(operand[moved]), constant(dtype.numpy.type(value).item(), dtype))
+        element = operand[moved]  # kernels load it under the mask as it is stored
+        border = constant(element.dtype.numpy.type(value).item(), element.dtype)
+        return wide(select(all_of(*inside), element, border))
 
     return Element(shape, operand.dtype, at)
 
