@@ -1,0 +1,144 @@
+"""Single operators, patterns of a few operators and networks in float32, most of them in training mode without
+gradients, by ``torch.compile(backend="tilewright")`` against eager and torch.compile on one NVIDIA GPU.
+
+Rows, settings and the way of timing are those of ``models``. Flags of torch are as it starts: convolutions may round to
+TF32, products may not. ``share``: which part of the device time our kernels take. Bars: all right, a share of at least
+a half in nine of ten rows, and faster than the fastest peer in most.
+"""
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+from importlib import import_module
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmarks.gpu_table import geometric_mean
+from benchmarks.models import Model, measured_row
+from benchmarks.suite import Options, Result
+from benchmarks.torch_peers import peer_options
+from tilewright.runtime.devices import open_device
+
+Shape = tuple[int, ...]
+_LEAST_SHARE, _SHARES = 0.5, 0.9
+
+
+class Of(nn.Module):  # type: ignore[misc]
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *x: torch.Tensor) -> torch.Tensor:
+        return self.function(*x)
+
+
+class After(nn.Module):  # type: ignore[misc]
+    """A module, and a function of what it gives."""
+
+    def __init__(self, module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.module(x))
+
+
+def _of(make: Callable[[], nn.Module], *shapes: Shape) -> Model:
+    def made() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        return make().cuda(), tuple(torch.randn(shape, device="cuda") for shape in shapes)
+
+    return Model(made)
+
+
+def _function(function: Callable[..., torch.Tensor], *shapes: Shape) -> Model:
+    return _of(lambda: Of(function), *shapes)
+
+
+def _network(name: str, batch: int) -> Model:
+    return _of(lambda: getattr(import_module("torchvision").models, name)(), (batch, 3, 224, 224))
+
+
+def _log_sum_exp(y: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(functional.mish(y) * 2, 1, keepdim=True)
+
+
+MODULES: dict[str, Model] = {
+    "matmul": _function(torch.matmul, (2048, 2048), (2048, 2048)),
+    "matmul-tall": _function(torch.matmul, (32768, 32), (32, 512)),
+    "bmm": _function(torch.matmul, (64, 256, 512), (64, 512, 128)),
+    "matvec": _function(torch.matmul, (2048, 65536), (65536, 1)),
+    "softmax": _of(lambda: nn.Softmax(dim=1), (1024, 16384)),
+    "gelu": _of(nn.GELU, (4096, 8192)),
+    "cumsum": _function(lambda x: torch.cumsum(x, 1), (4096, 4096)),
+    "argmax": _function(lambda x: torch.argmax(x, 1), (64, 512, 1024)),
+    "batch_norm": _of(lambda: nn.BatchNorm2d(64), (16, 64, 256, 256)),
+    "instance_norm": _of(lambda: nn.InstanceNorm2d(64), (16, 64, 256, 256)),
+    "layer_norm": _of(lambda: nn.LayerNorm((64, 128, 128)), (16, 64, 128, 128)),
+    "group_norm": _of(lambda: nn.GroupNorm(8, 64), (16, 64, 128, 128)),
+    "max_pool": _of(lambda: nn.MaxPool2d(4, 1, 1), (16, 32, 256, 256)),
+    "avg_pool_3d": _of(lambda: nn.AvgPool3d(3, 2, 1), (8, 32, 64, 64, 64)),
+    "smooth_l1": _function(functional.smooth_l1_loss, (4096, 2048), (4096, 2048)),
+    "conv2d": _of(lambda: nn.Conv2d(64, 128, 3, padding=1), (16, 64, 128, 128)),
+    "conv2d-5x7": _of(lambda: nn.Conv2d(32, 64, (5, 7)), (8, 32, 128, 128)),
+    "conv3d": _of(lambda: nn.Conv3d(16, 64, 3), (8, 16, 32, 64, 64)),
+    "conv1d-dilated": _of(lambda: nn.Conv1d(64, 128, 3, stride=3, dilation=4), (32, 64, 65536)),
+    "conv2d-depthwise": _of(lambda: nn.Conv2d(128, 128, 3, padding=1, groups=128), (16, 128, 128, 128)),
+    "conv2d-pointwise": _of(lambda: nn.Conv2d(64, 128, 1), (16, 64, 256, 256)),
+    "conv_transpose-clamp": _of(
+        lambda: After(
+            nn.ConvTranspose2d(64, 128, 3, stride=2, padding=1, output_padding=1),
+            lambda y: torch.clamp(y * 2.0, 0, 1) / 2.0,
+        ),
+        (32, 64, 32, 32),
+    ),
+    "conv-batch_norm-relu": _of(
+        lambda: nn.Sequential(nn.Conv2d(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU()), (32, 32, 128, 128)
+    ),
+    "linear-logsumexp": _of(lambda: After(nn.Linear(1024, 1024), _log_sum_exp), (1024, 1024)),
+    "linear-group_norm-hardtanh": _of(
+        lambda: nn.Sequential(nn.Linear(1024, 2048), nn.GroupNorm(32, 2048), nn.Hardtanh(-2, 2)), (1024, 1024)
+    ),
+    "mlp": _of(
+        lambda: nn.Sequential(
+            nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 1024)
+        ),
+        (128, 1024),
+    ),
+    "resnet18": _network("resnet18", 8),
+    "vgg16": _network("vgg16", 4),
+    "densenet121": _network("densenet121", 4),
+    "mobilenet_v2": _network("mobilenet_v2", 8),
+    "squeezenet1_1": _network("squeezenet1_1", 8),
+    "efficientnet_b0": _network("efficientnet_b0", 8),
+    "vit_b_32": _network("vit_b_32", 4),
+}
+
+
+def run(options: Options) -> Result:
+    """Compile, compare and time every module whose name matches."""
+    torch.backends.cudnn.benchmark = True
+    rows = [measured_row(name, model, options) for name, model in MODULES.items() if fnmatch(name, options.rows)]
+    ratios = [float(str(r.get("ratio") or 0.0)) for r in rows]
+    shares = [_share(r) for r in rows]
+    right = [not r.get("wrong") and "error" not in r for r in rows]
+    summary = {
+        "geomean_ratio": geometric_mean([ratio for ratio in ratios if ratio]),
+        "min_ratio": min(ratios, default=None),
+        "faster": sum(ratio > 1.0 for ratio in ratios),
+        "mostly_ours": sum(share >= _LEAST_SHARE for share in shares),
+        "right": sum(right),
+        "rows": len(rows),
+    }
+    passed = all(right) and sum(s >= _LEAST_SHARE for s in shares) >= _SHARES * len(rows)
+    passed = passed and 2 * sum(ratio > 1.0 for ratio in ratios) > len(rows)
+    device = open_device("cuda").info
+    return Result(tuple(rows), summary, passed, {"peers": peer_options()}, {"name": device.name, **device.hardware})
+
+
+def _share(row: dict[str, object]) -> float:
+    """The part of the device time of a row that our kernels take."""
+    ours, others = (float(str(row.get(name) or 0.0)) for name in ("own_us", "torch_us"))
+    return ours / (ours + others) if ours else 0.0
