@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
-# Three more than there are processors: many tests wait for a child or a server.
-WORKERS ?= $(shell expr $$(nproc) + 3)
+# Two more than there are processors: some tests wait for a child or a server.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --upgrade
 
 # The tests start many processes: they are to find compiled modules.

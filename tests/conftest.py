@@ -3,7 +3,6 @@
 import gc
 import os
 from functools import cache
-from itertools import islice
 
 import pytest
 from threadpoolctl import threadpool_limits
@@ -34,19 +33,8 @@ WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/co
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Deal out the files of tests that wait to the processes of a run, each of which begins with its own. Processors
-    then work on other tests meanwhile, and nothing long is left in the end. xdist gives each process as many tests,
-    in this order, and lets one that has ended take over what others have not begun."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    waiting = [file for name, file in files.items() if name.startswith(WAITING)]
-    others = iter([item for name, file in files.items() if not name.startswith(WAITING) for item in file])
-    shares = [[item for file in waiting[n::workers] for item in file] for n in range(workers)]
-    for share in shares:
-        share += islice(others, max(0, len(items) // workers - len(share)))
-    items[:] = [*(item for share in shares for item in share), *others]
+    """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 def pytest_collection_finish() -> None:
