@@ -1,6 +1,7 @@
 """What a setting of ``cuda_gemm_mma`` takes by the work of each unit, and the time that follows from it."""
 
 from math import prod
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +45,28 @@ def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     )
 
 
-def tiles_per_sm(sizes: GemmMmaSizes[Ints], multiprocessors: int) -> Ints:
+class TileSizes(Protocol):
+    """What of the sizes of a setting says how many tiles there are, and how large they are."""
+
+    @property
+    def tiles(self) -> Ints: ...
+
+    @property
+    def split_k(self) -> Ints: ...
+
+    @property
+    def tile_m(self) -> Ints: ...
+
+    @property
+    def tile_n(self) -> Ints: ...
+
+
+def tiles_per_sm(sizes: TileSizes, multiprocessors: int) -> Ints:
     """How many CTAs a multiprocessor runs in all."""
     return -(-sizes.tiles * sizes.split_k // multiprocessors)
 
 
-def wave_efficiency(gemm: Gemm, sizes: GemmMmaSizes[Ints], multiprocessors: int) -> Floats:
+def wave_efficiency(gemm: Gemm, sizes: TileSizes, multiprocessors: int) -> Floats:
     """Which share of the multiply-adds of all waves the result needs."""
     needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     tiles = tiles_per_sm(sizes, multiprocessors)

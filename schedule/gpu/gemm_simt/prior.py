@@ -1,8 +1,6 @@
 """What a setting of ``cuda_gemm_simt`` takes by the work of each unit, the time that follows from it, and which
 settings are worth a measurement."""
 
-from math import prod
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,26 +9,25 @@ from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
+from ..gemm_mma.prior import (
+    END_CYCLES,
+    EXCHANGE_BYTES_PER_CYCLE,
+    EXCHANGE_CYCLES,
+    L2_BYTES_PER_CYCLE,
+    LATENCY_CYCLES,
+    START_CYCLES,
+    tiles_per_sm,
+)
 from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
 from .sizes import VECTOR, GemmSimtSizes, widths_of
 
 Floats = NDArray[np.float64]
 
-# Cycles and rates of a multiprocessor. They are estimates; those that do not depend on the arithmetic are the ones of
-# ``gemm_mma.prior``, which were fitted on an H200.
-L2_BYTES_PER_CYCLE = 48
-"""cp.async brings so many bytes from L2 in a cycle."""
-LATENCY_CYCLES = 2400
-"""A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
-START_CYCLES, END_CYCLES = 600, 900
-"""CTAs that start together take so many cycles until they multiply; a launch takes so many more for its first and its
-last bytes."""
+# Cycles and rates of a multiprocessor, which are estimates. Those that do not depend on the arithmetic come from
+# ``gemm_mma.prior``, where they were fitted on an H200.
 STORED_PER_CYCLE = 8.0
 """So many elements of the result are stored in a cycle."""
-EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
-"""With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
-cycle."""
 WAVEFRONTS = 2
 """So many cycles shared memory takes for a load of a warp, 16 bytes a lane, most of which are the same."""
 COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 6, 40
@@ -59,19 +56,6 @@ def unit_cycles(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Unit
         shared=warps * loads * WAVEFRONTS + 4 * stage * narrow / peaks.shared_bytes_per_cycle,
         l2=4 * stage / L2_BYTES_PER_CYCLE,
     )
-
-
-def tiles_per_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
-    """How many CTAs a multiprocessor runs in all."""
-    return -(-sizes.tiles * sizes.split_k // multiprocessors)
-
-
-def wave_efficiency(gemm: Gemm, sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Floats:
-    """Which share of the multiply-adds of all waves the result needs."""
-    needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
-    tiles = tiles_per_sm(sizes, multiprocessors)
-    share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
-    return share
 
 
 def prior_seconds(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:

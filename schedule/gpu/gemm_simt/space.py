@@ -23,12 +23,13 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.mainloop import can_use_wgmma
+from ..gemm_mma.prior import tiles_per_sm, wave_efficiency
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import gemm_simt_constraints
 from .mainloop import can_use_simt, lower_gemm_simt
-from .prior import prior_seconds, promising, tiles_per_sm, unit_cycles, wave_efficiency
+from .prior import prior_seconds, promising, unit_cycles
 from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes
 
 LEAST_SIDE, LEAST_K = 8, 16
