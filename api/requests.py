@@ -8,6 +8,7 @@ from pydantic.config import JsonDict
 
 from ..core.budget import Budget
 from ..core.policy import SpacePolicy
+from ..core.retuning import MOST_RUNNERS_UP, RUNNERS_UP
 from . import limits
 
 Name = Annotated[str, StringConstraints(pattern=limits.NAME_PATTERN)]
@@ -145,7 +146,10 @@ class RetuneIn(RequestModel):
         default=None, description="Whose records are measured again; null: the newest earlier ones of each workload."
     )
     runners_up: int = Field(
-        default=8, ge=1, le=64, description="How many schedules are measured again beside the winner of each workload."
+        default=RUNNERS_UP,
+        ge=1,
+        le=MOST_RUNNERS_UP,
+        description="How many schedules are measured again beside the winner of each workload.",
     )
     budget: BudgetIn = Field(
         default_factory=BudgetIn,  # type: ignore[arg-type]

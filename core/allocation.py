@@ -17,8 +17,8 @@ trials. What is usual among the tasks of the job, at the same number of trials, 
 
 The saving counts as often as the workload occurs in the model. ``python -m benchmarks many-tasks`` replays recorded
 tables by this rule, alone and with the winners of other tasks, and by Ansor's (slope of the last slices and
-best / trials). Rules have their limit:
-searches that stopped at the very trial in which equal shares find what they end with would need 0.5 to 0.6 of all.
+best / trials). Rules have their limit: searches that stopped at the very trial in which equal shares find what they end
+with would need 0.5 to 0.6 of all.
 """
 
 from collections.abc import Sequence
