@@ -27,7 +27,7 @@ def split_scans(graph: Graph) -> Graph:
 
 
 def _scan(b: Rewriter, op: str, x: Value, d: int) -> Value:
-    extent, rank = x.shape[d], len(x.shape)
+    extent = x.shape[d]
     if extent <= SHORT_SCAN:
         return b.node(op, x, dim=d)
     reduce, combine, neutral = _REDUCTION[op]
@@ -41,7 +41,6 @@ def _scan(b: Rewriter, op: str, x: Value, d: int) -> Value:
     ahead = b.node("reshape", ahead, shape=(*x.shape[:d], count, 1, *x.shape[d + 1 :]))
     whole = b.node(combine, b.node(op, split, dim=d + 1), ahead)
     y = b.node("reshape", whole, shape=(*x.shape[:d], count * SHORT_SCAN, *x.shape[d + 1 :]))
-    assert len(y.shape) == rank
     return y if y.shape == x.shape else b.node("slice", y, dim=d, start=0, stop=extent)
 
 
