@@ -45,7 +45,7 @@ def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     )
 
 
-class TileSizes(Protocol):
+class SplitKTiles(Protocol):
     """What of the sizes of a setting says how many tiles there are, and how large they are."""
 
     @property
@@ -61,12 +61,12 @@ class TileSizes(Protocol):
     def tile_n(self) -> Ints: ...
 
 
-def tiles_per_sm(sizes: TileSizes, multiprocessors: int) -> Ints:
+def tiles_per_sm(sizes: SplitKTiles, multiprocessors: int) -> Ints:
     """How many CTAs a multiprocessor runs in all."""
     return -(-sizes.tiles * sizes.split_k // multiprocessors)
 
 
-def wave_efficiency(gemm: Gemm, sizes: TileSizes, multiprocessors: int) -> Floats:
+def wave_efficiency(gemm: Gemm, sizes: SplitKTiles, multiprocessors: int) -> Floats:
     """Which share of the multiply-adds of all waves the result needs."""
     needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     tiles = tiles_per_sm(sizes, multiprocessors)
