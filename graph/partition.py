@@ -15,6 +15,7 @@ from ..core.errors import InvalidWorkload
 from ..te.workload import Workload
 from .graph import Graph, Node
 from .operators import OPERATORS, Kind
+from .operators.views import reshape_groups
 from .region import WrittenRegion, alias_of, is_view, write_workload
 
 MOST_NODES = 48
@@ -105,6 +106,19 @@ def has_channels_last(node: Node) -> bool:
     return False
 
 
+def _joins_permuted(graph: Graph, node: Node) -> bool:
+    """Whether a node is a reshape that makes one dimension of several which a permutation has put side by side."""
+    before = graph.producers.get(node.operands[0]) if node.op == "reshape" else None
+    if before is None or before.op != "permute":
+        return False
+    order, old = OPERATORS["permute"].values(before.attributes).integers("order"), before.result.shape
+    for joined, _ in reshape_groups(old, node.result.shape):
+        long = [order[d] for d in joined if old[d] > 1]
+        if long != list(range(long[0], long[0] + len(long)) if long else []):
+            return True
+    return False
+
+
 def partition(graph: Graph, fits: Fits) -> tuple[Call, ...]:
     """The calls that compute ``graph``, in order."""
     return _Partition(graph, fits).calls()
@@ -121,6 +135,8 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
+        # No strides give the elements of a reshape that joins permuted dimensions: of constants it is computed once.
+        self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and _joins_permuted(graph, n)}
         joined = [n.name for n in graph.nodes if n.op == "concatenate"]
         self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
         self.regions: list[_Region] = []

@@ -8,6 +8,7 @@ from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
 from .long_rows import split_long_rows
 from .norms import find_rms_norms, join_instances
+from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import raise_splits, sink_reshapes, sink_through_norms
@@ -29,8 +30,15 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     join_instances,
     *PASSES,
     split_batches,
+    join_rows,
+    drop_identities,
+    multiply_as_stored,
+    sink_permutes,
+    sink_reshapes,
+    drop_identities,
     raise_splits,
     use_channels_last,
+    multiply_as_stored,
     split_group_norms,
     keep_no_dims,
     split_long_rows,

@@ -19,6 +19,8 @@ def drop_identities(graph: Graph) -> Graph:
                 return operand
             case "concatenate" if len(node.operands) == 1:
                 return operand
+            case "average_pool" | "max_pool" if same and set(integers_of(node, "kernel")) == {1}:
+                return operand
             case "permute" if integers_of(node, "order") == tuple(range(len(operand.shape))):
                 return operand
             case "reshape" | "permute":

@@ -39,9 +39,6 @@ PROMISING_VECTOR_BYTES = 8
 MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
-TILE_SECONDS = 10e-9
-"""What each tile of a multiprocessor costs. A launch with 65,536 blocks of 128 threads takes an H200 80 us for what
-fewer and larger blocks do in 65 us."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -167,8 +164,7 @@ class PointwisePlan(Plan):
             accesses=sizes.vectors * (len(problem.distinct_loads) + len(problem.stages)) / WARP_LANES,
             operations=flops(problem.workload),
         )
-        begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads
-        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)

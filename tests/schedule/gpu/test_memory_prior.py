@@ -35,6 +35,7 @@ def test_a_large_copy_takes_what_its_bytes_take() -> None:
         {"operations": 1e12},
         {"accesses": 1e9},
         {"rounds": 100.0},
+        {"blocks": 1_000_000},
         {"resident": 1},
     ],
     ids=lambda more: next(iter(more)),
