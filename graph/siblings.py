@@ -1,5 +1,6 @@
 """Kernels that read the same, or one of which reads the other, as one kernel with several outputs: the mean and the
-variance of rows, the greatest elements and where they are, what overwrites small buffers."""
+variance of rows, the greatest elements and where they are, what overwrites small buffers, layers of a small multilayer
+perceptron."""
 
 from collections.abc import Sequence
 
@@ -18,7 +19,8 @@ _SMALL = 1 << 16
 def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call, ...]:
     """``calls`` with kernels joined two by two, where a kernel class takes both together. They reduce the same value,
     or compute outputs of one shape; or the second one reads what the first one computes, and both are small or of one
-    shape. Products and convolutions stay alone, and so does what is computed once for each set of weights."""
+    shape. Products stay alone, but for small ones one behind the other; so do convolutions, and what is computed once for
+    each set of weights."""
     found = list(calls)
     n = 0
     while n < len(found):
@@ -65,8 +67,10 @@ def _joined(graph: Graph, calls: Sequence[Call], n: int, m: int, fits: Fits) -> 
 
 def _is_alike(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
     mains = [_mains(graph, c) for c in (first, second)]
-    if Kind.ANCHOR in mains[0] | mains[1] or any(name in graph.fixed for c in (first, second) for name in c.writes):
+    if any(name in graph.fixed for c in (first, second) for name in c.writes):
         return False
+    if Kind.ANCHOR in mains[0] | mains[1]:
+        return mains == [{Kind.ANCHOR}] * 2 and _are_layers(graph, first, second)
     written = [graph.values[c.writes[0]] for c in (first, second)]
     one_shape = written[0].shape == written[1].shape
     small = all(graph.values[name].elements <= _SMALL for c in (first, second) for name in (*c.reads, *c.writes))
@@ -77,6 +81,18 @@ def _is_alike(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
         return one_shape and (small or bool(common))
     largest = max((graph.values[name].elements, name) for name in first.reads)[1]
     return one_shape and bool(mains[0]) and bool(mains[1]) and largest in common
+
+
+def _are_layers(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
+    """Whether two kernels are products by constants, the second one of what the first one computes, and all of their
+    weights together are small: then a thread block can go through all layers with its rows."""
+    anchors = [graph.producers[n] for c in (first, second) for n in c.nodes]
+    anchors = [n for n in anchors if OPERATORS[n.op].kind is Kind.ANCHOR]
+    weights = {n.operands[1] for n in anchors}
+    if any(n.op != "matmul" for n in anchors) or not weights <= graph.fixed or first.writes[0] not in second.reads:
+        return False
+    small = all(graph.values[name].elements <= _SMALL for c in (first, second) for name in (*c.reads, *c.writes))
+    return small and sum(graph.values[name].elements for name in weights) <= _SMALL
 
 
 def _mains(graph: Graph, call: KernelCall) -> set[Kind]:
