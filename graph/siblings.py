@@ -19,8 +19,8 @@ _SMALL = 1 << 16
 def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call, ...]:
     """``calls`` with kernels joined two by two, where a kernel class takes both together. They reduce the same value,
     or compute outputs of one shape; or the second one reads what the first one computes, and both are small or of one
-    shape. Products stay alone, but for small ones one behind the other; so do convolutions, and what is computed once for
-    each set of weights."""
+    shape. Products stay alone, but for small ones one behind the other; so do convolutions, and what is computed once
+    for each set of weights."""
     found = list(calls)
     n = 0
     while n < len(found):
