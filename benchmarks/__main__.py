@@ -32,6 +32,7 @@ SUITES = {
     "links": "benchmarks.links",
     "machine-code": "benchmarks.machine_code",
     "many-tasks": "benchmarks.many_tasks",
+    "model-start": "benchmarks.model_start",
     "models": "benchmarks.models",
     "modules": "benchmarks.modules",
     "planted": "benchmarks.planted",
