@@ -119,7 +119,7 @@ def _child(name: str, kind: str, address: str, trials: int = 0) -> Mapping[str, 
     if kind == "tune":
         wanted |= {"tune": max(trials, 1), "wait": True}
     began = time.perf_counter()
-    compiled = torch.compile(module, backend="tilewright", dynamic=False, options=wanted)
+    compiled = torch.compile(module, backend=backend.tilewright, dynamic=False, options=wanted)
     first = _first(compiled, inputs)
     shapes = [shape for graph in list(backend._graphs) for shape in graph.shapes()]
     while any(s.status.state == "building" for s in shapes):
