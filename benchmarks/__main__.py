@@ -54,6 +54,7 @@ SUITES = {
     "search": "benchmarks.search_share",
     "search-score": "benchmarks.search_score",
     "sweep": "benchmarks.sweep",
+    "wrong-constants": "benchmarks.wrong_constants",
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 

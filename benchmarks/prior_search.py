@@ -7,7 +7,7 @@ data sheet. Bars: ``first`` 0.93 on average, ``measured_8`` 0.98 on average and 
 were fitted on some of these tables, so that other devices and shapes may do worse.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -46,20 +46,20 @@ def run(options: Options) -> Result:
 
 def _row(path: Path, runs: int, seed: int) -> dict[str, object]:
     blind = read_table(path)
-    led = replace(blind, space=replace(blind.space, prior_seconds=_prior(path, blind)))
+    led = with_prior(path, blind)
     assert led.space.prior_seconds is not None
     first = blind.outcomes[int(np.argmin(led.space.prior_seconds))]
     row: dict[str, object] = {"row": path.name.removesuffix(SUFFIX), "settings": len(blind.space)}
     row["first"] = blind.best_seconds / first.seconds if isinstance(first, Timed) else 0.0
     for name, table in {"measured": led, "blind": blind}.items():
-        curves = [_curve(table, s) for s in range(seed, seed + runs)]
+        curves = [curve_of(table, s, COUNTS) for s in range(seed, seed + runs)]
         row |= {f"{name}_{n}": mean(curve[n] for curve in curves) for n in COUNTS}
     print(row, flush=True)
     return row
 
 
-def _prior(path: Path, table: Recorded) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """The estimated time of each row, by the sketch that the table names."""
+def with_prior(path: Path, table: Recorded) -> Recorded:
+    """The table with the estimated time of each row, by the sketch that it names."""
     head = read_document(path)["metadata"]
     rows = [dict(table.space.schedule(n).knobs) for n in range(len(table.space))]
     # The tables are older than the versions that today's names are known of. Their knobs meant the same.
@@ -67,15 +67,16 @@ def _prior(path: Path, table: Recorded) -> np.ndarray[tuple[int], np.dtype[np.fl
     named = (current(head["sketch"], version, knobs) for knobs in rows)
     schedules = [Schedule.of(sketch, version, dict(knobs)) for sketch, version, knobs in named]
     assert table.workload is not None
-    return sketch_of(schedules[0]).prior_seconds(table.workload, H200, schedules)
+    prior = sketch_of(schedules[0]).prior_seconds(table.workload, H200, schedules)
+    return replace(table, space=replace(table.space, prior_seconds=prior))
 
 
-def _curve(table: Recorded, seed: int) -> Mapping[int, float]:
-    """The speed of the best so far after each of COUNTS trials, relative to the best of the table."""
+def curve_of(table: Recorded, seed: int, counts: Sequence[int]) -> Mapping[int, float]:
+    """The speed of the best so far after each of ``counts`` trials, relative to the best of the table."""
     strategy = STRATEGIES[STRATEGY](Problem(table.pool, seed))
     best, found = np.inf, dict[int, float]()
-    for count, step in enumerate(tune(table.pool, strategy, table.measure, Budget(max(COUNTS))), 1):
+    for count, step in enumerate(tune(table.pool, strategy, table.measure, Budget(max(counts))), 1):
         if isinstance(step.trial.outcome, Timed):
             best = min(best, step.trial.outcome.seconds)
         found[count] = table.best_seconds / best
-    return {n: found[n] for n in COUNTS}
+    return {n: found[n] for n in counts}
