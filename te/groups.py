@@ -1,0 +1,77 @@
+"""Groups of rows that run-time ends set apart: which group each row of a grouped product belongs to.
+
+    g[i] = min over e < count of (e if ends[e] > i else count - 1)
+
+is the first group that ends behind row ``i``. With ascending ends, the group ``e`` has the rows from ``ends[e - 1]``
+(from 0, if it is the first) to before ``ends[e]``, and rows behind the last end belong to the last group. With any
+others, a group has the rows from the largest of the ends before its own.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.dtypes import INDEX
+from ..ir.buffer import Buffer
+from ..ir.expr import Cast, Compare, CompareOp, Const, Expr, Load, Select, Var, index
+from .workload import Reducer, Stage, Workload
+
+MAX_SKEW = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """``stage`` gives each of ``rows`` rows its group, of which ``ends`` (integers) says where each ends."""
+
+    stage: Stage
+    ends: Buffer
+
+    @property
+    def rows(self) -> int:
+        return self.stage.axes[0].extent
+
+    @property
+    def count(self) -> int:
+        return self.ends.elements
+
+
+def group_of_row(ends: Load, row: Expr, count: int) -> Expr:
+    """What the minimum over all groups is taken of; the last index of ``ends`` is the group."""
+    return Select(Cast(ends, INDEX) > row, ends.indices[-1], index(count - 1))
+
+
+def row_groups_of(stage: Stage) -> RowGroups | None:
+    """``stage`` as the groups of rows; None where it is anything else."""
+    if stage.reducer is not Reducer.MIN or len(stage.axes) != 1 or len(stage.reduce_axes) != 1:
+        return None
+    row, group = Var(stage.axes[0].name), Var(stage.reduce_axes[0].name)
+    match stage.body:
+        case Select(
+            condition=Compare(op=CompareOp.GT, a=Cast(value=Load(buffer=ends, indices=(at,)), type=dtype), b=compared),
+            then=then,
+            otherwise=Const(value=last),
+        ) if dtype == INDEX and at == then == group and compared == row and ends.dtype.is_integer:
+            return RowGroups(stage, ends) if last == ends.elements - 1 == stage.reduce_axes[0].extent - 1 else None
+    return None
+
+
+def all_row_groups(workload: Workload) -> dict[str, RowGroups]:
+    """Every input that holds the ends of groups of rows, by its name."""
+    inputs = {t.name for t in workload.inputs}
+    found = [groups for groups in map(row_groups_of, workload.stages) if groups is not None]
+    return {groups.ends.name: groups for groups in found if groups.ends.name in inputs}
+
+
+def expected_shares(count: int, skew: float) -> NDArray[np.float64]:
+    """Which share of the rows each of ``count`` groups has on average, float64[count], the largest first: in proportion
+    to rank^-skew (Zipf's law)."""
+    weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
+    return np.asarray(weights / weights.sum())
+
+
+def draw_ends(groups: RowGroups, skew: float, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Ends of groups, int64[count], ascending, the last at all rows. Each row goes to a group by its share, and which
+    group has which share is drawn, too."""
+    shares = draw.permutation(expected_shares(groups.count, skew))
+    return np.asarray(np.cumsum(draw.multinomial(groups.rows, shares)))
