@@ -11,7 +11,7 @@ from ..core.dtypes import DType
 from ..core.streams import stream
 from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
-from .groups import all_row_groups, draw_ends
+from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
 from .threads import MOST_THREADS, available_threads
 from .workload import Workload
@@ -38,8 +38,8 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
     for n, t in enumerate(workload.inputs):
         draw = stream(seed, "inputs", n)
         if t.name in groups:
-            ends = draw_ends(groups[t.name], skews.get(t.name, 0.0), draw)
-            inputs[t.name] = np.minimum(ends, t.dtype.integer_range[1]).astype(t.dtype.numpy)
+            sizes = draw_sizes(groups[t.name].rows, t.elements, skews.get(t.name, 0.0), draw)
+            inputs[t.name] = np.minimum(sizes.cumsum(), t.dtype.integer_range[1]).astype(t.dtype.numpy)
         else:
             inputs[t.name] = _drawn(t, draw, count, places.get(t.name))
     return inputs

@@ -63,15 +63,8 @@ def all_row_groups(workload: Workload) -> dict[str, RowGroups]:
     return {groups.ends.name: groups for groups in found if groups.ends.name in inputs}
 
 
-def expected_shares(count: int, skew: float) -> NDArray[np.float64]:
-    """Which share of the rows each of ``count`` groups has on average, float64[count], the largest first: in proportion
-    to rank^-skew (Zipf's law)."""
+def draw_sizes(rows: int, count: int, skew: float, draw: np.random.Generator) -> NDArray[np.int64]:
+    """The sizes of ``count`` groups that have ``rows`` rows together, int64[count]. Each row goes to a group by its
+    share, which is in proportion to rank^-skew (Zipf's law); which group has which rank is drawn, too."""
     weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
-    return np.asarray(weights / weights.sum())
-
-
-def draw_ends(groups: RowGroups, skew: float, draw: np.random.Generator) -> NDArray[np.int64]:
-    """Ends of groups, int64[count], ascending, the last at all rows. Each row goes to a group by its share, and which
-    group has which share is drawn, too."""
-    shares = draw.permutation(expected_shares(groups.count, skew))
-    return np.asarray(np.cumsum(draw.multinomial(groups.rows, shares)))
+    return np.asarray(draw.multinomial(rows, draw.permutation(weights / weights.sum())))

@@ -95,7 +95,7 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
 def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
     """How many tiles a multiprocessor works on one after the other, those of all its CTAs."""
     tiles = np.where(
-        sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.tile_iterations * sizes.tiles_per_iteration
+        sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.busy_iterations * sizes.tiles_per_iteration
     )
     per_sm: Floats = tiles * sizes.active_ctas_per_sm
     return per_sm

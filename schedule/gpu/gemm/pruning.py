@@ -115,6 +115,8 @@ def _is_well_ordered(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
     """Whether the tiles under way together read as few rows and columns as any ``group_m`` lets them."""
     cluster_m, cluster_n = s.tile_m * s.cluster_m, s.tile_n * s.cluster_n
     clusters_m = -(-gemm.m.extent // cluster_m)
+    if gemm.groups is not None:
+        clusters_m = gemm.groups.likely_tiles(gemm.m.extent, cluster_m)
 
     def read(group_m: Ints | int) -> Ints:
         rows = np.minimum(group_m, clusters_m)

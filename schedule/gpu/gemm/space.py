@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
+from ....ir.expr import Var
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
+from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
@@ -121,13 +123,23 @@ class GemmPlan(Plan):
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if target.arch != ARCHITECTURE:
         return None
-    gemm = gemm_of(workload, several=True, scaled=True)
+    gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
+    if gemm.groups is not None and not _can_group(gemm):
+        return None
     if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
         return None
     return GemmPlan(gemm, target)
+
+
+def _can_group(gemm: Gemm) -> bool:
+    """Whether groups of rows may end anywhere: rows of 16-bit floats lie along ``k``, as TMA loads them and stores what
+    comes of them."""
+    assert gemm.a.load is not None
+    along_k = gemm.a.load.indices[-1] == Var("k")
+    return along_k and gemm.a.load.dtype.bits == 16 and not uneven_operands(gemm)
 
 
 CUDA_GEMM = TileSketch("cuda_gemm", VERSION, QUANTITIES, _plan)
