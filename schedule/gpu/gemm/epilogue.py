@@ -170,8 +170,8 @@ class Epilogue:
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
     def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
-        """Whether the row ``m`` of the tile at ``at`` belongs to the result, and to the group of the tile."""
-        return [m < self.gemm.m.extent, *([m < at[ROW_END]] if ROW_END in at else [])]
+        """Whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""
+        return [m < at.get(ROW_END, index(self.gemm.m.extent))]
 
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
         """Where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of the 16

@@ -55,26 +55,27 @@ class GroupedTileScheduler(TileScheduler):
 
     def exists(self, cluster_tile: Expr) -> Expr:
         """Whether there is a tile of that number."""
-        return cluster_tile < _loaded(self.count, 0) * self.clusters_n
+        return cluster_tile < self._listed * self.clusters_n
+
+    @property
+    def _listed(self) -> Expr:
+        """How many entries there are. Its bounds let 32 bits hold what is computed from it."""
+        return minimum(maximum(_loaded(self.count, 0), index(1)), index(self.clusters_m))
 
     def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr) -> Mapping[str, Expr]:
         """As ``origin``, with the group of its rows and where that ends, in registers."""
         of_group = self.group_m * self.clusters_n
         first = cluster_tile // of_group * self.group_m
-        rows = minimum(maximum(_loaded(self.count, 0) - first, index(1)), index(self.group_m))
-        number = cluster_tile % of_group
-        entry, n = first + number % rows, number // rows
-        place = w.allocate("place", (_ENTRY,), int32, MemoryScope.REGISTER)
-        for part in range(_ENTRY):
-            w.store(place, (index(part),), Load(self.entries, (entry, index(part))))
-        group, row, end = (_loaded(place, part) for part in range(_ENTRY))
-        tile_m, tile_n = self.in_cluster(tile)
-        return {
-            GROUP: group,
-            "m": row + tile_m * self.tile_m,
-            "n": (n * self.cluster_n + tile_n) * self.tile_n,
-            ROW_END: end,
-        }
+        together = minimum(maximum(self._listed - first, index(1)), index(min(self.group_m, self.clusters_m)))
+        number, (tile_m, tile_n) = cluster_tile % of_group, self.in_cluster(tile)
+        entry, n = first + number % together, number // together
+        group, row, end = (_loaded(self.entries, entry, part) for part in range(_ENTRY))
+        origin = (group, row + tile_m * self.tile_m, n * self.cluster_n + tile_n, end)
+        place = w.allocate("place", (len(origin),), int32, MemoryScope.REGISTER)
+        for part, value in enumerate(origin):
+            w.store(place, (index(part),), Cast(value, int32))
+        at = {name: _loaded(place, part) for part, name in enumerate((GROUP, "m", "n", ROW_END))}
+        return {**at, "n": at["n"] * self.tile_n}
 
     def write_list(self, w: FreshNameWriter) -> None:
         """The launch that lists the tiles."""
@@ -119,6 +120,6 @@ def grouped_tile_scheduler(w: FreshNameWriter, gemm: Gemm, *sizes: int) -> Group
     return GroupedTileScheduler(gemm, *sizes, entries=entries, count=count)
 
 
-def _loaded(buffer: Buffer, number: int) -> Expr:
-    """An element of a row of integers, as an index."""
-    return Cast(Load(buffer, (index(number),)), INDEX)
+def _loaded(buffer: Buffer, *at: Expr | int) -> Expr:
+    """An element of integers, as an index."""
+    return Cast(Load(buffer, tuple(i if isinstance(i, Expr) else index(i) for i in at)), INDEX)
