@@ -1,11 +1,11 @@
-"""Tuned grouped products (mixture of experts) against torch._grouped_mm on one NVIDIA GPU: short replays of a rested chip
-with cold caches, and long ones.
+"""Tuned grouped products (mixture of experts) against torch._grouped_mm on one NVIDIA GPU: short replays of a rested
+chip with cold caches, and long ones.
 
     C[i, :] = A[i, :] B[g(i)]^T      rows of A in groups, whose ends are an input; B is (experts, n, k), in bfloat16
 
-Rows: eEXPERTS-SIZES-MxNxK, where the sizes of groups are ``zipf`` (in proportion to 1 / rank) or ``even`` (each row goes
-to any expert). Bars, short and sustained: a geometric mean of (peer / ours) of at least 1.1, no row under 1.0. Settings:
-those of ``gpu_table``, and ``sustained=0``.
+Rows: eEXPERTS-SIZES-MxNxK, where the sizes of groups are ``zipf`` (in proportion to 1 / rank) or ``even`` (each row
+goes to any expert). Bars, short and sustained: a geometric mean of (peer / ours) of at least 1.1, no row under 1.0.
+Settings: those of ``gpu_table``, and ``sustained=0``.
 """
 
 import torch

@@ -219,9 +219,10 @@ def workload(
 
     ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
     they are met. ``constants`` are the inputs that stay the same from call to call. ``precision``: which roundings
-    kernels may make in sums of products. ``skews``: how unequal groups of rows are, by the input with their ends. Tensors without a name get one; axes that share a name are numbered. Raises
-    InvalidWorkload for whatever ``check`` refuses, for two tensors given one name, for an input that is read but not
-    listed, and for a constant that is no input.
+    kernels may make in sums of products. ``skews``: how unequal groups of rows are, by the input with their ends.
+    Tensors without a name get one; axes that share a name are numbered. Raises InvalidWorkload for whatever ``check``
+    refuses, for two tensors given one name, for an input that is read but not listed, and for a constant or a skewed
+    tensor that is no input.
     """
     results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     found, stages = _ordered(results)

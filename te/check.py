@@ -100,7 +100,9 @@ def _check_skews(workload: Workload) -> None:
         if name not in ends:
             raise InvalidWorkload(f"{name} has a skew and is no input with the ends of groups of rows", field="/inputs")
         if not 0 < skew <= MAX_SKEW:
-            raise InvalidWorkload(f"the skew of {name} is {skew!r}; allowed: above 0, at most {MAX_SKEW}", field="/inputs")
+            raise InvalidWorkload(
+                f"the skew of {name} is {skew!r}; allowed: above 0, at most {MAX_SKEW}", field="/inputs"
+            )
     if len(dict(workload.skews)) < len(workload.skews):
         raise InvalidWorkload("an input has two skews", field="/inputs")
 

@@ -8,6 +8,7 @@ others, a group has the rows from the largest of the ends before its own.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +37,9 @@ class RowGroups:
         return self.ends.elements
 
 
-def group_of_row(ends: Load, row: Expr, count: int) -> Expr:
-    """What the minimum over all groups is taken of; the last index of ``ends`` is the group."""
-    return Select(Cast(ends, INDEX) > row, ends.indices[-1], index(count - 1))
+def group_of_row(end: Expr, row: Expr, group: Expr, count: int) -> Expr:
+    """What the minimum is taken of, over all of ``count`` groups: ``end`` is where ``group`` ends."""
+    return Select(Cast(end, INDEX) > row, group, index(count - 1))
 
 
 def row_groups_of(stage: Stage) -> RowGroups | None:
@@ -54,6 +55,12 @@ def row_groups_of(stage: Stage) -> RowGroups | None:
         ) if dtype == INDEX and at == then == group and compared == row and ends.dtype.is_integer:
             return RowGroups(stage, ends) if last == ends.elements - 1 == stage.reduce_axes[0].extent - 1 else None
     return None
+
+
+def group_starts(ends: NDArray[np.integer[Any]], rows: int) -> NDArray[np.int64]:
+    """Where each group begins, and where the last one ends, which is after all rows: int64[count + 1]."""
+    inner = np.clip(np.maximum.accumulate(ends.astype(np.int64))[:-1], 0, rows)
+    return np.concatenate([[0], inner, [rows]])
 
 
 def all_row_groups(workload: Workload) -> dict[str, RowGroups]:

@@ -1,14 +1,15 @@
 """Grouped matrix product: groups of rows, each with a matrix of its own (mixture of experts)."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ir.expr import Load
+from ...ir.expr import Expr
 from ..build import Tensor, cast, compute, min, placeholder, reduce_axis, sum, within, workload
-from ..groups import MAX_SKEW, group_of_row
+from ..groups import MAX_SKEW, group_of_row, group_starts
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
@@ -18,37 +19,25 @@ from .parameter import FLOATS, Flag, Integer, Number, Parameter, Values, dtype_p
 
 def row_groups(ends: Tensor, rows: int) -> Tensor:
     """The group of each of ``rows`` rows, of which ``ends`` says where each ends (``te.groups``)."""
-    count = ends.shape[0]
-    e = reduce_axis(count, "e")
-
-    def body(i: Any) -> Any:
-        end = ends[e]
-        assert isinstance(end, Load)
-        return min(group_of_row(end, i, count), axis=e)
-
-    return compute((rows,), body, "group")
-
-
-def grouped_sum(a: Tensor, b: Tensor, ends: Tensor, wide: Any, *, transposed: bool, name: str) -> Tensor:
-    """The sums of products in ``wide``: A is (m, k), B is (groups, k, n), or (groups, n, k) if ``transposed``."""
-    (m, k), count, n = a.shape, b.shape[0], b.shape[1 if transposed else 2]
-    group, r = row_groups(ends, m), reduce_axis(k, "k")
-
-    def body(i: Any, j: Any) -> Any:
-        g = within(group[i], count)
-        return sum(cast(a[i, r], wide) * cast(b[g, j, r] if transposed else b[g, r, j], wide), axis=r)
-
-    return compute((m, n), body, name)
+    e = reduce_axis(ends.shape[0], "e")
+    return compute((rows,), lambda i: min(group_of_row(ends[e], i, e, ends.shape[0]), axis=e), "group")
 
 
 def _build(v: Values) -> Workload:
     groups, m, n, k, dtype = (v.integer("groups"), v.integer("m"), v.integer("n"), v.integer("k"), v.text("dtype"))
     epilogue, transposed = epilogue_of(v, "D"), v.flag("transpose_b")
+    wide, r = epilogue.wide, reduce_axis(k, "k")
     a = placeholder((m, k), dtype, "A")
     b = placeholder((groups, n, k) if transposed else (groups, k, n), dtype, "B")
     ends = placeholder((groups,), "int32", "ends")
+    group = row_groups(ends, m)
+
+    def term(i: Expr, j: Expr) -> Expr:
+        g = within(group[i], groups)
+        return cast(a[i, r], wide) * cast(b[g, j, r] if transposed else b[g, r, j], wide)
+
     name = "C" if epilogue.is_nothing else "total"
-    total = grouped_sum(a, b, ends, epilogue.wide, transposed=transposed, name=name)
+    total = compute((m, n), lambda i, j: sum(term(i, j), axis=r), name)
     c, further = epilogue.apply(total, "C", (1,))
     constants, skew = [b] if v.flag("constant_weights") else [], v.number("skew")
     return workload(
@@ -60,9 +49,7 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
     epilogue, a = epilogue_of(v, "D"), inputs["A"]
     b = inputs["B"].swapaxes(1, 2) if v.flag("transpose_b") else inputs["B"]
     total = np.empty((v.integer("m"), v.integer("n")), epilogue.wide.numpy)
-    ends = np.clip(np.maximum.accumulate(inputs["ends"]), 0, v.integer("m"))
-    ends[-1] = v.integer("m")
-    for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+    for group, (start, stop) in enumerate(pairwise(group_starts(inputs["ends"], v.integer("m")))):
         total[start:stop] = product(a[start:stop], b[group], epilogue.wide)
     return (epilogue.numpy(total, inputs, (-1,)),)
 

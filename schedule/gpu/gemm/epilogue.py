@@ -327,7 +327,6 @@ class Epilogue:
                     indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
-
     def _store_vectors(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
         """Each warp stores those of the 16 rows that it staged that belong to the group of the tile, by vectors of 16
         bytes."""
