@@ -98,6 +98,15 @@ def grouped_contraction_of(stage: Stage) -> GroupedContraction | None:
     return GroupedContraction(found, group, row)
 
 
+def product_of(stage: Stage) -> Contraction | None:
+    """The stage as a contraction, or as one of rows in groups; None where it is neither."""
+    found = contraction_of(stage)
+    if found is not None:
+        return found
+    grouped = grouped_contraction_of(stage)
+    return None if grouped is None else grouped.contraction
+
+
 def _groups(body: Expr, single: set[str], free: str) -> list[tuple[Expr, set[str]]]:
     """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
     it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no factor
