@@ -21,6 +21,7 @@ from ....ir.expr import (
     Expr,
     Load,
     Select,
+    const,
     index,
     logical_and,
     maximum,
@@ -62,8 +63,8 @@ class GroupedTileScheduler(TileScheduler):
         """How many entries there are. Its bounds let 32 bits hold what is computed from it."""
         return minimum(maximum(_loaded(self.count, 0), index(1)), index(self.clusters_m))
 
-    def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr) -> Mapping[str, Expr]:
-        """As ``origin``, with the group of its rows and where that ends, in registers."""
+    def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
+        """As ``origin``, with the group of its rows and where that ends, in registers of ``readers``."""
         of_group = self.group_m * self.clusters_n
         first = cluster_tile // of_group * self.group_m
         together = minimum(maximum(self._listed - first, index(1)), index(min(self.group_m, self.clusters_m)))
@@ -72,8 +73,9 @@ class GroupedTileScheduler(TileScheduler):
         group, row, end = (_loaded(self.entries, entry, part) for part in range(_ENTRY))
         origin = (group, row + tile_m * self.tile_m, n * self.cluster_n + tile_n, end)
         place = w.allocate("place", (len(origin),), int32, MemoryScope.REGISTER)
-        for part, value in enumerate(origin):
-            w.store(place, (index(part),), Cast(value, int32))
+        with w.when(readers):
+            for part, value in enumerate(origin):
+                w.store(place, (index(part),), Cast(value, int32))
         at = {name: _loaded(place, part) for part, name in enumerate((GROUP, "m", "n", ROW_END))}
         return {**at, "n": at["n"] * self.tile_n}
 
@@ -87,29 +89,53 @@ class GroupedTileScheduler(TileScheduler):
         ]
         with w.launch("list_tiles", axes) as (cta, thread):
             number = cta * THREADS + thread
-            begin, before = (w.allocate(name, (1,), int32, MemoryScope.REGISTER) for name in ("begin", "before"))
+            begin, before, own = (_register(w, name) for name in ("begin", "before", "own"))
             found = w.allocate("found", (_ENTRY,), int32, MemoryScope.REGISTER)
-            for buffer in (begin, before):
-                w.store(buffer, (index(0),), Cast(index(0), int32))
             for part in range(_ENTRY):
-                w.store(found, (index(part),), Cast(index(0), int32))
+                w.store(found, (index(part),), _int32(0))
             with w.loop("group", groups.count) as group:
+                # arithmetic of 32 bits: each thread goes through all groups
                 is_last = Compare(CompareOp.EQ, group, index(groups.count - 1))
-                given = minimum(Cast(Load(groups.ends, (group,)), INDEX), index(rows))
-                end = Select(is_last, index(rows), maximum(given, _loaded(begin, 0)))
-                tiles = (end - _loaded(begin, 0) + (tile - 1)) // tile
-                own = number - _loaded(before, 0)
-                is_own = logical_and(own >= index(0), own < tiles)
-                for part, value in enumerate((group, _loaded(begin, 0) + own * tile, end)):
-                    kept = Select(is_own, Cast(value, int32), Load(found, (index(part),)))
-                    w.store(found, (index(part),), kept)
-                w.store(before, (index(0),), Cast(_loaded(before, 0) + tiles, int32))
-                w.store(begin, (index(0),), Cast(end, int32))
-            with w.when(number < _loaded(before, 0)):
+                inside = minimum(maximum(Cast(Load(groups.ends, (group,)), INDEX), index(0)), index(rows))
+                end = Select(is_last, _int32(rows), maximum(Cast(inside, int32), begin.value))
+                tiles = (end - begin.value + _int32(tile - 1)) // _int32(tile)
+                own.set(Cast(number, int32) - before.value)
+                is_own = logical_and(own.value >= _int32(0), own.value < tiles)
+                for part, value in enumerate((Cast(group, int32), begin.value + own.value * _int32(tile), end)):
+                    w.store(found, (index(part),), Select(is_own, value, Load(found, (index(part),))))
+                before.set(before.value + tiles)
+                begin.set(end)
+            with w.when(Cast(number, int32) < before.value):
                 for part in range(_ENTRY):
                     w.store(self.entries, (number, index(part)), Load(found, (index(part),)))
             with w.when(Compare(CompareOp.EQ, number, index(0))):
-                w.store(self.count, (index(0),), Load(before, (index(0),)))
+                w.store(self.count, (index(0),), before.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Register:
+    """An integer variable of each thread."""
+
+    w: FreshNameWriter
+    buffer: Buffer
+
+    @property
+    def value(self) -> Expr:
+        return Load(self.buffer, (index(0),))
+
+    def set(self, value: Expr) -> None:
+        self.w.store(self.buffer, (index(0),), value)
+
+
+def _register(w: FreshNameWriter, name: str) -> _Register:
+    """A variable that is 0 at first."""
+    register = _Register(w, w.allocate(name, (1,), int32, MemoryScope.REGISTER))
+    register.set(_int32(0))
+    return register
+
+
+def _int32(value: int) -> Expr:
+    return const(value, int32)
 
 
 def grouped_tile_scheduler(w: FreshNameWriter, gemm: Gemm, *sizes: int) -> GroupedTileScheduler:

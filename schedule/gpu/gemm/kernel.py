@@ -25,7 +25,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..split_k import TileSlice, reduce_tile
 from .epilogue import Epilogue
-from .grouped import GroupedTileScheduler, grouped_tile_scheduler
+from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import Promotion, Scales
@@ -159,7 +159,8 @@ class _GemmKernelWriter:
         may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
         may_miss |= self.gemm.groups is not None
         with w.when(self.scheduler.exists(cluster_tile) if may_miss else None):
-            at = self.scheduler.read_origin(w, cluster_tile, self.tile)
+            loaded = self.scheduler.read_origin(w, cluster_tile, self.tile, self.roles.elected)
+            at = self.scheduler.read_origin(w, cluster_tile, self.tile, consumes)
             if parity is not None:
                 with w.when(consumes):
                     w.emit(MbarrierWait(self.order, index(warpgroup), parity))
@@ -169,9 +170,9 @@ class _GemmKernelWriter:
                 with w.loop("k_iter", s.k_iters) as k_iter:
                     fill = number * s.k_iters + k_iter
                     with w.when(self.roles.produces), w.when(self.roles.elected):
-                        mainloop.load(at, k_iter, fill)
+                        mainloop.load(loaded, k_iter, fill)
                     with w.when(consumes):
-                        mainloop.multiply(accumulators, k_iter, fill)
+                        mainloop.multiply(accumulators, k_iter, fill, self._has_rows(at))
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):
@@ -182,7 +183,8 @@ class _GemmKernelWriter:
                     w.emit(WarpgroupMmaWait(0))
                     mainloop.release(number * s.k_iters + (s.k_iters - 1))
                 if s.split_k == 1:
-                    self.epilogue.store(accumulators, own, sources)
+                    with w.when(self._has_rows(at)):
+                        self.epilogue.store(accumulators, own, sources)
 
     def _promoted_iterations(
         self,
@@ -272,6 +274,12 @@ class _GemmKernelWriter:
         threads = s.warps * WARP_LANES
         own = TileSlice(self.gemm, origin, self.k_rank, s.split_k, self.roles.thread, threads, first)
         reduce_tile(w, own, partials, 4 if self.gemm.n.extent % 4 == 0 else 1)
+
+    def _has_rows(self, at: Mapping[str, Expr]) -> Expr | None:
+        """Whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""
+        if ROW_END not in at or self.s.ping_pong or self.s.consumer_warpgroups == 1:
+            return None
+        return self._warpgroup_origin(at)["m"] < at[ROW_END]
 
     def _warpgroup_origin(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
         """Where the rows of this thread's warpgroup begin in the tile at ``at``."""

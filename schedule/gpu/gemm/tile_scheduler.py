@@ -50,8 +50,8 @@ class TileScheduler:
         """Whether there is a tile of that number."""
         return cluster_tile < index(self.cluster_tiles)
 
-    def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr) -> Mapping[str, Expr]:
-        """``origin``, after whatever has to be written to know it."""
+    def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
+        """``origin``, after whatever the threads that are ``readers`` have to do to know it."""
         return self.origin(cluster_tile, tile)
 
     def origin(self, cluster_tile: Expr, tile: Expr) -> dict[str, Expr]:
