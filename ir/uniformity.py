@@ -128,6 +128,7 @@ class UniformityAnalysis:
     def _is_uniform_register(self, name: str, scope: SyncScope) -> bool:
         """Return whether all threads of a group store the same values to a register buffer, under conditions that are
         the same in all of them, and nothing else writes it."""
+        stored = False
         for stmt, conditions in _guarded_statements(self.launch.body, ()):
             if isinstance(stmt, Operation) and any(b.name == name for b in _buffers_of(stmt)):
                 return False
@@ -135,7 +136,8 @@ class UniformityAnalysis:
                 deciding = (stmt.value, *stmt.indices, *conditions, *([] if stmt.mask is None else [stmt.mask]))
                 if any(_registers_in(e) or self.is_divergent(e, scope) for e in deciding):
                     return False
-        return True
+                stored = True
+        return stored
 
 
 def _registers_in(expr: Expr) -> set[str]:

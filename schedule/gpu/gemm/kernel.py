@@ -277,7 +277,8 @@ class _GemmKernelWriter:
 
     def _has_rows(self, at: Mapping[str, Expr]) -> Expr | None:
         """Whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""
-        if ROW_END not in at or self.s.ping_pong or self.s.consumer_warpgroups == 1:
+        s = self.s
+        if ROW_END not in at or s.tile_m * s.cluster_m == WGMMA_M * s.atoms_m:
             return None
         return self._warpgroup_origin(at)["m"] < at[ROW_END]
 

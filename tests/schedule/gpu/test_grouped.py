@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import H200, legal_schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
@@ -78,8 +79,9 @@ def test_groups_end_anywhere(groups: int, m: int, ends: list[int]) -> None:
         {"consumer_warpgroups": 2, "ping_pong": 1, "atoms_m": 1, "mma_n": 64, "epilogue_stages": 1},
         {"consumer_warpgroups": 2, "ping_pong": 0, "atoms_m": 2, "mma_n": 48, "epilogue_stages": 2},
         {"consumer_warpgroups": 1, "cluster_m": 2, "cluster_n": 2, "mma_n": 32, "epilogue_stages": 0},
+        {"consumer_warpgroups": 2, "ping_pong": 1, "atoms_m": 1, "cluster_m": 2, "mma_n": 64, "epilogue_stages": 1},
     ],
-    ids=["ping-pong", "two atoms", "cluster, from registers"],
+    ids=["ping-pong", "two atoms", "cluster, from registers", "ping-pong cluster"],
 )
 def test_all_kinds_of_tiles_take_skewed_groups(knobs: dict[str, KnobValue]) -> None:
     workload = grouped(5, 300, n=104, skew=1.0, bias=True, activation="relu")
@@ -153,5 +155,9 @@ def test_skewed_groups_of_few_rows_ask_for_small_tiles() -> None:
 )
 def test_nothing_spills(knobs: dict[str, KnobValue]) -> None:
     schedule = legal_schedule_of(SKETCH, LARGE, H200, **knobs, k_atoms=1, cluster_m=1, cluster_n=1, epilogue_stages=2)
+    backend = backend_for(H200)
+    source = backend.emit(finish(SKETCH.lower(LARGE, H200, schedule), H200), H200).text
+    producer = source.split("setmaxnreg_dec")[1]
+    assert producer.index("warp == 8 && lane == 0") < producer.index("for (int tile_iteration")  # one thread loops
     binary = build_kernel(SKETCH.lower(LARGE, H200, schedule), H200)  # refuses what the assembler warns of
     assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for r in binary.resources.values())
