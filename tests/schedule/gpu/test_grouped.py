@@ -7,10 +7,15 @@ import pytest
 from tests.schedule.gpu.tiles import H200, legal_schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.dtypes import bfloat16, int32
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+from tilewright.graph.program import compile_program
 from tilewright.ir.interpret import interpret
 from tilewright.ir.verify import verify
+from tilewright.schedule.defaults import has_class
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
 from tilewright.schedule.problems.gemm import GroupedRows
 from tilewright.schedule.problems.grouped_gemm import grouped_gemm_of
@@ -115,6 +120,19 @@ def _returns_groups() -> Workload:
         "C",
     )
     return te.workload([total, group])
+
+
+def test_layers_of_experts_in_a_graph_have_a_kernel_each() -> None:
+    """Weights that a model transposes are read as they lie, and the activation is part of the product."""
+    x, ends = (Value(n, TensorType(s, d)) for n, s, d in (("x", (512, 128), bfloat16), ("e", (8,), int32)))
+    up, down = (Value(n, TensorType(s, bfloat16)) for n, s in (("u", (8, 256, 128)), ("d", (8, 128, 256))))
+    b = GraphBuilder(["x", "e", "u", "d"])
+    hidden = b.node("silu", b.node("grouped_matmul", x, b.node("permute", up, order=(0, 2, 1)), ends))
+    y = b.node("grouped_matmul", hidden, b.node("permute", down, order=(0, 2, 1)), ends)
+    graph = check_graph(Graph((x, ends, up, down), (), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
+    assert [len(call.nodes) for call in program.kernels] == [2, 1]
+    assert all(SKETCH.matches(call.workload, H200) for call in program.kernels)
 
 
 def test_how_many_tiles_there_are() -> None:
