@@ -1,10 +1,10 @@
 """Groups of rows that run-time ends set apart: which group each row of a grouped product belongs to.
 
-    g[i] = min over e < count of (e if ends[e] > i else count - 1)
+    g[i] = min over e < count of (e if ends[e] > i else count)
 
 is the first group that ends behind row ``i``. With ascending ends, the group ``e`` has the rows from ``ends[e - 1]``
-(from 0, if it is the first) to before ``ends[e]``, and rows behind the last end belong to the last group. With any
-others, a group has the rows from the largest of the ends before its own.
+(from 0, if it is the first) to before ``ends[e]``. With any others, it has the rows from the largest of the ends before
+its own. Rows behind all ends belong to no group (``count``): their products are 0.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..core.dtypes import INDEX
 from ..ir.buffer import Buffer
-from ..ir.expr import Cast, Compare, CompareOp, Const, Expr, Load, Select, Var, index
+from ..ir.expr import Cast, Compare, CompareOp, Const, Expr, Load, Select, Var, const, index
 from .workload import Reducer, Stage, Workload
 
 MAX_SKEW = 4.0
@@ -39,7 +39,19 @@ class RowGroups:
 
 def group_of_row(end: Expr, row: Expr, group: Expr, count: int) -> Expr:
     """What the minimum is taken of, over all of ``count`` groups: ``end`` is where ``group`` ends."""
-    return Select(Cast(end, INDEX) > row, group, index(count - 1))
+    return Select(Cast(end, INDEX) > row, group, index(count))
+
+
+def in_group(group: Expr, count: int, value: Expr) -> Expr:
+    """``value``, a factor of a product, for rows of a group; 0 for others. ``group``: that of the row."""
+    return Select(group < index(count), value, const(0.0, value.dtype))
+
+
+def of_group(value: Expr, group: Expr, count: int) -> Expr | None:
+    """What ``in_group`` was given; None where ``value`` is nothing of it."""
+    if isinstance(value, Select) and value == in_group(group, count, value.then):
+        return value.then
+    return None
 
 
 def row_groups_of(stage: Stage) -> RowGroups | None:
@@ -53,14 +65,13 @@ def row_groups_of(stage: Stage) -> RowGroups | None:
             then=then,
             otherwise=Const(value=last),
         ) if dtype == INDEX and at == then == group and compared == row and ends.dtype.is_integer:
-            return RowGroups(stage, ends) if last == ends.elements - 1 == stage.reduce_axes[0].extent - 1 else None
+            return RowGroups(stage, ends) if last == ends.elements == stage.reduce_axes[0].extent else None
     return None
 
 
 def group_starts(ends: NDArray[np.integer[Any]], rows: int) -> NDArray[np.int64]:
-    """Where each group begins, and where the last one ends, which is after all rows: int64[count + 1]."""
-    inner = np.clip(np.maximum.accumulate(ends.astype(np.int64))[:-1], 0, rows)
-    return np.concatenate([[0], inner, [rows]])
+    """Where each group begins, and where the last one ends: int64[count + 1]."""
+    return np.concatenate([[0], np.clip(np.maximum.accumulate(ends.astype(np.int64)), 0, rows)])
 
 
 def all_row_groups(workload: Workload) -> dict[str, RowGroups]:

@@ -167,10 +167,14 @@ def _convolution(o: Sequence[Any], v: Values) -> Any:
 
 def _grouped_matmul(o: Sequence[Any], v: Values) -> Any:
     x, weights, ends = o
-    if x.dtype == torch.bfloat16:  # rows behind the last end may be anything
-        return torch._grouped_mm(x, weights, offs=ends.int())
-    bounds = [0, *ends.long().cummax(0).values.clamp(0, len(x)).tolist()[:-1], len(x)]
-    return torch.cat([x[start:stop] @ weights[n] for n, (start, stop) in enumerate(pairwise(bounds))])
+    if x.dtype == torch.bfloat16:
+        rows = torch.arange(len(x), device=x.device)[:, None]
+        return torch._grouped_mm(x, weights, offs=ends.int()).where(rows < ends.max(), 0)
+    result = x.new_zeros(len(x), weights.shape[2])
+    bounds = [0, *ends.long().cummax(0).values.clamp(0, len(x)).tolist()]
+    for n, (start, stop) in enumerate(pairwise(bounds)):
+        result[start:stop] = x[start:stop] @ weights[n]
+    return result
 
 
 _SAME = (

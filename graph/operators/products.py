@@ -14,7 +14,7 @@ from ...core.errors import InvalidGraph
 from ...core.precision import IEEE, PRECISIONS
 from ...ir.expr import Expr
 from ...te import build as te
-from ...te.groups import group_of_row, group_starts
+from ...te.groups import group_of_row, group_starts, in_group
 from ...te.operators.parameter import Choice, Flag, Integer, ListOf, Parameter, Values
 from .attributes import MOST, WHOLE
 from .joins import bordered
@@ -80,15 +80,18 @@ def _grouped(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     group = stored((rows,), lambda i: te.min(group_of_row(ends[(e,)], i, e, count), axis=e), "group")
 
     def terms(i: Expr, j: Expr) -> te.Reduction:
-        return te.sum(wide(a[(i, k)]) * wide(b[(te.within(group[(i,)], count), k, j)]), axis=k)
+        factor = in_group(group[(i,)], count, wide(a[(i, k)]))
+        return te.sum(factor * wide(b[(te.within(group[(i,)], count), k, j)]), axis=k)
 
     return stored((rows, columns), terms, "total", ["i", "j"])
 
 
 def _grouped_numpy(operands: Sequence[Array], v: Values) -> Array:
     a, b, ends = operands
-    parts = pairwise(group_starts(ends, len(a)))
-    return np.concatenate([a[start:stop] @ b[group] for group, (start, stop) in enumerate(parts)])
+    result = np.zeros((len(a), b.shape[2]))
+    for group, (start, stop) in enumerate(pairwise(group_starts(ends, len(a)))):
+        result[start:stop] = a[start:stop] @ b[group]
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +300,7 @@ MATMUL = GraphOperator(
 GROUPED_MATMUL = GraphOperator(
     "grouped_matmul", Kind.ANCHOR,
     "rows [m, k] in groups, each multiplied with a matrix of its own of [groups, k, n]; the third operand says where "
-    "each group ends, and rows behind the last end belong to the last group", _grouped_type, _grouped_numpy, _grouped,
+    "each group ends, and rows behind all ends are 0", _grouped_type, _grouped_numpy, _grouped,
     (Case((_f(11, 5), _f(3, 5, 7), TensorType((3,), int32))), Case((_f(2, 1), _f(1, 1, 1), TensorType((1,), int32))),
      Case((TensorType((9, 8), float16), TensorType((4, 8, 16), float16), TensorType((4,), int32)))), (), (3, 3),
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
     C[m, n] = epilogue(sum over k of A[m, k] * B[g(m), k, n])
 
-where ``g`` is what ``te.groups`` describes: inputs say where the groups end.
+where ``g`` is what ``te.groups`` describes: an input says where the groups end. Sums of rows behind all ends are 0.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ...ir.expr import Expr, Load, Var
 from ...ir.rewrite import loads_of
 from ...te.contraction import grouped_contraction_of
 from ...te.functions import within
-from ...te.groups import RowGroups, row_groups_of
+from ...te.groups import RowGroups, of_group, row_groups_of
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
 from .gemm import Gemm, GroupedRows, Side, Sides, has_constant_strides
@@ -39,11 +39,15 @@ def grouped_gemm_of(workload: Workload) -> Gemm | None:
         tuple(extents[n] for n in names if extents[n].extent > 1) for names in (left[1], right[1], c.shared)
     )
     row = extents[found.row]
+    load = Load(own.stage.tensor, (Var(row.name),))
+    factor = of_group(left[0], load, own.count)
+    if factor is None:
+        return None
     others = tuple(s for s in inlined.stages if s != own.stage)
     if c.batch or long_rows not in ((), (row,)) or any(_reads(s, own) for s in others if s != stage):
         return None
     rest = replace(inlined, stages=tuple(c.stage if s == stage else s for s in others))
-    sides = Sides(rest, c.stage, Side(left[0], (row,)), Side(right[0], columns), k, ())
+    sides = Sides(rest, c.stage, Side(factor, (row,)), Side(right[0], columns), k, ())
     product = sides.product(sides.rows, sides.columns)
     if product is None or product.results[0].step("n") != 1 or not has_constant_strides(product):
         return None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ...ir.expr import Expr
 from ..build import Tensor, cast, compute, min, placeholder, reduce_axis, sum, within, workload
-from ..groups import MAX_SKEW, group_of_row, group_starts
+from ..groups import MAX_SKEW, group_of_row, group_starts, in_group
 from ..workload import Workload
 from .epilogue import epilogue_of, epilogue_parameters
 from .matmul import product
@@ -34,7 +34,7 @@ def _build(v: Values) -> Workload:
 
     def term(i: Expr, j: Expr) -> Expr:
         g = within(group[i], groups)
-        return cast(a[i, r], wide) * cast(b[g, j, r] if transposed else b[g, r, j], wide)
+        return in_group(group[i], groups, cast(a[i, r], wide)) * cast(b[g, j, r] if transposed else b[g, r, j], wide)
 
     name = "C" if epilogue.is_nothing else "total"
     total = compute((m, n), lambda i, j: sum(term(i, j), axis=r), name)
@@ -48,7 +48,7 @@ def _build(v: Values) -> Workload:
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     epilogue, a = epilogue_of(v, "D"), inputs["A"]
     b = inputs["B"].swapaxes(1, 2) if v.flag("transpose_b") else inputs["B"]
-    total = np.empty((v.integer("m"), v.integer("n")), epilogue.wide.numpy)
+    total = np.zeros((v.integer("m"), v.integer("n")), epilogue.wide.numpy)
     for group, (start, stop) in enumerate(pairwise(group_starts(inputs["ends"], v.integer("m")))):
         total[start:stop] = product(a[start:stop], b[group], epilogue.wide)
     return (epilogue.numpy(total, inputs, (-1,)),)
@@ -57,7 +57,7 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
 GROUPED_MATMUL = Operator(
     name="grouped_matmul",
     summary="C[i, j] = activation(sum over k of A[i, k] * B[g(i), k, j] + D[j] + R[i, j]), where g(i) is the first "
-    "group that ends behind row i (the last one for rows behind all ends)",
+    "group that ends behind row i; sums of rows behind all ends are 0",
     parameters=(
         Parameter("groups", "how many groups of rows there are (experts)", Integer()),
         Parameter("m", "rows of A and C, those of all groups", Integer()),

@@ -35,18 +35,21 @@ def test_groups_are_recognised_and_their_sums_are_contractions_of_each_group() -
 
 
 @pytest.mark.parametrize(
-    "ends", [[3, 9, 9, 20, 33, 40], [0, 0, 0, 0, 0, 0], [9, 3, 30, 20, 50, 1], [-7, 5, 90, 8, 8, 8]], ids=str
+    "ends",
+    [[3, 9, 9, 20, 33, 40], [3, 9, 9, 20, 20, 31], [0, 0, 0, 0, 0, 0], [9, 3, 30, 20, 50, 1], [-7, 5, 90, 8, 8, 8]],
+    ids=str,
 )
 @pytest.mark.parametrize("transposed", [False, True])
 def test_the_reference_gives_each_row_the_first_group_that_ends_behind_it(ends: list[int], transposed: bool) -> None:
     workload = grouped(transpose_b=transposed)
     inputs = {**random_inputs(workload, 3), "ends": np.asarray(ends, np.int32)}
     a, b = inputs["A"], inputs["B"].swapaxes(1, 2) if transposed else inputs["B"]
-    own = [next((e for e, end in enumerate(ends) if end > row), 5) for row in range(40)]
-    wanted = np.stack([a[row] @ b[group] for row, group in enumerate(own)])
+    own = [next((e for e, end in enumerate(ends) if end > row), None) for row in range(40)]
+    wanted = np.stack([np.zeros(5) if group is None else a[row] @ b[group] for row, group in enumerate(own)])
     np.testing.assert_allclose(reference(workload, inputs)["C"], wanted, rtol=1e-12, atol=1e-12)
     starts = group_starts(inputs["ends"], 40)
-    assert own == [int(np.flatnonzero((starts[:-1] <= row) & (row < starts[1:]))[0]) for row in range(40)]
+    found = [np.flatnonzero((starts[:-1] <= row) & (row < starts[1:])).tolist() for row in range(40)]
+    assert found == [[] if group is None else [group] for group in own]
 
 
 def test_ends_ascend_to_all_rows_and_groups_are_as_skewed_as_the_workload_says() -> None:

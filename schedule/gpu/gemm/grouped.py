@@ -3,7 +3,7 @@
 How many rows a group has is run-time data, and with it how many tiles there are. The list has an entry for each tile
 along m: its group, its first row, and where the group ends. Each thread of the launch finds one entry: it goes through
 all ends. A tile has rows of one group. Those of the next group, which TMA loads with the last rows of a group, are not
-stored.
+stored. Rows behind all ends are in no tile; further CTAs of the first launch store what comes of sums that are 0.
 
 The clusters of all groups are scheduled as if they were those of one product of so many rows: ``group_m`` of them along
 m, perhaps of several groups, before the next ones along n. So each matrix is read by tiles that are under way together.
@@ -11,10 +11,12 @@ m, perhaps of several groups, before the next ones along n. So each matrix is re
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import gcd
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
+    Broadcast,
     Cast,
     Compare,
     CompareOp,
@@ -31,12 +33,15 @@ from ....ir.stmt import HardwareAxis
 from ....te.contraction import GROUP
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
+from ...tile.stage_body import vector_at
 from .tile_scheduler import TileScheduler
 
 ROW_END = "row end"
 """The key of where the rows of a tile's group end, beside its origin (axis -> index)."""
 THREADS = 128
 """Threads of a CTA that lists tiles."""
+FILLING_CTAS = 264
+"""So many CTAs store the results of rows behind all ends."""
 _ENTRY = 3
 
 
@@ -61,7 +66,7 @@ class GroupedTileScheduler(TileScheduler):
     @property
     def _listed(self) -> Expr:
         """How many entries there are. Its bounds let 32 bits hold what is computed from it."""
-        return minimum(maximum(_loaded(self.count, 0), index(1)), index(self.clusters_m))
+        return minimum(maximum(_loaded(self.count, 0), index(0)), index(self.clusters_m))
 
     def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
         """As ``origin``, with the group of its rows and where that ends, in registers of ``readers``."""
@@ -80,11 +85,12 @@ class GroupedTileScheduler(TileScheduler):
         return {**at, "n": at["n"] * self.tile_n}
 
     def write_list(self, w: FreshNameWriter) -> None:
-        """The launch that lists the tiles."""
+        """The launch that lists the tiles, and stores the results of rows behind all ends."""
         groups, rows, tile = self.gemm.groups, self.gemm.m.extent, self.tile_m * self.cluster_m
         assert groups is not None
+        listing = -(-self.clusters_m // THREADS)
         axes = [
-            ("list_cta", -(-self.clusters_m // THREADS), HardwareAxis.GRID_X),
+            ("list_cta", listing + min(rows, FILLING_CTAS), HardwareAxis.GRID_X),
             ("list_thread", THREADS, HardwareAxis.THREAD),
         ]
         with w.launch("list_tiles", axes) as (cta, thread):
@@ -95,9 +101,8 @@ class GroupedTileScheduler(TileScheduler):
                 w.store(found, (index(part),), _int32(0))
             with w.loop("group", groups.count) as group:
                 # arithmetic of 32 bits: each thread goes through all groups
-                is_last = Compare(CompareOp.EQ, group, index(groups.count - 1))
                 inside = minimum(maximum(Cast(Load(groups.ends, (group,)), INDEX), index(0)), index(rows))
-                end = Select(is_last, _int32(rows), maximum(Cast(inside, int32), begin.value))
+                end = maximum(Cast(inside, int32), begin.value)
                 tiles = (end - begin.value + _int32(tile - 1)) // _int32(tile)
                 own.set(Cast(number, int32) - before.value)
                 is_own = logical_and(own.value >= _int32(0), own.value < tiles)
@@ -105,11 +110,33 @@ class GroupedTileScheduler(TileScheduler):
                     w.store(found, (index(part),), Select(is_own, value, Load(found, (index(part),))))
                 before.set(before.value + tiles)
                 begin.set(end)
-            with w.when(Cast(number, int32) < before.value):
+            with w.when(number < minimum(Cast(before.value, INDEX), index(self.clusters_m))):
                 for part in range(_ENTRY):
                     w.store(self.entries, (number, index(part)), Load(found, (index(part),)))
             with w.when(Compare(CompareOp.EQ, number, index(0))):
                 w.store(self.count, (index(0),), before.value)
+            with w.when(logical_and(cta >= index(listing), begin.value < _int32(rows))):
+                self._fill(w, cta - listing, thread, Cast(begin.value, INDEX))
+
+    def _fill(self, w: FreshNameWriter, cta: Expr, thread: Expr, first: Expr) -> None:
+        """Store the results of rows from ``first`` on, whose sums are 0. Each CTA takes whole rows."""
+        gemm = self.gemm
+        m, n = gemm.m.extent, gemm.n.extent
+        width = gcd(n, 16 // max(r.tensor.dtype.bytes for r in gemm.results))
+        vectors, ctas = n // width, min(m, FILLING_CTAS)
+
+        def replaced(load: Load) -> Expr:
+            return const(0.0, load.dtype) if load.buffer.name in gemm.accumulators else load
+
+        with w.loop("filled_row", -(-m // ctas)) as number:
+            row = maximum(first, index(0)) + number * ctas + cta
+            with w.when(row < m), w.loop("filled_vector", -(-vectors // THREADS)) as vector:
+                at = {"m": row, "n": (vector * THREADS + thread) * width}
+                with w.when(at["n"] < n):
+                    for result in gemm.results:
+                        indices = [vector_at(i, at, "n", width) for i in result.indices]
+                        plain = [i.value if isinstance(i, Broadcast) else i for i in indices]
+                        w.store(result.tensor, plain, vector_at(result.value, at, "n", width, replaced))
 
 
 @dataclass(frozen=True, slots=True)

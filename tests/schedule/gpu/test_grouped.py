@@ -58,6 +58,7 @@ def grouped(groups: int, m: int, n: int = 72, k: int = 72, **more: object) -> Wo
         (3, 150, [40, 90, 100]),
         (3, 150, [-5, 400, 90]),
         (4, 150, [90, 20, 128, 64]),
+        (2, 150, [0, 0]),
         (1, 150, [3]),
         (256, 90, sorted((n * 37 + 11) % 91 for n in range(256))),
     ],
@@ -69,6 +70,7 @@ def grouped(groups: int, m: int, n: int = 72, k: int = 72, **more: object) -> Wo
         "rows behind",
         "beyond",
         "unsorted",
+        "no rows",
         "one",
         "many groups",
     ],
@@ -76,6 +78,12 @@ def grouped(groups: int, m: int, n: int = 72, k: int = 72, **more: object) -> Wo
 def test_groups_end_anywhere(groups: int, m: int, ends: list[int]) -> None:
     workload = grouped(groups, m, transpose_b=True)
     assert_agrees_with(workload, legal_schedule_of(SKETCH, workload, FEW, **SMALL_TILE, epilogue_stages=1), ends)
+
+
+@pytest.mark.parametrize("n", [72, 66])
+def test_rows_behind_all_ends_have_the_epilogue_of_0(n: int) -> None:
+    workload = grouped(3, 150, n=n, transpose_b=True, bias=True, residual=True, activation="sigmoid")
+    assert_agrees_with(workload, legal_schedule_of(SKETCH, workload, FEW, **SMALL_TILE), [20, 60, 70])
 
 
 @pytest.mark.parametrize(
