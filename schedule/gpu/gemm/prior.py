@@ -65,11 +65,11 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     )
 
 
-def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats | float:
+def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
     """Which share of the rows of its tiles a product multiplies: warpgroups without rows of a tile's group do
     nothing."""
     if gemm.groups is None:
-        return 1.0
+        return np.ones(len(sizes.tile_m))
     rows, of_tile, of_warpgroup = gemm.m.extent, sizes.tile_m * sizes.cluster_m, WGMMA_M * sizes.atoms_m
     multiplied = gemm.groups.likely_tiles(rows, of_warpgroup) * of_warpgroup
     share: Floats = multiplied / (gemm.groups.likely_tiles(rows, of_tile) * of_tile)
