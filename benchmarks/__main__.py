@@ -38,6 +38,7 @@ SUITES = {
     "planted": "benchmarks.planted",
     "h200-attention": "benchmarks.h200_attention",
     "h200-convolution": "benchmarks.h200_convolution",
+    "h200-grouped": "benchmarks.h200_grouped",
     "h200-memory": "benchmarks.h200_memory",
     "h200-products": "benchmarks.h200_products",
     "h200-types": "benchmarks.h200_types",

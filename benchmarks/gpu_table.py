@@ -99,7 +99,12 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
     if compares:
         for name, row in rows.items():
             began = time.perf_counter()
-            table.append(_measured(name, row, tuned, others.get(name), peaks, options, sustained))
+            try:
+                table.append(_measured(name, row, tuned, others.get(name), peaks, options, sustained))
+            except Exception as error:  # the other rows are worth having
+                told = str(error).splitlines()[0] if str(error) else ""
+                table.append({"row": name, "failed": f"{type(error).__name__}: {told}", **tuned.about.get(name, {})})
+            torch.cuda.empty_cache()
             print(f"{name}: {table[-1].get('ratio', table[-1].get('failed'))} in {time.perf_counter() - began:.1f} s")
     about = {"name": device.info.name, **device.info.hardware, **peaks}
     settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}

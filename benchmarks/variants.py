@@ -30,6 +30,10 @@ PRODUCTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "long sums": ("matmul", {"m": 128, "n": 1024, "k": 2048, "transpose_b": True, "dtype": "float16"}),
     "batch": ("batch_matmul", {"batch": 3, "m": 200, "n": 264, "k": 136, "transpose_b": True, "dtype": "float16"}),
+    "rows in groups": (
+        "grouped_matmul",
+        {"groups": 7, "m": 520, "n": 328, "k": 200, "skew": 1.0, "bias": True, "dtype": "bfloat16"},
+    ),
     "two sums": ("gated_linear", {"rows": 264, "inputs": 200, "outputs": 320, "dtype": "bfloat16"}),
     "statistics of rows": ("mlp", {"rows": 40, "width": 128, "layers": 2, "dtype": "float16"}),
     "some rows": ("linear", {"rows": 33, "inputs": 520, "outputs": 1288, "dtype": "float16"}),

@@ -18,7 +18,7 @@ from ..ir.expr import Cast, Expr, Load
 from ..schedule.gpu.gemm.repack import ROW_ALIGNMENT_BYTES, uneven_operands
 from ..schedule.problems.gemm import LARGEST_SKINNY_M, gemm_of
 from ..schedule.sketches import SKETCHES
-from ..te.contraction import contraction_of
+from ..te.contraction import product_of
 from ..te.cost import flops
 from ..te.inline import inline_stages
 from ..te.workload import Stage, Workload
@@ -123,7 +123,7 @@ def matrix_stages(workload: Workload) -> tuple[Stage, ...]:
 
 
 def _gains(stage: Stage) -> bool:
-    found = contraction_of(stage)
+    found = product_of(stage)
     if found is None or not (_is_half(found.left) and _is_half(found.right)):
         return False
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}

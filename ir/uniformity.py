@@ -7,10 +7,10 @@ lane, so that conditions like ``t < 64`` or ``t // 32 == 0`` are known to be the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from .bounds import Interval, Ranges, loop_range
-from .buffer import MemoryScope
+from .buffer import Buffer, MemoryScope
 from .expr import (
     WARP_LANES,
     Binary,
@@ -36,7 +36,19 @@ from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .index_analysis import IndexAnalysis
 from .rewrite import substitute
 from .simplifier import Simplifier
-from .stmt import AxisBinding, HardwareAxis, Launch, Stmt, expressions
+from .stmt import (
+    Allocate,
+    AxisBinding,
+    For,
+    HardwareAxis,
+    If,
+    Launch,
+    Operation,
+    Seq,
+    Stmt,
+    Store,
+    expressions,
+)
 
 _WIDTH = {SyncScope.WARP: 0, SyncScope.WARPGROUP: 1, SyncScope.BLOCK: 2, SyncScope.CLUSTER: 3}
 _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
@@ -107,10 +119,49 @@ class UniformityAnalysis:
                 ranges[t.name], diverges[t.name] = loop_range(t.extent), t.diverges
             if not terms and binding.axis in _DIVERGES_WITHIN:
                 diverges[binding.var] = _DIVERGES_WITHIN[binding.axis]
+        uniform = frozenset(name for name in _registers_in(expr) if self._is_uniform_register(name, scope))
         granules = {SyncScope.WARP: (WARP_LANES,), SyncScope.WARPGROUP: (WARPGROUP_THREADS, _WARPGROUP_WARPS)}
         simplifier = Simplifier(IndexAnalysis(ranges))
-        divergence = _Divergence(simplifier, diverges, scope, granules.get(scope, (self.launch.threads,)))
+        divergence = _Divergence(simplifier, diverges, scope, granules.get(scope, (self.launch.threads,)), uniform)
         return divergence.of(substitute(expr, values))
+
+    def _is_uniform_register(self, name: str, scope: SyncScope) -> bool:
+        """Return whether all threads of a group store the same values to a register buffer, under conditions that are
+        the same in all of them, and nothing else writes it."""
+        stored = False
+        for stmt, conditions in _guarded_statements(self.launch.body, ()):
+            if isinstance(stmt, Operation) and any(b.name == name for b in _buffers_of(stmt)):
+                return False
+            if isinstance(stmt, Store) and stmt.buffer.name == name:
+                deciding = (stmt.value, *stmt.indices, *conditions, *([] if stmt.mask is None else [stmt.mask]))
+                if any(_registers_in(e) or self.is_divergent(e, scope) for e in deciding):
+                    return False
+                stored = True
+        return stored
+
+
+def _registers_in(expr: Expr) -> set[str]:
+    return {e.buffer.name for e in walk(expr) if isinstance(e, Load) and e.buffer.scope is MemoryScope.REGISTER}
+
+
+def _guarded_statements(stmt: Stmt, conditions: tuple[Expr, ...]) -> Iterator[tuple[Stmt, tuple[Expr, ...]]]:
+    """Yield every statement without a body, with the conditions that it stands under."""
+    match stmt:
+        case Seq(statements=statements):
+            for below in statements:
+                yield from _guarded_statements(below, conditions)
+        case If(condition=condition, then=then):
+            yield from _guarded_statements(then, (*conditions, condition))
+        case For(body=body) | Allocate(body=body):
+            yield from _guarded_statements(body, conditions)
+        case _:
+            yield stmt, conditions
+
+
+def _buffers_of(stmt: Operation) -> Iterator[Buffer]:
+    for f in fields(stmt):  # type: ignore[arg-type]
+        value = getattr(stmt, f.name)
+        yield from (b for b in (value if isinstance(value, tuple) else (value,)) if isinstance(b, Buffer))
 
 
 @dataclass(frozen=True)
@@ -148,12 +199,14 @@ def _delinearized(binding: AxisBinding) -> list[_ThreadIndexTerm]:
 class _Divergence:
     """Whether expressions differ within groups of ``scope``. ``diverges`` has the smallest group within which each
     variable differs. ``granules`` are numbers of threads or warps: a comparison of their numbers that only ever splits
-    them at a multiple of one of these is the same in a whole group."""
+    them at a multiple of one of these is the same in a whole group. ``uniform_registers`` names the register buffers
+    that all threads of a group have the same values in."""
 
     simplifier: Simplifier
     diverges: Mapping[str, SyncScope]
     scope: SyncScope
     granules: tuple[int, ...]
+    uniform_registers: frozenset[str]
 
     def of(self, expr: Expr) -> bool:
         simple = self.simplifier.simplify(expr)
@@ -174,7 +227,8 @@ class _Divergence:
             case Var(name=name):
                 return name in self.diverges and self._is_within(self.diverges[name])
             case Load(buffer=buffer) if buffer.scope in (MemoryScope.LOCAL, MemoryScope.REGISTER):
-                return True
+                if buffer.name not in self.uniform_registers:
+                    return True
             case Load(buffer=buffer) if buffer.scope is MemoryScope.SHARED and self._is_within(SyncScope.CLUSTER):
                 return True
             case Shuffle(mode=ShuffleMode.INDEX, lane=lane, width=width) if width == WARP_LANES:

@@ -7,7 +7,7 @@ from ..core.target import DeviceInfo, Target
 from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
 from ..schedule.tensor_peaks import tensor_flops_per_second
-from ..te.contraction import contraction_of
+from ..te.contraction import product_of
 from ..te.cost import minimum_bytes, stage_flops
 from ..te.workload import Stage, Workload
 
@@ -64,7 +64,7 @@ def _arithmetic_seconds(workload: Workload, target: Target, measured: Mapping[st
     for stage in workload.stages:
         unit = "float64" if stage.tensor.dtype.name == "float64" else "float32"
         rate = measured.get(f"peak_{unit}_flops_per_second")
-        if contraction_of(stage) is not None:
+        if product_of(stage) is not None:
             dtypes = {tensor.dtype for tensor in _loaded(stage)}
             rates = [tensor_flops_per_second(target, measured, dtype, workload.precision) for dtype in dtypes]
             best = max((found for found in rates if found), default=None)

@@ -213,14 +213,16 @@ def workload(
     inputs: Sequence[Tensor] | None = None,
     constants: Sequence[Tensor] = (),
     precision: str = IEEE,
+    skews: Mapping[Tensor, float] | None = None,
 ) -> Workload:
     """The checked workload that computes ``outputs``.
 
     ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
     they are met. ``constants`` are the inputs that stay the same from call to call. ``precision``: which roundings
-    kernels may make in sums of products. Tensors without a name get one; axes that share a name are numbered. Raises
-    InvalidWorkload for whatever ``check`` refuses, for two tensors given one name, for an input that is read but not
-    listed, and for a constant that is no input.
+    kernels may make in sums of products. ``skews``: how unequal groups of rows are, by the input with their ends.
+    Tensors without a name get one; axes that share a name are numbered. Raises InvalidWorkload for whatever ``check``
+    refuses, for two tensors given one name, for an input that is read but not listed, and for a constant or a skewed
+    tensor that is no input.
     """
     results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     found, stages = _ordered(results)
@@ -229,9 +231,10 @@ def workload(
         if missing:
             raise InvalidWorkload(f"{', '.join(missing)} is read but not among the inputs", field="/inputs")
         found = list(inputs)
-    strange = [t.name for t in constants if t not in found]
-    if strange:
-        raise InvalidWorkload(f"constant {', '.join(strange)} is no input", field="/inputs")
+    for what, given in (("constant", constants), ("skewed", skews or ())):
+        strange = [t.name for t in given if t not in found]
+        if strange:
+            raise InvalidWorkload(f"{what} {', '.join(strange)} is no input", field="/inputs")
     for t in results:
         if t.stage is None:
             raise InvalidWorkload(f"output {t.name} is an input: outputs are computed", field="/outputs")
@@ -244,6 +247,7 @@ def workload(
             outputs=tuple(buffers[t].name for t in results),
             constants=frozenset(buffers[t].name for t in constants),
             precision=precision,
+            skews=frozenset((buffers[t].name, float(skew)) for t, skew in (skews or {}).items()),
         )
     )
 

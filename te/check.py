@@ -29,6 +29,7 @@ from ..ir.expr import (
     rebuild,
 )
 from .functions import within
+from .groups import MAX_SKEW, all_row_groups
 from .index import Index, index_of, loaded_index
 from .limits import (
     MAX_COEFFICIENT,
@@ -53,7 +54,7 @@ def check(workload: Workload) -> Workload:
     Raises InvalidWorkload whose ``field`` is a JSON pointer into the workload's JSON (expressions: ``/body``, then
     ``/args/n`` or ``/at/n``) unless all of this holds:
 
-    - constants are inputs;
+    - constants are inputs; those with a skew hold the ends of groups of rows, and it is above 0, at most ``MAX_SKEW``;
     - names match ``NAME_PATTERN``; each names one tensor or one axis; the numbers of ``limits`` are kept;
     - a stage has one axis per dimension with its extent, its body has its dtype, and it reads only inputs and
       earlier stages; it is read or an output; a reducer goes with reduction axes, and reduces numbers, not bools;
@@ -88,7 +89,22 @@ def check(workload: Workload) -> Workload:
     unknown = workload.constants - {t.name for t in workload.inputs}
     if unknown:
         raise InvalidWorkload(f"constant {', '.join(sorted(unknown))} is no input", field="/inputs")
-    return replace(workload, stages=tuple(checked))
+    workload = replace(workload, stages=tuple(checked))
+    _check_skews(workload)
+    return workload
+
+
+def _check_skews(workload: Workload) -> None:
+    ends = all_row_groups(workload) if workload.skews else {}
+    for name, skew in sorted(workload.skews):
+        if name not in ends:
+            raise InvalidWorkload(f"{name} has a skew and is no input with the ends of groups of rows", field="/inputs")
+        if not 0 < skew <= MAX_SKEW:
+            raise InvalidWorkload(
+                f"the skew of {name} is {skew!r}; allowed: above 0, at most {MAX_SKEW}", field="/inputs"
+            )
+    if len(dict(workload.skews)) < len(workload.skews):
+        raise InvalidWorkload("an input has two skews", field="/inputs")
 
 
 def check_size(body: Expr, field: str = "") -> None:

@@ -4,12 +4,14 @@ quick."""
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..ir.expr import Binary, BinaryOp, Expr, Var, walk
+from ..ir.expr import Binary, BinaryOp, Expr, Var, index, walk
+from ..ir.rewrite import free_variables, loads_of, map_expr, substitute
 from .evaluate import Array, Evaluator
+from .index import loaded_index
 from .workload import Reducer, Stage
 
 _LIMIT = 1 << 22
@@ -32,11 +34,12 @@ class Contraction:
     shared: tuple[str, ...]
 
 
-def contraction_of(stage: Stage) -> Contraction | None:
-    """The stage as a contraction. It is None when the stage is no contraction, or gains nothing from being one."""
+def contraction_of(stage: Stage, free: str = "") -> Contraction | None:
+    """The stage as a contraction. It is None when the stage is no contraction, or gains nothing from being one.
+    ``free``: the name of a variable that is no axis."""
     if stage.reducer is not Reducer.SUM:
         return None
-    groups = _groups(stage.body, {a.name for a in stage.axes if a.extent == 1})
+    groups = _groups(stage.body, {a.name for a in stage.axes if a.extent == 1}, free)
     if len(groups) != 2:
         return None
     (left, in_left), (right, in_right) = groups
@@ -60,11 +63,55 @@ def contraction_of(stage: Stage) -> Contraction | None:
     )
 
 
-def _groups(body: Expr, single: set[str]) -> list[tuple[Expr, set[str]]]:
+@dataclass(frozen=True, slots=True)
+class GroupedContraction:
+    """A stage that is a contraction for all rows of which ``group``, an index on the axis ``row`` alone, has the same
+    value (a grouped product). ``contraction`` has the variable ``GROUP`` in its place."""
+
+    contraction: Contraction
+    group: Expr
+    row: str
+
+
+GROUP = "row group"
+"""No axis has this name."""
+
+
+def grouped_contraction_of(stage: Stage) -> GroupedContraction | None:
+    """The stage as a contraction of rows in groups, where one of its factors is read at an index that is loaded for
+    each row; None where it is anything else."""
+    if stage.reducer is not Reducer.SUM:
+        return None
+    places = [(i, n) for e in loads_of(stage.body) for i, n in zip(e.indices, e.buffer.shape, strict=True)]
+    loaded = {i: inner for i, n in places if (inner := loaded_index(i, n)) is not None}
+    if len(loaded) != 1:
+        return None
+    ((group, inner),) = loaded.items()
+    rows = free_variables(inner)
+    if len(rows) != 1:
+        return None
+    body = map_expr(stage.body, lambda e: Var(GROUP) if e == group else e)
+    found = contraction_of(replace(stage, body=body), GROUP)
+    (row,) = rows
+    if found is None or row not in (*found.rows, *found.columns):
+        return None
+    return GroupedContraction(found, group, row)
+
+
+def product_of(stage: Stage) -> Contraction | None:
+    """The stage as a contraction, or as one of rows in groups; None where it is neither."""
+    found = contraction_of(stage)
+    if found is not None:
+        return found
+    grouped = grouped_contraction_of(stage)
+    return None if grouped is None else grouped.contraction
+
+
+def _groups(body: Expr, single: set[str], free: str) -> list[tuple[Expr, set[str]]]:
     """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
     it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no factor
     names belong to the one with the fewest axes."""
-    factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)}) for f in _factors(body)]
+    factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)} - {free}) for f in _factors(body)]
     fewest = min(factors, key=lambda f: len(f[1]))[1]
     fewest |= single.difference(*(axes for _, axes in factors))
     first = [n for n, (_, axes) in enumerate(factors) if all(axes != other for _, other in factors[:n])]
@@ -94,10 +141,37 @@ def contract(c: Contraction, tensors: Mapping[str, Array], threads: int = 1) -> 
 
     Its parts do not depend on the number of ``threads``, which compute that many parts at once.
     """
-    stage = c.stage
+    result = _empty(c.stage)
+    _contract(c, tensors, threads, result, {})
+    return result
+
+
+def contract_groups(g: GroupedContraction, tensors: Mapping[str, Array], threads: int = 1) -> Array:
+    """What ``contract`` gives, of rows in groups: neighbours of one group are multiplied together."""
+    c = g.contraction
+    extent = next(a.extent for a in c.stage.axes if a.name == g.row)
+    with np.errstate(all="ignore"):
+        groups = np.broadcast_to(Evaluator(tensors, {g.row: (0, extent)})(g.group), (extent,))
+    ends = [*(np.flatnonzero(np.diff(groups)) + 1).tolist(), extent]
+    result = _empty(c.stage)
+    for start, stop in zip([0, *ends], ends, strict=False):
+        at = {GROUP: index(int(groups[start]))}
+        own = replace(c, left=substitute(c.left, at), right=substitute(c.right, at))
+        _contract(own, tensors, threads, result, {g.row: (start, stop)})
+    return result
+
+
+def _empty(stage: Stage) -> Array:
     dtype = np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
-    result = np.empty(stage.tensor.shape, dtype)
-    ranges = {a.name: (0, a.extent) for a in (*stage.axes, *stage.reduce_axes)}
+    return np.empty(stage.tensor.shape, dtype)
+
+
+def _contract(
+    c: Contraction, tensors: Mapping[str, Array], threads: int, result: Array, box: Mapping[str, tuple[int, int]]
+) -> None:
+    """Compute ``result`` where axes in ``box`` are from ``start`` to before ``stop``."""
+    stage, dtype = c.stage, result.dtype
+    ranges = {a.name: (0, a.extent) for a in (*stage.axes, *stage.reduce_axes)} | dict(box)
     order = [n for n in (*c.batch, *c.rows, *c.columns)]
     back = [order.index(a.name) for a in stage.axes]
 
@@ -114,11 +188,10 @@ def contract(c: Contraction, tensors: Mapping[str, Array], threads: int = 1) -> 
     if threads == 1 or len(parts) == 1:
         for part in parts:
             fill(part)
-        return result
+        return
     with ThreadPoolExecutor(min(threads, len(parts))) as pool:
         for done in [pool.submit(fill, part) for part in parts]:
             done.result()
-    return result
 
 
 def _parts(c: Contraction, ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, tuple[int, int]]]:

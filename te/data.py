@@ -11,6 +11,7 @@ from ..core.dtypes import DType
 from ..core.streams import stream
 from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
+from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
 from .threads import MOST_THREADS, available_threads
 from .workload import Workload
@@ -25,16 +26,23 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
     """The inputs by name, drawn at random.
 
     Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
-    1000; those that say where another tensor is read, from the places that it has. Bools are true half of the time.
+    1000; those that say where another tensor is read, from the places that it has; those that are the ends of groups of
+    rows (``te.groups``) ascend, and groups are as skewed as the workload says. Bools are true half of the time.
     An input depends on the seed, on its position and on what it is read for alone: not on its name, on other inputs, or
     on the number of ``threads`` that draw large ones. ``threads`` of None means those that this process may run on, at
     most 16.
     """
     count = min(MOST_THREADS, available_threads()) if threads is None else threads
-    places = _places(workload)
-    return {
-        t.name: _drawn(t, stream(seed, "inputs", n), count, places.get(t.name)) for n, t in enumerate(workload.inputs)
-    }
+    places, groups, skews = _places(workload), all_row_groups(workload), dict(workload.skews)
+    inputs = dict[str, NDArray[Any]]()
+    for n, t in enumerate(workload.inputs):
+        draw = stream(seed, "inputs", n)
+        if t.name in groups:
+            sizes = draw_sizes(groups[t.name].rows, t.elements, skews.get(t.name, 0.0), draw)
+            inputs[t.name] = np.minimum(sizes.cumsum(), t.dtype.integer_range[1]).astype(t.dtype.numpy)
+        else:
+            inputs[t.name] = _drawn(t, draw, count, places.get(t.name))
+    return inputs
 
 
 def _places(workload: Workload) -> dict[str, int]:

@@ -12,10 +12,11 @@ An expression is ``{"op", "args"}`` (a cast also has ``dtype``), ``{"load", "at"
 or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that are quotients and remainders of indices,
 each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
 neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``.
+One with the ends of skewed groups of rows has its ``"skew"``.
 A workload whose ``precision`` is not ``ieee`` names it.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,6 +43,7 @@ from ..ir.expr import (
 from ..ir.linear_form import LinearForm
 from .check import check
 from .functions import within
+from .groups import MAX_SKEW
 from .index import Index, index_of, loaded_index, part_of
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
 from .schema import WORKLOAD_SCHEMA
@@ -68,16 +70,19 @@ _PARTS = {str(op): op for op in (BinaryOp.FLOORDIV, BinaryOp.MOD)}
 def workload_to_json(workload: Workload) -> dict[str, object]:
     """``workload`` as JSON values. A checked workload comes back equal from ``workload_from_json``."""
     data: dict[str, object] = {
-        "inputs": [_input_to_json(t, workload.constants) for t in workload.inputs],
+        "inputs": [_input_to_json(t, workload) for t in workload.inputs],
         "stages": [_stage_to_json(s) for s in workload.stages],
         "outputs": list(workload.outputs),
     }
     return data if workload.precision == IEEE else {**data, "precision": workload.precision}
 
 
-def _input_to_json(tensor: Buffer, constants: Collection[str]) -> dict[str, object]:
+def _input_to_json(tensor: Buffer, workload: Workload) -> dict[str, object]:
     data: dict[str, object] = {"name": tensor.name, "dtype": tensor.dtype.name, "shape": list(tensor.shape)}
-    return {**data, "constant": True} if tensor.name in constants else data
+    if tensor.name in workload.constants:
+        data["constant"] = True
+    skew = dict(workload.skews).get(tensor.name)
+    return data if skew is None else {**data, "skew": skew}
 
 
 def _stage_to_json(stage: Stage) -> dict[str, object]:
@@ -144,7 +149,7 @@ def workload_from_json(data: object) -> Workload:
     """
     top = _object(data, "/", "", ("inputs", "stages", "outputs"), ("precision",))
     found = _list(top["inputs"], "/inputs", MAX_TENSORS, _input)
-    inputs = [t for t, _ in found]
+    inputs = [t for t, _, _ in found]
     tensors = {t.name: t for t in inputs}
     raw_stages = _list(top["stages"], "/stages", MAX_TENSORS, lambda s, _: s)
     stages = []
@@ -153,21 +158,27 @@ def workload_from_json(data: object) -> Workload:
         tensors.setdefault(stage.name, stage.tensor)
         stages.append(stage)
     outputs = _list(top["outputs"], "/outputs", MAX_TENSORS, _string)
-    constants = frozenset(t.name for t, is_constant in found if is_constant)
+    constants = frozenset(t.name for t, is_constant, _ in found if is_constant)
+    skews = frozenset((t.name, skew) for t, _, skew in found if skew is not None)
     precision = _string(top.get("precision", IEEE), "/precision")
-    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision))
+    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision, skews))
 
 
-def _input(data: object, field: str) -> tuple[Buffer, bool]:
-    """An input, and whether it is constant."""
-    d = _object(data, field, field, ("name", "dtype", "shape"), ("constant",))
+def _input(data: object, field: str) -> tuple[Buffer, bool, float | None]:
+    """An input, whether it is constant, and its skew if it has one."""
+    d = _object(data, field, field, ("name", "dtype", "shape"), ("constant", "skew"))
     shape = _list(d["shape"], f"{field}/shape", MAX_RANK, _integer)
     dtype = _member(d["dtype"], INPUT_DTYPES, f"{field}/dtype", "dtype")
     buffer = Buffer(_string(d["name"], f"{field}/name"), tuple(shape), dtype)
     constant = d.get("constant", False)
     if not isinstance(constant, bool):
         raise InvalidWorkload(f"expected true or false, given {_kind(constant)}", field=f"{field}/constant")
-    return buffer, constant
+    skew = d.get("skew")
+    if skew is None:
+        return buffer, constant, None
+    if isinstance(skew, bool) or not isinstance(skew, int | float) or not 0 < skew <= MAX_SKEW:
+        raise InvalidWorkload(f"a skew is above 0 and at most {MAX_SKEW}", field=f"{field}/skew")
+    return buffer, constant, float(skew)
 
 
 def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:

@@ -50,6 +50,7 @@ _TYPE = rf"({_NAME})\s*\[([\d\s,]*)\]"
 _INPUT = re.compile(rf"({_NAME})\s*:\s*{_TYPE}")
 _STAGE = re.compile(rf"({_NAME})\s*\[([^\]]*)\]\s*=(?!=)(.*)")
 _PRECISION = re.compile(r"precision\s*:\s*(\S+)")
+_SKEW = re.compile(r"skew\s+(\d+\.?\d*(?:e[+-]?\d+)?)")
 _AXIS = re.compile(rf"({_NAME})\s*(?:<\s*(\d{{1,12}}))?")
 _REDUCTION = re.compile(rf"({'|'.join(Reducer)})\s+over\s+(.*?)\s+of\b(.*)")
 _SUFFIXES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8"}
@@ -105,6 +106,7 @@ class _Reader:
     inputs: list[Buffer] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     constants: set[str] = field(default_factory=set)
+    skews: dict[str, float] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
     lines: dict[str, int] = field(default_factory=dict)
     precision: str = IEEE
@@ -128,6 +130,8 @@ class _Reader:
         if given:
             self.inputs.append(Buffer(name, _shape(given[3]), _dtype(line, given[2])))
             self.constants |= {name} if note.startswith("constant") else set()
+            if skew := _SKEW.fullmatch(note):
+                self.skews[name] = float(skew[1])
         elif stage:
             self.marked |= {name} if note.startswith("output") else set()
             self._stage(line, name, stage[2], stage[3].strip(), note.removeprefix("output").strip())
@@ -177,7 +181,10 @@ class _Reader:
     def workload(self) -> Workload:
         read = {e.buffer.name for stage in self.stages for e in walk(stage.body) if isinstance(e, Load)}
         outputs = tuple(s.name for s in self.stages if s.name in self.marked or s.name not in read)
-        made = Workload(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants), self.precision)
+        made = Workload(
+            *(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants), self.precision),
+            skews=frozenset(self.skews.items()),
+        )
         try:
             return check(made)
         except InvalidWorkload as error:

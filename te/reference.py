@@ -10,7 +10,7 @@ import numpy as np
 from ..core.errors import InvalidParameter
 from ..ir.buffer import Buffer
 from ..ir.rewrite import loads_of
-from .contraction import contract, contraction_of
+from .contraction import contract, contract_groups, contraction_of, grouped_contraction_of
 from .evaluate import Array, Evaluator
 from .join import Joined, join
 from .threads import MOST_THREADS, available_threads
@@ -63,6 +63,9 @@ def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int) -> Array:
     contraction = contraction_of(stage)
     if contraction is not None:
         return contract(contraction, tensors, threads)
+    grouped = grouped_contraction_of(stage)
+    if grouped is not None:
+        return contract_groups(grouped, tensors, threads)
     result = np.empty(stage.tensor.shape, _dtype(stage))
     extents = [a.extent for a in stage.axes]
     box = [(0, extent) for extent in extents]

@@ -33,4 +33,5 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
         outputs=tuple(names.get(n, n) for n in workload.outputs),
         constants=frozenset(names.get(n, n) for n in workload.constants),
         precision=workload.precision,
+        skews=frozenset((names.get(n, n), skew) for n, skew in workload.skews),
     )

@@ -3,6 +3,7 @@
 from ..core.dtypes import DTYPES, INPUT_DTYPES
 from ..core.precision import PRECISIONS
 from ..ir.expr import BinaryOp, CompareOp, LogicOp, UnaryOp
+from .groups import MAX_SKEW
 from .limits import MAX_COEFFICIENT, MAX_EXTENT, MAX_RANK, MAX_TENSORS, NAME_PATTERN
 from .workload import Reducer
 
@@ -38,8 +39,9 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
             "dtype": {"type": "string", "enum": list(INPUT_DTYPES)},
             "shape": _list(_EXTENT, 0, MAX_RANK),
             "constant": {"type": "boolean"},
+            "skew": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SKEW},
         },
-        optional=("constant",),
+        optional=("constant", "skew"),
     )
     return _object(
         {

@@ -15,7 +15,9 @@ def workload_text(workload: Workload) -> str:
     C[i, j] = sum over k < 8 of A[i, k] * B[k, j]    # output float32[4, 5]
     """
     stages = [(_definition(s), s) for s in workload.stages]
-    lines = [_declaration(t) + "    # constant" * (t.name in workload.constants) for t in workload.inputs]
+    skews = dict(workload.skews)
+    notes = {t: "    # constant" for t in workload.constants} | {t: f"    # skew {skew!r}" for t, skew in skews.items()}
+    lines = [_declaration(t) + notes.get(t.name, "") for t in workload.inputs]
     for definition, stage in stages:
         role = "output " if stage.name in workload.outputs else ""
         lines.append(f"{definition}    # {role}{_type(stage.tensor)}")

@@ -69,13 +69,17 @@ class Workload:
     """Inputs, stages in an order in which each reads only what stands before it, and the names of the outputs
     (stages; at least one). Axis names are unique within the workload, and differ from tensor names. ``constants``:
     inputs, such as weights, that stay the same from call to call, so that what is made of them alone may be kept.
-    ``precision``: which roundings kernels may make in sums of products (``core.precision``)."""
+    ``precision``: which roundings kernels may make in sums of products (``core.precision``). ``skews``: (input, skew)
+    of inputs that hold the ends of groups of rows (``te.groups``), whose sizes are then in proportion to rank^-skew.
+    Those that are not named have the skew 0, groups that are equally large on average. They say which inputs are
+    measured with; kernels are right for all others, too."""
 
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
     constants: frozenset[str] = frozenset()
     precision: str = IEEE
+    skews: frozenset[tuple[str, float]] = frozenset()
 
     def stage(self, name: str) -> Stage:
         """The stage that computes the tensor ``name``; KeyError when there is none."""

@@ -1,6 +1,7 @@
 """Operators of graphs by functions of torch: what replaces a kernel that has failed, and what it is compared with."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -164,6 +165,18 @@ def _convolution(o: Sequence[Any], v: Values) -> Any:
     )
 
 
+def _grouped_matmul(o: Sequence[Any], v: Values) -> Any:
+    x, weights, ends = o
+    if x.dtype == torch.bfloat16:
+        rows = torch.arange(len(x), device=x.device)[:, None]
+        return torch._grouped_mm(x, weights, offs=ends.int()).where(rows < ends.max(), 0)
+    result = x.new_zeros(len(x), weights.shape[2])
+    bounds = [0, *ends.long().cummax(0).values.clamp(0, len(x)).tolist()]
+    for n, (start, stop) in enumerate(pairwise(bounds)):
+        result[start:stop] = x[start:stop] @ weights[n]
+    return result
+
+
 _SAME = (
     "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
@@ -209,6 +222,7 @@ FUNCTIONS: dict[str, _Function] = {
     "max_pool": lambda o, v: _pool(o, v, True),
     "average_pool": lambda o, v: _pool(o, v, False),
     "convolution": _convolution,
+    "grouped_matmul": _grouped_matmul,
 }
 """Each operator with operands; ``full``, ``range`` and ``cast``, which name a dtype, are below."""
 

@@ -9,7 +9,7 @@ from .joins import CONCATENATE, PAD, SPREAD
 from .norms import BATCH_NORM, NORMS
 from .operator import GraphOperator, Kind
 from .pools import POOLS
-from .products import CONVOLUTION, MATMUL
+from .products import CONVOLUTION, GROUPED_MATMUL, MATMUL
 from .reductions import REDUCTIONS
 from .views import EXPAND, FLIP, IDENTITY, PERMUTE, REPEAT, RESHAPE, SLICE
 
@@ -38,6 +38,7 @@ OPERATORS: dict[str, GraphOperator] = {
         BATCH_NORM,
         *POOLS,
         MATMUL,
+        GROUPED_MATMUL,
         CONVOLUTION,
     )
 }

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ...core.dtypes import float16, float32
+from ...core.dtypes import float16, float32, int32
 from ...core.errors import InvalidGraph
 from ...core.precision import IEEE, PRECISIONS
 from ...ir.expr import Expr
 from ...te import build as te
+from ...te.groups import group_of_row, group_starts, in_group
 from ...te.operators.parameter import Choice, Flag, Integer, ListOf, Parameter, Values
 from .attributes import MOST, WHOLE
 from .joins import bordered
@@ -60,6 +62,36 @@ def _matmul(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
         [*names, "i", "j"],
     )
     return total
+
+
+def _grouped_type(operands: Sequence[TensorType], v: Values) -> TensorType:
+    a, b, ends = operands
+    dtype = same_dtype(operands[:2])
+    fits = (len(a.shape), len(b.shape), len(ends.shape)) == (2, 3, 1) and a.shape[1] == b.shape[1]
+    if not fits or ends.shape[0] != b.shape[0] or not dtype.is_float or not ends.dtype.is_integer:
+        raise InvalidGraph(f"a grouped product of {a} and {b} with ends {ends}", field="operands")
+    return TensorType((a.shape[0], b.shape[2]), dtype)
+
+
+def _grouped(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
+    a, b, ends = operands
+    (rows, depth), (count, _, columns) = a.shape, b.shape
+    e, k = te.reduce_axis(count, "e"), te.reduce_axis(depth, "k")
+    group = stored((rows,), lambda i: te.min(group_of_row(ends[(e,)], i, e, count), axis=e), "group")
+
+    def terms(i: Expr, j: Expr) -> te.Reduction:
+        factor = in_group(group[(i,)], count, wide(a[(i, k)]))
+        return te.sum(factor * wide(b[(te.within(group[(i,)], count), k, j)]), axis=k)
+
+    return stored((rows, columns), terms, "total", ["i", "j"])
+
+
+def _grouped_numpy(operands: Sequence[Array], v: Values) -> Array:
+    a, b, ends = operands
+    result = np.zeros((len(a), b.shape[2]))
+    for group, (start, stop) in enumerate(pairwise(group_starts(ends, len(a)))):
+        result[start:stop] = a[start:stop] @ b[group]
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +296,13 @@ MATMUL = GraphOperator(
     lambda o, v: np.matmul(o[0], o[1]), _matmul,
     (Case((_f(3, 5), _f(5, 7))), Case((_f(2, 1, 3, 5), _f(4, 5, 1))), Case((_f(1, 1), _f(1, 1))),
      Case((TensorType((3, 5), float16), TensorType((5, 7), float16)))), (PRECISION,), (2, 2),
+)  # fmt: skip
+GROUPED_MATMUL = GraphOperator(
+    "grouped_matmul", Kind.ANCHOR,
+    "rows [m, k] in groups, each multiplied with a matrix of its own of [groups, k, n]; the third operand says where "
+    "each group ends, and rows behind all ends are 0", _grouped_type, _grouped_numpy, _grouped,
+    (Case((_f(11, 5), _f(3, 5, 7), TensorType((3,), int32))), Case((_f(2, 1), _f(1, 1, 1), TensorType((1,), int32))),
+     Case((TensorType((9, 8), float16), TensorType((4, 8, 16), float16), TensorType((4,), int32)))), (), (3, 3),
 )  # fmt: skip
 CONVOLUTION = GraphOperator(
     "convolution", Kind.ANCHOR,

@@ -61,6 +61,13 @@ def _linear(b: Emitter, x: Value, weight: Value, bias: Any = None) -> Value:
     return reshape(b, total if bias is None else b.node("add", total, bias), b.shape)
 
 
+@rule("_grouped_mm.default")
+def _grouped_mm(b: Emitter, x: Value, y: Value, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Value:
+    need(len(x.shape) == 2 and len(y.shape) == 3 and offs is not None, "groups other than of rows")
+    need(bias is None and x.dtype == b.dtype, "a bias, or a result of another type")
+    return b.node("grouped_matmul", x, y, offs)
+
+
 @rule("convolution.default")
 def _convolution(b: Emitter, x: Value, w: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
                  output_padding: Any, groups: int) -> Value:  # fmt: skip

@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...core.dtypes import float32
 from ...core.precision import IEEE
+from ...core.streams import stream
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, rebuild, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
+from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..tile.delinearize import axis_indices
@@ -66,12 +71,38 @@ class ExtraAccumulator:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows of A that lie in groups: ``ends`` says where each group ends, as in ``te.groups``. B takes the variable
+    ``te.contraction.GROUP`` for the group. ``skew``: how unequal the groups are."""
+
+    ends: Buffer
+    skew: float
+
+    @property
+    def count(self) -> int:
+        return self.ends.elements
+
+    def most_tiles(self, rows: int, tile: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many tiles of ``tile`` rows the groups can have at most. Each tile has rows of one group."""
+        filled = min(self.count, rows)
+        most: NDArray[np.int64] = (rows - filled) // np.asarray(tile, np.int64) + filled
+        return most
+
+    def likely_tiles(self, rows: int, tile: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many tiles groups of usual sizes have."""
+        sizes = draw_sizes(rows, self.count, self.skew, stream(0, "likely tiles"))
+        found, where = np.unique(tile, return_inverse=True)
+        return np.asarray([int((-(-sizes // extent)).sum()) for extent in found], np.int64)[where]
+
+
+@dataclass(frozen=True, slots=True)
 class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
     ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a window.
     Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``).
     ``scales``: what both operands are multiplied with within the sums, the same for ``SCALED_K`` places of k; that of B
-    is the same for as many columns, too. ``precision``: which roundings the sums may have (``core.precision``)."""
+    is the same for as many columns, too. ``precision``: which roundings the sums may have (``core.precision``).
+    ``groups``: the groups of rows that each have a B of their own, if they do."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -86,6 +117,7 @@ class Gemm:
     window: ImageWindow | None = None
     scales: tuple[Load, Load] | None = None
     precision: str = IEEE
+    groups: GroupedRows | None = None
 
     @property
     def accumulators(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from .conv2d_transpose import CONV2D_TRANSPOSE
 from .convolution import CONV1D, CONV2D, CONV3D
 from .elementwise import ELEMENTWISE
 from .gated_linear import GATED_LINEAR
+from .grouped_matmul import GROUPED_MATMUL
 from .linear import LINEAR
 from .matmul import MATMUL
 from .mlp import MLP
@@ -27,6 +28,7 @@ OPERATORS: dict[str, Operator] = {
     for o in (
         MATMUL,
         BATCH_MATMUL,
+        GROUPED_MATMUL,
         SCALED_MATMUL,
         LINEAR,
         GATED_LINEAR,

@@ -174,6 +174,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("linear", {"rows": 64, "inputs": 1024, "outputs": 512, "dtype": "bfloat16"}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
+    ("grouped_matmul", {"groups": 8, "m": 512, "n": 768, "k": 1024, "skew": 1.0, "dtype": "bfloat16"}),
     ("mlp", {"rows": 64, "width": 128, "layers": 2, "dtype": "float16"}),
     ("matmul", {"m": 200, "n": 311, "k": 177, "dtype": "float16"}),
     ("attention", {"heads": 4, "queries": 512, "keys": 600, "depth": 128, "causal": True, "dtype": "float16"}),

@@ -158,6 +158,24 @@ def test_single_operators_by_the_reference(function: Any) -> None:
     assert model.graph.values[name].dtype.name == str(expected.dtype).removeprefix("torch.")
 
 
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_grouped_mm"), reason="this torch has no grouped products")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_grouped_products(transposed: bool) -> None:
+    def f(x: Any, w: Any, ends: Any) -> Any:
+        return torch.ops.aten._grouped_mm(x, w.transpose(1, 2) if transposed else w, ends)
+
+    x, ends = torch.randn(40, 16, dtype=torch.bfloat16), torch.tensor([7, 7, 40], dtype=torch.int32)
+    w = torch.randn(*((3, 24, 16) if transposed else (3, 16, 24)), dtype=torch.bfloat16)
+    model = import_fx(trace(f, x, w, ends))
+    assert ops(model) == [*(["permute"] if transposed else []), "grouped_matmul"]
+    values = [given.value for given in model.inputs]
+    arrays = dict(zip(values, (x.float().numpy(), w.float().numpy(), ends.numpy()), strict=True))
+    found = graph_reference(model.graph, {str(name): array for name, array in arrays.items()})
+    (result,) = model.outputs
+    assert result.value is not None
+    torch.testing.assert_close(torch.from_numpy(found[result.value]).bfloat16(), f(x, w, ends), rtol=0.02, atol=0.02)
+
+
 def test_known_places_of_an_index_are_views() -> None:
     x = torch.rand(6, 8)
 

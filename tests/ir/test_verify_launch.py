@@ -302,6 +302,28 @@ def test_uniform_conditions_are_known() -> None:
         verify(kernel(under(condition, body), D, R, S, axes=axes))
 
 
+def test_registers_are_uniform_where_all_threads_store_the_same() -> None:
+    half, read = const(0.5, float16), Load(R, (Z,)) < 1.0
+
+    def barrier_behind(*stores: Stmt) -> Kernel:
+        return kernel(seq(*stores, under(read)), R)
+
+    same = Store(R, (Z,), Load(IN, (Z, B)))
+    verify(barrier_behind(same))
+    verify(barrier_behind(same, under(T < index(128), Store(R, (Z,), half))))
+    for wrong in (
+        (),
+        (Store(R, (Z,), Load(IN, (Z, T % 64))),),
+        (same, under(T < index(64), Store(R, (Z,), half))),
+        (same, Store(R, (T % 16,), half)),
+        (same, Store(R, (Z,), Load(R, (Z,)) + half)),
+    ):
+        with pytest.raises(InvalidKernel, match=r"a barrier of the block under `R.0. < "):
+            verify(barrier_behind(*wrong))
+    with pytest.raises(InvalidKernel, match="rule uniformity"):
+        verify(kernel(seq(same, mma(), under(read)), D, R))
+
+
 def test_unrolled_loops_stay_in_final_kernels() -> None:
     registers = For("i", 8, LoopKind.UNROLLED, Store(R, (Var("i"),), const(0.0, float16)))
     verify(kernel(registers, R), final=True)

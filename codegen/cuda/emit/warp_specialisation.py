@@ -144,6 +144,8 @@ def _conditions(stmt: Stmt) -> tuple[Expr, ...]:
             return tuple(t for t in _conditions(first) if all(t in _conditions(s) for s in others))
         case For(var=var, body=body):
             return tuple(t for t in _conditions(body) if var not in free_variables(t))
+        case Allocate(body=body):
+            return _conditions(body)
     return ()
 
 
@@ -157,7 +159,7 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
             return If(logical_and(*rest), inner) if rest else inner
         case Seq(statements=statements):
             return seq(*(_without(s, terms) for s in statements))
-        case For(body=body):
+        case For(body=body) | Allocate(body=body):
             return replace(stmt, body=_without(body, terms))
     return stmt
 

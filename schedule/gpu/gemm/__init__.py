@@ -2,7 +2,7 @@
 
 What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
 launch, with others before it that repack operands where TMA cannot load their rows, or pack them where wgmma cannot
-take them as they lie, and with one behind it for stream-K.
+take them as they lie, or list the tiles of groups of rows, and with one behind it for stream-K.
 
 ``space``           the sketch: knobs, quantities, and what the modules below say of a setting
 ``sizes``           the knobs, and the record of all sizes that follow from a setting
@@ -17,6 +17,7 @@ take them as they lie, and with one behind it for stream-K.
 ``epilogue``        from accumulators to outputs, stored by TMA, as staged rows, or from registers
 ``result_box``      what a TMA store writes of an output
 ``tile_scheduler``  the order of the tiles (rasterisation)
+``grouped``         the tiles of groups of rows, which a first launch lists at run time
 ``stream_k``        the work units of stream-K, and the launch that adds them up
 ``repack``          the launch that copies operands to aligned rows
 ``pack``            the launches that make operands K-major, and split float32 into planes

@@ -160,6 +160,8 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
     def is_ordered(s: GemmSizes[Ints]) -> Bools:
         clusters_m = -(-gemm.m.extent // (s.tile_m * s.cluster_m))
+        if gemm.groups is not None:
+            clusters_m = gemm.groups.most_tiles(gemm.m.extent, s.tile_m * s.cluster_m)
         return (s.group_m <= clusters_m) & (s.tile_n * s.cluster_n < gemm.n.extent)
 
     rules = [
@@ -189,7 +191,15 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             lambda s: (s.group_m == GROUP_M[0]) | is_ordered(s),
         ),
     ]
-    if len(gemm.accumulators) > 1:
+    if gemm.groups is not None:
+        rules.append(
+            rule(
+                "the tiles of groups are listed at run time, and each is of one CTA: split_k is 1, stream_k is 0",
+                "split_k stream_k",
+                lambda s: (s.split_k == 1) & (s.stream_k == 0),
+            )
+        )
+    elif len(gemm.accumulators) > 1:
         rules.append(
             rule(
                 "partial sums of several accumulators cannot be added up: split_k is 1, stream_k is 0",

@@ -41,11 +41,13 @@ from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
 from ...tile.stage_body import vector_at
+from .grouped import ROW_END
 from .mainloop import WarpRoles
 from .result_box import result_box
 from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
 
 UNROLLED = LoopKind.UNROLLED
+VECTOR_BYTES = 16
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 FEW_ACCUMULATORS = 128
 """Accumulators of a thread up to which registers are left to store many staged rows at once. For tile after tile that
@@ -159,13 +161,17 @@ class Epilogue:
         ):
             m, n = self._position(at, atom, pair, half)
             here = {**at, "m": m, "n": n + column}
-            inside = [here["m"] < gemm.m.extent, here["n"] < gemm.n.extent]
+            inside = [*self._rows_inside(at, here["m"]), here["n"] < gemm.n.extent]
             with w.when(logical_and(*inside)):
                 for result in gemm.results:
                     first = pair * 4 + half * 2 + column
                     value = self._value(accumulators, atom, first, result, here, width)
                     indices = [vector_at(i, here, "n", width) for i in result.indices]
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+
+    def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
+        """Whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""
+        return [m < at.get(ROW_END, index(self.gemm.m.extent))]
 
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
         """Where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of the 16
@@ -287,7 +293,12 @@ class Epilogue:
         box = result_box(self.gemm, result)
         assert box is not None
         corner = tuple(vector_at(i, at, "n", 1) for i in box.indices)
-        with w.when(self.elected):
+        elected = self.elected
+        if ROW_END in at:
+            elected = logical_and(elected, at["m"] + WGMMA_M <= at[ROW_END])
+            with w.when(at["m"] + WGMMA_M > at[ROW_END]):
+                self._store_vectors(result, at, staged, stage)
+        with w.when(elected):
             source = (self.warpgroup, index(stage), index(0), index(0))
             w.emit(TmaStore(box.tensor, corner, staged.buffer, source, box.extents(staged.columns)))
             w.emit(TmaStoreCommit())
@@ -302,7 +313,7 @@ class Epilogue:
             staged_row = self.warp_in_group * WARP_ROWS + rows * at_once + row
             m = at["m"] + staged_row
             vectors = -(-staged.columns // (WARP_LANES * width))
-            with w.when(m < gemm.m.extent), w.loop("vector", vectors, UNROLLED) as vector:
+            with w.when(logical_and(*self._rows_inside(at, m))), w.loop("vector", vectors, UNROLLED) as vector:
                 column = (vector * WARP_LANES + self.lane) * width
                 n = at["n"] + column
                 inside = [n < gemm.n.extent]
@@ -315,6 +326,24 @@ class Epilogue:
                         value = Load(staged.buffer, (*source, column))
                     indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+
+    def _store_vectors(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
+        """Each warp stores those of the 16 rows that it staged that belong to the group of the tile, by vectors of 16
+        bytes."""
+        w, gemm = self.w, self.gemm
+        width = VECTOR_BYTES // result.tensor.dtype.bytes
+        of_row = staged.columns // width
+        with w.loop("row_vector", -(-WARP_ROWS * of_row // WARP_LANES), UNROLLED) as number:
+            vector = number * WARP_LANES + self.lane
+            row, column = self.warp_in_group * WARP_ROWS + vector // of_row, vector % of_row * width
+            m, n = at["m"] + row, at["n"] + column
+            inside = [*self._rows_inside(at, m), n < gemm.n.extent]
+            inside += [vector < WARP_ROWS * of_row] if WARP_ROWS * of_row % WARP_LANES else []
+            with w.when(logical_and(*inside)):
+                source = (Broadcast(i, width) for i in (self.warpgroup, index(stage), row))
+                value = Load(staged.buffer, (*source, Ramp(column, 1, width)))
+                indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
+                w.store(result.tensor, indices, value)
 
 
 def spare_registers(gemm: Gemm) -> int:

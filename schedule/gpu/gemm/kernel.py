@@ -2,7 +2,8 @@
 
 Warps are specialised: one producer (a warp, or a warpgroup that gives its registers away) loads for one to three
 consumer warpgroups. A cluster of CTAs works on neighbouring tiles, and each of them loads a part of what they share.
-The clusters are persistent: each works through several tiles. There are four ways to share out the work:
+The clusters are persistent: each works through several tiles. Where rows lie in groups,
+a launch before this one lists the tiles (``grouped``). There are four ways to share out the work:
 
     cooperative    all consumer warpgroups of a CTA share a tile
     ping-pong      each has tiles of its own; while one stores its tile, another one multiplies
@@ -24,6 +25,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..split_k import TileSlice, reduce_tile
 from .epilogue import Epilogue
+from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import Promotion, Scales
@@ -47,7 +49,10 @@ class _GemmKernelWriter:
         self.w = FreshNameWriter(gemm.names)
         self.gemm, self.workspace = prepare(self.w, gemm)
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
-        self.scheduler = TileScheduler(self.gemm, s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
+        order = (s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
+        self.scheduler = TileScheduler(self.gemm, *order)
+        if gemm.groups is not None:
+            self.scheduler = grouped_tile_scheduler(self.w, self.gemm, *order)
         self.stream_k: StreamK | None = None
         if s.stream_k:
             self.stream_k = StreamK(self.scheduler.cluster_tiles, s.k_iters, s.unit_k_iters)
@@ -57,6 +62,9 @@ class _GemmKernelWriter:
         if self.stream_k is not None:
             self.partials = self.stream_k.allocate_partials(w, s.tile_m, s.mma_n, self.atom.accumulator)
             workspace = (*workspace, self.partials)
+        if isinstance(self.scheduler, GroupedTileScheduler):
+            workspace = (*workspace, self.scheduler.entries, self.scheduler.count)
+            self.scheduler.write_list(w)
         axes = [
             ("cluster", s.clusters, HardwareAxis.GRID_X),
             ("cta", s.cluster_size, HardwareAxis.CLUSTER),
@@ -89,7 +97,7 @@ class _GemmKernelWriter:
             self.mainloop = GemmMainloop(w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank)
             several_tiles = self.scheduler.cluster_tiles > s.clusters
             self.epilogue = Epilogue(w, self.gemm, s, self.roles, several_tiles)
-            if not several_tiles and not self.workspace and self.stream_k is None:
+            if not several_tiles and not self.workspace and self.stream_k is None and self.gemm.groups is None:
                 self.mainloop.prefetch(cluster)
             self._initialise()
             self._tiles()
@@ -149,9 +157,10 @@ class _GemmKernelWriter:
         s, w, mainloop, accumulators = self.s, self.w, self.mainloop, self.accumulators[warpgroup]
         cluster_tile = number * s.clusters + self.cluster
         may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
-        exists = Compare(CompareOp.LT, cluster_tile, index(self.scheduler.cluster_tiles)) if may_miss else None
-        with w.when(exists):
-            at = self.scheduler.origin(cluster_tile, self.tile)
+        may_miss |= self.gemm.groups is not None
+        with w.when(self.scheduler.exists(cluster_tile) if may_miss else None):
+            loaded = self.scheduler.read_origin(w, cluster_tile, self.tile, self.roles.elected)
+            at = self.scheduler.read_origin(w, cluster_tile, self.tile, consumes)
             if parity is not None:
                 with w.when(consumes):
                     w.emit(MbarrierWait(self.order, index(warpgroup), parity))
@@ -161,9 +170,9 @@ class _GemmKernelWriter:
                 with w.loop("k_iter", s.k_iters) as k_iter:
                     fill = number * s.k_iters + k_iter
                     with w.when(self.roles.produces), w.when(self.roles.elected):
-                        mainloop.load(at, k_iter, fill)
+                        mainloop.load(loaded, k_iter, fill)
                     with w.when(consumes):
-                        mainloop.multiply(accumulators, k_iter, fill)
+                        mainloop.multiply(accumulators, k_iter, fill, self._has_rows(at))
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):
@@ -174,7 +183,8 @@ class _GemmKernelWriter:
                     w.emit(WarpgroupMmaWait(0))
                     mainloop.release(number * s.k_iters + (s.k_iters - 1))
                 if s.split_k == 1:
-                    self.epilogue.store(accumulators, own, sources)
+                    with w.when(self._has_rows(at)):
+                        self.epilogue.store(accumulators, own, sources)
 
     def _promoted_iterations(
         self,
@@ -264,6 +274,13 @@ class _GemmKernelWriter:
         threads = s.warps * WARP_LANES
         own = TileSlice(self.gemm, origin, self.k_rank, s.split_k, self.roles.thread, threads, first)
         reduce_tile(w, own, partials, 4 if self.gemm.n.extent % 4 == 0 else 1)
+
+    def _has_rows(self, at: Mapping[str, Expr]) -> Expr | None:
+        """Whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""
+        s = self.s
+        if ROW_END not in at or s.tile_m * s.cluster_m == WGMMA_M * s.atoms_m:
+            return None
+        return self._warpgroup_origin(at)["m"] < at[ROW_END]
 
     def _warpgroup_origin(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
         """Where the rows of this thread's warpgroup begin in the tile at ``at``."""

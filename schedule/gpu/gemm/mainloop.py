@@ -175,19 +175,22 @@ class GemmMainloop:
             member = member * axis.extent + at[axis.name]
         return (k_iter + member % K_ROTATIONS * (self.s.k_iters // K_ROTATIONS)) % self.s.k_iters
 
-    def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr) -> None:
+    def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr, has_rows: Expr | None = None) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released. The first
-        iteration (``k_iter`` is 0) overwrites the accumulators."""
+        iteration (``k_iter`` is 0) overwrites the accumulators. ``has_rows``: whether there is anything to multiply."""
         s, w = self.s, self.w
         self.await_stage(fill)
         goes_on = Compare(CompareOp.GT, k_iter, index(0))
-        count = s.k_atoms * s.atoms_m * self.groups
-        for number, mma in enumerate(self._mmas(accumulators, fill, goes_on, range(s.atoms_m)), 1):
+        count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
+        mmas = list(self._mmas(accumulators, fill, goes_on, range(s.atoms_m)))
+        with w.when(has_rows):
+            for mma in mmas[:count]:
+                w.emit(mma)
+            w.emit(WarpgroupMmaWait(count))
+        with w.when(goes_on):
+            self.release(fill - 1)
+        for mma in mmas[count:]:  # of joined groups alone
             w.emit(mma)
-            if number == min(count, MAX_PENDING):
-                w.emit(WarpgroupMmaWait(number))
-                with w.when(goes_on):
-                    self.release(fill - 1)
 
     def await_stage(self, fill: Expr) -> None:
         """Wait until the stage of ``fill`` is full."""

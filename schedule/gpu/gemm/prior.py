@@ -54,14 +54,26 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     if gemm.window is not None:
         rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
     loaded = rows / sizes.cluster_n + columns / sizes.cluster_m * block_k * element
+    share = _multiplied_share(gemm, sizes)
     l2 = loaded / peaks.l2_bytes_per_cycle * (1.0 if gemm.window is None else IMAGES_L2)
     if gemm.window is not None and not gemm.window.patch:
         l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
     return UnitCycles(
-        mma=2 * tile_m * columns * block_k / flops_per_cycle(gemm, peaks),
-        shared=(read + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
+        mma=2 * tile_m * columns * block_k * share / flops_per_cycle(gemm, peaks),
+        shared=(read * share + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
         l2=l2,
     )
+
+
+def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
+    """Which share of the rows of its tiles a product multiplies: warpgroups without rows of a tile's group do
+    nothing."""
+    if gemm.groups is None:
+        return np.ones(len(sizes.tile_m))
+    rows, of_tile, of_warpgroup = gemm.m.extent, sizes.tile_m * sizes.cluster_m, WGMMA_M * sizes.atoms_m
+    multiplied = gemm.groups.likely_tiles(rows, of_warpgroup) * of_warpgroup
+    share: Floats = multiplied / (gemm.groups.likely_tiles(rows, of_tile) * of_tile)
+    return share
 
 
 def _lines_of_a_row(gemm: Gemm) -> float:
@@ -95,7 +107,7 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
 def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
     """How many tiles a multiprocessor works on one after the other, those of all its CTAs."""
     tiles = np.where(
-        sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.tile_iterations * sizes.tiles_per_iteration
+        sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.busy_iterations * sizes.tiles_per_iteration
     )
     per_sm: Floats = tiles * sizes.active_ctas_per_sm
     return per_sm

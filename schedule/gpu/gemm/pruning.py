@@ -26,7 +26,8 @@ class GemmPruning:
     which short measurements do not show, so that fewer of their settings are worth one. Those are kept whose prior is
     at most ``close`` times the least; of products with several accumulators, or with operands that are repacked first,
     less is known, and it is ``close_if_unsure`` times the least; of convolutions, ``close_if_images`` times; of
-    operands that are no 16-bit floats, ``close_if_other_types`` times. The order of the tiles must be good, too: the
+    operands that are no 16-bit floats, ``close_if_other_types`` times; of grouped products, whose tiles are not known,
+    ``close_if_grouped`` times. The order of the tiles must be good, too: the
     tiles under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
     products of 10^11 multiply-adds.
     ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
@@ -45,6 +46,7 @@ class GemmPruning:
     close_if_unsure: float = 1.06
     close_if_images: float = 1.25
     close_if_other_types: float = 1.3
+    close_if_grouped: float = 1.25
     least_stages: int = 3
     small_tile: int = 64 * 128
     least_k_iters: int = 4
@@ -62,6 +64,7 @@ class GemmPruning:
         close = close if gemm.window is None else self.close_if_images
         if wgmma_atom(gemm).a.bits != 16 or promoted_k_atoms(gemm):
             close = self.close_if_other_types
+        close = close if gemm.groups is None else self.close_if_grouped
         within = close if prior[usual].min() > self.long_seconds else inf
         kept = best_by_prior(prior, usual, self.most_settings, within)
         return kept & ((prior <= self.long_seconds) | _is_well_ordered(gemm, sizes))
@@ -115,6 +118,8 @@ def _is_well_ordered(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
     """Whether the tiles under way together read as few rows and columns as any ``group_m`` lets them."""
     cluster_m, cluster_n = s.tile_m * s.cluster_m, s.tile_n * s.cluster_n
     clusters_m = -(-gemm.m.extent // cluster_m)
+    if gemm.groups is not None:
+        clusters_m = gemm.groups.likely_tiles(gemm.m.extent, cluster_m)
 
     def read(group_m: Ints | int) -> Ints:
         rows = np.minimum(group_m, clusters_m)

@@ -75,8 +75,10 @@ class GemmSizes(Generic[N]):
     ``tiles_per_iteration``: how many tiles the warpgroups of a CTA work on at once; with ping-pong it is more than one.
     ``tile_m``, ``tile_n``: how large the tile of a CTA is, or with ping-pong that of one warpgroup.
     ``threads``: how many threads a CTA has.
-    ``cluster_tiles``: how many clusters of ``cluster_m`` by ``cluster_n`` tiles cover the results of the whole batch.
+    ``cluster_tiles``: how many clusters of ``cluster_m`` by ``cluster_n`` tiles cover the results of the whole batch,
+    at most where rows lie in groups.
     ``tile_iterations``: how many iterations the persistent loop over tiles has.
+    ``busy_iterations``: how many of them are likely to have a tile, fewer where rows lie in groups.
     ``clusters``: how many clusters are launched.
     ``active_ctas_per_sm``: how many CTAs a multiprocessor really runs at once.
     ``k_iters``: how many k iterations, each of ``k_atoms`` k atoms, a CTA makes for a tile.
@@ -111,6 +113,7 @@ class GemmSizes(Generic[N]):
     threads: N
     cluster_tiles: N
     tile_iterations: N
+    busy_iterations: N
     clusters: N
     active_ctas_per_sm: N
     k_iters: N
@@ -159,8 +162,11 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     tile_n = k["mma_n"] // accumulators
     # the grid
     cluster_size = k["cluster_m"] * k["cluster_n"] * k["split_k"]
-    cluster_tiles = _ceil(gemm.m.extent, tile_m * k["cluster_m"]) * _ceil(gemm.n.extent, tile_n * k["cluster_n"])
-    cluster_tiles = cluster_tiles * prod(a.extent for a in gemm.batch)
+    cluster_rows, clusters_n = tile_m * k["cluster_m"], _ceil(gemm.n.extent, tile_n * k["cluster_n"])
+    clusters_m = _ceil(gemm.m.extent, cluster_rows)
+    if gemm.groups is not None:
+        clusters_m = gemm.groups.most_tiles(gemm.m.extent, cluster_rows)
+    cluster_tiles = clusters_m * clusters_n * prod(a.extent for a in gemm.batch)
     k_iters = _ceil(k_atom_count(gemm), k["split_k"] * k["k_atoms"])
     usable = np.full_like(cluster_size, target.threads)
     for size, share in CLUSTER_SHARES.items():
@@ -169,7 +175,11 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     stream_k = k["stream_k"] == 1
     unit_k_iters = np.where(stream_k, _ceil(cluster_tiles * k_iters, together), 0)
     tile_iterations = _ceil(cluster_tiles, together * tiles_per_iteration)
-    clusters = _ceil(cluster_tiles, tile_iterations * tiles_per_iteration)
+    clusters, busy_iterations = _ceil(cluster_tiles, tile_iterations * tiles_per_iteration), tile_iterations
+    if gemm.groups is not None:
+        clusters = np.minimum(_ceil(cluster_tiles, tiles_per_iteration), together)
+        likely = gemm.groups.likely_tiles(gemm.m.extent, cluster_rows) * clusters_n
+        busy_iterations = _ceil(likely, together * tiles_per_iteration)
     tile_iterations = np.where(stream_k, (unit_k_iters + k_iters - 2) // k_iters + 1, tile_iterations)
     clusters = np.where(stream_k, _ceil(cluster_tiles * k_iters, np.maximum(unit_k_iters, 1)), clusters)
     # registers
@@ -203,6 +213,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
         threads=threads,
         cluster_tiles=cluster_tiles,
         tile_iterations=tile_iterations,
+        busy_iterations=np.where(stream_k, tile_iterations, busy_iterations),
         clusters=clusters,
         active_ctas_per_sm=np.minimum(k["ctas_per_sm"], _ceil(clusters * cluster_size, np.maximum(usable, 1))),
         k_iters=k_iters,

@@ -4,6 +4,7 @@ Operands are floats of 16 or 8 bits, 8-bit integers, or float32 where the precis
 multiply it (``mma_atom``). Each operand may lie along either of its axes, there may be batches,
 and the outputs are any pointwise functions of the accumulator, or of several accumulators of the same A, whose columns
 then share a tile. TMA wants rows at multiples of 16 bytes: operands with other rows are repacked by a first launch.
+Rows of A may lie in groups that each have a B of their own (``problems.grouped_gemm``).
 """
 
 from collections.abc import Mapping
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
+from ....ir.expr import Var
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
+from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
@@ -121,13 +124,23 @@ class GemmPlan(Plan):
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if target.arch != ARCHITECTURE:
         return None
-    gemm = gemm_of(workload, several=True, scaled=True)
+    gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
+    if gemm.groups is not None and not _can_group(gemm):
+        return None
     if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
         return None
     return GemmPlan(gemm, target)
+
+
+def _can_group(gemm: Gemm) -> bool:
+    """Whether groups of rows may end anywhere: rows of 16-bit floats lie along ``k``, as TMA loads them and stores what
+    comes of them."""
+    assert gemm.a.load is not None
+    along_k = gemm.a.load.indices[-1] == Var("k")
+    return along_k and gemm.a.load.dtype.bits == 16 and not uneven_operands(gemm)
 
 
 CUDA_GEMM = TileSketch("cuda_gemm", VERSION, QUANTITIES, _plan)

@@ -10,10 +10,12 @@ tiles that are under way together read few rows of A and few columns of B, which
          9 11 13 15
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ....ir.expr import Compare, CompareOp, Expr, Select, index
 from ...problems.gemm import Gemm
+from ...tile.names import FreshNameWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,14 @@ class TileScheduler:
         for axis in self.gemm.batch:
             count *= axis.extent
         return count
+
+    def exists(self, cluster_tile: Expr) -> Expr:
+        """Whether there is a tile of that number."""
+        return cluster_tile < index(self.cluster_tiles)
+
+    def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
+        """``origin``, after whatever the threads that are ``readers`` have to do to know it."""
+        return self.origin(cluster_tile, tile)
 
     def origin(self, cluster_tile: Expr, tile: Expr) -> dict[str, Expr]:
         """Where a tile begins (axis -> index): the one with the number ``tile`` in the cluster that comes as number
