@@ -26,9 +26,10 @@ def autotune(
     cache_results: bool = False,
     *,
     service: str | None = None,
+    target: str | None = None,
     submit: bool = True,
     meanwhile: str = "autotune",
-    writes: Sequence[str] | None = None,
+    writes: Sequence[str] = (),
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> Callable[[Any], Any]:
     """Decorate a function under ``triton.jit`` as ``triton.autotune`` does. The arguments up to ``cache_results`` mean
@@ -39,6 +40,7 @@ def autotune(
     and the log says why, once for each kernel.
 
     service: Its address; by default the setting ``url`` (TILEWRIGHT_URL). Without one nobody is asked.
+    target: The class of devices that the answer is for, such as ``cuda:sm_90a``; by default this process's device.
     submit: Whether what is not known becomes a job, which needs the scope ``submit`` and a service that accepts code.
     meanwhile: What runs until the job has ended: ``autotune``, Triton's own choice, or ``first``, the first
         configuration, which nothing is measured for here.
@@ -50,7 +52,7 @@ def autotune(
     """
     from .tuner import AutotuneOptions, ServiceAutotuner  # it imports Triton
 
-    options = AutotuneOptions(service, submit, meanwhile, None if writes is None else tuple(writes), dict(ranges or {}))
+    options = AutotuneOptions(service, target, submit, meanwhile, tuple(writes), dict(ranges or {}))
 
     later: dict[str, Any] = {}  # versions of Triton before 3.4 do not have these
     later |= {} if do_bench is None else {"do_bench": do_bench}

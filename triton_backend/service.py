@@ -3,9 +3,13 @@
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from triton.runtime.driver import driver
 
 from ..api.client import Client
-from ..api.client_errors import Missing
+from ..api.client_errors import InvalidRequest, Missing
+from ..api.client_lookups import own_identity
 from ..api.credentials import stored_token
 from ..core.budget import Budget
 from ..core.cache_folder import cache_folder
@@ -21,15 +25,18 @@ JOB_RETRIES = 8
 """How often a call about a job is repeated: the job goes on while the connection is away."""
 RELAX = ("profile", "toolchain")
 """The toolchain of our own kernels does not matter; the version of Triton is part of the workload."""
+ANY_DEVICE = (*RELAX, "device")
+"""Any device that runs the same code will do where nobody says which one is meant."""
 
 log = logging.getLogger("tilewright")
 
 
 class KernelService:
-    """A service at an address. Answers are kept on disk, for processes that start while it is away."""
+    """A service at an address. Answers are kept on disk, so that what has not changed is not sent again. ``target``
+    names the class of devices that is asked for; by default it is the device of this process."""
 
-    def __init__(self, address: str, *, target: str = "cuda") -> None:
-        self._target = target
+    def __init__(self, address: str, target: str | None = None) -> None:
+        self._devices = DeviceClass.of_process() if target is None else DeviceClass.named(target)
         self._token = stored_token(address)
         self._client = Client(
             address,
@@ -47,7 +54,7 @@ class KernelService:
         """Return the number of the best configuration; None where none is known. Raises TilewrightError where the
         service does not answer or refuses."""
         try:
-            best = self._client.best(workload_key(workload), target=self._target, relax=RELAX)
+            best = self._client.best(workload_key(workload), target=self._devices.lookup, relax=self._devices.relax)
         except Missing:
             return None
         found = best.schedule
@@ -57,7 +64,10 @@ class KernelService:
         """Submit a job that measures every configuration, and return. ``done`` is called on a thread of its own with
         the number of the best one, once the job has ended. Raises TilewrightError where the job is refused."""
         trials = Budget(trials=len(workload.triton.configurations))
-        job = self._client.submit(workload, budget=trials, target=self._target)
+        try:
+            job = self._client.submit(workload, budget=trials, target=self._devices.job)
+        except InvalidRequest:  # a service that has had no such device yet knows the kind alone
+            job = self._client.submit(workload, budget=trials, target="cuda")
         log.info("job %s of %s tunes %s", job.id, self.address, workload.triton.name)
         threading.Thread(target=self._follow, args=(job.id, workload, done), daemon=True).start()
 
@@ -74,3 +84,29 @@ class KernelService:
             log.warning("job %s of %s found no configuration of %s", job_id, self.address, workload.triton.name)
         else:
             done(found)
+
+
+@dataclass(frozen=True)
+class DeviceClass:
+    """Whose configurations are asked for: ``lookup`` names it in look-ups, where ``relax`` may give way, and ``job`` in
+    jobs."""
+
+    lookup: str
+    job: str
+    relax: tuple[str, ...]
+
+    @classmethod
+    def named(cls, target: str) -> "DeviceClass":
+        return cls(target, target, ANY_DEVICE)
+
+    @classmethod
+    def of_process(cls) -> "DeviceClass":
+        """The extra ``cuda`` knows the device itself; without it Triton knows the architecture."""
+        own = own_identity("cuda")
+        if own is not None and own.code is not None:
+            return cls("cuda", ":".join(own.code), RELAX)
+        try:
+            capability = int(driver.active.get_current_target().arch)
+        except (RuntimeError, TypeError, ValueError):  # no device, or none of NVIDIA
+            return cls.named("cuda")
+        return cls.named(f"cuda:sm_{capability}{'a' if capability >= 90 else ''}")

@@ -25,9 +25,10 @@ class AutotuneOptions:
     """What ``autotune`` takes beyond Triton's arguments; it says what they mean."""
 
     service: str | None = None
+    target: str | None = None
     submit: bool = True
     meanwhile: str = "autotune"
-    writes: tuple[str, ...] | None = None
+    writes: tuple[str, ...] = ()
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class ServiceAutotuner(Autotuner):  # type: ignore[misc]
                 self._say("has no service: neither the argument service nor TILEWRIGHT_URL is set")
                 self._silent_until = float("inf")
                 return None
-            self._service = KernelService(address)
+            self._service = KernelService(address, self._options.target)
         return self._service
 
     def _address(self) -> str:
@@ -118,8 +119,7 @@ class ServiceAutotuner(Autotuner):  # type: ignore[misc]
         if self.user_defined_pre_hook or self.user_defined_post_hook:
             raise UnsupportedKernel("pre_hook and post_hook are code of this process; reset_to_zero can be sent")
         if self._kernel is None:
-            written = self._options.writes or ()
-            self._kernel = KernelFunction.of(self.fn, (*written, *self.reset_to_zero, *self.restore_value))
+            self._kernel = KernelFunction.of(self.fn, (*self._options.writes, *self.reset_to_zero, *self.restore_value))
         return self._kernel
 
     def _traits(self) -> CallTraits:
