@@ -4,6 +4,7 @@ from ..codegen.backend import CompiledKernel
 from ..core.errors import TilewrightError
 from ..core.trial import Failed
 from ..schedule.gpu.triton import CUDA_TRITON
+from ..schedule.space.space import Space
 from ..te.json import workload_from_json
 from ..te.triton import TritonWorkload
 from ..te.triton_json import KIND
@@ -60,6 +61,12 @@ class OracleBuilder:
         kernel = workload_from_json(workload)
         assert isinstance(kernel, TritonWorkload)
         space = CUDA_TRITON.space(kernel, self._spec.target)
+        try:
+            return self._first(workload, space)
+        finally:
+            self._builder.close()  # it is needed once for each workload
+
+    def _first(self, workload: Json, space: Space) -> Oracle | OracleFailed:
         reason = ""
         for number in range(len(space)):
             result = self._builder.build(workload, space.schedule(number).to_json()).result

@@ -109,7 +109,7 @@ def test_what_cannot_be_sent_is_said() -> None:
         ({"extra": 1}, "option extra"),
     ):
         with pytest.raises(UnsupportedKernel, match=words):
-            workload_of(jitted.add, {**add_call(), **change})  # type: ignore[dict-item]
+            workload_of(jitted.add, {**add_call(), **change})
     hooked = [triton.Config({"BLOCK": 128}, pre_hook=print), *jitted.ADD_CONFIGS]
     with pytest.raises(UnsupportedKernel, match="pre_hook"):
         workload_of(jitted.add, add_call(), hooked)

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.api.app import create_app
 from tilewright.api.client import Client
-from tilewright.api.client_errors import InvalidRequest, ProblemError
+from tilewright.api.client_errors import InvalidRequest, Missing, ProblemError
 from tilewright.core.budget import Budget
 from tilewright.core.errors import TilewrightError
 from tilewright.core.record import MeasuredOn
@@ -106,6 +106,14 @@ def test_the_best_configuration_is_served_by_key(client: Client) -> None:
     assert best.evidence.environment["oracle_configuration"] == 0.0
     relaxed = client.best(KEY, target="cuda:sm_90a", relax=("device", "toolchain", "profile"))
     assert relaxed.record_id == best.record_id
+    larger = workload_from_json(add_workload(n=8192))
+    anywhere = ("device", "toolchain", "profile", "shape")
+    with pytest.raises(Missing):
+        client.lookup(larger, target="cuda:sm_90a", relax=anywhere)
+    with httpx2.Client(base_url=client.address, trust_env=False, timeout=60) as http:
+        body = {"tasks": [{"workload": add_workload(n=8192)}], "target": "cuda"}
+        answer = http.post("/v1/jobs/estimate", json=body)
+    assert answer.status_code == 200 and answer.json()["tasks"][0]["tensors"], answer.text
 
 
 def test_there_is_no_kernel_ir_to_explain(client: Client) -> None:
