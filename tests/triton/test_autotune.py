@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +118,9 @@ def test_what_cannot_be_sent_is_said() -> None:
         autotune(jitted.ADD_CONFIGS, ["n"], meanwhile="later")
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, RecordStore]]:
-    settings = Settings(
-        database_url=f"sqlite:///{tmp_path_factory.mktemp('service')}/it.sqlite3", run_jobs=False, accept_code=True
-    )
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[str, RecordStore]]:
+    settings = Settings(database_url=f"sqlite:///{folder}/it.sqlite3", run_jobs=False, accept_code=True)
     store = RecordStore(settings.database_url)
     with Service(settings, store) as service, running(create_app(service, settings)) as address:
         yield address, store
@@ -134,16 +133,26 @@ def asked(tuner: ServiceAutotuner, named: dict[str, Any]) -> Any:
     return tuner.cache.get("key") if "key" in tuner.cache else None
 
 
-def test_a_call_takes_the_configuration_that_the_service_knows(
-    served: tuple[str, RecordStore], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_takes_the_configuration_that_the_service_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    address, store = served
-    tuner = autotune(jitted.ADD_CONFIGS, ["n"], service=address, target="cuda:sm_90a", meanwhile="first")(jitted.add)
     workload = workload_of(jitted.add, add_call())
-    assert asked(tuner, add_call()) is tuner.configs[0]  # a job was submitted
-    (job,) = [row for row in store.jobs(limit=10)]
-    assert job.tasks[0].workload_key == workload_key(workload) and job.budget == Budget(3)
+    with served(tmp_path) as (address, store):
+        options: dict[str, Any] = {"service": address, "target": "cuda:sm_90a"}
+        tuner = autotune(jitted.ADD_CONFIGS, ["n"], meanwhile="first", **options)(jitted.add)
+        assert asked(tuner, add_call()) is tuner.configs[0]  # a job was submitted
+        (job,) = store.jobs(limit=10)
+        assert job.tasks[0].workload_key == workload_key(workload) and job.budget == Budget(3)
+        keep_best(store, workload)
+        again = autotune(jitted.ADD_CONFIGS, ["n"], **options)(jitted.add)
+        assert asked(again, add_call()) is again.configs[2]
+    away = autotune(jitted.ADD_CONFIGS, ["n"], **options)(jitted.add)
+    assert asked(away, add_call()) is away.configs[2]  # as it answered before
+    other = autotune(jitted.ADD_CONFIGS, ["n"], **options)(jitted.add)
+    assert asked(other, {**add_call(), "ACTIVATION": ""}) is None
+
+
+def keep_best(store: RecordStore, workload: TritonWorkload) -> None:
+    """Store a job that has found the third configuration to be the best."""
     task = task_of(workload)
     store.create_job(NewJob("done", "queued", (task,), Budget(3), "random", 1, "cuda", "local", "cold"))
     move_job(store, "done", {"queued": ("running",)})
@@ -152,8 +161,6 @@ def test_a_call_takes_the_configuration_that_the_service_knows(
     schedule = CUDA_TRITON.space(workload, THERE.device.target).schedule(2)
     made = Trial(schedule, Timed((1e-5, 1e-5, 1e-5)), Clocks(), Evidence(3, 0.0, 1e-4, 1e-4, True, True))
     store.add_trial(NewTrial("done", 0, 0, task.workload_key, THERE, made, 1.0))
-    again = autotune(jitted.ADD_CONFIGS, ["n"], service=address, target="cuda:sm_90a")(jitted.add)
-    assert asked(again, add_call()) is again.configs[2]
 
 
 def test_without_an_answer_triton_decides_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -94,16 +94,19 @@ def test_failures_are_typed(builder: BuilderSupervisor) -> None:
     assert isinstance(wrong, Failed) and wrong.reason is Reason.COMPILE_ERROR and "power of 2" in wrong.detail
     old = built(builder, version="2.0.0")
     assert isinstance(old, Failed) and "Triton 2.0.0" in old.detail and VERSION in old.detail
-    huge = (
+    staged = (
         PRELUDE
         + """@triton.jit
 def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i[:, None] * n + i[None, :])
-    tl.store(out_ptr + i[:, None] * n + i[None, :], tl.dot(x, tl.load(y_ptr + i[:, None] * n + i[None, :])))
+    place = i[:, None] * BLOCK + i[None, :]
+    total = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for k in range(0, n, BLOCK):
+        total = tl.dot(tl.load(x_ptr + place + k), tl.load(y_ptr + place + k), total)
+    tl.store(out_ptr + place, total)
 """
     )
-    large = built(builder, source=huge, configurations=[{"BLOCK": 256, "num_warps": 8}])
+    large = built(builder, source=staged, configurations=[{"BLOCK": 64, "num_stages": 16}])
     assert isinstance(large, Failed) and large.reason is Reason.RESOURCES and "shared memory" in large.detail
 
 
