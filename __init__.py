@@ -3,4 +3,10 @@
 The repository root is this package: ``search/`` imports as ``tilewright.search`` (see README, "Layout").
 """
 
+import sys
+
+from . import triton_backend as triton
+
 __version__ = "0.1.0"
+
+sys.modules[f"{__name__}.triton"] = triton

@@ -13,11 +13,13 @@ from .requests import ExpressionIn, JobIn, ScheduleIn
 def task_of(service: Service, given: ExpressionIn, pointer: str = "") -> TaskSpec:
     """Return the task that ``given`` describes. ``pointer`` is where it stands in the body, for the errors' ``field``.
 
-    Raises InvalidWorkload, InvalidParameter or NotFound (no such operator).
+    Raises InvalidWorkload, InvalidParameter, NotFound (no such operator) or CodeNotAccepted.
     """
     if given.workload is not None:
         try:
-            return TaskSpec(workload_from_json(given.workload))
+            workload = workload_from_json(given.workload)
+            service.check_code(workload)
+            return TaskSpec(workload)
         except TilewrightError as error:
             raise within(error, f"{pointer}/workload") from None
     if given.text is not None:

@@ -47,7 +47,9 @@ class ExpressionIn(RequestModel):
     ``parameters``."""
 
     workload: dict[str, Any] | None = Field(
-        default=None, description="A workload in its JSON form (see the schema Workload)."
+        default=None,
+        description="A workload in its JSON form (see the schema Workload), or a Triton kernel in its own "
+        "(kind triton), where the service accepts code.",
     )
     text: Annotated[str, StringConstraints(max_length=limits.MAX_TEXT)] | None = Field(
         default=None, description="A workload in its text form: what `expression` of an answer shows."

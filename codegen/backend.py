@@ -80,6 +80,7 @@ class LaunchConfig:
         parameter.
     programmatic_dependent_launch: Whether its blocks may start while the launch before it in the stream still runs.
         The function itself waits for the end of that launch.
+    numbers: Which numbers it takes besides: (place among all its arguments, eight bytes as a whole number).
     """
 
     function: str
@@ -90,6 +91,7 @@ class LaunchConfig:
     arguments: tuple[int, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
     programmatic_dependent_launch: bool = False
+    numbers: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

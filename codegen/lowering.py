@@ -13,10 +13,12 @@ from ..core.target import Target
 from ..ir.provenance import Origins, tracing
 from ..ir.stmt import Kernel
 from ..schedule.sketch import Sketch
-from ..schedule.sketches import SKETCHES
+from ..schedule.sketches import ALL_SKETCHES
+from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from .backend import Artifacts, CompiledKernel, Source
 from .backends import backend_for
+from .cuda.triton_compiler import build_triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,11 @@ def sketch_of(schedule: Schedule) -> Sketch:
 
     Raises IllegalSchedule for a sketch that is unknown, or that has another version now.
     """
-    sketch = SKETCHES.get(schedule.sketch)
+    sketch = ALL_SKETCHES.get(schedule.sketch)
     if sketch is None:
-        raise IllegalSchedule(f"no sketch {schedule.sketch!r}; known: {', '.join(SKETCHES)}", field="/schedule/sketch")
+        raise IllegalSchedule(
+            f"no sketch {schedule.sketch!r}; known: {', '.join(ALL_SKETCHES)}", field="/schedule/sketch"
+        )
     if sketch.version != schedule.version:
         raise IllegalSchedule(
             f"a schedule of version {schedule.version} of {sketch.name}, which is at version {sketch.version} now",
@@ -74,6 +78,9 @@ def build_kernel(kernel: Kernel, target: Target) -> CompiledKernel:
 
 def build(workload: Workload, target: Target, schedule: Schedule) -> CompiledKernel:
     """Build one schedule. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    if isinstance(workload, TritonWorkload):
+        sketch_of(schedule)
+        return build_triton(workload, target, schedule)
     return build_kernel(lower(workload, target, schedule), target)
 
 

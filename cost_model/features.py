@@ -143,7 +143,9 @@ def schedule_features(
 
 
 def workload_features(workload: Workload) -> NDArray[np.float32]:
-    """float32[len(WORKLOAD_COLUMNS)]."""
+    """float32[len(WORKLOAD_COLUMNS)]; all NaN for a Triton kernel, of which nothing is known."""
+    if not workload.stages:
+        return np.full(len(WORKLOAD_COLUMNS), np.nan, np.float32)
     operations, moved = float(flops(workload)), float(minimum_bytes(workload))
     nodes = [node for stage in workload.stages for node in walk(stage.body)]
     points = max(stage.tensor.elements for stage in workload.stages)

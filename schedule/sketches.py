@@ -1,6 +1,7 @@
 """The table of all sketches. A new one is added here."""
 
 from ..core.target import Target
+from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .cpu.gemm.fma import CPU_GEMM
@@ -21,6 +22,7 @@ from .gpu.pointwise.space import CUDA_POINTWISE
 from .gpu.rowwise.space import AMDGPU_ROWWISE, CUDA_ROWWISE
 from .gpu.skinny.mma_space import CUDA_SKINNY_MMA
 from .gpu.skinny.tma_space import CUDA_SKINNY_TMA
+from .gpu.triton import CUDA_TRITON
 from .gpu.window.space import CUDA_WINDOW
 from .sketch import Sketch
 
@@ -52,10 +54,14 @@ SKETCHES: dict[str, Sketch] = {
     )
 }
 """Name -> sketch. A schedule names the sketch that it belongs to."""
+ALL_SKETCHES: dict[str, Sketch] = {**SKETCHES, CUDA_TRITON.name: CUDA_TRITON}
+"""With the configurations of Triton kernels, which no kernel IR is made of and no cost model learns from."""
 
 
 def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
     """The sketches to search for the workload on the target, in the order of the table. They are those written for its
     class, or the generic one where there is none."""
+    if isinstance(workload, TritonWorkload):
+        return (CUDA_TRITON,) if CUDA_TRITON.matches(workload, target) else ()
     fitting = [sketch for sketch in SKETCHES.values() if sketch.matches(workload, target)]
     return tuple([s for s in fitting if not s.generic] or fitting)

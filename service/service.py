@@ -69,6 +69,7 @@ from .views import (
     TrialOrder,
     TrialView,
 )
+from .workload_cost import check_code
 
 log = structlog.get_logger()
 
@@ -446,6 +447,10 @@ class Service:
     def operators(self) -> tuple[OperatorView, ...]:
         """Return the operator library."""
         return tuple(OperatorView(o.name, o.summary, o.schema()) for o in wiring.operators().values())
+
+    def check_code(self, workload: Workload) -> None:
+        """Raise CodeNotAccepted for a workload that is code, where this service takes none."""
+        check_code(workload, self.settings, "/")
 
     def operator_workload(self, name: str, parameters: Mapping[str, JSON]) -> TaskSpec:
         """Return the task of an operator with these parameters. Raises InvalidParameter that names the wrong one."""

@@ -86,6 +86,10 @@ class Settings(BaseSettings):
     oidc_admins: tuple[str, ...] = Field(
         default=(), description="subjects (sub) of the people who administer this service; others may read and submit"
     )
+    accept_code: bool = Field(
+        default=False,
+        description="whether Triton kernels are taken: their source is code, which worker children run in a sandbox",
+    )
     workload_points: Annotated[int, Field(ge=1)] = Field(
         default=1 << 46, description="how often the bodies of a workload may be evaluated"
     )

@@ -16,7 +16,7 @@ from .callers import tenant_for
 from .settings import Settings
 from .targets import default_cache, kind_of
 from .views import JobSpec, JobView, TaskSpec
-from .workload_cost import check_cost
+from .workload_cost import check_code, check_cost
 
 MOST_TRIALS = 1_000_000
 MAX_TASKS = 256
@@ -61,6 +61,7 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], settings: 
             field="deadline_seconds",
         )
     for number, task in enumerate(spec.tasks):
+        check_code(task.workload, settings, f"/tasks/{number}")
         check_cost(check(task.workload), settings, f"/tasks/{number}")
     return replace(spec, cache=cache, tenant=tenant)
 

@@ -40,6 +40,7 @@ from .settings import Settings
 from .task_store import TaskStore
 from .tracing import span_of_job, span_of_trial
 from .views import JobState
+from .workload_cost import check_code
 
 log = structlog.get_logger()
 
@@ -366,7 +367,9 @@ class TaskRunner:
     def _workload(self, task: TaskRow) -> Workload:
         data = self._store.records.workload(task.workload_key)
         assert data is not None  # a foreign key guarantees it
-        return workload_from_json(data)
+        workload = workload_from_json(data)
+        check_code(workload, self._settings, "workload")  # it may have been stored while this was accepted
+        return workload
 
     def _store_limits(
         self,

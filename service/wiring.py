@@ -23,7 +23,7 @@ from ..cost_model.training import TrainedModel
 from ..cost_model.training import train as _train
 from ..db.rows import JobRow
 from ..runtime.devices import device_infos
-from ..schedule.sketches import SKETCHES, sketches_for
+from ..schedule.sketches import ALL_SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
 from ..search.remeasurement import MOST_PLAYS, is_disturbed, ranked, rounds_for, worth_remeasuring
@@ -115,6 +115,7 @@ def open_executor(
             builders=builders or usual.builders,
             lock_folder=settings.lock_folder,
             ray_address=settings.ray_address,
+            accept_code=settings.accept_code,
         ),
         unit=unit,
         fence=fence,
@@ -128,7 +129,7 @@ def open_compilations(settings: Settings) -> CompilationPool:
 
 def sketch_versions() -> Mapping[str, int]:
     """Return every sketch with its version."""
-    return {name: sketch.version for name, sketch in SKETCHES.items()}
+    return {name: sketch.version for name, sketch in ALL_SKETCHES.items()}
 
 
 def pool_of(
@@ -172,7 +173,7 @@ def as_of_now(workload: Workload, target: Target, trials: Sequence[Trial]) -> tu
     legal. A schedule of a sketch in another version has its knobs in the present one."""
     found, legal = list[Trial](), list[Schedule]()
     for trial in trials:
-        sketch = SKETCHES.get(trial.schedule.sketch)
+        sketch = ALL_SKETCHES.get(trial.schedule.sketch)
         schedule = trial.schedule if sketch is None else replace(trial.schedule, version=sketch.version)
         found.append(replace(trial, schedule=schedule))
         if is_legal(workload, target, schedule):

@@ -1,4 +1,4 @@
-"""Estimates what a workload costs before it is accepted, and refuses one that nobody can measure here.
+"""Estimates what a workload costs before it is accepted, and refuses one that nobody can measure here, or that is code.
 
 These are bounds against mistakes and attacks: they are far beyond what is useful, and settings change them.
 """
@@ -6,9 +6,10 @@ These are bounds against mistakes and attacks: they are far beyond what is usefu
 from dataclasses import dataclass
 from math import prod
 
-from ..core.errors import InvalidParameter
+from ..core.errors import Forbidden, InvalidParameter
 from ..ir.expr import walk
 from ..te.cost import stage_flops
+from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from ..workers.reference_data import needed_bytes
 from .settings import Settings
@@ -22,6 +23,22 @@ class WorkloadTooCostly(InvalidParameter):
     """A workload is larger than the service takes."""
 
     code = "WORKLOAD_TOO_COSTLY"
+
+
+class CodeNotAccepted(Forbidden):
+    """A workload is code, and the service takes none."""
+
+    code = "CODE_NOT_ACCEPTED"
+
+
+def check_code(workload: Workload, settings: Settings, field: str) -> None:
+    """Raise CodeNotAccepted for a Triton kernel where the setting ``accept_code`` is off."""
+    if isinstance(workload, TritonWorkload) and not settings.accept_code:
+        raise CodeNotAccepted(
+            "a Triton kernel is code, which this service does not take: its setting accept_code "
+            "(TILEWRIGHT_ACCEPT_CODE) is off",
+            field=field,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ from .limits import (
     NAME_PATTERN,
 )
 from .region import Box, Region
+from .triton import TritonWorkload, triton_workload
+from .triton_json import triton_from_json, triton_to_json
 from .workload import Axis, Stage, Workload
 
 _NAME = re.compile(NAME_PATTERN[:-1] + r"\Z")
@@ -62,9 +64,12 @@ def check(workload: Workload) -> Workload:
     - floats of 8 bits are those of inputs, and are cast to another type wherever they are read;
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
+    - a Triton kernel is what ``te.triton_json`` takes;
     - indices are sums as in ``index``, and in bounds wherever the conditions of the enclosing selects hold, as far as
       those are affine and joined by and, or, not; or any integer that ``functions.within`` keeps in bounds.
     """
+    if isinstance(workload, TritonWorkload):
+        return triton_workload(triton_from_json(triton_to_json(workload.triton)))
     if workload.precision not in PRECISIONS:
         given = _short(workload.precision)
         raise InvalidWorkload(f"{given} is no precision; allowed: {', '.join(PRECISIONS)}", field="/precision")

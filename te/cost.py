@@ -3,6 +3,7 @@
 from math import prod
 
 from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
+from .triton import TritonWorkload
 from .workload import Stage, Workload
 
 
@@ -24,7 +25,9 @@ def stage_flops(stage: Stage) -> int:
 
 def minimum_bytes(workload: Workload) -> int:
     """How many bytes cross the memory bus at least: each input that is read is read once, and each output is written
-    once."""
+    once. Nothing is known of a Triton kernel, so that it is 0."""
+    if isinstance(workload, TritonWorkload):
+        return 0
     read = {e.buffer.name for stage in workload.stages for e in walk(stage.body) if isinstance(e, Load)}
     inputs = sum(tensor.bytes for tensor in workload.inputs if tensor.name in read)
     return inputs + sum(tensor.bytes for tensor in workload.output_buffers)

@@ -14,6 +14,7 @@ from ..ir.expr import Load, walk
 from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
 from .threads import MOST_THREADS, available_threads
+from .triton import TritonPointer, TritonWorkload, pointer_buffer
 from .workload import Workload
 
 WIDE_INTEGERS = 1000
@@ -31,8 +32,13 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
     An input depends on the seed, on its position and on what it is read for alone: not on its name, on other inputs, or
     on the number of ``threads`` that draw large ones. ``threads`` of None means those that this process may run on, at
     most 16.
+
+    Of a Triton kernel there is what all its pointers hold at first (see ``te.triton.TritonPointer``).
     """
     count = min(MOST_THREADS, available_threads()) if threads is None else threads
+    if isinstance(workload, TritonWorkload):
+        pointers = enumerate(workload.triton.pointers)
+        return {p.name: _of_pointer(p, stream(seed, "inputs", n), count) for n, p in pointers}
     places, groups, skews = _places(workload), all_row_groups(workload), dict(workload.skews)
     inputs = dict[str, NDArray[Any]]()
     for n, t in enumerate(workload.inputs):
@@ -56,6 +62,15 @@ def _places(workload: Workload) -> dict[str, int]:
                     if isinstance(inner, Load):
                         found[inner.buffer.name] = min(extent, found.get(inner.buffer.name, extent))
     return found
+
+
+def _of_pointer(pointer: TritonPointer, draw: np.random.Generator, threads: int) -> NDArray[Any]:
+    dtype, shape = pointer.dtype, (pointer.elements,)
+    if pointer.low is not None and pointer.high is not None:
+        return np.asarray(draw.integers(pointer.low, pointer.high, shape, dtype.numpy, endpoint=True))
+    if pointer.zero or (dtype.is_integer and dtype.bits > 8):
+        return np.zeros(shape, dtype.numpy)
+    return _drawn(pointer_buffer(pointer), draw, threads, None)
 
 
 def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int, places: int | None) -> NDArray[Any]:

@@ -13,12 +13,12 @@ or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that a
 each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
 neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``.
 One with the ends of skewed groups of rows has its ``"skew"``.
-A workload whose ``precision`` is not ``ieee`` names it.
+A workload whose ``precision`` is not ``ieee`` names it. One with ``"kind": "triton"`` is a Triton kernel, in the form
+of ``te.triton_json``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from ..core.dtypes import DTYPES, INPUT_DTYPES, DType
 from ..core.errors import InvalidWorkload
@@ -45,13 +45,14 @@ from .check import check
 from .functions import within
 from .groups import MAX_SKEW
 from .index import Index, index_of, loaded_index, part_of
+from .json_fields import given_words, integer_of, list_of, member_of, object_of, string_of
 from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
 from .schema import WORKLOAD_SCHEMA
+from .triton import TritonWorkload, triton_workload
+from .triton_json import KIND, triton_from_json, triton_to_json
 from .workload import Axis, Reducer, Stage, Workload
 
 __all__ = ["WORKLOAD_SCHEMA", "workload_from_json", "workload_to_json"]
-
-T = TypeVar("T")
 
 _BINARY = {str(op): op for op in BinaryOp}
 _COMPARE = {str(op): op for op in CompareOp}
@@ -69,6 +70,8 @@ _PARTS = {str(op): op for op in (BinaryOp.FLOORDIV, BinaryOp.MOD)}
 
 def workload_to_json(workload: Workload) -> dict[str, object]:
     """``workload`` as JSON values. A checked workload comes back equal from ``workload_from_json``."""
+    if isinstance(workload, TritonWorkload):
+        return triton_to_json(workload.triton)
     data: dict[str, object] = {
         "inputs": [_input_to_json(t, workload) for t in workload.inputs],
         "stages": [_stage_to_json(s) for s in workload.stages],
@@ -147,32 +150,34 @@ def workload_from_json(data: object) -> Workload:
     Raises InvalidWorkload, and nothing else, for whatever is no legal workload; its ``field`` is a JSON pointer,
     ``/`` standing for the whole when no part is to blame.
     """
-    top = _object(data, "/", "", ("inputs", "stages", "outputs"), ("precision",))
-    found = _list(top["inputs"], "/inputs", MAX_TENSORS, _input)
+    if isinstance(data, dict) and data.get("kind") == KIND:
+        return triton_workload(triton_from_json(data))
+    top = object_of(data, "/", "", ("inputs", "stages", "outputs"), ("precision",))
+    found = list_of(top["inputs"], "/inputs", MAX_TENSORS, _input)
     inputs = [t for t, _, _ in found]
     tensors = {t.name: t for t in inputs}
-    raw_stages = _list(top["stages"], "/stages", MAX_TENSORS, lambda s, _: s)
+    raw_stages = list_of(top["stages"], "/stages", MAX_TENSORS, lambda s, _: s)
     stages = []
     for n, raw in enumerate(raw_stages):
         stage = _stage(raw, f"/stages/{n}", tensors)
         tensors.setdefault(stage.name, stage.tensor)
         stages.append(stage)
-    outputs = _list(top["outputs"], "/outputs", MAX_TENSORS, _string)
+    outputs = list_of(top["outputs"], "/outputs", MAX_TENSORS, string_of)
     constants = frozenset(t.name for t, is_constant, _ in found if is_constant)
     skews = frozenset((t.name, skew) for t, _, skew in found if skew is not None)
-    precision = _string(top.get("precision", IEEE), "/precision")
+    precision = string_of(top.get("precision", IEEE), "/precision")
     return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision, skews))
 
 
 def _input(data: object, field: str) -> tuple[Buffer, bool, float | None]:
     """An input, whether it is constant, and its skew if it has one."""
-    d = _object(data, field, field, ("name", "dtype", "shape"), ("constant", "skew"))
-    shape = _list(d["shape"], f"{field}/shape", MAX_RANK, _integer)
-    dtype = _member(d["dtype"], INPUT_DTYPES, f"{field}/dtype", "dtype")
-    buffer = Buffer(_string(d["name"], f"{field}/name"), tuple(shape), dtype)
+    d = object_of(data, field, field, ("name", "dtype", "shape"), ("constant", "skew"))
+    shape = list_of(d["shape"], f"{field}/shape", MAX_RANK, integer_of)
+    dtype = member_of(d["dtype"], INPUT_DTYPES, f"{field}/dtype", "dtype")
+    buffer = Buffer(string_of(d["name"], f"{field}/name"), tuple(shape), dtype)
     constant = d.get("constant", False)
     if not isinstance(constant, bool):
-        raise InvalidWorkload(f"expected true or false, given {_kind(constant)}", field=f"{field}/constant")
+        raise InvalidWorkload(f"expected true or false, given {given_words(constant)}", field=f"{field}/constant")
     skew = d.get("skew")
     if skew is None:
         return buffer, constant, None
@@ -182,13 +187,13 @@ def _input(data: object, field: str) -> tuple[Buffer, bool, float | None]:
 
 
 def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:
-    d = _object(data, field, field, ("name", "dtype", "axes", "body"), ("reducer", "reduce_axes"))
-    axes = _list(d["axes"], f"{field}/axes", MAX_RANK, _axis)
-    reduce_axes = _list(d.get("reduce_axes", []), f"{field}/reduce_axes", MAX_RANK, _axis)
+    d = object_of(data, field, field, ("name", "dtype", "axes", "body"), ("reducer", "reduce_axes"))
+    axes = list_of(d["axes"], f"{field}/axes", MAX_RANK, _axis)
+    reduce_axes = list_of(d.get("reduce_axes", []), f"{field}/reduce_axes", MAX_RANK, _axis)
     reducer = None
     if "reducer" in d:
-        reducer = _member(d["reducer"], {str(r): r for r in Reducer}, f"{field}/reducer", "reducer")
-    name = _string(d["name"], f"{field}/name")
+        reducer = member_of(d["reducer"], {str(r): r for r in Reducer}, f"{field}/reducer", "reducer")
+    name = string_of(d["name"], f"{field}/name")
     reader = _ExprReader(tensors, [a.name for a in (*axes, *reduce_axes)])
     body = reader.expr(d["body"], f"{field}/body", 1)
     tensor = Buffer(name, tuple(a.extent for a in axes), _dtype(d["dtype"], f"{field}/dtype"))
@@ -196,8 +201,8 @@ def _stage(data: object, field: str, tensors: Mapping[str, Buffer]) -> Stage:
 
 
 def _axis(data: object, field: str) -> Axis:
-    d = _object(data, field, field, ("name", "extent"))
-    return Axis(_string(d["name"], f"{field}/name"), _integer(d["extent"], f"{field}/extent"))
+    d = object_of(data, field, field, ("name", "extent"))
+    return Axis(string_of(d["name"], f"{field}/name"), integer_of(d["extent"], f"{field}/extent"))
 
 
 @dataclass(slots=True)
@@ -216,7 +221,7 @@ class _ExprReader:
         if depth > MAX_DEPTH:
             raise InvalidWorkload(f"expression nested deeper than {MAX_DEPTH}", field=field)
         if not isinstance(data, dict):
-            raise InvalidWorkload(f"an expression is an object, not {_kind(data)}", field=field)
+            raise InvalidWorkload(f"an expression is an object, not {given_words(data)}", field=field)
         for member, read in (
             ("op", self._operation),
             ("load", self._load),
@@ -229,9 +234,9 @@ class _ExprReader:
 
     def _operation(self, data: dict[str, object], field: str, depth: int) -> Expr:
         op = data["op"]
-        count = _member(op, _OPERANDS, f"{field}/op", "operation")
-        d = _object(data, field, field, ("op", "args", "dtype") if op == "cast" else ("op", "args"))
-        given = _list(d["args"], f"{field}/args", 3, lambda a, _: a)
+        count = member_of(op, _OPERANDS, f"{field}/op", "operation")
+        d = object_of(data, field, field, ("op", "args", "dtype") if op == "cast" else ("op", "args"))
+        given = list_of(d["args"], f"{field}/args", 3, lambda a, _: a)
         if len(given) != count:
             raise InvalidWorkload(f"{op} takes {count} operands, given {len(given)}", field=f"{field}/args")
         args = []
@@ -249,12 +254,13 @@ class _ExprReader:
         return Logic(_LOGIC[name], *args) if name in _LOGIC else Unary(_UNARY[name], *args)
 
     def _load(self, data: dict[str, object], field: str, depth: int) -> Expr:
-        d = _object(data, field, field, ("load", "at"))
-        name = _string(d["load"], f"{field}/load")
+        d = object_of(data, field, field, ("load", "at"))
+        name = string_of(d["load"], f"{field}/load")
         tensor = self.tensors.get(name)
         if tensor is None:
-            raise InvalidWorkload(f"{_kind(name)} is neither an input nor an earlier stage", field=f"{field}/load")
-        given = _list(d["at"], f"{field}/at", MAX_RANK, lambda i, _: i)
+            said = given_words(name)
+            raise InvalidWorkload(f"{said} is neither an input nor an earlier stage", field=f"{field}/load")
+        given = list_of(d["at"], f"{field}/at", MAX_RANK, lambda i, _: i)
         if len(given) != len(tensor.shape):
             raise InvalidWorkload(
                 f"{name} has {len(tensor.shape)} dimensions but is read at {len(given)} indices", field=f"{field}/at"
@@ -262,7 +268,7 @@ class _ExprReader:
         indices = []
         for n, i in enumerate(given):
             if isinstance(i, dict) and "within" in i:
-                inner = _object(i, f"{field}/at/{n}", f"{field}/at/{n}", ("within",))["within"]
+                inner = object_of(i, f"{field}/at/{n}", f"{field}/at/{n}", ("within",))["within"]
                 loaded = self.expr(inner, f"{field}/at/{n}/within", depth + 1)
                 if not loaded.dtype.is_integer:
                     at = f"{field}/at/{n}/within"
@@ -273,10 +279,10 @@ class _ExprReader:
         return Load(tensor, tuple(indices))
 
     def _var(self, data: dict[str, object], field: str, depth: int) -> Expr:
-        return Var(_string(_object(data, field, field, ("axis",))["axis"], f"{field}/axis"))
+        return Var(string_of(object_of(data, field, field, ("axis",))["axis"], f"{field}/axis"))
 
     def _const(self, data: dict[str, object], field: str, depth: int) -> Expr:
-        d = _object(data, field, field, ("const", "dtype"))
+        d = object_of(data, field, field, ("const", "dtype"))
         dtype = _dtype(d["dtype"], f"{field}/dtype")
         return Const(_number(d["const"], dtype, f"{field}/const"), dtype)
 
@@ -293,33 +299,33 @@ class _ExprReader:
         elif isinstance(data, int) and not isinstance(data, bool):
             affine = LinearForm({}, data)
         else:
-            d = _object(data, field, field, ("terms", "constant"), ("parts",))
+            d = object_of(data, field, field, ("terms", "constant"), ("parts",))
             terms = d["terms"]
             if not isinstance(terms, dict):
-                raise InvalidWorkload(f"terms are an object, not {_kind(terms)}", field=f"{field}/terms")
-            given = {str(n): _integer(c, f"{field}/terms") for n, c in terms.items()}
+                raise InvalidWorkload(f"terms are an object, not {given_words(terms)}", field=f"{field}/terms")
+            given = {str(n): integer_of(c, f"{field}/terms") for n, c in terms.items()}
             affine = LinearForm(
-                {Var(n): c for n, c in given.items() if c}, _integer(d["constant"], f"{field}/constant")
+                {Var(n): c for n, c in given.items() if c}, integer_of(d["constant"], f"{field}/constant")
             )
-            raw = _list(d.get("parts", []), f"{field}/parts", MAX_RANK, lambda part, _: part)
+            raw = list_of(d.get("parts", []), f"{field}/parts", MAX_RANK, lambda part, _: part)
             parts = [self._part(part, f"{field}/parts/{n}", depth) for n, part in enumerate(raw)]
         for number in (affine.constant, *affine.coefficients.values()):
             if abs(number) > MAX_COEFFICIENT:
                 raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=field)
         for name in sorted(a.name for a in affine.terms if isinstance(a, Var)):
             if name not in self.axes:
-                raise InvalidWorkload(f"{_kind(name)} is no axis of this stage", field=field)
+                raise InvalidWorkload(f"{given_words(name)} is no axis of this stage", field=field)
         total = Index(affine)
         for part in parts:
             total = total.plus(part)
         return total
 
     def _part(self, data: object, field: str, depth: int) -> Index:
-        d = _object(data, field, field, ("op", "of", "by", "times"))
-        op = _member(d["op"], _PARTS, f"{field}/op", "part of an index")
-        by, times = _integer(d["by"], f"{field}/by"), _integer(d["times"], f"{field}/times")
+        d = object_of(data, field, field, ("op", "of", "by", "times"))
+        op = member_of(d["op"], _PARTS, f"{field}/op", "part of an index")
+        by, times = integer_of(d["by"], f"{field}/by"), integer_of(d["times"], f"{field}/times")
         if not 1 <= by <= MAX_COEFFICIENT:
-            raise InvalidWorkload(f"{_kind(by)}; allowed: 1 to {MAX_COEFFICIENT}", field=f"{field}/by")
+            raise InvalidWorkload(f"{given_words(by)}; allowed: 1 to {MAX_COEFFICIENT}", field=f"{field}/by")
         if abs(times) > MAX_COEFFICIENT:
             raise InvalidWorkload(f"a number beyond {MAX_COEFFICIENT} in an index", field=f"{field}/times")
         of = self._index_parts(d["of"], f"{field}/of", depth + 1)
@@ -330,7 +336,7 @@ def _number(value: object, dtype: DType, field: str) -> int | float | bool:
     if dtype.is_float and value in ("inf", "-inf"):
         return float(str(value))
     if isinstance(value, bool) != dtype.is_bool or not isinstance(value, int | float):
-        raise InvalidWorkload(f"{_kind(value)} is no {dtype}", field=field)
+        raise InvalidWorkload(f"{given_words(value)} is no {dtype}", field=field)
     if not dtype.is_float:
         return value  # check() refuses fractions and what does not fit
     try:
@@ -342,73 +348,5 @@ def _number(value: object, dtype: DType, field: str) -> int | float | bool:
     return number
 
 
-def _object(
-    data: object, field: str, at: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> dict[str, object]:
-    if not isinstance(data, dict):
-        raise InvalidWorkload(f"expected an object, given {_kind(data)}", field=field)
-    for name in required:
-        if name not in data:
-            raise InvalidWorkload(f"{name} is missing", field=f"{at}/{name}")
-    for name in data:
-        if name not in required and name not in optional:
-            allowed = ", ".join((*required, *optional))
-            raise InvalidWorkload(f"{_kind(name)} is unknown; allowed: {allowed}", field=f"{at}/{_pointer(name)}")
-    return data
-
-
-def _list(data: object, field: str, limit: int, read: Callable[[object, str], T]) -> list[T]:
-    if not isinstance(data, list):
-        raise InvalidWorkload(f"expected a list, given {_kind(data)}", field=field)
-    if len(data) > limit:
-        raise InvalidWorkload(f"{len(data)} items; allowed: at most {limit}", field=field)
-    return [read(item, f"{field}/{n}") for n, item in enumerate(data)]
-
-
-def _member(value: object, table: Mapping[str, T], field: str, noun: str) -> T:
-    found = table.get(value) if isinstance(value, str) else None
-    if found is None:
-        raise InvalidWorkload(f"{_kind(value)} is no {noun}; allowed: {', '.join(table)}", field=field)
-    return found
-
-
 def _dtype(value: object, field: str) -> DType:
-    return _member(value, DTYPES, field, "dtype")
-
-
-def _string(value: object, field: str) -> str:
-    if not isinstance(value, str):
-        raise InvalidWorkload(f"expected a name, given {_kind(value)}", field=field)
-    return value
-
-
-def _integer(value: object, field: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidWorkload(f"expected a whole number, given {_kind(value)}", field=field)
-    return value
-
-
-def _kind(value: object) -> str:
-    """A name for what was given that is short enough for an error message, however large the value is."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return str(value) if abs(value) < 10**20 else "a huge number"
-        case float():
-            return str(value)
-        case str():
-            return repr(value if len(value) <= 40 else value[:37] + "...")
-        case list():
-            return "a list"
-        case dict():
-            return "an object"
-    return type(value).__name__
-
-
-def _pointer(name: object) -> str:
-    """One step of a JSON pointer (RFC 6901)."""
-    text = str(name)[:64].encode("ascii", "backslashreplace").decode()
-    return text.replace("~", "~0").replace("/", "~1")
+    return member_of(value, DTYPES, field, "dtype")

@@ -3,6 +3,7 @@
 from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.text import expr_text
+from .triton import TritonWorkload, triton_text
 from .workload import Stage, Workload
 
 
@@ -14,6 +15,8 @@ def workload_text(workload: Workload) -> str:
     B: float32[8, 5]
     C[i, j] = sum over k < 8 of A[i, k] * B[k, j]    # output float32[4, 5]
     """
+    if isinstance(workload, TritonWorkload):
+        return triton_text(workload.triton)
     stages = [(_definition(s), s) for s in workload.stages]
     skews = dict(workload.skews)
     notes = {t: "    # constant" for t in workload.constants} | {t: f"    # skew {skew!r}" for t, skew in skews.items()}

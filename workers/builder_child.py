@@ -18,6 +18,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..core.trial import Failed, Reason, TrialStage
 from ..te.json import workload_from_json
+from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from .frames import Frame
 from .report import Announce
@@ -36,6 +37,7 @@ class BuilderRole:
         self._target = target_from_json(setup["target"])
         module, name = str(setup["builder"]).split(":")
         self._build: Build = getattr(import_module(module), name)
+        self._accept_code = bool(setup["accept_code"])
         self._workload: tuple[object, Workload] | None = None
         gc.freeze()  # the million objects of a kernel form no cycles: reference counts free them
         gc.disable()
@@ -72,7 +74,10 @@ class BuilderRole:
     def _parsed(self, data: object) -> Workload:
         """The parsed workload. Candidates of one workload follow each other, so the last one is kept."""
         if self._workload is None or self._workload[0] != data:
-            self._workload = (data, workload_from_json(data))
+            workload = workload_from_json(data)
+            if isinstance(workload, TritonWorkload) and not self._accept_code:
+                raise InvalidParameter("a Triton kernel is code, which is not built here: accept_code is off")
+            self._workload = (data, workload)
         return self._workload[1]
 
 

@@ -20,9 +20,10 @@ class BuilderSupervisor(ChildSupervisor):
             "role": "build",
             "target": spec.target.to_json(),
             "builder": spec.settings.builder,
+            "accept_code": spec.settings.accept_code,
         }
         memory_bytes = spec.settings.builder_memory_bytes
-        sandbox = Sandbox(memory_bytes=memory_bytes)
+        sandbox = Sandbox(memory_bytes=memory_bytes, programs=spec.settings.accept_code)
         self._spec = spec
         super().__init__(
             setup, spec.settings, environment=library_threads(1), sandbox=sandbox, memory_bytes=memory_bytes

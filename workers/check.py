@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..core.trial import Failed, Reason, TrialStage
 from ..runtime.device import Device, LoadedKernel, Memory, PatternMatches
@@ -33,11 +33,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What kernels on ``device`` are judged by: ``inputs`` as they must stay, and ``expected`` outputs, by name."""
+    """What kernels on ``device`` are judged by: ``inputs`` as they must stay, and ``expected`` outputs, by name.
+    ``initial``: what outputs hold before a launch that a kernel may read, or leave as they are."""
 
     device: Device
     inputs: Mapping[str, Memory]
     expected: Mapping[str, Expected]
+    initial: Mapping[str, Memory] = field(default_factory=dict)
 
 
 def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) -> Verdict:
@@ -45,8 +47,9 @@ def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) 
 
     It is launched once on each filling of outputs, workspace and guard bands: whatever it writes by mistake differs
     from one of them, and an element that holds both of them in turn was never written.
+    Outputs with initial contents get these instead.
     """
-    outputs = [b for b in buffers if b.parameter.role == "output"]
+    outputs = [b for b in buffers if b.parameter.role == "output" and b.parameter.name not in truth.initial]
     unwritten: dict[str, PatternMatches] = {}
     launch_seconds = math.inf
     for which in range(FILLINGS):
@@ -54,6 +57,7 @@ def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) 
             buffer.guard(which)
             if buffer.parameter.role != "input":
                 buffer.poison(which)
+        _restore(buffers, truth)
         began = time.perf_counter()
         kernel.launch([b.payload for b in buffers])
         launch_seconds = min(launch_seconds, time.perf_counter() - began)
@@ -65,11 +69,15 @@ def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) 
     spoilt = _spoilt_input(buffers, truth)
     if spoilt is not None:
         return Verdict(Failed(TrialStage.CHECK, Reason.OUT_OF_BOUNDS, spoilt), guard_bands_intact=True)
-    return replace(_judge(outputs, unwritten, truth), launch_seconds=launch_seconds)
+    return replace(_judge(buffers, unwritten, truth), launch_seconds=launch_seconds)
 
 
-def check_again(buffers: Sequence[GuardedBuffer], truth: Truth) -> Failed | None:
-    """What many launches after ``check`` broke that two did not: a race shows up here."""
+def check_again(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) -> Failed | None:
+    """What many launches after ``check`` broke that two did not: a race shows up here. A kernel that adds to what
+    outputs hold is launched once more, on their initial contents."""
+    if truth.initial:
+        _restore(buffers, truth)
+        kernel.launch([b.payload for b in buffers])
     trespass = next(filter(None, (b.trespass(FILLINGS - 1) for b in buffers)), None) or _spoilt_input(buffers, truth)
     if trespass is not None:
         return Failed(TrialStage.TIME, Reason.OUT_OF_BOUNDS, f"after repeated launches: {trespass}")
@@ -101,10 +109,17 @@ def _spoilt_input(buffers: Sequence[GuardedBuffer], truth: Truth) -> str | None:
     return None
 
 
-def _judge(outputs: Sequence[GuardedBuffer], unwritten: Mapping[str, PatternMatches], truth: Truth) -> Verdict:
+def _restore(buffers: Sequence[GuardedBuffer], truth: Truth) -> None:
+    for b in buffers:
+        if b.parameter.name in truth.initial:
+            truth.device.copy(b.payload, truth.initial[b.parameter.name])
+
+
+def _judge(buffers: Sequence[GuardedBuffer], unwritten: Mapping[str, PatternMatches], truth: Truth) -> Verdict:
+    outputs = [b for b in buffers if b.parameter.role == "output"]
     for b in outputs:
-        holes = unwritten[b.parameter.name]
-        if holes.first is not None:
+        holes = unwritten.get(b.parameter.name)
+        if holes is not None and holes.first is not None:
             first = position(holes.first, b.parameter.shape)
             total = b.nbytes // b.parameter.dtype.bytes
             detail = f"{holes.count} of {total} elements of {b.name} were never written, the first at {first}"

@@ -158,15 +158,15 @@ class ChildSupervisor:
             self._child.close()
             self._child = None
 
-    def _question(self, question: Json, stage: str) -> Json:
-        """The answer to a question that is about no candidate.
+    def _question(self, question: Json, stage: str, blobs: tuple[bytes, ...] = ()) -> Json:
+        """The answer to a question that is about no candidate. ``blobs`` go with it.
 
         A child that was killed from outside is replaced and asked once more. Raises OutOfMemory where the child says
         so, and WorkerLost with the child's own message where there is no answer.
         """
         for attempt in (1, 2):
             try:
-                answer = self._ask(Frame(question), stage).header
+                answer = self._ask(Frame(question, blobs), stage).header
                 break
             except (ChildDied, ChildHung) as error:
                 killed = isinstance(error, ChildDied) and error.signal == signal.SIGKILL

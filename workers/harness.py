@@ -14,6 +14,7 @@ from ..te.workload import Workload
 from .buffers import GuardedBuffer
 from .check import Expected, Truth, Verdict, check, check_again
 from .environment import disturbance, load, stolen_seconds
+from .oracle import Oracle, expected_of
 from .reference_data import ReferenceData
 from .report import RemeasureReport, RunReport
 from .rotation import Rotation
@@ -43,23 +44,36 @@ class MeasurementHarness:
     """Buffers of inputs and outputs are allocated once and shared by all candidates, so that memory placement does
     not differ between them; workspace is the candidate's own."""
 
-    def __init__(self, device: Device, workload: Workload, reference_data: ReferenceData, rules: HarnessRules) -> None:
+    def __init__(
+        self,
+        device: Device,
+        workload: Workload,
+        reference_data: ReferenceData,
+        rules: HarnessRules,
+        oracle: Oracle | None = None,
+    ) -> None:
+        """With an ``oracle``, the reference data have what outputs hold at first beside the inputs, and no reference.
+        Raises DeviceFault, CompileError and InvalidParameter where the oracle cannot be launched."""
         self._device = device
+        self._oracle = oracle
         self._rules = rules
         self._is_host = device.info.target.kind in HOST_KINDS
-        self._truth = Truth(
-            device,
-            {name: device.hold(array) for name, array in reference_data.inputs.items()},
-            {n: Expected(device.hold(e.values), e.absolute, e.relative) for n, e in reference_data.expected.items()},
-        )
+        held = {name: device.hold(array) for name, array in reference_data.inputs.items()}
+        initial = {name: held.pop(name) for name in workload.outputs if name in held}
+        expected = {
+            n: Expected(device.hold(e.values), e.absolute, e.relative) for n, e in reference_data.expected.items()
+        }
+        if oracle is not None:
+            expected = expected_of(oracle, device, held, initial)
+        self._truth = Truth(device, held, expected, initial)
         inputs = [KernelParameter(b.name, "input", b.shape, b.dtype) for b in workload.inputs]
         outputs = [KernelParameter(b.name, "output", b.shape, b.dtype) for b in workload.output_buffers]
         self._buffers = {p.name: GuardedBuffer(device, p, n) for n, p in enumerate((*inputs, *outputs))}
         for p in inputs:
-            device.copy(self._buffers[p.name].payload, self._truth.inputs[p.name])
+            device.copy(self._buffers[p.name].payload, held[p.name])
         payloads = {name: b.payload for name, b in self._buffers.items()}
         self._rotation = Rotation(
-            device, payloads, (*inputs, *outputs), self._truth.inputs, rules.cold_bytes, is_host=self._is_host
+            device, payloads, (*inputs, *outputs), {**held, **initial}, rules.cold_bytes, is_host=self._is_host
         )
 
     def run(
@@ -74,7 +88,7 @@ class MeasurementHarness:
             input_seed=self._rules.seed,
             binary_key=hashlib.sha256(binary.code).hexdigest(),
             binary_bytes=len(binary.code),
-            environment={**load(), **resources(binary)},
+            environment={**load(), **resources(binary), **self._compared_with()},
         )
         started, at = time.perf_counter(), TrialStage.LOAD
 
@@ -103,7 +117,7 @@ class MeasurementHarness:
             outcome, evidence = self._time(kernel, buffers, evidence, anchor, incumbent_seconds)
             timed = time.perf_counter()
             if isinstance(outcome, Timed):
-                outcome = check_again(buffers, self._truth) or outcome
+                outcome = check_again(kernel, buffers, self._truth) or outcome
         except DeviceFault as error:
             failed = Failed(at, _FAULTS[error.fault], error.message)
             return self._failed(failed, started, evidence, checked, tainted=error.lost)
@@ -115,6 +129,9 @@ class MeasurementHarness:
             return self._failed(Failed(at, Reason.LAUNCH_ERROR, error.message), started, evidence, checked)
         clocks = Clocks(check=checked - started + time.perf_counter() - timed, time=timed - checked)
         return RunReport(outcome, clocks, evidence, tainted=_taints(outcome))
+
+    def _compared_with(self) -> dict[str, float]:
+        return {} if self._oracle is None else {"oracle_configuration": float(self._oracle.configuration)}
 
     def judge(self, binary: CompiledKernel) -> Verdict:
         """Load and check ``binary`` without timing it. Raises DeviceFault, CompileError, InvalidParameter."""

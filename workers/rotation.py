@@ -33,8 +33,8 @@ class Rotation:
         *,
         is_host: bool,
     ) -> None:
-        """``first``: the memory of the first set; ``inputs``: what inputs hold. ``is_host``: whether launches run on
-        the processor, where other work of the machine can keep them waiting."""
+        """``first``: the memory of the first set; ``inputs``: what inputs hold, and outputs that are not 0 at first.
+        ``is_host``: whether launches run on the processor, where other work of the machine can keep them waiting."""
         self._device = device
         self._is_host = is_host
         each = sum(p.bytes for p in parameters)

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import cast
 
 from ..codegen.backends import backend_for
-from ..core.errors import InvalidParameter, OutOfMemory, TilewrightError, UnsupportedTarget, WorkerLost
+from ..core.errors import (
+    CompileError,
+    DeviceFault,
+    InvalidParameter,
+    OutOfMemory,
+    TilewrightError,
+    UnsupportedTarget,
+    WorkerLost,
+)
 from ..core.keys import content_key
 from ..core.target import DeviceInfo, Profile
 from ..core.trial import TrialStage
@@ -21,6 +29,7 @@ from .device_lock import DeviceLock
 from .environment import disturbance
 from .frames import Frame
 from .harness import HarnessRules, MeasurementHarness
+from .oracle import Oracle
 from .peaks_cache import recent_peaks
 from .reference_data import map_reference
 from .report import Announce
@@ -86,13 +95,12 @@ class RunnerRole:
             return Frame((self._run if question == "run" else self._play)(self._harness, frame, announce))
         answers: Mapping[str, Callable[[Json], Json]] = {
             "describe": self._describe,
-            "prepare": self._prepare,
             "baseline": self._baseline,
             "peaks": self._peaks,
             "probe": self._probe,
         }
         try:
-            return Frame(answers[question](frame.header))
+            return Frame(self._prepare(frame) if question == "prepare" else answers[question](frame.header))
         except TilewrightError as error:
             return Frame({"error": error.message, "field": error.field})
         except MemoryError as error:
@@ -104,13 +112,21 @@ class RunnerRole:
         toolchain = backend_for(self._target).toolchain(self._target)
         return {"device": device_to_json(self._device.info), "toolchain": dict(toolchain.components)}
 
-    def _prepare(self, request: Json) -> Json:
-        """Set up the harness for a workload, whose reference data are where ``layout`` says."""
+    def _prepare(self, frame: Frame) -> Json:
+        """Set up the harness for a workload, whose reference data are where ``layout`` says. A binary that comes with
+        it is the oracle; ``oracle_failed`` says why that cannot be launched."""
         self._harness = None  # frees the memory of the last workload before the next one needs some
+        request = frame.header
         workload = workload_from_json(request["workload"])
+        oracle = Oracle(binary_from_frame(frame), cast(int, request["configuration"])) if frame.blobs else None
         reference_data = map_reference(cast(Json, request["layout"]))
         rules = HarnessRules(self._timing, self._final, cold_bytes(self._device.info, self._profile), self._seed)
-        self._harness = MeasurementHarness(self._device, workload, reference_data, rules)
+        try:
+            self._harness = MeasurementHarness(self._device, workload, reference_data, rules, oracle)
+        except (DeviceFault, CompileError) as error:
+            if oracle is None:
+                raise
+            return {"oracle_failed": error.message}
         return {}
 
     def _run(self, bench: MeasurementHarness, frame: Frame, announce: Announce) -> Json:

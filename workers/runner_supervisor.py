@@ -10,7 +10,7 @@ from typing import cast
 from ..codegen.backend import CompiledKernel
 from ..core.errors import InvalidParameter, WorkerLost
 from ..core.target import DeviceInfo, Toolchain
-from ..core.trial import Clocks, Evidence, Failed, Outcome, TrialStage
+from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, TrialStage
 from .child import Child, ChildDied, ChildHung
 from .child_environment import library_threads, visible
 from .child_supervisor import ChildSupervisor, WorkerSpec
@@ -18,6 +18,7 @@ from .environment import load
 from .frames import Frame
 from .lease_guard import Allowed, always
 from .losses import DeviceLost
+from .oracle_builder import OracleBuilder, OracleFailed
 from .reference_cache import ReferenceCache
 from .reference_data import available_bytes
 from .report import RunReport
@@ -56,16 +57,23 @@ class RunnerSupervisor(ChildSupervisor):
             memory_bytes=runner_memory_bytes(spec),
         )
         self._spec = spec
+        self._oracles = OracleBuilder(spec)
         self._workload: Json | None = None
         self._ready: Child | None = None
 
     def interrupt(self) -> None:
         super().interrupt()
         self._references.abandon()
+        self._oracles.interrupt()
+
+    def resume(self) -> None:
+        super().resume()
+        self._oracles.resume()
 
     def close(self) -> None:
         super().close()
         self._references.close()
+        self._oracles.close()
 
     def prefetch(self, workload: Json) -> None:
         """Begin to compute the inputs and the reference of a workload; returns at once.
@@ -84,7 +92,11 @@ class RunnerSupervisor(ChildSupervisor):
         frame = binary_to_frame(binary, {"ask": "run", "incumbent_seconds": incumbent_seconds})
         started = time.perf_counter()
         deadlines = launch_deadlines(self._deadlines, incumbent_seconds)
-        answer = self._candidate(frame, TrialStage.LOAD, lambda: self._prepare(workload), deadlines)
+        answer: Frame | Failed
+        try:
+            answer = self._candidate(frame, TrialStage.LOAD, lambda: self._prepare(workload), deadlines)
+        except OracleFailed as error:
+            answer = Failed(TrialStage.CHECK, Reason.LAUNCH_ERROR, error.message)
         wall = time.perf_counter() - started
         if isinstance(answer, Failed):
             clocks = Clocks(time=wall) if answer.stage is TrialStage.TIME else Clocks(check=wall)
@@ -175,7 +187,16 @@ class RunnerSupervisor(ChildSupervisor):
         if self._interrupted:  # looked at after there is a computation that ``interrupt`` could have stopped
             raise WorkerLost("the measurement was abandoned")
         layout = self._references.layout(workload)
-        self._question({"ask": "prepare", "workload": workload, "layout": layout}, "prepare")
+        question: Json = {"ask": "prepare", "workload": workload, "layout": layout}
+        oracle = self._oracles.of(workload)
+        if oracle is None:
+            self._question(question, "prepare")
+        else:
+            given = binary_to_frame(oracle.binary, {**question, "configuration": oracle.configuration})
+            failed = self._question(given.header, "prepare", given.blobs).get("oracle_failed")
+            if failed is not None:
+                self._replace()
+                raise self._oracles.refused(str(failed))
         self._workload, self._ready = workload, self._child
 
     def _replace(self) -> None:

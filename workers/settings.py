@@ -56,7 +56,8 @@ class ExecutorSettings:
     there; 0 means nine tenths of what is available. ``lock_folder``: where the locks of devices lie, by default in
     the folder for temporary files; containers that share devices mount one. ``timing`` and ``final``: how candidates
     are timed, and how the fastest are timed again. ``ray_address``: the cluster of the Ray executor, such as
-    ``10.0.0.1:6379``; without it, that executor starts a Ray of its own.
+    ``10.0.0.1:6379``; without it, that executor starts a Ray of its own. ``accept_code``: whether Triton kernels are
+    built; then builder children may start programs, which Triton's assembler is one of.
     """
 
     builder: str = "tilewright.codegen.lowering:build"
@@ -70,6 +71,7 @@ class ExecutorSettings:
     runner_memory_bytes: int = 0
     lock_folder: str = ""
     ray_address: str = ""
+    accept_code: bool = False
     python_path: tuple[str, ...] = field(default_factory=lambda: tuple(p for p in sys.path if p))
 
     def __post_init__(self) -> None:

@@ -68,7 +68,8 @@ def _launch_from_json(data: Json) -> LaunchConfig:
     x, y, z = cast(list[int], data["blocks"])
     arguments = tuple(cast(list[int], data["arguments"]))
     maps = tuple(_tensor_map_from_json(m) for m in cast(list[dict[str, Any]], data["tensor_maps"]))
-    fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps}
+    numbers = tuple((place, number) for place, number in cast(list[tuple[int, int]], data.get("numbers", [])))
+    fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps, "numbers": numbers}
     return LaunchConfig(**fields)  # type: ignore[arg-type]
 
 

@@ -109,7 +109,10 @@ class CudaKernel:
 
     def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelArguments:
         maps = [encode(m, self.parameters[m.parameter], addresses[m.parameter]) for m in grid.tensor_maps]
-        return KernelArguments([addresses[n] for n in grid.arguments], maps)
+        values = [addresses[n] for n in grid.arguments]
+        for place, number in grid.numbers:  # in ascending order
+            values.insert(place, number)
+        return KernelArguments(values, maps)
 
     def _addresses(self, arguments: Sequence[Memory]) -> tuple[int, ...]:
         if len(arguments) != len(self.parameters):

@@ -196,10 +196,11 @@ def test_results_that_equal_a_filling_are_results(dtype: DType, which: int) -> N
 def test_a_race_shows_after_repeated_launches() -> None:
     setting = Setting(DTYPES["float32"])
     assert setting.check(copy).failed is None
-    assert check_again(setting.buffers, setting.truth) is None
+    right = HostKernel(setting.dtype, copy)
+    assert check_again(right, setting.buffers, setting.truth) is None
     kernel = HostKernel(setting.dtype, lambda arrays: arrays[1].__setitem__(8, arrays[0][4 + 90]))
     kernel.launch([b.payload for b in setting.buffers])
-    failed = check_again(setting.buffers, setting.truth)
+    failed = check_again(kernel, setting.buffers, setting.truth)
     assert failed is not None and failed.reason is Reason.WRONG_RESULT
 
 
@@ -255,3 +256,23 @@ def test_fillings_of_neighbours_differ_and_have_the_size_of_an_element() -> None
             assert len(set(seen)) == 31 and {len(f) for f in seen} == {dtype.bytes}
         assert all(filling(dtype, n, 0) != filling(dtype, n, 1) for n in range(31))
     assert GUARD_BYTES >= 4096
+
+
+def test_outputs_with_initial_contents_may_be_read_and_left_in_part() -> None:
+    """A kernel that adds to what it finds is right after one launch, however often it was launched before."""
+    setting = Setting(DTYPES["float32"])
+    first = np.arange(SIZE, dtype=np.float32)
+    want = first.astype(np.float64)
+    want[:100] += setting.a[:100]
+    expected = {"c": Expected(setting.device.hold(want), 1e-6, 0.0)}
+    setting.truth = Truth(setting.device, setting.truth.inputs, expected, {"c": setting.device.hold(first)})
+
+    def add(arrays: Arrays) -> None:
+        arrays[1][4:104] += arrays[0][4:104]  # type: ignore[misc]
+
+    assert setting.check(add).failed is None
+    kernel = HostKernel(setting.dtype, add)
+    kernel.time([[b.payload for b in setting.buffers]], 3)
+    assert check_again(kernel, setting.buffers, setting.truth) is None
+    failed = setting.check(lambda arrays: None).failed
+    assert failed is not None and failed.reason is Reason.WRONG_RESULT
