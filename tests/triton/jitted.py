@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 SLOPE = tl.constexpr(0.25)
-NEGATIVE: tl.constexpr = 0.0
+NEGATIVE = tl.constexpr(0.0)
 
 
 @triton.jit
