@@ -20,7 +20,10 @@ ROWS: dict[str, tuple[str, ...]] = {
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
-    "whole models, float16, hardly any tuned": tuple(f"2026-11-23-h200-models-compile-{n}" for n in (1, 3, 2)),
+    "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped-first",),
+    "whole models, float16": tuple(
+        f"2026-11-23-h200-models-{n}" for n in ("compile-1", "compile-3", "compile-2", "convnext", "autotune")
+    ),
     "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
