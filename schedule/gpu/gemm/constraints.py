@@ -205,8 +205,8 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
         )
         rules.append(
             rule(
-                f"with ping_pong and groups a thread has at most {GROUPED_PING_PONG_ACCUMULATORS} accumulators (atoms_m "
-                "x mma_n / 2)",
+                f"with ping_pong and groups a thread has at most {GROUPED_PING_PONG_ACCUMULATORS} accumulators "
+                "(atoms_m x mma_n / 2)",
                 "ping_pong atoms_m mma_n",
                 lambda s: (s.ping_pong == 0) | (s.accumulator_registers <= GROUPED_PING_PONG_ACCUMULATORS),
             )
