@@ -50,7 +50,7 @@ _TYPE = rf"({_NAME})\s*\[([\d\s,]*)\]"
 _INPUT = re.compile(rf"({_NAME})\s*:\s*{_TYPE}")
 _STAGE = re.compile(rf"({_NAME})\s*\[([^\]]*)\]\s*=(?!=)(.*)")
 _PRECISION = re.compile(r"precision\s*:\s*(\S+)")
-_SKEW = re.compile(r"skew\s+(\d+\.?\d*(?:e[+-]?\d+)?)")
+_SKEW = re.compile(r"\bskew\s+(\d+\.?\d*(?:e[+-]?\d+)?)\s*\Z")
 _AXIS = re.compile(rf"({_NAME})\s*(?:<\s*(\d{{1,12}}))?")
 _REDUCTION = re.compile(rf"({'|'.join(Reducer)})\s+over\s+(.*?)\s+of\b(.*)")
 _SUFFIXES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8"}
@@ -130,7 +130,7 @@ class _Reader:
         if given:
             self.inputs.append(Buffer(name, _shape(given[3]), _dtype(line, given[2])))
             self.constants |= {name} if note.startswith("constant") else set()
-            if skew := _SKEW.fullmatch(note):
+            if skew := _SKEW.search(note):
                 self.skews[name] = float(skew[1])
         elif stage:
             self.marked |= {name} if note.startswith("output") else set()

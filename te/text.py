@@ -18,9 +18,7 @@ def workload_text(workload: Workload) -> str:
     if isinstance(workload, TritonWorkload):
         return triton_text(workload.triton)
     stages = [(_definition(s), s) for s in workload.stages]
-    skews = dict(workload.skews)
-    notes = {t: "    # constant" for t in workload.constants} | {t: f"    # skew {skew!r}" for t, skew in skews.items()}
-    lines = [_declaration(t) + notes.get(t.name, "") for t in workload.inputs]
+    lines = [_declaration(t) + _note(t.name, workload) for t in workload.inputs]
     for definition, stage in stages:
         role = "output " if stage.name in workload.outputs else ""
         lines.append(f"{definition}    # {role}{_type(stage.tensor)}")
@@ -33,6 +31,13 @@ def _definition(stage: Stage) -> str:
     over = ", ".join(f"{a.name} < {a.extent}" for a in stage.reduce_axes)
     reducer = "" if stage.reducer is None else f"{stage.reducer} over {over} of "
     return f"{stage.name}[{', '.join(a.name for a in stage.axes)}] = {reducer}{expr_text(stage.body)}"
+
+
+def _note(name: str, workload: Workload) -> str:
+    """What is said of an input behind its declaration."""
+    skew = dict(workload.skews).get(name)
+    said = ["constant"] * (name in workload.constants) + ([] if skew is None else [f"skew {skew!r}"])
+    return f"    # {', '.join(said)}" if said else ""
 
 
 def _declaration(tensor: Buffer) -> str:

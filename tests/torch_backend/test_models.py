@@ -175,6 +175,26 @@ def test_norms_of_the_data_at_hand_and_scans_are_kernels() -> None:
     assert status.state == "ready" and not status.foreign
 
 
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this torch has no grouped products")
+def test_experts_are_one_kernel_a_product() -> None:
+    """Ends of groups are data: the same kernels run for others, and for fewer rows than there is room for."""
+
+    def experts(x: Any, up: Any, down: Any, ends: Any) -> Any:
+        hidden = F.silu(torch._grouped_mm(x, up.transpose(1, 2), offs=ends))
+        return torch._grouped_mm(hidden, down.transpose(1, 2), offs=ends)
+
+    x = torch.randn(48, 32, dtype=torch.bfloat16)
+    up, down = (torch.randn(*shape, dtype=torch.bfloat16) / 8 for shape in ((4, 64, 32), (4, 32, 64)))
+    run = compiled(experts)
+    for ends in ([10, 10, 30, 48], [1, 2, 3, 48], [0, 20, 21, 40]):
+        given = torch.tensor(ends, dtype=torch.int32)
+        with torch.no_grad():
+            ours, eager = run(x, up, down, given), experts(x, up, down, given)
+        torch.testing.assert_close(ours[: ends[-1]], eager[: ends[-1]], rtol=0.05, atol=0.02)
+        assert not ours[ends[-1] :].any()
+    assert (latest().kernels, latest().foreign) == (2, ())
+
+
 def test_an_operator_without_a_rule_stays_foreign() -> None:
     def f(x: Any) -> Any:
         values, places = torch.topk(torch.relu(x) * 2, 3)

@@ -23,6 +23,10 @@ MMA_REGISTERS = 32
 """Before ``setmaxnreg``, ptxas wants so many registers besides the accumulators of one wgmma (from compiled
 kernels)."""
 
+GROUPED_PING_PONG_ACCUMULATORS = 160
+"""Where a tile begins and its group ends stays in registers beside so many accumulators (from compiled kernels: 176
+spill)."""
+
 TILE = "consumer_warpgroups ping_pong atoms_m mma_n"
 GRID = f"{TILE} cluster_m cluster_n split_k ctas_per_sm stream_k k_atoms"
 THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
@@ -197,6 +201,14 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
                 "the tiles of groups are listed at run time, and each is of one CTA: split_k is 1, stream_k is 0",
                 "split_k stream_k",
                 lambda s: (s.split_k == 1) & (s.stream_k == 0),
+            )
+        )
+        rules.append(
+            rule(
+                f"with ping_pong and groups a thread has at most {GROUPED_PING_PONG_ACCUMULATORS} accumulators "
+                "(atoms_m x mma_n / 2)",
+                "ping_pong atoms_m mma_n",
+                lambda s: (s.ping_pong == 0) | (s.accumulator_registers <= GROUPED_PING_PONG_ACCUMULATORS),
             )
         )
     elif len(gemm.accumulators) > 1:

@@ -293,15 +293,15 @@ class Epilogue:
         box = result_box(self.gemm, result)
         assert box is not None
         corner = tuple(vector_at(i, at, "n", 1) for i in box.indices)
-        elected = self.elected
-        if ROW_END in at:
-            elected = logical_and(elected, at["m"] + WGMMA_M <= at[ROW_END])
+        whole = at["m"] + WGMMA_M <= at[ROW_END] if ROW_END in at else None
+        if whole is not None:
             with w.when(at["m"] + WGMMA_M > at[ROW_END]):
                 self._store_vectors(result, at, staged, stage)
-        with w.when(elected):
-            source = (self.warpgroup, index(stage), index(0), index(0))
-            w.emit(TmaStore(box.tensor, corner, staged.buffer, source, box.extents(staged.columns)))
-            w.emit(TmaStoreCommit())
+        with w.when(self.elected):
+            with w.when(whole):
+                source = (self.warpgroup, index(stage), index(0), index(0))
+                w.emit(TmaStore(box.tensor, corner, staged.buffer, source, box.extents(staged.columns)))
+            w.emit(TmaStoreCommit())  # a group for each subtile, so that waits know how many are under way
 
     def _store_rows(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
         """Each warp stores the 16 rows that it staged. Neighbouring lanes store neighbours, so that stores coalesce."""

@@ -80,6 +80,13 @@ def test_groups_end_anywhere(groups: int, m: int, ends: list[int]) -> None:
     assert_agrees_with(workload, legal_schedule_of(SKETCH, workload, FEW, **SMALL_TILE, epilogue_stages=1), ends)
 
 
+def test_stages_of_the_epilogue_are_free_before_they_are_filled_again() -> None:
+    """The second atom of a tile is stored without TMA, the first one with it."""
+    workload = grouped(2, 100, n=192, transpose_b=True)
+    knobs = {"consumer_warpgroups": 1, "atoms_m": 2, "mma_n": 192, "k_atoms": 1, "epilogue_stages": 2}
+    assert_agrees_with(workload, legal_schedule_of(SKETCH, workload, FEW, **knobs), [100, 100])
+
+
 @pytest.mark.parametrize("n", [72, 66])
 def test_rows_behind_all_ends_have_the_epilogue_of_0(n: int) -> None:
     workload = grouped(3, 150, n=n, transpose_b=True, bias=True, residual=True, activation="sigmoid")
