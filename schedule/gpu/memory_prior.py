@@ -8,13 +8,13 @@ loads, wait for them, and compute. All rounds together take at least as long as 
     bytes to and from shared memory         / shared memory bytes per second
     arithmetic operations                   / float32 operations per second
     loads and stores of warps               / those that the multiprocessors issue per second
-    thread blocks                           / those that the device starts per second
 
-and no round is shorter than the latency of a load. That is Little's law: a device moves no more in this time than its
-threads have asked for, so small loads and few threads leave memory idle. Three things come on top: the launch, a tail
-in which the blocks of the last wave end one by one, and what does not overlap. While the threads of a block wait for
-their loads they do nothing else, so only other blocks on the same multiprocessor overlap with them: the fewer blocks
-are resident, the more of the latencies and of the time of the faster resources is exposed.
+and no round is shorter than the latency of a load, nor a launch than the device takes to start its blocks. The former
+is Little's law: a device moves no more in this time than its threads have asked for, so small loads and few threads
+leave memory idle. Three things come on top: the launch, a tail in which the blocks of the last wave end one by one, and
+what does not overlap. While the threads of a block wait for their loads they do nothing else, so only other blocks on
+the same multiprocessor overlap with them: the fewer blocks are resident, the more of the latencies and of the time of
+the faster resources is exposed.
 """
 
 from dataclasses import dataclass
@@ -73,6 +73,7 @@ def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> NDArray[np.
     resources = _resource_seconds(peaks, traffic, np.minimum(blocks, peaks.multiprocessors))
     slowest = resources.max(axis=0)
     body = np.maximum(slowest, rounds * LOAD_LATENCY_SECONDS)
+    body = np.maximum(body, peaks.seconds(1.0) * BLOCK_CYCLES * blocks)
     exposed = EXPOSED * (resources.sum(axis=0) - slowest + rounds * LOAD_LATENCY_SECONDS) / resident
     tail = TAIL * body / rounds
     seconds: NDArray[np.float64] = peaks.launch_seconds + body + exposed + tail
@@ -80,7 +81,7 @@ def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> NDArray[np.
 
 
 def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How long each resource needs for the whole launch while ``busy`` multiprocessors have blocks, float64[6, n]."""
+    """How long each resource needs for the whole launch while ``busy`` multiprocessors have blocks, float64[5, n]."""
     cycles_per_second = busy * peaks.clock_hz
     seconds = (
         np.asarray(traffic.memory_bytes, np.float64) / peaks.memory_bytes_per_second,
@@ -88,6 +89,5 @@ def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: NDArray[np.
         np.asarray(traffic.shared_bytes, np.float64) / (peaks.shared_bytes_per_cycle * cycles_per_second),
         np.asarray(traffic.operations, np.float64) / (peaks.float32_flops_per_cycle * cycles_per_second),
         np.asarray(traffic.accesses, np.float64) * ACCESS_CYCLES / cycles_per_second,
-        np.asarray(traffic.blocks, np.float64) * BLOCK_CYCLES / peaks.clock_hz,
     )
     return np.stack(np.broadcast_arrays(*seconds))
