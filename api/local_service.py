@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from ..core.collector import collector_resting
 from ..core.errors import DatabaseInUse, TilewrightError
 from ..service.announced import announced_service
 from ..service.settings import Settings
@@ -41,7 +42,8 @@ def find_service(settings: Settings) -> RunningService | None:
 def serve_when_free(settings: Settings) -> None:
     """``server.serve``, after waiting for a command that has the database open for a moment. Raises what ``serve``
     raises, and DatabaseInUse at once where another service runs on the database."""
-    from .server import serve
+    with collector_resting():
+        from .server import serve
 
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -79,7 +81,8 @@ def local_service(settings: Settings, *, runs_jobs: bool) -> Iterator[RunningSer
             found = find_service(settings)
             if found is not None and (found.lasting or not runs_jobs):
                 break
-            from .server import running
+            with collector_resting():
+                from .server import running
 
             try:
                 found = stack.enter_context(running(own, announce=runs_jobs))

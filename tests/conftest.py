@@ -23,7 +23,9 @@ def _missing(kind: str) -> str | None:
 
 def pytest_configure() -> None:
     """One thread for BLAS, here and in all children that do not choose: the threads of several test processes would
-    wait for each other in busy loops, which takes hundreds of times as long as the small products of the tests."""
+    wait for each other in busy loops, which takes hundreds of times as long as the small products of the tests. The
+    garbage collector would go through all modules again and again while they are imported: it has nothing to find."""
+    gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # NumPy may be loaded already
 
@@ -38,8 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: the garbage collector need not go through it again and again."""
+    """What was imported and collected stays: the garbage collector need not go through it."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -39,11 +39,12 @@ class BuilderRole:
         self._build: Build = getattr(import_module(module), name)
         self._accept_code = bool(setup["accept_code"])
         self._workload: tuple[object, Workload] | None = None
-        gc.freeze()  # the million objects of a kernel form no cycles: reference counts free them
-        gc.disable()
         self._answered = 0
 
     def answer(self, frame: Frame, announce: Announce) -> Frame:
+        if self._answered == 0:
+            gc.freeze()  # the million objects of a kernel form no cycles: reference counts free them
+            gc.disable()
         started = time.perf_counter()
         outcome = self._built(frame.header)
         self._answered += 1

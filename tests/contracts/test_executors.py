@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import psutil
@@ -74,7 +75,7 @@ NAMES = [pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name fo
 def cluster() -> Iterator[None]:
     """One Ray for the whole module: it takes seconds to start."""
     ray = pytest.importorskip("ray")
-    ray.init("local", include_dashboard=False, log_to_driver=False, configure_logging=False)
+    assert import_module("tilewright.workers.ray").connect("")
     yield
     ray.shutdown()
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from tilewright.core.streams import stream
 from tilewright.cost_model.metrics import pairwise_accuracy, rank_correlation, top_score
@@ -85,6 +84,8 @@ def test_importance_names_the_columns_that_count(name: str) -> None:
 
 
 def test_rank_correlation_is_spearmans() -> None:
+    from scipy.stats import spearmanr  # it takes a third of a second to load, in every process of a run
+
     rng = stream(3, "ranks")
     a, b = rng.integers(0, 9, 40).astype(np.float32), rng.integers(0, 9, 40).astype(np.float32)
     assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic)

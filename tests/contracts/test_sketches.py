@@ -21,10 +21,10 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 60
-RANDOM_SCHEDULES = {"llvm": 4, "cuda": 3, "amdgpu": 3}
+RANDOM_SCHEDULES = 3
 OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
-DEVICE_SCHEDULES = 8
+DEVICE_SCHEDULES = 5
 """The same for sketches of one class, which take few of them."""
 GROUP = 10
 """How many random expressions one test works through."""
@@ -78,7 +78,7 @@ def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: 
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, seeds: range) -> None:
     target = _target(sketch)
-    compared = [check_random(sketch, target, seed, RANDOM_SCHEDULES[target.kind]) for seed in seeds]
+    compared = [check_random(sketch, target, seed, RANDOM_SCHEDULES) for seed in seeds]
     assert not SKETCHES[sketch].generic or all(n >= 1 for n in compared)
 
 

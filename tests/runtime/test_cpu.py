@@ -57,7 +57,7 @@ def test_a_missing_symbol_is_a_compile_error() -> None:
 
 def test_a_kernel_lives_as_long_as_it_is_held() -> None:
     device = CpuDevice()
-    for _ in range(20):
+    for _ in range(5):
         kernel = device.load(build(device.target))
         gc.collect()
         arguments = [device.allocate(p.bytes) for p in kernel.parameters]

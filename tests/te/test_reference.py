@@ -118,7 +118,7 @@ def test_positions_of_computed_values_agree_on_what_is_compared() -> None:
 
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_products_agree_with_plain_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for case in OPERATORS[name].cases():
+    for case in OPERATORS[name].few_cases():
         w = OPERATORS[name].workload(case)
         inputs = random_inputs(w, 1)
         fast = reference(w, inputs)
