@@ -97,9 +97,7 @@ def slowest_kernels(shape: CompiledShape, most: int, clock: Callable[[], float])
         held = {name: bound._library.buffer(program.graph.values[name].bytes) for name in names}
         for tensor in held.values():
             tensor.zero_()
-        launch = kernel.kernel.bind_at(
-            kernel._addresses({**stream.fixed, **{n: bound._library.address(t) for n, t in held.items()}})
-        )
+        launch = kernel.bind({**stream.fixed, **{n: bound._library.address(t) for n, t in held.items()}})
         seconds = min(_seconds(launch, clock) for _ in range(REPEATS))
         schedule = shape._chosen[key]
         about: dict[str, object] = {
