@@ -41,6 +41,28 @@ def compiled(
     return found, [shape for graph in set(backend._graphs) - before for shape in graph.shapes()]
 
 
+def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[], object] | None:
+    """What calls the program of ``shape`` as ``run`` does, without the guards of torch; None where ATen runs."""
+    given: list[tuple[Any, Any]] = []
+    tensors = shape.tensors
+
+    def kept(arguments: Any) -> tuple[Any, Any]:
+        given.append(tensors(arguments))
+        return given[-1]
+
+    shape.tensors = kept  # type: ignore[method-assign]
+    run()
+    del shape.tensors  # type: ignore[method-assign]
+    if not given:
+        return None
+
+    def call() -> object:
+        assert shape._bound is not None
+        return shape._bound(*given[-1])[0]
+
+    return call
+
+
 def programs(shapes: list[CompiledShape]) -> Iterator[Program]:
     """The programs that run kernels."""
     return (shape._bound.program for shape in shapes if shape._bound is not None)

@@ -99,7 +99,12 @@ class CpuKernel:
     def bind_at(self, addresses: Sequence[int]) -> Callable[[int], None]:
         """Return what does ``launch_prepared_at`` on these addresses. The stream that it is given means nothing."""
         pointers = (c_void_p * len(addresses))(*addresses)
-        return lambda stream: self._entry(addressof(pointers))
+        entry, address = self._entry, addressof(pointers)
+
+        def launch(stream: int, held: object = (self, pointers)) -> None:
+            entry(address)
+
+        return launch
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
         if not argument_sets or launches < 1:
