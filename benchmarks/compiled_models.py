@@ -28,7 +28,7 @@ REPEATS, CALLS = 5, 3
 """How often so many calls of a kernel are timed; the best counts."""
 
 
-def compiled(
+def compile_model(
     module: nn.Module, inputs: tuple[torch.Tensor, ...]
 ) -> tuple[Callable[..., torch.Tensor], list[CompiledShape]]:
     """The module by our back end, compiled and compared with eager, and its programs."""
@@ -69,8 +69,8 @@ def programs(shapes: list[CompiledShape]) -> Iterator[Program]:
 
 
 def tune(shapes: list[CompiledShape], options: Options, target: Target) -> dict[str, object]:
-    """Tune the workloads of a model by one job of a service in this process, and exchange the kernels. On a GPU those of
-    class kernels alone: torch computes the others."""
+    """Tune the workloads of a model by one job of a service in this process, and exchange the kernels. On a GPU those
+    of class kernels alone: torch computes the others."""
     tasks = {key: task for program in programs(shapes) for key, task in program.tasks.items()}
     tasks = {key: task for key, task in tasks.items() if target.kind != "cuda" or has_class(task.workload, target)}
     weighted = tuple(TaskSpec(task.workload, weight=task.count) for task in tasks.values())

@@ -1,15 +1,16 @@
-"""Whole networks of ``networks`` at batch 1 in float32 on this machine's CPU, by ``torch.compile(backend="tilewright")``
+"""Whole networks of ``networks`` at batch 1 in float32 on this machine's CPU, by ``torch.compile`` with our back end,
 against eager, torch.compile with frozen weights, ONNX Runtime and OpenVINO.
 
 All sides run interleaved in one process on the same inputs, in memory that is used again and again, and pack weights
-before anything is timed. Ours is the program as ``tilewright model bench`` calls it, which looks at its weights in every
-call; beside it stands a call through torch.compile, whose guards look at every module. Outputs of all are compared with eager in float64. Eager also runs with channels last, and
-counts by its faster form. OpenVINO may not lower the precision, and stands apart. Bars: the geometric mean of (best peer
-/ ours) at least 1.1, that of (OpenVINO / ours) at least 1, and no ratio under 0.9. ``trials``: how many trials tune a
-model, by a service in this process; 0, which is the default, measures default schedules.
+before anything is timed. Ours is the program as ``tilewright model bench`` calls it, which looks at its weights in
+every call; beside it stands a call through torch.compile, whose guards look at every module (``guarded_ratio``).
+Outputs of all are compared with eager in float64. Eager also runs with channels last, and counts by its faster form.
+OpenVINO may not lower the precision, and stands apart. Bars: the geometric mean of (best peer / ours) at least 1.1,
+that of (OpenVINO / ours) at least 1, and no ratio under 0.9. ``trials``: how many trials tune a model, by a service in
+this process; 0, which is the default, measures default schedules.
 
-Settings: ``threads=N`` (by default 2); ``rounds=N``; ``peers=eager,compile,autotune,onnx,openvino`` takes only those that
-are named (by default all but ``autotune``, torch.compile by its max-autotune mode, which takes minutes a model);
+Settings: ``threads=N`` (by default 2); ``rounds=N``; ``peers=eager,compile,autotune,onnx,openvino`` takes only those
+that are named (by default all but ``autotune``, torch.compile by its max-autotune mode, which takes minutes a model);
 ``clock=processor`` counts the processor time of all threads, to see on a busy machine, with one thread, where things
 stand. ``kernels=N`` lists the N kernels of each model that take longest.
 """
@@ -29,7 +30,7 @@ import torch
 from torch import nn
 
 from benchmarks import networks
-from benchmarks.compiled_models import about, compiled, program_call, slowest_kernels, tune
+from benchmarks.compiled_models import about, compile_model, program_call, slowest_kernels, tune
 from benchmarks.cpu_peers import Call, interleaved, middle, recycle_memory
 from benchmarks.gpu_table import geometric_mean
 from benchmarks.suite import Options, Result
@@ -88,7 +89,7 @@ def _measured(name: str, module: nn.Module, inputs: Inputs, options: Options) ->
     """One row of the table."""
     torch._dynamo.reset()
     began = time.perf_counter()
-    ours, shapes = compiled(module, inputs)
+    ours, shapes = compile_model(module, inputs)
     row: dict[str, object] = {"row": name, "compiled_s": time.perf_counter() - began}
     if options.trials:
         row |= tune(shapes, options, CpuDevice().info.target)
@@ -121,6 +122,7 @@ def _measured(name: str, module: nn.Module, inputs: Inputs, options: Options) ->
     if mine is not None and others:
         row["best_peer"] = min(others, key=lambda peer: others[peer])
         row["ratio"] = min(others.values()) / mine
+        row["guarded_ratio"] = min(others.values()) / (times[WITH_GUARDS] or mine)
     openvino = times.get(OPENVINO)
     if mine is not None and openvino is not None:
         row["openvino_ratio"] = openvino / mine
@@ -220,8 +222,12 @@ def _summary(table: list[dict[str, Any]]) -> dict[str, object]:
     """The figures of the bars, and which bars were missed."""
     ratios = {r["row"]: float(r["ratio"]) for r in table if "ratio" in r}
     beside = {r["row"]: float(r["openvino_ratio"]) for r in table if "openvino_ratio" in r}
-    below = [f"{name}: {kind}" for found, kind in ((ratios, "best peer"), (beside, OPENVINO)) for name, ratio in
-             found.items() if ratio < LEAST]
+    below = [
+        f"{name}: {kind}"
+        for found, kind in ((ratios, "best peer"), (beside, OPENVINO))
+        for name, ratio in found.items()
+        if ratio < LEAST
+    ]
     below += [f"{r['row']}: wrong" for r in table if not r["right"]]
     means = geometric_mean(list(ratios.values())), geometric_mean(list(beside.values()))
     below += [] if (means[0] or 0.0) >= LEAST_MEAN else ["geomean"]

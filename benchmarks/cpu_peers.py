@@ -103,9 +103,9 @@ def frozen_calls(function: Callable[..., object], inputs: Inputs, modes: list[st
 def interleaved(
     calls: Mapping[str, Call], rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float] | str]:
-    """Seconds per call by ``clock``, a figure a round: in every round each is warmed up and timed in turn, in ``BLOCKS``
-    of so many calls that they last ``BLOCK_SECONDS``, the best of which counts. A call that fails gives the error's first
-    line."""
+    """Seconds per call by ``clock``, a figure a round: in every round each is warmed up and timed in turn, in
+    ``BLOCKS`` of so many calls that they last ``BLOCK_SECONDS``, the best of which counts. A call that fails gives the
+    error's first line."""
     repeats: dict[str, int] = {}
     results: dict[str, list[float] | str] = {}
     for name, call in calls.items():

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.compiled_models import about, compiled, tune
+from benchmarks.compiled_models import about, compile_model, tune
 from benchmarks.gpu_table import geometric_mean
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, interleaved, middle, peer_options
@@ -186,7 +186,7 @@ def measured_row(name: str, model: Model, options: Options) -> dict[str, object]
     try:
         module, inputs = model.make()
         began = time.perf_counter()
-        ours, shapes = compiled(module, inputs)
+        ours, shapes = compile_model(module, inputs)
         row["compiled_s"] = time.perf_counter() - began
         if options.trials:
             row |= tune(shapes, options, open_device("cuda").info.target)

@@ -5,6 +5,8 @@ ResNet-50 with the stride in its 3x3 convolutions ("v1.5"), MobileNetV2 of width
 al. 2019). Their weights are scaled so that data neither vanish nor grow from layer to layer.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -166,4 +168,4 @@ class RecommendationModel(nn.Module):  # type: ignore[misc]
 
 
 def _layers(*widths: int) -> nn.Sequential:
-    return nn.Sequential(*(f for a, b in zip(widths, widths[1:], strict=False) for f in (nn.Linear(a, b), nn.ReLU())))
+    return nn.Sequential(*(f for a, b in pairwise(widths) for f in (nn.Linear(a, b), nn.ReLU())))

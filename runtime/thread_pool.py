@@ -37,7 +37,7 @@ class NativeServices:
 
     @cached_property
     def run(self) -> Callable[[int, int], None]:
-        """Calls functions in a row, given the address of the pairs of a function and its arguments, and their number."""
+        """Calls functions in a row: the address of pairs of a function and its arguments, and how many there are."""
         return _RUN(self.library.addresses["tilewright_run"])
 
     def time(self, function: int, argument_sets: int, count: int, launches: int) -> float:

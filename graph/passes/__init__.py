@@ -57,7 +57,8 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def simplify_graph(graph: Graph, *, gpu: bool = False) -> Graph:
-    """``graph`` after all passes, which give it the forms that kernel classes for processors take, or those for GPUs."""
+    """``graph`` after all passes, which give it the forms that kernel classes for processors take, or with ``gpu``
+    those for GPUs."""
     for run in FOR_GPUS if gpu else FOR_CPUS:
         graph = run(graph)
     return graph

@@ -1,8 +1,8 @@
 """Blocked products, batches of them and convolutions on vector registers (sketch ``cpu_gemm``).
 
 It takes float32 and float64 accumulators of any two operands, with any epilogue that is pointwise. Convolutions are
-direct where their windows move pixel by pixel, and where channels are last, and im2col elsewhere. What is too small to gain from blocks is left to
-the generic sketch, and what matrix tiles can multiply to ``cpu_gemm_amx``.
+direct where channels are last and where their windows move pixel by pixel, and im2col elsewhere. What is too small to
+gain from blocks is left to the generic sketch, and what matrix tiles can multiply to ``cpu_gemm_amx``.
 """
 
 from functools import partial

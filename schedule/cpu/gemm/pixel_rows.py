@@ -15,14 +15,27 @@ from math import prod
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, logical_and, minimum
+from ....ir.expr import (
+    Broadcast,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Ramp,
+    Select,
+    Var,
+    const,
+    index,
+    logical_and,
+    minimum,
+)
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel
 from ....te.workload import Axis, Workload
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
 from ...problems.implicit_gemm import implicit_gemm_of
-from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from .im2col import fields_of
 from .kernel import BlockedGemmWriter, CpuGemmSetting, RegisterTile

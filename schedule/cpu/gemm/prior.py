@@ -33,7 +33,7 @@ def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Second
 
 def _multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
     """The multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of ``k``
-    too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles do not divide evenly."""
+    too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide unevenly."""
     kernel, threads = product.micro_kernel, product.target.threads
     whole = (s.m_tiles * s.n_panels * product.batches) / (1 - idle_share(s.tasks, threads))
     tiles = np.where(s.tasks <= threads, threads * s.mc_tiles * s.nc_panels, whole)

@@ -1,4 +1,4 @@
-"""Convolutions with channels last as blocked products: padding, strides, dilations, groups, dimensions, edges of rows."""
+"""Convolutions with channels last as blocked products: padding, strides, dilations, groups, dimensions, rows."""
 
 from typing import Any
 
