@@ -52,7 +52,7 @@ def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[]
 
     shape.tensors = kept  # type: ignore[method-assign]
     run()
-    del shape.tensors  # type: ignore[method-assign]
+    del shape.tensors
     if not given:
         return None
 
