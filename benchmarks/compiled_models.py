@@ -14,6 +14,8 @@ from tilewright.core.budget import Budget
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.graph.program import Program
+from tilewright.runtime.numpy_tensors import NumpyTensors
+from tilewright.runtime.program import BoundProgram
 from tilewright.runtime.tensor_library import Launch
 from tilewright.schedule.defaults import has_class
 from tilewright.service.service import Service
@@ -42,7 +44,8 @@ def compile_model(
 
 
 def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[], object] | None:
-    """What calls the program of ``shape`` as ``run`` does, without the guards of torch; None where ATen runs."""
+    """What calls the program of ``shape`` on the arrays that ``run`` calls it with, without torch; None where torch
+    computes some of it."""
     given: list[tuple[Any, Any]] = []
     tensors = shape.tensors
 
@@ -53,14 +56,11 @@ def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[]
     shape.tensors = kept  # type: ignore[method-assign]
     run()
     del shape.tensors
-    if not given:
+    if shape._bound is None or not given or shape._bound._replaced or shape._bound._foreign:
         return None
-
-    def call() -> object:
-        assert shape._bound is not None
-        return shape._bound(*given[-1])[0]
-
-    return call
+    bound = BoundProgram(shape._bound.program, shape._kernels, NumpyTensors())
+    inputs, constants = ([tensor.detach().numpy() for tensor in tensors] for tensors in given[-1])
+    return lambda: bound(inputs, constants)[0]
 
 
 def programs(shapes: list[CompiledShape]) -> Iterator[Program]:

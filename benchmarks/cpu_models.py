@@ -2,8 +2,8 @@
 against eager, torch.compile with frozen weights, ONNX Runtime and OpenVINO.
 
 All sides run interleaved in one process on the same inputs, in memory that is used again and again, and pack weights
-before anything is timed. Ours is the program as ``tilewright model bench`` calls it, which looks at its weights in
-every call; beside it stands a call through torch.compile, whose guards look at every module (``guarded_ratio``).
+before anything is timed. Ours is the program as ``tilewright model bench`` calls it, on arrays; beside it stands a
+call through torch.compile, which looks at every module and at all weights (``guarded_ratio``).
 Outputs of all are compared with eager in float64. Eager also runs with channels last, and counts by its faster form.
 OpenVINO may not lower the precision, and stands apart. Bars: the geometric mean of (best peer / ours) at least 1.1,
 that of (OpenVINO / ours) at least 1, and no ratio under 0.9. ``trials``: how many trials tune a model, by a service in
