@@ -18,6 +18,7 @@ from benchmarks.suite import Options, Suite, commit
 
 SUITES = {
     "cpu": "benchmarks.cpu",
+    "cpu-models": "benchmarks.cpu_models",
     "ranking": "benchmarks.ranking",
     "service": "benchmarks.service",
     "service-stall": "benchmarks.service_stall",
@@ -59,7 +60,8 @@ SUITES = {
 }
 """Name -> module with ``run``; a module is loaded when its suite is asked for, since peers are heavy."""
 
-ENVIRONMENT = {"cpu": {"OPENBLAS_THREAD_TIMEOUT": "20", "THP_MEM_ALLOC_ENABLE": "1"}}
+_FOR_CPU = {"OPENBLAS_THREAD_TIMEOUT": "20", "THP_MEM_ALLOC_ENABLE": "1"}
+ENVIRONMENT = {"cpu": _FOR_CPU, "cpu-models": _FOR_CPU}
 """Suite -> variables that libraries read when they are loaded. NumPy's threads spin for 2^20 cycles after a call, where
 they would keep a processor from all others for a tenth of a second; PyTorch asks for huge pages, as NumPy does."""
 

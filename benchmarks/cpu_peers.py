@@ -100,15 +100,18 @@ def frozen_calls(function: Callable[..., object], inputs: Inputs, modes: list[st
     return calls
 
 
-def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float] | str]:
-    """Seconds per call, a figure a round: in every round each is warmed up and timed in turn, in ``BLOCKS`` of so many
-    calls that they last ``BLOCK_SECONDS``, the best of which counts. A call that fails gives the error's first line."""
+def interleaved(
+    calls: Mapping[str, Call], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float] | str]:
+    """Seconds per call by ``clock``, a figure a round: in every round each is warmed up and timed in turn, in
+    ``BLOCKS`` of so many calls that they last ``BLOCK_SECONDS``, the best of which counts. A call that fails gives the
+    error's first line."""
     repeats: dict[str, int] = {}
     results: dict[str, list[float] | str] = {}
     for name, call in calls.items():
         try:
             call()  # compiles
-            repeats[name] = max(1, round(BLOCK_SECONDS / min(_seconds(call, 1) for _ in range(3))))
+            repeats[name] = max(1, round(BLOCK_SECONDS / min(_seconds(call, 1, clock) for _ in range(3))))
         except Exception as error:  # a peer may fail in any way; the row says so and goes on
             results[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     taken: dict[str, list[float]] = {name: [] for name in repeats}
@@ -118,16 +121,16 @@ def interleaved(calls: Mapping[str, Call], rounds: int) -> dict[str, list[float]
             warm = time.perf_counter() + WARM_SECONDS
             while time.perf_counter() < warm:
                 calls[name]()
-            taken[name].append(min(_seconds(calls[name], repeats[name]) for _ in range(BLOCKS)))
+            taken[name].append(min(_seconds(calls[name], repeats[name], clock) for _ in range(BLOCKS)))
     return {**results, **taken}
 
 
-def _seconds(call: Call, repeats: int) -> float:
+def _seconds(call: Call, repeats: int, clock: Callable[[], float]) -> float:
     """Of one of ``repeats`` calls."""
-    began = time.perf_counter()
+    began = clock()
     for _ in range(repeats):
         call()
-    return max((time.perf_counter() - began) / repeats, 1e-7)
+    return max((clock() - began) / repeats, 1e-7)
 
 
 def middle(times: list[float] | str) -> float | None:

@@ -10,14 +10,12 @@ is taken from a profile. Bars: the geometric mean of (best peer / ours) of all b
 Settings: ``peers=eager`` leaves compiled peers out, ``peers=default`` max-autotune, which takes minutes a model.
 """
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib import import_module
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,21 +23,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from benchmarks.compiled_models import about, compile_model, tune
 from benchmarks.gpu_table import geometric_mean
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, interleaved, middle, peer_options
-from tilewright.core.budget import Budget
-from tilewright.core.schedule import Schedule
-from tilewright.graph.program import Program
 from tilewright.runtime.cuda.kernel import CudaKernel
 from tilewright.runtime.devices import open_device
-from tilewright.schedule.defaults import has_class
-from tilewright.service.service import Service
-from tilewright.service.settings import Settings
-from tilewright.service.views import JobSpec, TaskSpec
-from tilewright.torch_backend import backend
 from tilewright.torch_backend.compiled import CompiledShape
-from tilewright.torch_backend.options import Options as BackendOptions
 
 ROUNDS = 11
 REPLAY_SECONDS = 0.02
@@ -196,10 +186,10 @@ def measured_row(name: str, model: Model, options: Options) -> dict[str, object]
     try:
         module, inputs = model.make()
         began = time.perf_counter()
-        ours, shapes = _compiled(module, inputs)
+        ours, shapes = compile_model(module, inputs)
         row["compiled_s"] = time.perf_counter() - began
         if options.trials:
-            row |= _tune(shapes, options)
+            row |= tune(shapes, options, open_device("cuda").info.target)
         row |= _about(shapes, ours, inputs)
         calls: dict[str, Call] = {"ours": lambda x: ours(*x), _EAGER: lambda x: module(*x)}
         kinds = options.extra.get("peers", "all")
@@ -221,44 +211,6 @@ def measured_row(name: str, model: Model, options: Options) -> dict[str, object]
     return row
 
 
-def _compiled(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, list[CompiledShape]]:
-    """The module by our back end, compiled and compared with eager, and its programs."""
-    before = set(backend._graphs)
-    chosen = BackendOptions(wait=True)
-    compiled = torch.compile(module, backend=lambda m, x: backend.compile_with(m, x, chosen), dynamic=False)
-    with torch.no_grad():
-        for _ in range(3):
-            compiled(*inputs)
-    return compiled, [shape for graph in set(backend._graphs) - before for shape in graph.shapes()]
-
-
-def _programs(shapes: list[CompiledShape]) -> Iterator[Program]:
-    return (shape._bound.program for shape in shapes if shape._bound is not None)
-
-
-def _tune(shapes: list[CompiledShape], options: Options) -> dict[str, object]:
-    """Tune the workloads of class kernels, and exchange the kernels."""
-    target = open_device("cuda").info.target
-    tasks = {key: task for program in _programs(shapes) for key, task in program.tasks.items()}
-    tasks = {key: task for key, task in tasks.items() if has_class(task.workload, target)}
-    weighted = tuple(TaskSpec(task.workload, weight=task.count) for task in tasks.values())
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        with Service.open(Settings(database_url=f"sqlite:///{Path(folder) / 'models.sqlite3'}")) as service:
-            spec = JobSpec(weighted, Budget(max(1, (options.trials or 0) // max(len(tasks), 1))), target="cuda")
-            job, _ = service.submit(spec)
-            after = 0
-            while not (view := service.job(job.id)).state.is_final:
-                for event in service.events(job.id, after=after, timeout_seconds=5.0):
-                    after = event.id
-    found: dict[str, Schedule] = {
-        key: task.best.schedule for key, task in zip(tasks, view.tasks, strict=True) if task.best is not None
-    }
-    for shape in shapes:
-        shape.swap(found)
-    return {"tasks": len(tasks), "tuned": len(found), "tuning_s": time.perf_counter() - began}
-
-
 def _about(shapes: list[CompiledShape], ours: Any, inputs: tuple[torch.Tensor, ...]) -> dict[str, object]:
     """What became of the model: kernels, foreign calls, reports, and the share of time in ours."""
     with torch.no_grad():
@@ -276,13 +228,7 @@ def _about(shapes: list[CompiledShape], ours: Any, inputs: tuple[torch.Tensor, .
         if event.name not in own:
             others[event.name[:60]] = others.get(event.name[:60], 0.0) + event.device_time
     return {
-        "states": [shape.status.state for shape in shapes],
-        "reasons": [shape.status.reason for shape in shapes if shape.status.reason],
-        "kernels": sum(shape.status.kernels for shape in shapes),
-        "class_kernels": sum(shape.status.class_kernels for shape in shapes),
-        "by_torch": sum(len(shape._bound._replaced) for shape in shapes if shape._bound is not None),
-        "foreign": sorted({name for shape in shapes for name in shape.status.foreign}),
-        "wrong": [(r.operators, r.error, r.allowed) for shape in shapes for r in shape.status.reports],
+        **about(shapes),
         "own_us": by_name[True],
         "torch_us": by_name[False],
         "torch_kernels": dict(sorted(others.items(), key=lambda item: -item[1])[:6]),

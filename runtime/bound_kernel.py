@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .cpu import launched_in_a_row
 from .tensor_library import Capture, Launch
 
 MOST_KNOWN = 8
@@ -72,9 +73,11 @@ class BoundKernel:
 
 @dataclass(slots=True)
 class _Launches:
-    """``whole`` launches all of ``each`` at once, from the second time on that they are wanted."""
+    """``whole`` launches all of ``each`` at once, from the second time on that they are wanted. On a processor
+    ``in_a_row`` is one call of all of them."""
 
     each: tuple[Launch, ...]
+    in_a_row: Launch | None = None
     runs: int = 0
     whole: Launch | None = None
 
@@ -88,6 +91,9 @@ class _Launches:
         (self.whole or self._all)(stream)
 
     def _all(self, stream: int) -> None:
+        if self.in_a_row is not None:
+            self.in_a_row(stream)
+            return
         for launch in self.each:
             launch(stream)
 
@@ -110,7 +116,8 @@ class KernelRun:
         found = self._known.get(key)
         if found is None:
             every = {**self._fixed, **at}
-            found = self._known[key] = _Launches(tuple(kernel.bind(every) for kernel in self._kernels))
+            each = tuple(kernel.bind(every) for kernel in self._kernels)
+            found = self._known[key] = _Launches(each, launched_in_a_row(each))
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from ctypes import CFUNCTYPE, Array, addressof, c_int32, c_void_p
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,10 +97,9 @@ class CpuKernel:
         pointers = (c_void_p * len(addresses))(*addresses)
         self._entry(addressof(pointers))
 
-    def bind_at(self, addresses: Sequence[int]) -> Callable[[int], None]:
-        """Return what does ``launch_prepared_at`` on these addresses. The stream that it is given means nothing."""
-        pointers = (c_void_p * len(addresses))(*addresses)
-        return lambda stream: self._entry(addressof(pointers))
+    def bind_at(self, addresses: Sequence[int]) -> "CpuLaunch":
+        """Return what does ``launch_prepared_at`` on these addresses."""
+        return CpuLaunch(self, self._address, (c_void_p * len(addresses))(*addresses))
 
     def time(self, argument_sets: Sequence[Sequence[Memory]], launches: int) -> float:
         if not argument_sets or launches < 1:
@@ -135,6 +135,30 @@ class CpuKernel:
                 )
             addresses.append(memory.address)
         return (c_void_p * len(addresses))(*addresses)
+
+
+@dataclass(frozen=True, eq=False)
+class CpuLaunch:
+    """A call of the function at ``entry`` with these arguments. ``kernel`` is what it belongs to, which must stay
+    loaded. The stream that a call is given means nothing."""
+
+    kernel: CpuKernel
+    entry: int
+    pointers: "Array[c_void_p]"
+
+    def __call__(self, stream: int) -> None:
+        self.kernel._entry(addressof(self.pointers))
+
+
+def launched_in_a_row(launches: Sequence[Callable[[int], None]]) -> Callable[[int], None] | None:
+    """One native call of all launches, without Python between them; None where others than ``CpuLaunch`` are among
+    them."""
+    own = [launch for launch in launches if isinstance(launch, CpuLaunch)]
+    if len(own) < len(launches) or len(own) < 2:
+        return None
+    pairs = [address for launch in own for address in (launch.entry, addressof(launch.pointers))]
+    calls, run = (c_void_p * len(pairs))(*pairs), native_services().run
+    return lambda stream, held=own: run(addressof(calls), len(held))  # type: ignore[misc]
 
 
 class CpuDevice:

@@ -2,8 +2,10 @@
 
 import os
 import threading
+from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_double, c_int64, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
 
 from ..codegen.backend import Source
 from ..codegen.llvm.architectures import ARCHITECTURES
@@ -19,10 +21,11 @@ OVERSUBSCRIBED_SPINS = 20
 
 _HERE = ARCHITECTURES["x86-64"]
 _BASELINE = Target("llvm", "x86-64", ("cx16",))
+_RUN = CFUNCTYPE(None, c_void_p, c_int64)
 _TIME = CFUNCTYPE(c_double, c_void_p, c_void_p, c_int64, c_int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NativeServices:
     """The native services that do not depend on the number of threads."""
 
@@ -31,6 +34,11 @@ class NativeServices:
     @property
     def scratch(self) -> int:
         return self.library.addresses["tilewright_scratch"]
+
+    @cached_property
+    def run(self) -> Callable[[int, int], None]:
+        """Calls functions in a row: the address of pairs of a function and its arguments, and how many there are."""
+        return _RUN(self.library.addresses["tilewright_run"])
 
     def time(self, function: int, argument_sets: int, count: int, launches: int) -> float:
         """Return the seconds that ``launches`` calls take. ``argument_sets`` is the address of ``count`` argument
@@ -57,7 +65,7 @@ class _ThreadPools:
     def native_services(self) -> NativeServices:
         with self._lock:
             if self._services is None:
-                exports = ("tilewright_prepare", "tilewright_scratch", "tilewright_time")
+                exports = ("tilewright_prepare", "tilewright_run", "tilewright_scratch", "tilewright_time")
                 library = keep_loaded(_load(services_ir(_HERE), exports))
                 CFUNCTYPE(None)(library.addresses["tilewright_prepare"])()
                 self._services = NativeServices(library)

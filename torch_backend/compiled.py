@@ -31,6 +31,10 @@ from .verification import Float64Interpreter, KernelReport, compare, compare_ten
 
 log = logging.getLogger("tilewright")
 
+_Places = tuple[tuple[int, tuple[int, ...] | None], ...]
+"""Positions among the arguments of a traced graph, each with the order of dimensions that a program wants, if it is
+another one."""
+
 _numbers = itertools.count()
 _building = threading.Semaphore(1)
 """One program is built at a time: more would only take the processor from the model that runs."""
@@ -80,6 +84,8 @@ class CompiledShape:
         self._precisions = precisions or torch_precisions(device)
         self._model: ImportedModel | None = None
         self._bound: BoundProgram | None = None
+        self._places: tuple[_Places, ...] | None = None
+        self._attributes: list[Any] = []
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
@@ -194,18 +200,28 @@ class CompiledShape:
         """The results of the model, and the values that overwrite inputs of the graph."""
         model, bound = self._model, self._bound
         assert model is not None and bound is not None
-        inputs: list[Any] = []
-        constants: list[Any] = []
         with torch.no_grad():
-            for given, argument in zip(model.inputs, arguments, strict=True):
-                if given.value is not None:
-                    tensor = argument if given.in_order else argument.permute(given.order)
-                    (constants if given.constant else inputs).append(tensor)
-            constants += [tensor for _, tensor in model.attributes]
-            results, updates = bound(inputs, constants, watch)
+            results, updates = bound(*self.tensors(arguments), watch)
             values = iter(results)
             outputs = [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
         return outputs, updates
+
+    def tensors(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The inputs and the constants of the program among the arguments of the traced graph."""
+        if self._places is None:
+            model = self._model
+            assert model is not None
+            read = [(n, given) for n, given in enumerate(model.inputs) if given.value is not None]
+            self._places = tuple(
+                tuple((n, None if given.in_order else given.order) for n, given in read if given.constant is constant)
+                for constant in (False, True)
+            )
+            self._attributes = [tensor for _, tensor in model.attributes]
+        inputs, constants = (
+            [arguments[n] if order is None else arguments[n].permute(order) for n, order in places]
+            for places in self._places
+        )
+        return inputs, constants + self._attributes
 
     def _overwrite(self, arguments: Sequence[Any], updates: Sequence[Any]) -> None:
         model = self._model

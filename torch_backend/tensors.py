@@ -46,7 +46,7 @@ class TorchTensors:
         return int(tensor.data_ptr())
 
     def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        addresses = [t.data_ptr() for t in tensors]
+        addresses = list(map(torch.Tensor.data_ptr, tensors))
         try:
             return (*addresses, *[t._version for t in tensors])
         except RuntimeError:  # tensors of inference mode count no changes

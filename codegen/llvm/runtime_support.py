@@ -365,6 +365,25 @@ done:
   ret double %seconds
 }
 
+; Calls ``count`` functions in a row. ``calls`` has the address of each and of its arguments, pair by pair.
+define void @tilewright_run(ptr %calls, i64 %count) nounwind {
+entry:
+  %none = icmp eq i64 %count, 0
+  br i1 %none, label %done, label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]
+  %pair = getelementptr [2 x ptr], ptr %calls, i64 %i
+  %fn = load ptr, ptr %pair, align 8
+  %args.at = getelementptr ptr, ptr %pair, i64 1
+  %args = load ptr, ptr %args.at, align 8
+  %status = call i32 %fn(ptr %args)
+  %i.next = add i64 %i, 1
+  %over = icmp uge i64 %i.next, %count
+  br i1 %over, label %done, label %loop
+done:
+  ret void
+}
+
 ; Returns CLOCK_MONOTONIC (1) in nanoseconds.
 define internal i64 @now() nounwind {
 entry:

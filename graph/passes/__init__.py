@@ -24,6 +24,15 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     join_equal,
     drop_unused,
 )
+FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
+    *PASSES,
+    use_channels_last,
+    drop_identities,
+    sink_reshapes,
+    drop_identities,
+    join_equal,
+    drop_unused,
+)
 FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     join_equal,
     find_rms_norms,
@@ -56,8 +65,8 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def simplify_graph(graph: Graph, *, gpu: bool = False) -> Graph:
-    """``graph`` after all passes; with ``gpu`` also after those that give graphs the forms that kernel classes for GPUs
-    take."""
-    for run in FOR_GPUS if gpu else PASSES:
+    """``graph`` after all passes, which give it the forms that kernel classes for processors take, or with ``gpu``
+    those for GPUs."""
+    for run in FOR_GPUS if gpu else FOR_CPUS:
         graph = run(graph)
     return graph

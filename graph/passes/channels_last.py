@@ -1,4 +1,4 @@
-"""Convolutions and pools on channels-last data, as kernels for GPUs want them.
+"""Convolutions and pools on channels-last data, as kernels want them.
 
 A value [n, c, spatial …] is held as [n, spatial …, c]. What follows a convolution keeps this order for as long as it
 can, so that permutations stay only at the borders of the graph, and on filters, where they are computed once:

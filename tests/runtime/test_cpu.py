@@ -10,7 +10,7 @@ from tilewright.codegen.llvm.backend import LlvmBackend
 from tilewright.core.errors import CompileError, UnsupportedTarget
 from tilewright.core.target import Target
 from tilewright.runtime import hardware
-from tilewright.runtime.cpu import ALIGNMENT_BYTES, CpuDevice
+from tilewright.runtime.cpu import ALIGNMENT_BYTES, CpuDevice, launched_in_a_row
 from tilewright.tests.codegen.kernels import matmul
 
 
@@ -65,6 +65,25 @@ def test_a_kernel_lives_as_long_as_it_is_held() -> None:
             memory.write(np.ones(memory.nbytes // 4, np.float32).view(np.uint8))
         kernel.launch(arguments)
         assert (arguments[2].array.view(np.float32) == 8).all()
+
+
+def test_launches_in_a_row_are_one_call_that_holds_its_kernel() -> None:
+    device = CpuDevice()
+    kernel = device.load(build(device.target))
+    left, right, *outputs = (device.allocate(kernel.parameters[n].bytes) for n in (0, 1, 2, 2))
+    for memory in (left, right):
+        memory.write(np.ones(memory.nbytes // 4, np.float32).view(np.uint8))
+    launches = [kernel.bind_at([left.address, right.address, out.address]) for out in outputs]
+    run = launched_in_a_row(launches)
+    assert run is not None
+    del kernel, launches
+    gc.collect()
+    run(0)
+    assert all((out.array.view(np.float32) == 8).all() for out in outputs)
+
+
+def test_launches_of_others_are_not_joined() -> None:
+    assert launched_in_a_row([print, print]) is None
 
 
 def test_the_host_is_described() -> None:

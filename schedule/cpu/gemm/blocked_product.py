@@ -10,10 +10,12 @@ from ....ir.rewrite import loads_of
 from ....te.workload import Axis
 from ...problems.gemm import Gemm, Operand
 from ...space.columns import Bools, Columns, Ints
+from ..arithmetic import ceil_div
 from ..shared_knobs import COLUMNS_INSIDE
 from .kernel import batch_of
 from .micro_kernel import MicroKernel
 from .packing import NEVER, TASK, WHOLE
+from .pixel_rows import PixelRows
 from .sizes import CpuGemmSizes, gemm_sizes
 
 PAGE_BYTES = 4096
@@ -45,17 +47,29 @@ class OperandUse:
 @dataclass(frozen=True)
 class BlockedProduct:
     """``constants``: inputs that stay the same from call to call. An operand made of them alone is always packed whole:
-    that is done before the first call, and costs none of them anything."""
+    that is done before the first call, and costs none of them anything. ``pixels``: the rows as pixels of images with
+    channels last, where they are some."""
 
     gemm: Gemm
     target: Target
     micro_kernel: MicroKernel
     constants: frozenset[str] = frozenset()
+    pixels: PixelRows | None = None
 
     @property
     def batches(self) -> int:
         """Products of the batch."""
         return prod(a.extent for a in self.gemm.batch)
+
+    def m_tiles(self, mr: Ints) -> Ints:
+        """Register tiles that cover the rows. One has pixels of one row of an image alone."""
+        if self.pixels is None:
+            return ceil_div(self.gemm.m.extent, mr)
+        return self.pixels.positions[1] * ceil_div(self.pixels.positions[2], mr)
+
+    @property
+    def _a_shared(self) -> int:
+        return 1 if self.pixels is None else self.pixels.shared
 
     def sizes(self, c: Columns) -> CpuGemmSizes[Ints]:
         """The sizes that settings imply."""
@@ -69,6 +83,8 @@ class BlockedProduct:
             kc=c.ints("kc"),
             element_bytes=self.micro_kernel.packed_bytes,
             k_shared=self.micro_kernel.k_shared,
+            m_tiles=self.m_tiles(c.ints("mr")),
+            a_shared=self._a_shared,
         )
 
     def uses(self, c: Columns, s: CpuGemmSizes[Ints]) -> tuple[OperandUse, OperandUse]:
@@ -80,11 +96,11 @@ class BlockedProduct:
                 in_place=c.flags("pack_a", NEVER),
                 per_task=c.flags("pack_a", TASK),
                 whole=c.flags("pack_a", WHOLE),
-                reuse=s.nc_panels * s.nr,
+                reuse=s.nc_panels * s.nr * self._a_shared,
                 passes=s.n_panels,
                 sharing=c.ints("n_blocks"),
                 rows=s.mr,
-                elements=self._elements(p.a, p.m),
+                elements=self._elements(p.a, p.m) // self._a_shared,
             ),
             OperandUse(
                 operand=p.b,
@@ -105,7 +121,7 @@ class BlockedProduct:
 
     def can_be_whole(self, operand: Operand) -> bool:
         """Whether an operand can be packed before the tasks begin."""
-        return operand is self.gemm.a or self.micro_kernel.b_whole
+        return self.pixels is None if operand is self.gemm.a else self.micro_kernel.b_whole
 
     def is_constant(self, operand: Operand) -> bool:
         """Whether an operand is packed once, for all calls."""

@@ -1,8 +1,8 @@
 """Blocked products, batches of them and convolutions on vector registers (sketch ``cpu_gemm``).
 
 It takes float32 and float64 accumulators of any two operands, with any epilogue that is pointwise. Convolutions are
-direct where their windows move pixel by pixel, and im2col elsewhere. What is too small to gain from blocks is left to
-the generic sketch, and what matrix tiles can multiply to ``cpu_gemm_amx``.
+direct where channels are last and where their windows move pixel by pixel, and im2col elsewhere. What is too small to
+gain from blocks is left to the generic sketch, and what matrix tiles can multiply to ``cpu_gemm_amx``.
 """
 
 from functools import partial
@@ -23,9 +23,12 @@ from .dot_kernel import atom_for
 from .im2col import lower_im2col
 from .kernel import lower_fma
 from .micro_kernel import MicroKernel
+from .pixel_rows import lower_pixel_rows, pixel_rows_of
 from .space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 
 MR = (4, 6, 8, 9, 12, 14, 16)
+PIXELS = (4, 6, 7, 8, 9, 12, 14, 16)
+"""Rows of a register tile whose rows are pixels side by side: images are often 7, 14, 28 or 56 pixels wide."""
 VECTORS = (1, 2, 3, 4)
 LEAST_FILTERS = 16
 """Rows from which on packing an image pixel by pixel is paid for."""
@@ -40,6 +43,9 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     p, columns = gemm_of(workload), None
     if p is None:
         p, columns = convolution_of(workload) or (None, None)
+    pixels = None
+    if p is None:
+        p, pixels = pixel_rows_of(workload) or (None, None)
     if p is None or (columns is not None and p.m.extent < LEAST_FILTERS):
         return None
     if p.accumulator.dtype not in (float32, float64) or not reads_nothing_else(p):
@@ -57,30 +63,33 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         p = with_padded_columns(p, columns, window)
         lower = partial(lower_direct_convolution, columns=columns, window=window)
     positions = 1 if window is None else prod(window.extents)
+    if pixels is not None:
+        lower = partial(lower_pixel_rows, rows=pixels)
 
     def flops(peaks: CpuPeaks) -> float:
         return peaks.vector_flops(dtype)
 
     kernel = MicroKernel(
         lanes=lanes,
-        mr=MR,
+        mr=MR if pixels is None else PIXELS,
         vectors=VECTORS,
         registers=registers,
         register_rows=1,
         busy=registers // 2,
         k_group=1,
-        k_step=positions,
+        k_step=positions if pixels is None else pixels.depth,
         k_shared=positions,
         packed_bytes=dtype.bytes,
-        a_in_place=_is_plain(p.a),
-        b_in_place=columns is None and _is_plain(p.b) and p.b.row == 1,
+        a_in_place=_is_plain(p.a) if pixels is None else pixels.is_inside,
+        b_in_place=columns is None and pixels is None and _is_plain(p.b) and p.b.row == 1,
         b_whole=columns is None,
         sums_in_output=window is None,
         memory_knobs=False,
         flops=flops,
         lower=lower,
     )
-    return CpuGemmPlan(BlockedProduct(p, target, kernel, workload.constants)) if is_large(p, kernel) else None
+    product = BlockedProduct(p, target, kernel, workload.constants, pixels)
+    return CpuGemmPlan(product) if is_large(p, kernel) else None
 
 
 CPU_GEMM = TileSketch("cpu_gemm", 4, QUANTITIES, _plan, kind="llvm")

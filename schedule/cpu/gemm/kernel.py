@@ -145,7 +145,7 @@ class BlockedGemmWriter:
 
         def register_tile(i: Expr, j: Expr, b: OperandPanel) -> None:
             a = self.a.panel(packed.get("m"), batch, m_task * s.tiles, i, k_block)
-            self.register_tile(RegisterTile(batch, k_block, (i, j), a.number * s.mr, b.number * s.nr, a, b))
+            self.register_tile(RegisterTile(batch, k_block, (i, j), a.first, b.first, a, b))
 
         if s.order == COLUMNS_INSIDE:
             with tiles as i, panels as j:
@@ -222,7 +222,7 @@ class BlockedGemmWriter:
         w, s, output = self.w, self.s, self.accumulating_output
         with (
             w.loop("i", s.mr, UNROLLED) as i,
-            w.when(None if output is None else below(t.row + i, self.p.m.extent, s.mr)),
+            w.when(None if output is None else self.row_condition(t, i)),
             w.loop("v", s.vectors, UNROLLED) as v,
         ):
             own: tuple[Expr, ...] = (i, self.vector(v))
@@ -242,7 +242,7 @@ class BlockedGemmWriter:
         w, s, p = self.w, self.s, self.p
         with (
             w.loop("row", s.mr) as i,
-            w.when(below(t.row + i, p.m.extent, s.mr)),
+            w.when(self.row_condition(t, i)),
             w.loop("v", s.nr // self.store_lanes, UNROLLED) as v,
         ):
             for output in self.output_vectors(t, v):
@@ -258,6 +258,10 @@ class BlockedGemmWriter:
                         if output.mask is not None:
                             value = Select(output.mask, value, Broadcast(const(0, value.dtype), self.store_lanes))
                         w.store(result.tensor, self._output_indices(result, t, i, output.first), value, output.mask)
+
+    def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
+        """Whether C has row ``i`` of a register tile; None where it has all of them always."""
+        return below(t.row + i, self.p.m.extent, self.s.mr)
 
     def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
         """Where the outputs of a vector of a register tile go: together they are all that it has."""

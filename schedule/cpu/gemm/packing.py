@@ -145,6 +145,11 @@ class OperandPanel:
     prefix: tuple[Expr, ...]
     first_group: Expr
 
+    @property
+    def first(self) -> Expr:
+        """The first index of the panel along its own axis."""
+        return self.number * self.of.size
+
     # --- reading
 
     def element(self, own: Expr, k: Expr) -> Expr:

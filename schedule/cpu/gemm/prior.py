@@ -24,7 +24,7 @@ Seconds = NDArray[np.float64]
 def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
     """The estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
-    multiply = _multiply_seconds(product, s, peaks) / (1 - idle_share(s.tasks, product.target.threads))
+    multiply = _multiply_seconds(product, s, peaks)
     caches = _cache_seconds(product, c, s, peaks)
     memory = _memory_seconds(product, c, s, peaks)
     found: Seconds = np.maximum(np.maximum(multiply, caches), memory)
@@ -32,9 +32,11 @@ def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Second
 
 
 def _multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """All multiply-adds of whole register tiles, beyond the edges of C and of ``k`` too."""
-    kernel = product.micro_kernel
-    tiles = (s.m_tiles * s.n_panels * product.batches).astype(np.float64)
+    """The multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of ``k``
+    too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide unevenly."""
+    kernel, threads = product.micro_kernel, product.target.threads
+    whole = (s.m_tiles * s.n_panels * product.batches) / (1 - idle_share(s.tasks, threads))
+    tiles = np.where(s.tasks <= threads, threads * s.mc_tiles * s.nc_panels, whole)
     operations = 2 * tiles * s.mr * s.nr * s.k_blocks * s.kc
     return operations * kernel.slowdown(s.mr, s.vectors) / kernel.flops(peaks)
 

@@ -48,11 +48,14 @@ def gemm_sizes(
     kc: Ints,
     element_bytes: int,
     k_shared: int,
+    m_tiles: Ints,
+    a_shared: int = 1,
 ) -> CpuGemmSizes[Ints]:
     """The sizes where C is cut into ``m_blocks`` x ``n_blocks`` tasks. ``element_bytes``: of a packed element.
-    ``k_shared``: how many steps of ``k`` one packed element of the right operand serves."""
+    ``k_shared`` and ``a_shared``: how many steps of ``k`` one packed element of the right operand and of the left one
+    serves. ``m_tiles``: the register tiles that cover the rows."""
     nr = vectors * lanes
-    m_tiles, n_panels = ceil_div(p.m.extent, mr), ceil_div(p.n.extent, nr)
+    n_panels = ceil_div(p.n.extent, nr)
     mc_tiles, nc_panels = ceil_div(m_tiles, m_blocks), ceil_div(n_panels, n_blocks)
     return CpuGemmSizes(
         mr=mr,
@@ -65,6 +68,6 @@ def gemm_sizes(
         nc_panels=nc_panels,
         k_blocks=ceil_div(p.k.extent, kc),
         tasks=m_blocks * n_blocks * prod(a.extent for a in p.batch),
-        a_block_bytes=mc_tiles * mr * kc * element_bytes,
+        a_block_bytes=mc_tiles * mr * kc * element_bytes // a_shared,
         b_block_bytes=nc_panels * nr * kc * element_bytes // k_shared,
     )

@@ -129,7 +129,7 @@ class CpuGemmPlan(Plan):
             Constraint(
                 "none of the m_blocks blocks is without a row of C, at whole register tiles of mr rows",
                 ("mr", "m_blocks"),
-                lambda c: self._is_canonical(ceil_div(self._gemm.m.extent, c.ints("mr")), c.ints("m_blocks")),
+                lambda c: self._is_canonical(self.product.m_tiles(c.ints("mr")), c.ints("m_blocks")),
             ),
             Constraint(
                 "none of the n_blocks blocks is without a column of C, at whole panels of nr_vectors vectors",

@@ -1,0 +1,93 @@
+"""Convolutions with channels last as blocked products: padding, strides, dilations, groups, dimensions, rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.schedule.gpu.tiles import workload_of
+from tests.sketch_agreement import check_schedules
+from tilewright.codegen.lowering import finish
+from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
+from tilewright.ir.verify import verify
+from tilewright.runtime.devices import host_target
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
+from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
+from tilewright.schedule.cpu.gemm.pixel_rows import lower_pixel_rows, pixel_rows_of
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
+
+
+def _conv2d(**parameters: Any) -> Workload:
+    given = {"batch": 1, "channels": 3, "height": 6, "width": 9, "filters": 11, "kernel_h": 3, "kernel_w": 3}
+    return workload_of("conv2d", **{**given, "layout": "NHWC", **parameters})
+
+
+CASES = {
+    "padded": _conv2d(padding=1),
+    "not padded": _conv2d(padding=0),
+    "strides": _conv2d(padding=1, stride=2, height=7),
+    "one place": _conv2d(kernel_h=1, kernel_w=1, stride=2),
+    "far apart": _conv2d(height=9, dilation=2, padding=2, activation="relu"),
+    "several images": _conv2d(batch=3, padding=1, bias=True),
+    "groups": _conv2d(channels=18, filters=22, groups=2, padding=1, height=3),
+    "filters first": _conv2d(padding=1, filters_first=True),
+    "half": _conv2d(padding=1, dtype="float16"),
+    "a line": workload_of("conv1d", batch=2, channels=4, length=11, filters=9, kernel=3, padding=1, layout="NWC"),
+    "a volume": workload_of(
+        "conv3d",
+        **{"batch": 2, "channels": 3, "depth": 4, "height": 3, "width": 5, "filters": 9, "padding": 1, "stride": 2},
+        **{"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "layout": "NDHWC"},
+    ),
+}
+SETTINGS = {
+    "several rows": (3, 1, 4, 2),
+    "within a row": (4, 2, 1, 1),
+    "wider than a row": (16, 1, 2, 1),
+}
+"""Rows and vectors of a register tile, and how many of them a task has along both axes."""
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("case", CASES)
+def test_pixel_rows_compute_their_expression(case: str, setting: str) -> None:
+    workload, (mr, vectors, tiles, panels) = CASES[case], SETTINGS[setting]
+    product, rows = pixel_rows_of(workload) or pytest.fail("no such convolution")
+    for pack_a in ("task", "never") if rows.is_inside else ("task",):
+        chosen = CpuGemmSetting(mr, vectors, 8, tiles, panels, rows.depth, pack_a, "whole")
+        kernel = lower_pixel_rows(product, "k", chosen, rows)
+        verify(kernel)
+        final = finish(kernel, TARGET)
+        verify(final, final=True)
+        inputs = random_inputs(workload, 1)
+        got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
+        for name in workload.outputs:
+            a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
+            absolute, relative = limits[name]
+            np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+
+
+def test_which_images_are_read_where_they_lie() -> None:
+    def is_inside(**parameters: Any) -> bool:
+        _, rows = pixel_rows_of(_conv2d(**parameters)) or pytest.fail("no such convolution")
+        return rows.is_inside
+
+    assert is_inside(padding=0) and is_inside(kernel_h=1, kernel_w=1, stride=2)
+    assert not is_inside(padding=1)
+
+
+def test_what_is_left_to_others() -> None:
+    assert pixel_rows_of(_conv2d(layout="NCHW")) is None
+    assert pixel_rows_of(workload_of("matmul", m=64, n=64, k=64)) is None
+    assert not CPU_GEMM.matches(_conv2d(channels=32, filters=32, groups=32, height=28, width=28), host_target("llvm"))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_compiled_convolutions_agree(stride: int) -> None:
+    workload = _conv2d(channels=16, height=14, width=15, filters=35, padding=1, stride=stride, activation="relu")
+    assert check_schedules("cpu_gemm", host_target("llvm"), workload, 1, 2) == 2
