@@ -33,6 +33,8 @@ def sink_reshapes(graph: Graph) -> Graph:
                 source = made.get(source.operands[0])
             if source is None or source.is_foreign or OPERATORS[source.op].kind is Kind.VIEW:
                 continue
+            if OPERATORS[source.op].kind is Kind.ANCHOR and not _has_one_reader(graph, name):
+                continue  # the node cannot be its epilogue, and reads what is stored in any shape
             shape = source.result.shape
             found = [_moved(rewriter, o, node.result.shape, shape) for o in operands]
             if all(v is not None for v in found):
