@@ -6,6 +6,7 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_rms_norms, join_instances
 from .products import split_batches
@@ -18,6 +19,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_unused,
     join_equal,
     fold_batch_norm,
+    pick_first,
+    pick_before_log_softmax,
     sink_reshapes,
     drop_identities,
     join_equal,
