@@ -53,6 +53,45 @@ def _softmax(op: str) -> Rule:
 RULES.update({"Softmax": _softmax("softmax"), "LogSoftmax": _softmax("log_softmax")})
 
 
+@rule("Hardmax")
+def _hardmax(c: Call) -> Value:
+    x = c.value(0)
+    d = c.get("axis", -1) % len(x.shape)
+    first = c.node("argmax", x, dim=d, keep=True)
+    places = c.node("range", count=x.shape[d], dtype="int64")
+    column = c.node("reshape", places, shape=tuple(n if e == d else 1 for e, n in enumerate(x.shape)))
+    return c.node("cast", c.node("eq", first, column), dtype=x.dtype.name)
+
+
+@rule("LpNormalization")
+def _lp_normalization(c: Call) -> Value:
+    x, order = c.value(0), c.get("p", 2)
+    need(order in (1, 2), "another norm")
+    dims = (c.get("axis", -1) % len(x.shape),)
+    size = c.node("sum", c.node("abs" if order == 1 else "square", x), dims=dims, keep=True)
+    size = size if order == 1 else c.node("sqrt", size)
+    zero = like(c, x, 0.0)
+    return c.node("where", c.node("eq", size, zero), zero, c.node("div", x, size))
+
+
+@rule("LpPool")
+def _lp_pool(c: Call) -> Value:
+    x, kernel, order = c.value(0), tuple(c.get("kernel_shape")), c.get("p", 2)
+    window = _borders(c, x.shape[2:], kernel)
+    powers = c.node("square", x) if order == 2 else c.node("pow", c.node("abs", x), like(c, x, float(order)))
+    mean = c.node("average_pool", powers, kernel=kernel, **window, count_border=True)
+    total = c.node("mul", mean, like(c, x, float(math.prod(kernel))))
+    return c.node("sqrt", total) if order == 2 else c.node("pow", total, like(c, x, 1.0 / order))
+
+
+@rule("GlobalLpPool")
+def _global_lp_pool(c: Call) -> Value:
+    x, order = c.value(0), float(c.get("p", 2))
+    powers = c.node("pow", c.node("abs", x), like(c, x, order))
+    total = c.node("sum", powers, dims=tuple(range(2, len(x.shape))), keep=True)
+    return c.node("pow", total, like(c, x, 1.0 / order))
+
+
 @rule("LayerNormalization", "RMSNormalization")
 def _rows(c: Call) -> Value | Sequence[Value]:
     x, weight = c.value(0), c.value(1)
