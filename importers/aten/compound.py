@@ -116,7 +116,8 @@ def _xlogy(b: Emitter, x: Value, y: Value) -> Value:
 def remainder(b: NodeMaker, x: Value, y: Value, down: bool) -> Value:
     """The remainder of floats: with the sign of ``y`` where quotients are rounded ``down``, else with that of ``x``."""
     quotient = b.node("floor" if down else "trunc", b.node("div", x, y))
-    rest = b.node("sub", x, b.node("mul", quotient, y))
+    none = b.node("eq", quotient, _n(b, x, 0.0))  # 0 times an infinite divisor would be NaN
+    rest = b.node("where", none, x, b.node("sub", x, b.node("mul", quotient, y)))
     # A quotient that was rounded up to a whole number is one too far: the rest then has the wrong sign.
     product = b.node("mul", rest, y if down else x)
     step = y if down else _with_sign(b, b.node("abs", y), x)

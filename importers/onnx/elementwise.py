@@ -46,15 +46,21 @@ def _div(c: Call) -> Value:
 def _mod(c: Call) -> Value:
     x, y = c.value(0), c.value(1)
     if x.dtype.is_float:
-        need(bool(c.get("fmod", 0)), "floats without fmod")
-        return remainder(c, x, y, False)
+        return remainder(c, x, y, not c.get("fmod", 0))
     return _integers(c, x, y, "fmod" if c.get("fmod", 0) else "remainder")
 
 
 def _integers(c: Call, x: Value, y: Value, what: str) -> Value:
     """The quotient of integers towards 0, the remainder with the sign of the dividend (``fmod``), or that with the sign
     of the divisor, by float64, whose quotients of integers under 2^53 are exact when rounded."""
-    need(x.dtype.is_integer and x.dtype == y.dtype and x.dtype.bits <= 32, "integers of so many bits")
+    need(x.dtype.is_integer and x.dtype == y.dtype, "two dtypes")
+    if x.dtype.bits > 32:
+        divisor = int(c.known(1).item()) if c.known(1).size == 1 else 0
+        need(divisor > 0 and what != "fmod", "integers of so many bits")
+        if what == "remainder":
+            return c.node("modulo", x, divisor=divisor)
+        size = c.node("floor_divide", c.node("abs", x), divisor=divisor)
+        return c.node("where", c.node("lt", x, like(c, x, 0)), c.node("neg", size), size)
     a, b = cast(c, x, DTYPES["float64"]), cast(c, y, DTYPES["float64"])
     quotient = c.node("floor" if what == "remainder" else "trunc", c.node("div", a, b))
     found = quotient if what == "quotient" else c.node("sub", a, c.node("mul", quotient, b))

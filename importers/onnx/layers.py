@@ -133,6 +133,54 @@ def _matmul(c: Call) -> Value:
     return reshape(c, y, shape)
 
 
+@rule("Einsum")
+def _einsum(c: Call) -> Value:
+    """Sums of one operand, and products of two. Every letter stands in an operand once."""
+    text = c.get("equation").replace(" ", "")
+    sides = text.split("->") if "->" in text else [text, ""]
+    terms, result = sides[0].split(","), sides[1]
+    operands = [c.value(n) for n in range(len(terms))]
+    need(len(terms) <= 2 and all(len(set(t.replace("...", ""))) == len(t.replace("...", "")) for t in terms), text)
+    if "..." in text:
+        longest = max(len(o.shape) - len(t.replace("...", "")) for o, t in zip(operands, terms, strict=True))
+        free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in text][:longest]
+        for n, (o, t) in enumerate(zip(operands, terms, strict=True)):
+            own = len(o.shape) - len(t.replace("...", ""))
+            terms[n] = t.replace("...", "".join(free[longest - own :]))
+        result = result.replace("...", "".join(free))
+    if "->" not in text:
+        joined = "".join(terms)
+        ahead = "".join(free) if "..." in text else ""
+        result = ahead + "".join(sorted(t for t in set(joined) if joined.count(t) == 1 and t not in ahead))
+    if len(terms) == 1:
+        return _summed(c, operands[0], terms[0], result)
+    extents: dict[str, int] = {}
+    for o, term in zip(operands, terms, strict=True):
+        for letter, extent in zip(term, o.shape, strict=True):
+            need(extents.setdefault(letter, extent) == extent, "dimensions that are broadcast")
+    (a, first), (b, second) = ((o, t) for o, t in zip(operands, terms, strict=True))
+    kept = [t for t in first if t in second or t in result], [t for t in second if t in first or t in result]
+    a, b = _summed(c, a, first, "".join(kept[0])), _summed(c, b, second, "".join(kept[1]))
+    shared = [t for t in kept[0] if t in kept[1]]
+    batch, inner = [t for t in shared if t in result], [t for t in shared if t not in result]
+    rows, columns = ([t for t in k if t not in shared] for k in kept)
+    sizes = [math.prod(extents[t] for t in part) for part in (batch, rows, inner, columns)]
+    a = reshape(c, _summed(c, a, "".join(kept[0]), "".join(batch + rows + inner)), (sizes[0], sizes[1], sizes[2]))
+    b = reshape(c, _summed(c, b, "".join(kept[1]), "".join(batch + inner + columns)), (sizes[0], sizes[2], sizes[3]))
+    order = [*batch, *rows, *columns]
+    y = reshape(c, c.node("matmul", a, b), [extents[t] for t in order])
+    return _summed(c, y, "".join(order), result)
+
+
+def _summed(c: Call, x: Value, term: str, result: str) -> Value:
+    """``x``, whose dimensions are the letters of ``term``, summed over those that ``result`` has not, in its order."""
+    gone = tuple(d for d, letter in enumerate(term) if letter not in result)
+    left = [letter for letter in term if letter in result]
+    x = c.node("sum", x, dims=gone) if gone else x
+    order = tuple(left.index(letter) for letter in result)
+    return x if list(order) == sorted(order) else c.node("permute", x, order=order)
+
+
 @rule("Gemm")
 def _gemm(c: Call) -> Value:
     a, b = c.value(0), c.value(1)

@@ -27,6 +27,9 @@ OPSETS = range(7, 29)
 _WITHOUT_EFFECT = {"storage_order", "stash_type", "saturate", "kernel_shape", "alpha", "beta", "momentum", "seed"}
 """Attributes that a rule may leave unread: they change nothing where it does."""
 
+_EMPTY = {"CastLike", "Concat", "Split"}
+"""Operators that may have operands or results without elements. No other can read such a result."""
+
 _MOST_ROUNDS = 4
 """How often operators without a rule are written out by others, in which there may again be such."""
 
@@ -253,7 +256,7 @@ class _Reader:
                 raise NoRule("no rule")
             values = tuple(self._value(n) if n else None for n in node.input)
             data = [v for n, v in zip(node.input, values, strict=True) if n not in self._known]
-            if node.op_type != "CastLike" and any(v is not None and v.elements == 0 for v in data):
+            if node.op_type not in _EMPTY and any(v is not None and v.elements == 0 for v in data):
                 raise NoRule("an input has no elements")
             known = tuple(self._known.get(n) for n in node.input)
             call = Call(node.op_type, self._opset, values, known, _attributes(node), len(used), self._builder,
@@ -261,7 +264,9 @@ class _Reader:
             found = rule(call)
             if unread := set(call.attributes) - call.read - _WITHOUT_EFFECT:
                 raise NoRule(f"with {', '.join(sorted(unread))}")
-            if any(v.elements == 0 for v in ([found] if isinstance(found, Value) else found)):
+            if node.op_type not in _EMPTY and any(
+                v.elements == 0 for v in ([found] if isinstance(found, Value) else found)
+            ):
                 raise NoRule("a result has no elements")
         except (NoRule, InvalidGraph, InvalidParameter) as error:
             self._refuse(node, f"{node.op_type} ({error})" if str(error) != "no rule" else node.op_type)
