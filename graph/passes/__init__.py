@@ -11,7 +11,7 @@ from .long_rows import split_long_rows
 from .norms import find_rms_norms, join_instances
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
-from .reshapes import raise_splits, sink_reshapes, sink_through_norms
+from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
 from .scans import split_scans
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -31,6 +31,8 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     find_rms_norms,
     join_instances,
     *PASSES,
+    permute_long_dims,
+    drop_identities,
     split_batches,
     raise_splits,
     use_channels_last,

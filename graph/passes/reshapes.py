@@ -56,6 +56,29 @@ def _has_one_reader(graph: Graph, name: str) -> bool:
     return len(graph.readers[name]) == 1
 
 
+def permute_long_dims(graph: Graph) -> Graph:
+    """Let permutations have no dimensions of one element, but for a batch of one that stays the first, and write those
+    that move only such as reshapes:
+
+    permute(x[2, 5, 16, 64, 1], [0, 2, 1, 4, 3])    ->    reshape(permute(reshape(x, [2, 5, 16, 64]), [0, 2, 1, 3]), …)
+    """
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        if node.op != "permute":
+            return None
+        x = rewriter.values[node.operands[0]]
+        given = integers_of(node, "order")
+        long = [d for d, n in enumerate(x.shape) if n > 1 or d == given[0] == 0]
+        order = [long.index(d) for d in given if d in long]
+        if len(long) == len(x.shape):
+            return None
+        y = rewriter.node("reshape", x, shape=tuple(x.shape[d] for d in long))
+        y = y if order == sorted(order) else rewriter.node("permute", y, order=tuple(order))
+        return rewriter.node("reshape", y, shape=node.result.shape)
+
+    return rewrite(graph, replaced)
+
+
 def raise_splits(graph: Graph) -> Graph:
     """Move reshapes that split dimensions before the permutations and slices that they read. Kernels then see a stored
     value in the dimensions that they work on.

@@ -95,3 +95,16 @@ def test_a_product_of_zeros_is_compiled() -> None:
     y = b.node("matmul", b.node("full", shape=(2, 4), value=0.0, dtype="float32"), w)
     graph = check_graph(Graph((w,), (), b.nodes, (y.name,)))
     assert compile_program(graph, on_hopper, gpu=True).kernels
+
+
+def test_dimensions_of_one_element_do_not_keep_a_product_from_its_operands() -> None:
+    """As an einsum writes them: q[b, s, h, d], k[b, t, h, d] -> scores[b, h, s, t]."""
+    q, k = (Value(name, TensorType((2, 64, 4, 32), float32)) for name in "qk")
+    b = GraphBuilder(["q", "k"])
+    operands = []
+    for value, last in ((q, (1, 3)), (k, (3, 1))):
+        apart = b.node("reshape", value, shape=(*value.shape, 1))
+        turned = b.node("permute", apart, order=(0, 2, *last, 4))
+        operands.append(b.node("reshape", turned, shape=(8, *(value.shape[d] for d in last))))
+    y = b.node("reshape", b.node("matmul", *operands), shape=(2, 4, 64, 64))
+    assert kernels(check_graph(Graph((q, k), (), b.nodes, (y.name,)))) == ["matmul"]
