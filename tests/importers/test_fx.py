@@ -157,10 +157,10 @@ def test_orders() -> None:
         lambda x: (x > 0.3) * (x < 0.8), lambda x: (x > 0.8) + (x < 0.3), lambda x: (x * 9).long() // 4,
         lambda x: (x * 9 - 5).long() % 4, lambda x: (x - 0.5) % 0.3, lambda x: torch.fmod(x - 0.5, 0.3),
         lambda x: (x - 0.5) // 0.3, lambda x: torch.div(x - 0.5, 0.3, rounding_mode="trunc"),
-        lambda x: x.round(decimals=1), lambda x: torch.atan2(x - 0.5, 0.3 - x), lambda x: torch.hypot(x, x + 1),
+        lambda x: x.round(decimals=1), lambda x: torch.hypot(x, x + 1),
         lambda x: torch.copysign(x, x - 0.5), lambda x: torch.signbit(x - 0.5), lambda x: torch.exp2(9 * x - 5),
         lambda x: torch.sinh(20 * x - 9), lambda x: torch.cosh(3 * x), lambda x: torch.asinh(9 * x - 4),
-        lambda x: torch.acosh(x + 1), lambda x: torch.atanh(x * 0.8), lambda x: torch.asin(x * 1.8 - 1),
+        lambda x: torch.acosh(x + 1), lambda x: torch.atanh(x * 0.8),
         lambda x: torch.acos(x * 1.8 - 1), lambda x: torch.erfc(x), lambda x: torch.log10(x),
     ],
 )  # fmt: skip
