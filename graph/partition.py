@@ -304,7 +304,7 @@ class _Partition:
     def _concatenations_before(self, node: Node) -> Iterator[str]:
         """The concatenations that the operands of a node are views of."""
         for name in node.operands:
-            while name not in self.stored and is_view(producer := self.graph.producers[name]):
+            while name not in self.stored and is_view(producer := self.graph.producers[name]) and producer.operands:
                 if producer.op == "concatenate":
                     yield name
                     break

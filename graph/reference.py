@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InvalidGraph, InvalidParameter
-from .graph import Graph, Node
+from .graph import Graph, GraphBuilder, Node, Value
 from .operators import OPERATORS
 from .operators.operator import Array
 
@@ -45,3 +45,20 @@ def evaluate(node: Node, operands: Sequence[Array]) -> Array:
     operator = OPERATORS[node.op]
     result: np.ndarray[Any, Any] = operator.evaluate(operands, operator.values(node.attributes))
     return result
+
+
+MOST_KNOWN = 1 << 14
+"""The largest number of elements of a value that is computed while a model is read."""
+
+
+def known_value(builder: GraphBuilder, value: Value) -> Array | None:
+    """The elements of a value that depends on no input and no constant, and has at most ``MOST_KNOWN`` of them; None
+    for any other."""
+    node = builder.made.get(value.name)
+    if node is None or node.is_foreign or value.elements > MOST_KNOWN:
+        return None
+    operands = [
+        known_value(builder, builder.made[name].result) if name in builder.made else None for name in node.operands
+    ]
+    found = [o for o in operands if o is not None]
+    return evaluate(node, found) if len(found) == len(operands) else None

@@ -74,9 +74,9 @@ def _is_alike(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
     written = [graph.values[c.writes[0]] for c in (first, second)]
     one_shape = written[0].shape == written[1].shape
     small = all(graph.values[name].elements <= _SMALL for c in (first, second) for name in (*c.reads, *c.writes))
-    if any(name in first.writes for name in second.reads):
-        return one_shape or small
     common = set(first.reads) & set(second.reads)
+    if any(name in first.writes for name in second.reads):
+        return one_shape or small or _is_same_rows(graph, first, second)
     if not mains[0] and not mains[1]:
         return one_shape and (small or bool(common))
     largest = max((graph.values[name].elements, name) for name in first.reads)[1]
@@ -93,6 +93,19 @@ def _are_layers(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
         return False
     small = all(graph.values[name].elements <= _SMALL for c in (first, second) for name in (*c.reads, *c.writes))
     return small and sum(graph.values[name].elements for name in weights) <= _SMALL
+
+
+def _is_same_rows(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
+    """Whether ``second`` goes on with the rows of ``first``, one of which reduces them: it reads them again with what
+    they were reduced to, such as to divide by it, or it reduces what ``first`` made of them. One kernel then keeps
+    them."""
+    reduced = [Kind.REDUCTION in _mains(graph, call) for call in (first, second)]
+    largest = max((graph.values[name].elements, name) for name in first.reads)[1]
+    elements = graph.values[largest].elements
+    if any(graph.values[name].elements > elements for call in (first, second) for name in (*call.reads, *call.writes)):
+        return False
+    whole = any(graph.values[name].elements == elements for name in first.writes if name in second.reads)
+    return (reduced[0] and largest in second.reads) or (all(reduced) and whole)
 
 
 def _mains(graph: Graph, call: KernelCall) -> set[Kind]:

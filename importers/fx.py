@@ -18,12 +18,9 @@ from ..core.keys import JSON
 from ..core.precision import IEEE
 from ..graph.graph import FOREIGN, Graph, GraphBuilder, Node, Value, check_graph
 from ..graph.operators.operator import Array, TensorType
-from ..graph.reference import evaluate
+from ..graph.reference import known_value
 from ..te.limits import MAX_RANK
 from .aten import RULES, NoRule
-
-MOST_KNOWN = 1 << 14
-"""The largest number of elements of a value that is computed while a graph is read."""
 
 _OF_LAYOUT = ("aten.as_strided", "aten.view.dtype", "aten.set_", "aten.resize")
 """Operators whose result depends on the strides of their operand."""
@@ -200,14 +197,7 @@ class _Importer:
         return self.dtype_of(torch.result_type(*given))
 
     def known(self, value: Value) -> Array | None:
-        node = self._builder.made.get(value.name)
-        if node is None or node.is_foreign or value.elements > MOST_KNOWN:
-            return None
-        operands = [
-            self.known(self._builder.made[n].result) if n in self._builder.made else None for n in node.operands
-        ]
-        found = [o for o in operands if o is not None]
-        return evaluate(node, found) if len(found) == len(operands) else None
+        return known_value(self._builder, value)
 
     def dtype_of(self, given: Any) -> DType:
         found = DTYPES.get(str(given).removeprefix("torch."))

@@ -52,7 +52,17 @@ def _matmul(draw: Draw, b: GraphBuilder, x: Value) -> Value:
     )
 
 
-STEPS = (_reshape, _permute, _slice, _pad, _rows, _matmul)
+def _pick(draw: Draw, b: GraphBuilder, x: Value) -> Value:
+    """An element of each row, as losses over classes pick it."""
+    d = draw(st.integers(0, len(x.shape) - 1))
+    place = b.node("full", shape=(), value=draw(st.integers(-2, 3)), dtype="int64")
+    one = tuple(1 if e == d else n for e, n in enumerate(x.shape))
+    y = b.node("log_softmax", x, dim=d)
+    y = b.node("mul", y, x) if draw(st.booleans()) else y
+    return b.node("gather_elements", y, b.node("expand", place, shape=one), dim=d)
+
+
+STEPS = (_reshape, _permute, _slice, _pad, _rows, _matmul, _pick)
 
 
 @st.composite

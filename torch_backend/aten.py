@@ -180,8 +180,8 @@ def _grouped_matmul(o: Sequence[Any], v: Values) -> Any:
 _SAME = (
     "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
-    "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu", "sigmoid",
-    "matmul", "tan", "atan",
+    "exp2", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu",
+    "sigmoid", "matmul", "tan", "atan",
 )  # fmt: skip
 
 FUNCTIONS: dict[str, _Function] = {
@@ -197,6 +197,8 @@ FUNCTIONS: dict[str, _Function] = {
     "concatenate": lambda o, v: torch.cat(list(o), v.integer("dim")),
     "pad": lambda o, v: _bordered(o[0], v, real(v, "value")),
     "spread": _spread,
+    "floor_divide": lambda o, v: torch.div(o[0], v.integer("divisor"), rounding_mode="floor"),
+    "modulo": lambda o, v: torch.remainder(o[0], v.integer("divisor")),
     "gelu_tanh": lambda o, v: functional.gelu(o[0], approximate="tanh"),
     "leaky_relu": lambda o, v: functional.leaky_relu(o[0], real(v, "slope")),
     "softplus": lambda o, v: functional.softplus(o[0], real(v, "beta"), real(v, "threshold")),

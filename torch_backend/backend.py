@@ -24,9 +24,10 @@ from .schedules import NoSchedules, Schedules
 
 KEPT_WHOLE = (
     "_fused_rms_norm", "_log_softmax", "_native_batch_norm_legit_no_training", "_scaled_dot_product", "_softmax",
-    "addmm", "avg_pool", "constant_pad_nd", "elu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "logsumexp",
-    "mish", "native_group_norm", "native_layer_norm", "roll", "scaled_dot_product_attention", "silu", "softplus",
-    "stack", "t", "unbind", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "var_mean",
+    "addmm", "avg_pool", "col2im", "constant_pad_nd", "elu", "gelu", "hardsigmoid", "hardswish", "leaky_relu",
+    "logsumexp", "mish", "native_group_norm", "native_layer_norm", "roll", "scaled_dot_product_attention", "silu",
+    "softplus", "stack", "t", "unbind", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "var_mean",
+    "xlogy",
 )  # fmt: skip
 """Operators of core ATen's table of decompositions for which there is a rule."""
 

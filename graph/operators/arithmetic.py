@@ -8,7 +8,7 @@ from ...core.dtypes import DTYPES, boolean, float16, float32, int32
 from ...core.errors import InvalidGraph
 from ...ir.expr import Expr
 from ...te import build as te
-from ...te.operators.parameter import Values
+from ...te.operators.parameter import Integer, Parameter, Values
 from .attributes import DTYPE
 from .operator import (
     Array,
@@ -22,7 +22,7 @@ from .operator import (
     broadcast_read,
     wide,
 )
-from .pointwise import ANY, BOOLS, FLOATS, NUMBERS, pointwise
+from .pointwise import ANY, BOOLS, FLOATS, NUMBERS, WIDE_INTEGERS, pointwise
 
 
 def _cast_numpy(operands: Sequence[Array], v: Values) -> Array:
@@ -75,17 +75,25 @@ WHERE = GraphOperator(
     (Case((TensorType((3, 1), boolean), TensorType((3, 5), float32), TensorType((), float32))),), (), (3, 3),
 )  # fmt: skip
 
+_DIVISOR = Parameter("divisor", "what is divided by", Integer(1, (1 << 31) - 1))
+
 ARITHMETIC = (
     pointwise("add", "a + b", lambda a, b: a + b, np.add, takes=NUMBERS, count=2),
     pointwise("sub", "a - b", lambda a, b: a - b, np.subtract, takes=NUMBERS, count=2),
     pointwise("mul", "a * b", lambda a, b: a * b, np.multiply, takes=NUMBERS, count=2),
     pointwise("div", "a / b", lambda a, b: a / b, np.divide, takes=FLOATS, count=2),
+    pointwise("floor_divide", "a / divisor of integers, rounded down", lambda a, v: a // v.integer("divisor"),
+              lambda a, v: a // v.integer("divisor"), takes=WIDE_INTEGERS, attributes=(_DIVISOR,),
+              example={"divisor": 3}),
+    pointwise("modulo", "what is left by that, from 0 to divisor - 1", lambda a, v: a % v.integer("divisor"),
+              lambda a, v: a % v.integer("divisor"), takes=WIDE_INTEGERS, attributes=(_DIVISOR,),
+              example={"divisor": 3}),
     pointwise("pow", "a to the b", te.power, np.power, takes=FLOATS, count=2),
     pointwise("maximum", "the greater, or NaN", te.maximum, np.maximum, takes=NUMBERS, count=2),
     pointwise("minimum", "the lesser, or NaN", te.minimum, np.minimum, takes=NUMBERS, count=2),
     CAST,
     WHERE,
-)
+)  # fmt: skip
 
 COMPARISONS = (
     pointwise("eq", "a == b", te.equal, np.equal, takes=ANY, count=2, gives=boolean),

@@ -12,17 +12,23 @@ MOST = (1 << 62) - 1
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """Numbers, "inf" and "-inf"."""
+    """Numbers, "inf" and "-inf", and "nan" where ``nan`` says so."""
+
+    nan: bool = False
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("inf", "-inf", "nan") if self.nan else ("inf", "-inf")
 
     def schema(self) -> dict[str, object]:
-        return {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]}
+        return {"anyOf": [{"type": "number"}, {"enum": list(self._names)}]}
 
     def allowed(self) -> str:
-        return 'numbers, "inf", "-inf"'
+        return ", ".join(["numbers", *(f'"{name}"' for name in self._names)])
 
     def holds(self, value: object) -> bool:
         if isinstance(value, str):
-            return value in ("inf", "-inf")
+            return value in self._names
         return isinstance(value, int | float) and (isinstance(value, bool | int) or math.isfinite(value))
 
 
@@ -35,7 +41,7 @@ def real(values: Values, name: str) -> float:
 
 def real_json(value: float) -> float | str:
     """``value`` as an attribute whose domain is ``Real``."""
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 DTYPE = Parameter("dtype", "the dtype of the result", Choice(tuple(DTYPES)))

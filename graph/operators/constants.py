@@ -1,12 +1,14 @@
 """Operators without operands: what they give is known from their attributes."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from ...core.dtypes import DTYPES, INDEX
 from ...core.errors import InvalidGraph
-from ...te.build import cast, constant
+from ...ir.expr import Expr
+from ...te.build import cast, constant, sqrt
 from ...te.operators.parameter import Parameter, Values
 from .attributes import DTYPE, EXTENT, SHAPE, WHOLE, Real, real
 from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, TensorType, widened
@@ -15,12 +17,12 @@ from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, T
 def _number(v: Values) -> int | float | bool:
     """The value of ``full`` as a number of its dtype."""
     dtype, value = DTYPES[v.text("dtype")], real(v, "value")
-    if dtype.is_bool:
+    if dtype.is_bool and not math.isnan(value):
         return bool(value)
     if dtype.is_float:
         return float(np.float64(value).astype(dtype.numpy))
     low, high = dtype.integer_range
-    if not low <= value <= high:
+    if math.isnan(value) or not low <= value <= high:
         raise InvalidGraph(f"value {value} is no {dtype}", field="value")
     return int(value)
 
@@ -36,8 +38,10 @@ def _full_numpy(operands: Sequence[Array], v: Values) -> Array:
 
 
 def _full(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
-    dtype = DTYPES[v.text("dtype")]
-    return Element(v.integers("shape"), dtype, lambda at: constant(_number(v), widened(dtype)))
+    dtype, number = DTYPES[v.text("dtype")], _number(v)
+    # Expressions have no constant NaN, but a function that gives it.
+    element: Expr = sqrt(constant(-1.0, widened(dtype))) if number != number else constant(number, widened(dtype))
+    return Element(v.integers("shape"), dtype, lambda at: element)
 
 
 def _range_numpy(operands: Sequence[Array], v: Values) -> Array:
@@ -59,8 +63,9 @@ FULL = GraphOperator(
     "full", Kind.VIEW, "one number everywhere", _full_type, _full_numpy, _full,
     (Case((), {"shape": (2, 3), "value": 1.25, "dtype": "float32"}),
      Case((), {"shape": (), "value": "-inf", "dtype": "float64"}),
+     Case((), {"shape": (2,), "value": "nan", "dtype": "float32"}),
      Case((), {"shape": (4,), "value": 3, "dtype": "int64"}), Case((), {"shape": (4,), "value": 1, "dtype": "bool"})),
-    (SHAPE, Parameter("value", "the number", Real()), DTYPE), (0, 0),
+    (SHAPE, Parameter("value", "the number", Real(nan=True)), DTYPE), (0, 0),
 )  # fmt: skip
 RANGE = GraphOperator(
     "range", Kind.VIEW, "start, start + step, …",

@@ -114,6 +114,7 @@ FUNCTIONS = (
     pointwise("square", "x * x", lambda x: x * x, np.square, takes=NUMBERS, uses=2),
     pointwise("reciprocal", "1 / x", lambda x: 1.0 / x, lambda x: 1.0 / x),
     pointwise("exp", "e to the x", te.exp, np.exp),
+    pointwise("exp2", "2 to the x", te.exp2, np.exp2),
     pointwise("expm1", "exp(x) - 1, accurate near 0", _expm1, np.expm1, uses=5),
     pointwise("log", "the natural logarithm", te.log, np.log),
     pointwise("log2", "the logarithm to base 2", lambda x: te.log(x) * (1.0 / math.log(2.0)), np.log2),

@@ -6,12 +6,13 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_rms_norms, join_instances
 from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
-from .reshapes import raise_splits, sink_reshapes, sink_through_norms
+from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
 from .scans import split_scans
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -19,6 +20,8 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_unused,
     join_equal,
     fold_batch_norm,
+    pick_first,
+    pick_before_log_softmax,
     sink_reshapes,
     drop_identities,
     join_equal,
@@ -27,6 +30,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
     *PASSES,
     use_channels_last,
+    multiply_as_stored,
     drop_identities,
     sink_reshapes,
     drop_identities,
@@ -38,6 +42,8 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     find_rms_norms,
     join_instances,
     *PASSES,
+    permute_long_dims,
+    drop_identities,
     split_batches,
     join_rows,
     drop_identities,

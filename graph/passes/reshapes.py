@@ -33,6 +33,8 @@ def sink_reshapes(graph: Graph) -> Graph:
                 source = made.get(source.operands[0])
             if source is None or source.is_foreign or OPERATORS[source.op].kind is Kind.VIEW:
                 continue
+            if OPERATORS[source.op].kind is Kind.ANCHOR and not _has_one_reader(graph, name):
+                continue  # the node cannot be its epilogue, and reads what is stored in any shape
             shape = source.result.shape
             found = [_moved(rewriter, o, node.result.shape, shape) for o in operands]
             if all(v is not None for v in found):
@@ -52,6 +54,29 @@ def _has_one_reader(graph: Graph, name: str) -> bool:
     while len(graph.readers[name]) == 1 and (node := graph.producers.get(name)) is not None and node.op == "reshape":
         (name,) = node.operands
     return len(graph.readers[name]) == 1
+
+
+def permute_long_dims(graph: Graph) -> Graph:
+    """Let permutations have no dimensions of one element, but for a batch of one that stays the first, and write those
+    that move only such as reshapes:
+
+    permute(x[2, 5, 16, 64, 1], [0, 2, 1, 4, 3])    ->    reshape(permute(reshape(x, [2, 5, 16, 64]), [0, 2, 1, 3]), …)
+    """
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        if node.op != "permute":
+            return None
+        x = rewriter.values[node.operands[0]]
+        given = integers_of(node, "order")
+        long = [d for d, n in enumerate(x.shape) if n > 1 or d == given[0] == 0]
+        order = [long.index(d) for d in given if d in long]
+        if len(long) == len(x.shape):
+            return None
+        y = rewriter.node("reshape", x, shape=tuple(x.shape[d] for d in long))
+        y = y if order == sorted(order) else rewriter.node("permute", y, order=tuple(order))
+        return rewriter.node("reshape", y, shape=node.result.shape)
+
+    return rewrite(graph, replaced)
 
 
 def raise_splits(graph: Graph) -> Graph:

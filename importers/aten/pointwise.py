@@ -8,7 +8,8 @@ from ...graph.graph import Value
 from .rule import RULES, Emitter, Rule, cast, need, number, operand, rule
 
 _UNARY = {
-    "neg": "neg", "abs": "abs", "sign": "sign", "reciprocal": "reciprocal", "exp": "exp", "expm1": "expm1",
+    "neg": "neg", "abs": "abs", "sign": "sign", "reciprocal": "reciprocal", "exp": "exp", "exp2": "exp2",
+    "expm1": "expm1",
     "log": "log", "log2": "log2", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos",
     "tan": "tan", "atan": "atan",
     "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
@@ -20,6 +21,7 @@ _BINARY = {
     "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "maximum",
     "minimum.default": "minimum",
 }  # fmt: skip
+_OF_BOOLS = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 _COMPARE = {f"{name}.{kind}": name for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 
 
@@ -29,7 +31,9 @@ def _unary(op: str) -> Rule:
 
 def _binary(op: str) -> Rule:
     def apply(b: Emitter, x: Any, y: Any, alpha: Any = 1) -> Value:
-        need(not b.dtype.is_bool, "arithmetic on bools")
+        if b.dtype.is_bool:
+            need(op in _OF_BOOLS and alpha == 1, "arithmetic on bools")
+            return b.node(_OF_BOOLS[op], operand(b, x, b.dtype), operand(b, y, b.dtype))
         second = operand(b, y, b.dtype)
         if alpha != 1:
             second = b.node("mul", second, number(b, alpha, b.dtype))

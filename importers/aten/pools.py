@@ -1,11 +1,12 @@
 """Pools of ATen."""
 
+import math
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Emitter, need, number, rule, tuple_of
+from .rule import Emitter, number, rule, tuple_of
 
 
 def _window(
@@ -49,24 +50,49 @@ def _average_pool(b: Emitter, x: Value, kernel: Any, stride: Any = (), padding: 
 
 @rule("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def _adaptive_max(b: Emitter, x: Value, size: Any) -> Sequence[Value]:
-    rank = len(list(size))
-    kernel = _even_windows(x.shape[-rank:], b.shape[-rank:])
-    if all(n == 1 for n in b.shape[-rank:]):
-        return [b.node("max", x, dims=tuple(range(len(x.shape) - rank, len(x.shape))), keep=True)]
-    return [b.node("max_pool", x, **_window(b, x, kernel, kernel, 0))]
-
-
-def _even_windows(extents: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """The windows that divide ``extents`` into ``counts`` parts. Raises NoRule where these have unequal sizes."""
-    need(all(e % c == 0 for e, c in zip(extents, counts, strict=True)), "windows of unequal sizes")
-    return tuple(e // c for e, c in zip(extents, counts, strict=True))
+    return [_adaptive(b, x, len(list(size)), "max")]
 
 
 @rule("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default")
-def _adaptive(b: Emitter, x: Value, size: Any) -> Value:
-    rank = len(list(size))
+def _adaptive_average(b: Emitter, x: Value, size: Any) -> Value:
+    return _adaptive(b, x, len(list(size)), "mean")
+
+
+def _adaptive(b: Emitter, x: Value, rank: int, op: str) -> Value:
+    """Windows that divide the last ``rank`` dimensions into as many parts as the result has elements."""
     extents, counts = x.shape[-rank:], b.shape[-rank:]
     if all(c == 1 for c in counts):
-        return b.node("mean", x, dims=tuple(range(len(x.shape) - rank, len(x.shape))), keep=True)
-    kernel = _even_windows(extents, counts)
-    return b.node("average_pool", x, **_window(b, x, kernel, kernel, 0))
+        return b.node(op, x, dims=tuple(range(len(x.shape) - rank, len(x.shape))), keep=True)
+    if all(e % c == 0 for e, c in zip(extents, counts, strict=True)):
+        kernel = tuple(e // c for e, c in zip(extents, counts, strict=True))
+        return b.node("max_pool" if op == "max" else "average_pool", x, **_window(b, x, kernel, kernel, 0))
+    for d, count in enumerate(counts, len(x.shape) - rank):
+        x = _divided(b, x, d, count, op)
+    return x
+
+
+def _divided(b: Emitter, x: Value, dim: int, count: int, op: str) -> Value:
+    """Dimension ``dim`` in ``count`` windows: window i has the elements from i n / count, rounded down, to
+    (i + 1) n / count, rounded up."""
+    extent = x.shape[dim]
+    if extent == count:
+        return x
+
+    def whole(value: int) -> Value:
+        return b.node("full", shape=(), value=value, dtype="int64")
+
+    size = max(-(-(i + 1) * extent // count) - i * extent // count for i in range(count))
+    scaled = b.node("mul", b.node("range", count=count, dtype="int64"), whole(extent))
+    first = b.node("floor_divide", scaled, divisor=count)
+    end = b.node("floor_divide", b.node("add", scaled, whole(extent + count - 1)), divisor=count)
+    places = b.node("add", b.node("reshape", first, shape=(count, 1)), b.node("range", count=size, dtype="int64"))
+    inside = b.node("lt", places, b.node("reshape", end, shape=(count, 1)))
+    behind = len(x.shape) - dim - 1
+    inside = b.node("reshape", inside, shape=(count, size, *[1] * behind))
+    nothing = number(b, -math.inf if op == "max" else 0.0, x.dtype)
+    windows = b.node("where", inside, b.node("gather", x, places, dim=dim), nothing)
+    total = b.node("max" if op == "max" else "sum", windows, dims=(dim + 1,))
+    if op == "max":
+        return total
+    lengths = b.node("cast", b.node("sub", end, first), dtype=x.dtype.name)
+    return b.node("div", total, b.node("reshape", lengths, shape=(count, *[1] * behind)))

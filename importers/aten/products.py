@@ -158,3 +158,26 @@ def _attention(b: Emitter, q: Value, k: Value, v: Value, attn_mask: Any = None, 
 def _own_attention(b: Emitter, q: Value, k: Value, v: Value, mask: Any, causal: bool, scale: Any,
                    grouped: bool, order: Any) -> Value:  # fmt: skip
     return attention(b, q, k, v, mask, causal, scale)
+
+
+@rule("_trilinear.default")
+def _trilinear(b: Emitter, x: Value, w: Value, y: Value, *expanded: object, **keywords: object) -> Value:
+    """What ``nn.Bilinear`` is: sum over i and j of x[n, i] w[o, i, j] y[n, j]."""
+    need(list(expanded[:4]) == [[1, 3], [0], [1, 2], [2, 3]], "another trilinear form")
+    outputs, first, second = w.shape
+    folded = reshape(b, b.node("permute", w, order=(1, 0, 2)), (first, outputs * second))
+    half = reshape(b, matmul(b, x, folded), (x.shape[0], outputs, second))
+    return b.node("sum", b.node("mul", half, reshape(b, y, (y.shape[0], 1, second))), dims=(2,))
+
+
+@rule("addbmm.default")
+def _addbmm(b: Emitter, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    count, n, k = x.shape
+    rows = reshape(b, b.node("permute", x, order=(1, 0, 2)), (n, count * k))
+    total = matmul(b, rows, reshape(b, y, (count * k, y.shape[2])))
+    total = total if alpha == 1 else b.node("mul", total, number(b, alpha, b.dtype))
+    return (
+        total
+        if beta == 0
+        else b.node("add", total, bias if beta == 1 else b.node("mul", bias, number(b, beta, b.dtype)))
+    )

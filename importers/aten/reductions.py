@@ -64,7 +64,7 @@ def _extreme(b: Emitter, x: Value, dim: int, keep: bool = False) -> Sequence[Val
 
 @rule("var.correction", "var.dim")
 def _var(b: Emitter, x: Value, dims: Any = None, *rest: Any, correction: Any = 1, keepdim: bool = False) -> Value:
-    need(not rest and correction in (0, 1, None) and bool(x.shape), "another form of var")
+    need(not rest and (correction is None or correction == int(correction)) and bool(x.shape), "another form of var")
     correction = 1 if correction is None else int(correction)
     return b.node("variance", x, dims=dims_of(dims, len(x.shape)), keep=keepdim, correction=correction)
 

@@ -86,7 +86,7 @@ def cast(b: NodeMaker, x: Value, dtype: DType) -> Value:
 
 def number(b: NodeMaker, value: Any, dtype: DType) -> Value:
     """A scalar of ``dtype``. Raises NoRule for a number that it does not hold."""
-    if not isinstance(value, int | float) or (isinstance(value, float) and math.isnan(value)):
+    if not isinstance(value, int | float):
         raise NoRule(f"the number {value!r}")
     if dtype.is_integer and (value != value or value in (math.inf, -math.inf) or int(value) != value):
         raise NoRule(f"{value} as {dtype}")

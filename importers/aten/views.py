@@ -163,6 +163,22 @@ def _embedding(b: Emitter, table: Value, places: Value, *rest: Any, **keywords: 
     return b.node("gather", table, places, dim=0)
 
 
+@rule("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def _embedding_bag(b: Emitter, table: Value, places: Value, offsets: Value, scale: bool = False, mode: int = 0,
+                   sparse: bool = False, weights: Value | None = None, last: bool = False,
+                   padding: int = -1) -> list[Value]:  # fmt: skip
+    """Bags of one size: the sum, the mean or the greatest of the rows of each."""
+    starts = b.known(offsets)
+    need(starts is not None and not last and padding < 0 and not scale, "bags that are not known")
+    assert starts is not None
+    size = places.elements // len(starts)
+    need([int(n) for n in starts] == list(range(0, places.elements, size)), "bags of several sizes")
+    rows = b.node("gather", table, reshape(b, places, (len(starts), size)), dim=0)
+    if weights is not None:
+        rows = b.node("mul", rows, reshape(b, weights, (len(starts), size, 1)))
+    return [b.node(("sum", "mean", "max")[mode], rows, dims=(1,))]
+
+
 @rule("index_select.default")
 def _index_select(b: Emitter, x: Value, dim: int, places: Value) -> Value:
     need(bool(x.shape) and len(places.shape) == 1, "a scalar")
@@ -275,7 +291,7 @@ def _upsample(b: Emitter, x: Value, *rest: Any, **keywords: Any) -> Value:
 
 @rule("full.default", "full_like.default", "scalar_tensor.default", "zeros.default", "ones.default",
       "zeros_like.default", "ones_like.default", "new_full.default", "new_zeros.default", "new_ones.default",
-      "empty.memory_format", "empty_like.default", "new_empty.default")  # fmt: skip
+      "empty.memory_format", "empty_permuted.default", "empty_like.default", "new_empty.default")  # fmt: skip
 def _full(b: Emitter, *arguments: Any, **keywords: Any) -> Value:
     values = [a for a in arguments if isinstance(a, int | float)]
     value = values[-1] if values else ("ones" in b.target)
@@ -294,3 +310,44 @@ def _arange(b: Emitter, *arguments: Any, **keywords: Any) -> Value:
     need(all(isinstance(a, int) or a.is_integer() for a in arguments[:3:2] + arguments[:1]), "steps that are not whole")
     start, step = (int(arguments[0]) if len(arguments) > 1 else 0), int(arguments[2] if len(arguments) > 2 else 1)
     return b.node("range", count=b.shape[0], start=start, step=step, dtype=b.dtype.name)
+
+
+@rule("col2im.default")
+def _col2im(b: Emitter, x: Value, size: list[int], kernel: list[int], dilation: list[int], padding: list[int],
+            stride: list[int]) -> Value:  # fmt: skip
+    return reshape(b, folded(b, x, size, kernel, dilation, [*padding, *padding], stride), b.shape)
+
+
+def folded(b: NodeMaker, x: Value, size: list[int], kernel: list[int], dilation: list[int], padding: list[int],
+           stride: list[int]) -> Value:  # fmt: skip
+    """Columns ``x`` [.., channels * taps, windows] as images [n, channels, *size], whose pixels are sums of what
+    windows have of them. ``padding``: in front of all dimensions, then behind them."""
+    rank, taps = len(size), prod(kernel)
+    need(taps <= 64 and rank + 3 <= 8, "so large windows")
+    counts = [
+        (size[d] + padding[d] + padding[rank + d] - dilation[d] * (kernel[d] - 1) - 1) // stride[d] + 1
+        for d in range(rank)
+    ]
+    batch = x.shape[0] if len(x.shape) > 2 else 1
+    split = reshape(b, x, (batch, x.shape[-2] // taps, taps, *counts))
+    total: Value | None = None
+    for tap in range(taps):
+        part = reshape(b, slice_(b, split, 2, tap, tap + 1), (*split.shape[:2], *counts))
+        before, behind, rest = [0, 0], [0, 0], tap
+        for d in reversed(range(rank)):
+            part = b.node("spread", part, dim=d + 2, step=stride[d])
+            first = rest % kernel[d] * dilation[d] - padding[d]
+            rest //= kernel[d]
+            low = max(0, -first)
+            high = min(part.shape[d + 2], size[d] - first)
+            if high <= low:
+                break
+            part = slice_(b, part, d + 2, low, high)
+            before.insert(2, first + low)
+            behind.insert(2, size[d] - first - high)
+        else:
+            part = b.node("pad", part, before=tuple(before), behind=tuple(behind), value=0.0)
+            total = part if total is None else b.node("add", total, part)
+    need(total is not None, "no windows")
+    assert total is not None
+    return total

@@ -3,7 +3,7 @@
 Only ``model`` imports onnx. A rule is given a ``Call``, and returns a value or a list of them.
 """
 
-from . import elementwise, layers, losses, shapes
+from . import elementwise, layers, losses, recurrent, resize, shapes
 from .call import RULES, Call
 
-__all__ = ["RULES", "Call", "elementwise", "layers", "losses", "shapes"]
+__all__ = ["RULES", "Call", "elementwise", "layers", "losses", "recurrent", "resize", "shapes"]

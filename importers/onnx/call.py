@@ -9,6 +9,7 @@ import numpy as np
 from ...core.dtypes import DType
 from ...graph.graph import GraphBuilder, Value
 from ...graph.operators.operator import Array
+from ...graph.reference import known_value
 from ..aten.rule import NoRule
 
 
@@ -24,6 +25,8 @@ class Call:
     attributes: Mapping[str, Any]
     results: int
     builder: GraphBuilder
+    data: Callable[[Array], Value]
+    """It makes a constant of the graph from its elements."""
     read: set[str] = field(default_factory=set)
     """The attributes that the rule has looked at."""
 
@@ -45,6 +48,9 @@ class Call:
     def known(self, n: int) -> Array:
         """The elements of input ``n``. Raises NoRule where they are known only when the model runs."""
         found = self.constants[n] if n < len(self.constants) else None
+        value = self.inputs[n] if found is None and self.has(n) else None
+        if value is not None:
+            found = known_value(self.builder, value)
         if found is None:
             raise NoRule(f"input {n} is not known while the model is read")
         return found

@@ -5,6 +5,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
+from ..aten.compound import COMPOUND, remainder
 from ..aten.rule import number
 from .call import RULES, Call, Rule, cast, need, rule
 
@@ -15,7 +16,7 @@ _SAME = {
     "Round": "round", "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hardswish", "Mish": "mish",
     "Identity": "identity", "Add": "add", "Sub": "sub", "Mul": "mul", "Equal": "eq", "Less": "lt",
     "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge", "And": "logical_and", "Or": "logical_or",
-    "Xor": "ne", "Not": "logical_not", "Where": "where", "Softplus": "softplus", "Div": "div",
+    "Xor": "ne", "Not": "logical_not", "Where": "where", "Softplus": "softplus",
 }  # fmt: skip
 """Operators that are one of ours on the same operands."""
 
@@ -25,6 +26,45 @@ def _same(op: str) -> Rule:
 
 
 RULES.update({name: _same(op) for name, op in _SAME.items()})
+
+
+def _compound(name: str) -> Rule:
+    return lambda c: COMPOUND[name](c, c.value(0))
+
+
+RULES.update({name.capitalize(): _compound(name) for name in COMPOUND})
+
+
+@rule("Div")
+def _div(c: Call) -> Value:
+    """Integers are divided towards 0."""
+    x, y = c.value(0), c.value(1)
+    return c.node("div", x, y) if x.dtype.is_float else _integers(c, x, y, "quotient")
+
+
+@rule("Mod")
+def _mod(c: Call) -> Value:
+    x, y = c.value(0), c.value(1)
+    if x.dtype.is_float:
+        return remainder(c, x, y, not c.get("fmod", 0))
+    return _integers(c, x, y, "fmod" if c.get("fmod", 0) else "remainder")
+
+
+def _integers(c: Call, x: Value, y: Value, what: str) -> Value:
+    """The quotient of integers towards 0, the remainder with the sign of the dividend (``fmod``), or that with the sign
+    of the divisor, by float64, whose quotients of integers under 2^53 are exact when rounded."""
+    need(x.dtype.is_integer and x.dtype == y.dtype, "two dtypes")
+    if x.dtype.bits > 32:
+        divisor = int(c.known(1).item()) if c.known(1).size == 1 else 0
+        need(divisor > 0 and what != "fmod", "integers of so many bits")
+        if what == "remainder":
+            return c.node("modulo", x, divisor=divisor)
+        size = c.node("floor_divide", c.node("abs", x), divisor=divisor)
+        return c.node("where", c.node("lt", x, like(c, x, 0)), c.node("neg", size), size)
+    a, b = cast(c, x, DTYPES["float64"]), cast(c, y, DTYPES["float64"])
+    quotient = c.node("floor" if what == "remainder" else "trunc", c.node("div", a, b))
+    found = quotient if what == "quotient" else c.node("sub", a, c.node("mul", quotient, b))
+    return cast(c, found, x.dtype)
 
 
 def _folded(op: str) -> Rule:
@@ -145,7 +185,7 @@ def _clip(c: Call) -> Value:
 
 @rule("Cast", "CastLike")
 def _cast(c: Call) -> Value:
-    dtype = c.value(1).dtype if c.op == "CastLike" else _dtype(c.get("to"))
+    dtype = c.value(1).dtype if c.op == "CastLike" else onnx_dtype(c.get("to"))
     return c.node("cast", c.value(0), dtype=dtype.name)
 
 
@@ -153,7 +193,7 @@ _DTYPE_OF_ONNX = {1: "float32", 2: "uint8", 3: "int8", 6: "int32", 7: "int64", 9
                   11: "float64", 16: "bfloat16"}  # fmt: skip
 
 
-def _dtype(number_: Any) -> Any:
+def onnx_dtype(number_: Any) -> Any:
     need(number_ in _DTYPE_OF_ONNX, f"the dtype {number_}")
     return DTYPES[_DTYPE_OF_ONNX[number_]]
 

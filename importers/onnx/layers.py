@@ -53,6 +53,45 @@ def _softmax(op: str) -> Rule:
 RULES.update({"Softmax": _softmax("softmax"), "LogSoftmax": _softmax("log_softmax")})
 
 
+@rule("Hardmax")
+def _hardmax(c: Call) -> Value:
+    x = c.value(0)
+    d = c.get("axis", -1) % len(x.shape)
+    first = c.node("argmax", x, dim=d, keep=True)
+    places = c.node("range", count=x.shape[d], dtype="int64")
+    column = c.node("reshape", places, shape=tuple(n if e == d else 1 for e, n in enumerate(x.shape)))
+    return c.node("cast", c.node("eq", first, column), dtype=x.dtype.name)
+
+
+@rule("LpNormalization")
+def _lp_normalization(c: Call) -> Value:
+    x, order = c.value(0), c.get("p", 2)
+    need(order in (1, 2), "another norm")
+    dims = (c.get("axis", -1) % len(x.shape),)
+    size = c.node("sum", c.node("abs" if order == 1 else "square", x), dims=dims, keep=True)
+    size = size if order == 1 else c.node("sqrt", size)
+    zero = like(c, x, 0.0)
+    return c.node("where", c.node("eq", size, zero), zero, c.node("div", x, size))
+
+
+@rule("LpPool")
+def _lp_pool(c: Call) -> Value:
+    x, kernel, order = c.value(0), tuple(c.get("kernel_shape")), c.get("p", 2)
+    window = _borders(c, x.shape[2:], kernel)
+    powers = c.node("square", x) if order == 2 else c.node("pow", c.node("abs", x), like(c, x, float(order)))
+    mean = c.node("average_pool", powers, kernel=kernel, **window, count_border=True)
+    total = c.node("mul", mean, like(c, x, float(math.prod(kernel))))
+    return c.node("sqrt", total) if order == 2 else c.node("pow", total, like(c, x, 1.0 / order))
+
+
+@rule("GlobalLpPool")
+def _global_lp_pool(c: Call) -> Value:
+    x, order = c.value(0), float(c.get("p", 2))
+    powers = c.node("pow", c.node("abs", x), like(c, x, order))
+    total = c.node("sum", powers, dims=tuple(range(2, len(x.shape))), keep=True)
+    return c.node("pow", total, like(c, x, 1.0 / order))
+
+
 @rule("LayerNormalization", "RMSNormalization")
 def _rows(c: Call) -> Value | Sequence[Value]:
     x, weight = c.value(0), c.value(1)
@@ -92,6 +131,54 @@ def _matmul(c: Call) -> Value:
     y = c.node("matmul", a, b)
     shape = y.shape[:-2] + (() if first else y.shape[-2:-1]) + (() if last else y.shape[-1:])
     return reshape(c, y, shape)
+
+
+@rule("Einsum")
+def _einsum(c: Call) -> Value:
+    """Sums of one operand, and products of two. Every letter stands in an operand once."""
+    text = c.get("equation").replace(" ", "")
+    sides = text.split("->") if "->" in text else [text, ""]
+    terms, result = sides[0].split(","), sides[1]
+    operands = [c.value(n) for n in range(len(terms))]
+    need(len(terms) <= 2 and all(len(set(t.replace("...", ""))) == len(t.replace("...", "")) for t in terms), text)
+    if "..." in text:
+        longest = max(len(o.shape) - len(t.replace("...", "")) for o, t in zip(operands, terms, strict=True))
+        free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in text][:longest]
+        for n, (o, t) in enumerate(zip(operands, terms, strict=True)):
+            own = len(o.shape) - len(t.replace("...", ""))
+            terms[n] = t.replace("...", "".join(free[longest - own :]))
+        result = result.replace("...", "".join(free))
+    if "->" not in text:
+        joined = "".join(terms)
+        ahead = "".join(free) if "..." in text else ""
+        result = ahead + "".join(sorted(t for t in set(joined) if joined.count(t) == 1 and t not in ahead))
+    if len(terms) == 1:
+        return _summed(c, operands[0], terms[0], result)
+    extents: dict[str, int] = {}
+    for o, term in zip(operands, terms, strict=True):
+        for letter, extent in zip(term, o.shape, strict=True):
+            need(extents.setdefault(letter, extent) == extent, "dimensions that are broadcast")
+    (a, first), (b, second) = ((o, t) for o, t in zip(operands, terms, strict=True))
+    kept = [t for t in first if t in second or t in result], [t for t in second if t in first or t in result]
+    a, b = _summed(c, a, first, "".join(kept[0])), _summed(c, b, second, "".join(kept[1]))
+    shared = [t for t in kept[0] if t in kept[1]]
+    batch, inner = [t for t in shared if t in result], [t for t in shared if t not in result]
+    rows, columns = ([t for t in k if t not in shared] for k in kept)
+    sizes = [math.prod(extents[t] for t in part) for part in (batch, rows, inner, columns)]
+    a = reshape(c, _summed(c, a, "".join(kept[0]), "".join(batch + rows + inner)), (sizes[0], sizes[1], sizes[2]))
+    b = reshape(c, _summed(c, b, "".join(kept[1]), "".join(batch + inner + columns)), (sizes[0], sizes[2], sizes[3]))
+    order = [*batch, *rows, *columns]
+    y = reshape(c, c.node("matmul", a, b), [extents[t] for t in order])
+    return _summed(c, y, "".join(order), result)
+
+
+def _summed(c: Call, x: Value, term: str, result: str) -> Value:
+    """``x``, whose dimensions are the letters of ``term``, summed over those that ``result`` has not, in its order."""
+    gone = tuple(d for d, letter in enumerate(term) if letter not in result)
+    left = [letter for letter in term if letter in result]
+    x = c.node("sum", x, dims=gone) if gone else x
+    order = tuple(left.index(letter) for letter in result)
+    return x if list(order) == sorted(order) else c.node("permute", x, order=order)
 
 
 @rule("Gemm")

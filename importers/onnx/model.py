@@ -3,19 +3,21 @@
 What can be known while a model is read is folded by onnx's own reference: shapes, and whatever is computed from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ...core.dtypes import dtype_of_numpy
 from ...core.errors import InvalidGraph, InvalidParameter, TilewrightError
 from ...graph.graph import Graph, GraphBuilder, Value, check_graph
+from ...graph.operators.attributes import real_json
 from ...graph.operators.operator import Array, TensorType
 from ..aten.rule import NoRule
 from . import RULES
@@ -24,6 +26,12 @@ from .call import Call
 OPSETS = range(7, 29)
 _WITHOUT_EFFECT = {"storage_order", "stash_type", "saturate", "kernel_shape", "alpha", "beta", "momentum", "seed"}
 """Attributes that a rule may leave unread: they change nothing where it does."""
+
+_EMPTY = {"CastLike", "Concat", "Split"}
+"""Operators that may have operands or results without elements. No other can read such a result."""
+
+_MOST_ROUNDS = 4
+"""How often operators without a rule are written out by others, in which there may again be such."""
 
 MAX_FOLDED = 1 << 16
 """The largest number of elements that a folded value may have. Larger ones are computed by the graph."""
@@ -68,7 +76,43 @@ def import_onnx(
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset not in OPSETS:
         raise UnsupportedModel(f"opset {opset}; allowed: {OPSETS.start} to {OPSETS.stop - 1}", field="opset_import")
-    return _Reader(model, opset, dims or {}, values or {}).run()
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    for _ in range(_MOST_ROUNDS):
+        reader = _Reader(model, opset, dims or {}, values or {})
+        found = reader.run()
+        if found is not None:
+            return found
+        expanded = _expanded(model, reader.refused_operators)
+        if expanded is None:
+            break
+        model = expanded
+    raise UnsupportedModel(f"no rule for: {', '.join(reader.refused)}", field="graph")
+
+
+def _expanded(model: Any, operators: Sequence[str]) -> Any:
+    """``model`` with those of ``operators`` written out that ONNX defines by others; None where it defines none."""
+    before = {n.op_type for n in model.graph.node}
+    model = _with_defaults(model, operators)
+    names = [("", name) for name in operators]
+    try:
+        expanded = onnx.inliner.inline_selected_functions(model, names, inline_schema_functions=True)
+    except RuntimeError:  # a type that onnx cannot tell, which a definition depends on
+        return None
+    return None if before <= {n.op_type for n in expanded.graph.node} else expanded
+
+
+def _with_defaults(model: Any, operators: Sequence[str]) -> Any:
+    """``model`` in which nodes of these operators have all attributes that have a default, as definitions need them."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    opset = next(o.version for o in copy.opset_import if o.domain in ("", "ai.onnx"))
+    for node in copy.graph.node:
+        if node.op_type in operators and onnx.defs.has(node.op_type):
+            given = {a.name for a in node.attribute}
+            known = onnx.defs.get_schema(node.op_type, opset).attributes.values()
+            node.attribute.extend(a.default_value for a in known if a.default_value.name and a.name not in given)
+    return copy
 
 
 class _Reader:
@@ -82,9 +126,11 @@ class _Reader:
         self._known: dict[str, Array] = {}
         self._weights: dict[str, Array] = {}
         self._constants: list[Value] = []
-        self._refused: dict[str, None] = {}
+        self.refused: dict[str, None] = {}
+        self.refused_operators: list[str] = []
 
-    def run(self) -> OnnxGraph:
+    def run(self) -> OnnxGraph | None:
+        """The graph; None where operators have been refused."""
         graph = self._model.graph
         self._known |= {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self._known |= self._given
@@ -95,8 +141,8 @@ class _Reader:
                 inputs[i.name] = value.name
         for node in graph.node:
             self._node(node)
-        if self._refused:
-            raise UnsupportedModel(f"no rule for: {', '.join(self._refused)}", field="graph")
+        if self.refused:
+            return None
         outputs = {o.name: self._value(o.name).name for o in graph.output}
         given = tuple(v for v in self._values.values() if v.name in inputs.values())
         read = {n for node in self._builder.nodes for n in node.operands} | set(outputs.values())
@@ -132,10 +178,12 @@ class _Reader:
             array = self._known[name]
             kind = TensorType(array.shape, self._dtype(array.dtype))
             flat = array.ravel()
-            if array.size == 1 and np.isfinite(np.asarray(flat, np.float64)).all():
+            if array.size == 1:
                 dtype, number = kind.dtype, flat[0].item()
                 given = bool(number) if dtype.is_bool else int(number) if dtype.is_integer else float(number)
-                self._values[name] = self._builder.node("full", shape=array.shape, value=given, dtype=dtype.name)
+                self._values[name] = self._builder.node(
+                    "full", shape=array.shape, value=real_json(given), dtype=dtype.name
+                )
             else:
                 self._values[name] = value = Value(self._builder.name(name), kind)
                 self._weights[value.name] = array
@@ -149,6 +197,8 @@ class _Reader:
             self._known[node.output[0]] = np.array(shape[start:end], np.int64)
         elif node.op_type == "Size" and node.input[0] in self._values:
             self._known[node.output[0]] = np.array(self._values[node.input[0]].elements, np.int64)
+        elif node.op_type == "If" and node.input[0] in self._known:
+            self._branch(node)
         elif all(not n or n in self._known for n in node.input) and self._folded(node):
             return
         elif any(n and n not in self._known and n not in self._values for n in node.input):
@@ -175,6 +225,29 @@ class _Reader:
         self._known |= {n: np.asarray(r) for n, r in zip([n for n in node.output if n], results, strict=True)}
         return True
 
+    def _refuse(self, node: Any, reason: str) -> None:
+        self.refused[reason] = None
+        self.refused_operators.append(node.op_type)
+
+    def _branch(self, node: Any) -> None:
+        """A conditional whose condition is known: the nodes of the branch that is taken."""
+        taken = _attributes(node)["then_branch" if self._known[node.input[0]].ravel()[0] else "else_branch"]
+        self._known |= {t.name: numpy_helper.to_array(t) for t in taken.initializer}
+        for part in taken.node:
+            self._node(part)
+        for name, result in zip(node.output, taken.output, strict=True):
+            if result.name in self._known:
+                self._known[name] = self._known[result.name]
+            elif result.name in self._values:
+                self._values[name] = self._values[result.name]
+
+    def _constant(self, array: Array) -> Value:
+        """A constant of the graph."""
+        value = Value(self._builder.name("constant"), TensorType(array.shape, self._dtype(array.dtype)))
+        self._weights[value.name] = array
+        self._constants.append(value)
+        return value
+
     def _by_rule(self, node: Any) -> None:
         rule = RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         used = [n for n in node.output if n]
@@ -182,21 +255,25 @@ class _Reader:
             if rule is None:
                 raise NoRule("no rule")
             values = tuple(self._value(n) if n else None for n in node.input)
-            if node.op_type != "CastLike" and any(v is not None and v.elements == 0 for v in values):
+            data = [v for n, v in zip(node.input, values, strict=True) if n not in self._known]
+            if node.op_type not in _EMPTY and any(v is not None and v.elements == 0 for v in data):
                 raise NoRule("an input has no elements")
             known = tuple(self._known.get(n) for n in node.input)
-            call = Call(node.op_type, self._opset, values, known, _attributes(node), len(used), self._builder)
+            call = Call(node.op_type, self._opset, values, known, _attributes(node), len(used), self._builder,
+                        self._constant)  # fmt: skip
             found = rule(call)
             if unread := set(call.attributes) - call.read - _WITHOUT_EFFECT:
                 raise NoRule(f"with {', '.join(sorted(unread))}")
-            if any(v.elements == 0 for v in ([found] if isinstance(found, Value) else found)):
+            if node.op_type not in _EMPTY and any(
+                v.elements == 0 for v in ([found] if isinstance(found, Value) else found)
+            ):
                 raise NoRule("a result has no elements")
         except (NoRule, InvalidGraph, InvalidParameter) as error:
-            self._refused[f"{node.op_type} ({error})" if str(error) != "no rule" else node.op_type] = None
+            self._refuse(node, f"{node.op_type} ({error})" if str(error) != "no rule" else node.op_type)
             return
         results = [found] if isinstance(found, Value) else list(found)
         if len(results) < len(used):
-            self._refused[f"{node.op_type} with {len(used)} outputs"] = None
+            self._refuse(node, f"{node.op_type} with {len(used)} outputs")
             return
         self._values |= dict(zip(node.output, results, strict=False))
 

@@ -9,6 +9,7 @@ from ...graph.operators.operator import broadcast
 from ..aten.rule import reshape, slice_
 from ..aten.views import taken
 from .call import Call, dims_of, need, rule
+from .elementwise import onnx_dtype
 
 
 @rule("Reshape")
@@ -111,6 +112,66 @@ def _gather(c: Call) -> Value:
 def _gather_elements(c: Call) -> Value:
     x, places = c.value(0), c.value(1)
     return c.node("gather_elements", x, places, dim=c.get("axis", 0) % len(x.shape))
+
+
+@rule("CumProd")
+def _cumprod(c: Call) -> Value:
+    x, (axis,) = c.value(0), c.integers(1)
+    d = axis % len(x.shape)
+    if c.get("reverse", 0):
+        x = c.node("flip", x, dims=(d,))
+    if c.get("exclusive", 0):
+        before = tuple(int(e == d) for e in range(len(x.shape)))
+        one = 1.0 if x.dtype.is_float else 1
+        x = c.node("pad", slice_(c, x, d, 0, x.shape[d] - 1), before=before, behind=(0,) * len(x.shape), value=one)
+    total = c.node("running_product", x, dim=d)
+    return c.node("flip", total, dims=(d,)) if c.get("reverse", 0) else total
+
+
+@rule("OneHot")
+def _one_hot(c: Call) -> Value:
+    places, depth, values = c.value(0), c.integers(1)[0], c.value(2)
+    rank = len(places.shape) + 1
+    d = c.get("axis", -1) % rank
+    count = c.node("full", shape=(), value=depth, dtype=places.dtype.name)
+    zero = c.node("full", shape=(), value=0, dtype=places.dtype.name)
+    own = c.node("where", c.node("lt", places, zero), c.node("add", places, count), places)
+    own = c.node("reshape", own, shape=(*places.shape[:d], 1, *places.shape[d:]))
+    column = c.node("range", count=depth, dtype=places.dtype.name)
+    column = c.node("reshape", column, shape=tuple(depth if e == d else 1 for e in range(rank)))
+    off, on = (reshape(c, slice_(c, values, 0, n, n + 1), ()) for n in (0, 1))
+    return c.node("where", c.node("eq", own, column), on, off)
+
+
+@rule("EyeLike")
+def _eye(c: Call) -> Value:
+    x = c.value(0)
+    rows = c.node("range", count=x.shape[0], start=c.get("k", 0), dtype="int64")
+    diagonal = c.node("eq", c.node("range", count=x.shape[1], dtype="int64"), reshape(c, rows, (x.shape[0], 1)))
+    dtype = x.dtype if c.get("dtype") is None else onnx_dtype(c.get("dtype"))
+    return c.node("cast", diagonal, dtype=dtype.name)
+
+
+@rule("TopK")
+def _top_k(c: Call) -> Sequence[Value]:
+    """Each element's rank is how many are before it; what has rank n is the n-th. It takes n² steps a row."""
+    x, count = c.value(0), c.integers(1)[0]
+    d = c.get("axis", -1) % len(x.shape)
+    n = x.shape[d]
+    need(n <= 1024 and not x.dtype.is_bool and len(x.shape) < 8, "so long rows")
+    c.get("sorted", 1)
+    ahead, behind = x.shape[:d], x.shape[d + 1 :]
+    own, other = reshape(c, x, (*ahead, n, 1, *behind)), reshape(c, x, (*ahead, 1, n, *behind))
+    places = c.node("range", count=n, dtype="int64")
+    column = tuple([*[1] * d, n, 1, *[1] * len(behind)])
+    earlier = c.node("lt", reshape(c, places, (*[1] * (d + 1), n, *[1] * len(behind))), reshape(c, places, column))
+    first = c.node("gt" if c.get("largest", 1) else "lt", other, own)
+    first = c.node("logical_or", first, c.node("logical_and", c.node("eq", other, own), earlier))
+    rank = c.node("sum", c.node("cast", first, dtype="int32"), dims=(d + 1,))
+    wanted = reshape(c, c.node("range", count=count, dtype="int32"), (*[1] * d, count, 1, *[1] * len(behind)))
+    found = c.node("eq", reshape(c, rank, (*ahead, 1, n, *behind)), wanted)
+    chosen = c.node("argmax", c.node("cast", found, dtype="int32"), dim=d + 1)
+    return [c.node("gather_elements", x, chosen, dim=d), chosen]
 
 
 @rule("CumSum")

@@ -15,7 +15,7 @@ from tilewright.core.errors import InvalidParameter  # noqa: E402
 from tilewright.graph.json import graph_to_json  # noqa: E402
 from tilewright.importers.onnx.model import UnsupportedModel, import_onnx  # noqa: E402
 
-LEAST = 124
+LEAST = 163
 """How many of every eighth node test pass; the number may only grow."""
 
 
@@ -64,6 +64,21 @@ def test_a_model_runs_by_kernels_and_its_weights_stay_outside() -> None:
     (y,) = run(bound(found.graph), found.graph, {"x": x, **found.weights})
     w0, b0, w1 = (found.weights[n].astype(np.float64) for n in ("w0", "b0", "w1"))
     np.testing.assert_allclose(y, np.maximum(x @ w0.T + b0, 0) @ w1, rtol=1e-5, atol=1e-5)
+
+
+def test_operators_that_onnx_defines_by_others_are_written_out() -> None:
+    """With the attributes that they have by default."""
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 5])
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"])
+    model = helper.make_model(
+        helper.make_graph([node], "mvn", [info], [out]), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    found = import_onnx(model)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    (y,) = run(bound(found.graph), found.graph, {"x": x, **found.weights})
+    over = (0, 2, 3)
+    np.testing.assert_allclose(y, (x - x.mean(over, keepdims=True)) / x.std(over, keepdims=True), rtol=1e-4, atol=1e-5)
 
 
 def test_dimensions_with_a_name_must_be_given() -> None:

@@ -1,5 +1,9 @@
-"""Random graphs of torch, compiled and compared with eager in float64."""
+"""Random graphs of torch, compiled and compared with eager in float64. Run as a program it checks more of them.
 
+python -m tests.torch_backend.test_random_graphs [COUNT]
+"""
+
+import sys
 from typing import Any
 
 import pytest
@@ -28,9 +32,7 @@ def traced(graph: Graph, inputs: list[Any]) -> Any:
     return make_fx(run)(*inputs)
 
 
-@settings(max_examples=50, deadline=None)
-@given(graph=graphs(), turned=st.booleans())
-def test_random_graphs(graph: Graph, turned: bool) -> None:
+def check_one(graph: Graph, turned: bool) -> None:
     inputs = [torch.from_numpy(a) for a in arrays_for(graph).values()]
     if turned:  # dense in the opposite order of dimensions
         order = [tuple(reversed(range(x.dim()))) for x in inputs]
@@ -38,3 +40,20 @@ def test_random_graphs(graph: Graph, turned: bool) -> None:
     model = traced(graph, inputs)
     check(model, compiled(model), *inputs)
     assert latest().state == "ready" or "nothing in it" in latest().reason
+
+
+@settings(max_examples=50, deadline=None)
+@given(graph=graphs(), turned=st.booleans())
+def test_random_graphs(graph: Graph, turned: bool) -> None:
+    check_one(graph, turned)
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    run = given(graph=graphs(), turned=st.booleans())(check_one)
+    settings(max_examples=count, deadline=None)(run)()
+    print(f"{count} random graphs are right")
+
+
+if __name__ == "__main__":
+    main()

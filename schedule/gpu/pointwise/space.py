@@ -39,6 +39,8 @@ PROMISING_VECTOR_BYTES = 8
 MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
+TILE_SECONDS = 10e-9
+"""What each tile of a multiprocessor costs."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -164,7 +166,8 @@ class PointwisePlan(Plan):
             accesses=sizes.vectors * (len(problem.distinct_loads) + len(problem.stages)) / WARP_LANES,
             operations=flops(problem.workload),
         )
-        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads
+        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)
