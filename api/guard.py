@@ -15,6 +15,7 @@ from fastapi.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..core.errors import StoreError
+from ..core.log_context import begin_work
 from ..service.callers import Caller, acting_as
 from .access import CHALLENGE, OPEN_PATHS, SIGN_IN, VISITOR, AccessControl, RateLimits
 from .json_body import BadBody
@@ -95,8 +96,7 @@ class RequestGuard:
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         scope.setdefault("state", {})["request_id"] = request_id
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id)  # every line that this request logs has it
+        begin_work({"request_id": request_id})  # every line that this request logs has it
         began = time.perf_counter()
 
         async def send_with_headers(message: Message) -> None:

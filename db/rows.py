@@ -59,6 +59,8 @@ class NewJob:
     notes: str = ""
     retuning: Mapping[str, object] | None = None
     """What a job that retunes was asked for (``core.retuning.Retuning``)."""
+    request_id: str = ""
+    """Of the request that submitted it."""
 
 
 @dataclass(frozen=True, slots=True)
