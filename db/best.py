@@ -175,7 +175,8 @@ _FASTER = (
 def keep_best(connection: Connection, record_ids: Sequence[int]) -> None:
     """Enter these records where they are timed and faster than what is kept of their identity."""
     rows = connection.execute(_FASTER, {"record_ids": list(record_ids)}).mappings().all()
-    _enter(connection, [_entry(connection, row) for row in rows])
+    numbers: dict[tuple[str, str, str], int] = {}
+    _enter(connection, [_entry(connection, row, numbers) for row in rows])
 
 
 def rank_again(connection: Connection, job: int, task: int) -> None:
@@ -183,18 +184,18 @@ def rank_again(connection: Connection, job: int, task: int) -> None:
     identity = [trials.c[name] for name in _IDENTITY]
     of_task = (trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
     of_tenant = jobs.c.tenant == select(jobs.c.tenant).where(jobs.c.number == job).scalar_subquery()
-    found = []
+    found, numbers = [], dict[tuple[str, str, str], int]()
     for values in connection.execute(select(*identity).where(*of_task).distinct()).all():
         of_identity = [column == value for column, value in zip(identity, values, strict=True)]
         fastest = FULL.where(*of_identity, of_tenant, trials.c.seconds.is_not(None)).order_by(*_RANK).limit(1)
-        entry = _entry(connection, connection.execute(fastest).mappings().one())
+        entry = _entry(connection, connection.execute(fastest).mappings().one(), numbers)
         found.append((tuple(entry[name] for name in _KEY), fastest))
     entries = []
     for key, fastest in sorted(found, key=lambda one: one[0]):  # the order of _enter: nobody waits in a circle
         # whoever enters a faster one meanwhile waits for this lock or is seen below
         kept = [best_records.c[name] == value for name, value in zip(_KEY, key, strict=True)]
         connection.execute(select(best_records.c.record_id).where(*kept).with_for_update())
-        entries.append(_entry(connection, connection.execute(fastest).mappings().one()))
+        entries.append(_entry(connection, connection.execute(fastest).mappings().one(), numbers))
     _enter(connection, entries, always=True)
 
 
@@ -211,10 +212,14 @@ def fill_best(connection: Connection) -> None:
         keep_best(connection, numbers[first : first + FILLED_AT_ONCE])
 
 
-def _entry(connection: Connection, row: RowMapping) -> dict[str, object]:
+def _entry(connection: Connection, row: RowMapping, numbers: dict[tuple[str, str, str], int]) -> dict[str, object]:
+    """Return a row of the table for one of ``trials.FULL``. ``numbers`` has what is known of ``measured_on``."""
+    place = (row["device_key"], row["toolchain_key"], row["profile"])
+    if place not in numbers:
+        numbers[place] = _number_of(connection, place)
     return {
         "workload_key": row["workload_key"],
-        "measured_on": _number_of(connection, (row["device_key"], row["toolchain_key"], row["profile"])),
+        "measured_on": numbers[place],
         "tenant": row["tenant"],
         "sketch": row["sketch"],
         "sketch_version": row["sketch_version"],
