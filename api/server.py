@@ -1,5 +1,6 @@
 """Serves the application: binds the port, opens the service, and runs until it is told to stop."""
 
+import gc
 import socket
 import sys
 import threading
@@ -56,6 +57,8 @@ def serve(settings: Settings) -> None:
         server = _server(service, settings)
         service.announce(address_of(listener), lasting=True)
         sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.collect()
+        gc.freeze()  # what is loaded stays: collections that went through it would hold answers up
         server.run(sockets=[listener])
         service.interrupt()
 

@@ -62,7 +62,7 @@ def fill(url: str, records: int, seed: int) -> int:
     migrate.upgrade(database)
     began = datetime.now(UTC) - timedelta(days=DAYS)
     moments = [time_text(began + timedelta(days=DAYS * n / last)) for n in range(last + 1)]
-    with database.writing() as connection:
+    with database.writing(unlimited=True) as connection:
         here = keep_device(connection, HERE.device)
         chains = [keep_toolchain(connection, on.toolchain) for on in (HERE, OLDER)]
         _insert(connection, workloads, _workloads(count + 1))
@@ -74,10 +74,11 @@ def fill(url: str, records: int, seed: int) -> int:
             keep_tuned_model(connection, _model(number, count))
         connection.execute(text(_BEST_TRIALS))
         connection.execute(text(_BEST_SECONDS))
-    with database.writing() as connection:
+    with database.writing(unlimited=True) as connection:
         fill_best(connection)
     if not database.embedded:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0")
             for table, column in (("workloads", "id"), ("jobs", "number"), ("trials", "id")):  # given, not drawn
                 numbers = f"pg_get_serial_sequence('{table}', '{column}')"
                 connection.exec_driver_sql(f"SELECT setval({numbers}, max({column})) FROM {table}")
