@@ -12,6 +12,7 @@ from .. import __version__
 from ..service.service import Service
 from ..service.settings import Settings
 from .access import AccessControl
+from .exact_lookups import ExactLookups
 from .guard import RequestGuard, host_name
 from .lookup_batches import LookupBatches
 from .open_id_connect import OpenIdConnect
@@ -20,6 +21,7 @@ from .problem_handlers import install_problem_handlers
 from .readiness import Readiness
 from .routes import ROUTES
 from .routes.events import EventStreams
+from .routes.schedules import BEST_ROUTE
 
 STATIC = Path(__file__).parent / "static"
 
@@ -54,6 +56,7 @@ def create_app(service: Service, settings: Settings) -> FastAPI:
     for router in ROUTES.values():
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.add_middleware(ExactLookups, route=BEST_ROUTE, service=service, batches=app.state.lookups)
     app.add_middleware(
         RequestGuard,
         access=app.state.access,

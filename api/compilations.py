@@ -14,7 +14,8 @@ from ..service.views import Explanation, ExportView
 from .problem_handlers import RequestRefused
 from .responses import ExplanationOut, ExportOut
 
-WAITING_THREADS = 16
+WAITING_THREADS = 6
+"""Some more than there are children: what threads compute before and after they wait delays the event loop."""
 MOST_WAITING = 512
 """So many requests may wait for such a thread; others are asked to come again."""
 _LIMITER: RunVar[CapacityLimiter] = RunVar("compilation threads")

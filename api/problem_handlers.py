@@ -134,6 +134,11 @@ def problem_answer(
 
 async def _tilewright_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, TilewrightError)
+    return problem_of(request, error)
+
+
+def problem_of(request: Request, error: TilewrightError) -> Response:
+    """Return the answer to a request that ended in an error of ours."""
     status = status_of(error)
     if status >= 500:
         _log.warning("request failed", **_of(request), code=error.code, detail=error.message)

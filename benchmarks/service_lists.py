@@ -164,5 +164,5 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
             times = process.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system
+        total += sum(times[:4])  # its own, and that of children which have ended
     return total

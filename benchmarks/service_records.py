@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 from sqlalchemy import Connection, Table, insert, text
 
@@ -61,7 +62,7 @@ def fill(url: str, records: int, seed: int) -> int:
     migrate.upgrade(database)
     began = datetime.now(UTC) - timedelta(days=DAYS)
     moments = [time_text(began + timedelta(days=DAYS * n / last)) for n in range(last + 1)]
-    with database.writing() as connection:
+    with database.writing(unlimited=True) as connection:
         here = keep_device(connection, HERE.device)
         chains = [keep_toolchain(connection, on.toolchain) for on in (HERE, OLDER)]
         _insert(connection, workloads, _workloads(count + 1))
@@ -73,10 +74,11 @@ def fill(url: str, records: int, seed: int) -> int:
             keep_tuned_model(connection, _model(number, count))
         connection.execute(text(_BEST_TRIALS))
         connection.execute(text(_BEST_SECONDS))
-    with database.writing() as connection:
+    with database.writing(unlimited=True) as connection:
         fill_best(connection)
     if not database.embedded:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0")
             for table, column in (("workloads", "id"), ("jobs", "number"), ("trials", "id")):  # given, not drawn
                 numbers = f"pg_get_serial_sequence('{table}', '{column}')"
                 connection.exec_driver_sql(f"SELECT setval({numbers}, max({column})) FROM {table}")
@@ -93,6 +95,19 @@ _BEST_SECONDS = "UPDATE tasks SET best_seconds = (SELECT rank_seconds FROM trial
 
 
 def _insert(connection: Connection, table: Table, rows: Iterator[dict[str, object]]) -> None:
+    """Add rows, to PostgreSQL by COPY. All have the columns of the first one, or fewer."""
+    if connection.dialect.name == "postgresql":
+        first = next(rows)
+        dialect, names = connection.dialect, list(first)
+        makers = [table.c[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names]
+        driver: Any = connection.connection.driver_connection
+        copied = f"COPY {table.name} ({', '.join(names)}) FROM STDIN"
+        with driver.cursor() as cursor, cursor.copy(copied) as copy:
+            for row in chain([first], rows):
+                assert row.keys() <= first.keys(), row.keys() - first.keys()
+                values = map(row.get, names)
+                copy.write_row([v if m is None else m(v) for m, v in zip(makers, values, strict=True)])
+        return
     while batch := list(islice(rows, ROWS_AT_ONCE)):
         connection.execute(insert(table), batch)
 

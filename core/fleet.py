@@ -75,7 +75,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class TaskClaim:
-    """A task that its holder searches: its job, its position there, and the lease. ``target`` is what was asked for."""
+    """A task that its holder searches: its job, its position there, and the lease. ``target`` is what was asked for,
+    ``request_id`` that of the request that submitted the job; it is empty where no request did."""
 
     job_id: str
     task: int
@@ -83,6 +84,7 @@ class TaskClaim:
     executor: str
     cache: str
     lease: Lease
+    request_id: str = ""
 
 
 class Wanted(StrEnum):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, delete, func, select, tuple_
+from sqlalchemy import ARRAY, Connection, Select, String, Table, any_, bindparam, delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import RowMapping
 from sqlalchemy.sql.elements import ColumnElement
@@ -48,11 +48,16 @@ _ANSWER = (
     best_records.c.answer,
 )
 _ONE = best_records.c.workload_key == bindparam("workload_key")
-_MANY = best_records.c.workload_key.in_(bindparam("workload_keys", expanding=True))
+_MANY = {
+    "sqlite": best_records.c.workload_key.in_(bindparam("workload_keys", expanding=True)),
+    # one text, whatever the number of keys: nothing is rendered or parsed again, and the server keeps its plan
+    "postgresql": best_records.c.workload_key == any_(bindparam("workload_keys", type_=ARRAY(String))),
+}
+"""The condition on several workloads, by dialect."""
 _PARTS = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
 _OF_TENANT = best_records.c.tenant == bindparam("tenant")
 _EXACT_ONE: Select[Any] = select(*_ANSWER).where(_ONE, _is_on())
-_EXACT_MANY: Select[Any] = select(*_ANSWER).where(_MANY, _is_on())
+_EXACT_MANY: dict[str, Select[Any]] = {name: select(*_ANSWER).where(many, _is_on()) for name, many in _MANY.items()}
 
 
 def _sqlite_text(query: Select[Any]) -> str:
@@ -61,9 +66,7 @@ def _sqlite_text(query: Select[Any]) -> str:
 
 _EXACT_ONE_SQLITE = {False: _sqlite_text(_EXACT_ONE), True: _sqlite_text(_EXACT_ONE.where(_OF_TENANT))}
 """The statement for one workload, by whether it is for one tenant."""
-_ANY: Select[Any] = (
-    select(*_ANSWER, *_PARTS).join(measured_on, measured_on.c.id == best_records.c.measured_on).where(_MANY)
-)
+_ANY: Select[Any] = select(*_ANSWER, *_PARTS).join(measured_on, measured_on.c.id == best_records.c.measured_on)
 
 
 def find_exact(
@@ -81,7 +84,9 @@ def find_exact(
         parts["tenant"] = tenant
     if len(workload_keys) == 1:
         return _find_one(connection, {**parts, "workload_key": workload_keys[0]})
-    query = _EXACT_MANY if tenant is None else _EXACT_MANY.where(_OF_TENANT)
+    query = _EXACT_MANY[connection.dialect.name]
+    if tenant is not None:
+        query = query.where(_OF_TENANT)
     found = connection.execute(query, {"workload_keys": list(workload_keys), **parts})
     return [AnswerRow(*(*row, device_key, toolchain_key, profile)) for row in found]
 
@@ -102,7 +107,9 @@ def _find_one(connection: Connection, wanted: dict[str, Any]) -> list[AnswerRow]
 
 def find_any(connection: Connection, workload_keys: Sequence[str], tenant: str | None = None) -> list[AnswerRow]:
     """Return what is kept of these workloads under any conditions; with a ``tenant`` of that one alone."""
-    query = _ANY if tenant is None else _ANY.where(best_records.c.tenant == tenant)
+    query = _ANY.where(_MANY[connection.dialect.name])
+    if tenant is not None:
+        query = query.where(best_records.c.tenant == tenant)
     return [AnswerRow(*row) for row in connection.execute(query, {"workload_keys": list(workload_keys)})]
 
 
@@ -168,7 +175,8 @@ _FASTER = (
 def keep_best(connection: Connection, record_ids: Sequence[int]) -> None:
     """Enter these records where they are timed and faster than what is kept of their identity."""
     rows = connection.execute(_FASTER, {"record_ids": list(record_ids)}).mappings().all()
-    _enter(connection, [_entry(connection, row) for row in rows])
+    numbers: dict[tuple[str, str, str], int] = {}
+    _enter(connection, [_entry(connection, row, numbers) for row in rows])
 
 
 def rank_again(connection: Connection, job: int, task: int) -> None:
@@ -176,18 +184,18 @@ def rank_again(connection: Connection, job: int, task: int) -> None:
     identity = [trials.c[name] for name in _IDENTITY]
     of_task = (trials.c.job == job, trials.c.task == task, trials.c.seconds.is_not(None))
     of_tenant = jobs.c.tenant == select(jobs.c.tenant).where(jobs.c.number == job).scalar_subquery()
-    found = []
+    found, numbers = [], dict[tuple[str, str, str], int]()
     for values in connection.execute(select(*identity).where(*of_task).distinct()).all():
         of_identity = [column == value for column, value in zip(identity, values, strict=True)]
         fastest = FULL.where(*of_identity, of_tenant, trials.c.seconds.is_not(None)).order_by(*_RANK).limit(1)
-        entry = _entry(connection, connection.execute(fastest).mappings().one())
+        entry = _entry(connection, connection.execute(fastest).mappings().one(), numbers)
         found.append((tuple(entry[name] for name in _KEY), fastest))
     entries = []
     for key, fastest in sorted(found, key=lambda one: one[0]):  # the order of _enter: nobody waits in a circle
         # whoever enters a faster one meanwhile waits for this lock or is seen below
         kept = [best_records.c[name] == value for name, value in zip(_KEY, key, strict=True)]
         connection.execute(select(best_records.c.record_id).where(*kept).with_for_update())
-        entries.append(_entry(connection, connection.execute(fastest).mappings().one()))
+        entries.append(_entry(connection, connection.execute(fastest).mappings().one(), numbers))
     _enter(connection, entries, always=True)
 
 
@@ -204,10 +212,14 @@ def fill_best(connection: Connection) -> None:
         keep_best(connection, numbers[first : first + FILLED_AT_ONCE])
 
 
-def _entry(connection: Connection, row: RowMapping) -> dict[str, object]:
+def _entry(connection: Connection, row: RowMapping, numbers: dict[tuple[str, str, str], int]) -> dict[str, object]:
+    """Return a row of the table for one of ``trials.FULL``. ``numbers`` has what is known of ``measured_on``."""
+    place = (row["device_key"], row["toolchain_key"], row["profile"])
+    if place not in numbers:
+        numbers[place] = _number_of(connection, place)
     return {
         "workload_key": row["workload_key"],
-        "measured_on": _number_of(connection, (row["device_key"], row["toolchain_key"], row["profile"])),
+        "measured_on": numbers[place],
         "tenant": row["tenant"],
         "sketch": row["sketch"],
         "sketch_version": row["sketch_version"],

@@ -106,7 +106,7 @@ def _lease(
         change_job_state(connection, job, "running")
     else:
         update_job(connection, number)
-    return TaskClaim(job_id, position, task["target"], task["executor"], job["cache"], lease)
+    return TaskClaim(job_id, position, task["target"], task["executor"], job["cache"], lease, job["request_id"])
 
 
 def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:

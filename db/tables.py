@@ -109,6 +109,8 @@ jobs = Table(
     Column("owner", String(128), nullable=False, server_default=""),
     Column("tags", String(1024), nullable=False, server_default=""),
     Column("notes", Text, nullable=False, server_default=""),
+    # of the request that submitted it; log lines of its workers have it
+    Column("request_id", String(64), nullable=False, server_default=""),
     # those of its tasks, once it has ended and stands in ``device_totals``
     Column("device_seconds", Float),
     Index("ix_jobs_tenant_number", "tenant", "number"),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from ..core.budget import StopReason
 from ..core.keys import content_key
+from ..core.log_context import present_ids
 from ..core.policy import DEFAULT_POLICY
 from ..core.retuning import Retuned, RetuneVerdict, Retuning
 from ..core.schedule import Schedule
@@ -112,6 +113,7 @@ def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float,
         tags=spec.tags,
         notes=spec.notes,
         retuning=None if spec.retuning is None else spec.retuning.to_json(),
+        request_id=str(present_ids().get("request_id", "")),
     )
 
 

@@ -93,6 +93,9 @@ class Miss:
     reason: str = "no timed record has this device, toolchain and profile"
 
 
+_UNKNOWN, _ONLY_EARLIER = Miss(), Miss("its records are of earlier versions of their sketches")
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """Names what was asked for, to the estimate of a loss."""
@@ -144,8 +147,8 @@ class Lookups:
     def _exact(self, rows: Sequence[AnswerRow]) -> Answer | Miss:
         current = [row for row in rows if self._sketches.get(row.sketch) == row.sketch_version]
         if current:
-            return Answer(min(current, key=lambda row: row.rank).answer)
-        return Miss("its records are of earlier versions of their sketches") if rows else Miss()
+            return Answer(current[0].answer if len(current) == 1 else min(current, key=lambda row: row.rank).answer)
+        return _ONLY_EARLIER if rows else _UNKNOWN
 
     def _of_near_shape(
         self, key: str, wanted: Conditions, alike: Collection[str], origin: Origin | None

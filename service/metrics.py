@@ -93,8 +93,17 @@ class Metrics:
 
     def looked_up(self, found: Iterable[Answer | Miss]) -> None:
         """Count look-ups."""
+        misses = relaxed = exact = 0
         for answer in found:
-            (self._misses if isinstance(answer, Miss) else self._relaxed if answer.relaxed else self._exact).inc()
+            if isinstance(answer, Miss):
+                misses += 1
+            elif answer.relaxed:
+                relaxed += 1
+            else:
+                exact += 1
+        for counter, count in ((self._misses, misses), (self._relaxed, relaxed), (self._exact, exact)):
+            if count:
+                counter.inc(count)
 
     def text(
         self,

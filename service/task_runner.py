@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -137,7 +138,7 @@ class TaskRunner:
         seed = task_seed(job.seed, task.position)
         until = self._store.records.begin_task(claim.job_id, claim.task, lease=claim.lease)
         kept = kept_model(self._store.records, workload, device, until=until)
-        log.info("cost model", job=job.id, task=task.position, used=kept.model is not None, why=kept.why)
+        log.info("cost model", used=kept.model is not None, why=kept.why)
         pool = wiring.pool_of(workload, device, seed, job.policy, kept.model)
         self._store_limits(claim, job, task, workload, pool, device)
         on = replace(executor.measured_on, device=replace(device, measured={}))
@@ -242,7 +243,7 @@ class TaskRunner:
         try:
             train_models(self._store.records, job, on, device, limit=self._settings.history_records)
         except Exception:  # the job has succeeded, and a model that could not be trained does not change that
-            log.exception("no model was trained", job=job.id)
+            log.exception("no model was trained")
 
     def _remeasure(self, prepared: PreparedTask, rows: Sequence[TrialRow]) -> float:
         """Time the fastest trials again, interleaved, and store their samples and ranks; return the seconds it took. A
@@ -426,7 +427,7 @@ class TaskPreparer:
 
     def start(self, prepare: Callable[[], PreparedTask]) -> None:
         """Begin to prepare a task."""
-        self._started = self._thread.submit(prepare)
+        self._started = self._thread.submit(copy_context().run, prepare)
 
     def result(self, beat: Callable[[], None], seconds: float) -> PreparedTask:
         """Wait for the task that was begun last; ``beat`` is called every so many seconds. Raises what preparing it, or

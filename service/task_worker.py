@@ -28,6 +28,7 @@ from .lease_keeper import LOOK_SECONDS, LeaseKeeper, TaskStopped
 from .settings import Settings
 from .task_runner import TaskPreparer, TaskRunner
 from .task_store import ServerPipe, TaskStore
+from .tracing import working_for_task
 
 IDLE_SECONDS = 60.0
 """A worker that finds no task for so long gives its unit back, and ends."""
@@ -79,7 +80,8 @@ class TaskWorker:
         try:
             with TaskPreparer() as self._preparer:
                 while (claim := self._claimed()) is not None:
-                    self._search(claim)
+                    with working_for_task(claim, self._setup.unit.uuid):
+                        self._search(claim)
         finally:
             self._give_next_back()
             self._release_unit()
@@ -140,7 +142,8 @@ class TaskWorker:
                 if claim is not None:
                     self._keeper.add(claim.lease)
                     self._note(None)
-                    log.info("task claimed", job=claim.job_id, task=claim.task, unit=setup.unit.uuid)
+                    with working_for_task(claim, setup.unit.uuid):
+                        log.info("task claimed")
                     return claim
         return None
 
@@ -155,13 +158,12 @@ class TaskWorker:
 
     def _begin_to_prepare(self, claim: TaskClaim, executor: wiring.JobExecutor, device: DeviceInfo) -> None:
         self._preparing = claim
-        self._preparer.start(lambda: self._runner.prepare(claim, executor, device))
+        with working_for_task(claim, self._setup.unit.uuid):  # it may not be the present task
+            self._preparer.start(lambda: self._runner.prepare(claim, executor, device))
 
     def _search(self, claim: TaskClaim) -> None:
         """Search one task; whatever happens to it, its lease is given up or lost then."""
         lease = claim.lease
-        about = {"job": claim.job_id, "task": claim.task, "unit": self._setup.unit.uuid}
-        structlog.contextvars.bind_contextvars(**about)  # every line that the worker logs until the task's end has them
         try:
             if self._preparing is not claim:
                 self._begin_to_prepare(claim, *self._runner.measure_device(claim))
@@ -172,12 +174,12 @@ class TaskWorker:
             self._stop_executor()
             self._give_back(lease, AttemptEnd.CANCELLED)
         except LeaseLost as lost:
-            log.info("task lost", job=claim.job_id, task=claim.task, why=lost.message)
+            log.info("task lost", why=lost.message)
             self._stop_executor()
             self._keeper.drop(lease)
             self._check_unit()
         except WorkerLost as lost:
-            log.warning("executor lost", unit=self._setup.unit.uuid, error=lost.message)
+            log.warning("executor lost", error=lost.message)
             self._close_executor()
             end = lost.end if isinstance(lost, MachineLost) else AttemptEnd.ACTOR_LOST
             self._give_back(lease, end, lost.message)  # the loss counts while the unit is known as healthy
@@ -188,15 +190,14 @@ class TaskWorker:
         except StoreError as away:
             self._give_back(lease, AttemptEnd.DATABASE_LOST, away.message)
         except TilewrightError as error:
-            log.warning("task failed", job=claim.job_id, task=claim.task, error=error.message)
+            log.warning("task failed", error=error.message)
             self._fail(claim, error)
         except Exception as error:
-            log.exception("task failed by a fault of the program", job=claim.job_id, task=claim.task)
+            log.exception("task failed by a fault of the program")
             self._close_executor()
             self._fail(claim, TilewrightError(f"a fault of the program: {error!r}"))
         finally:
             self._keeper.drop(lease)
-            structlog.contextvars.unbind_contextvars(*about)
 
     def _check_unit(self) -> None:
         """A lease was lost: give the unit up where it is the unit's."""

@@ -242,8 +242,9 @@ def test_helm_renders_the_same() -> None:
 def test_the_image_is_made_of_what_is_there_and_runs_as_nobody_special() -> None:
     text = re.sub(r"\\\n\s*", "", CONTAINERFILE.read_text())
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
-    stages = [rest.split() for word, rest in lines if word == "FROM"]
-    assert len(stages) == 2 and all("/" not in stage[0] and ":" in stage[0] for stage in stages)
+    stages = [rest.split()[0] for word, rest in lines if word == "FROM"]
+    base = dict(rest.split("=") for word, rest in lines if word == "ARG")["BASE"]
+    assert stages == ["${BASE}"] * 2 and "/" not in base and ":" in base
     last = [(word, rest) for word, rest in lines[[word for word, _ in lines].index("FROM", 1) :]]
     assert dict(last)["USER"] not in ("0", "root") and "EXPOSE" in dict(last)
     for word, rest in lines:

@@ -24,6 +24,8 @@ from .sandbox import FOLDER_BYTES
 
 _REAP_SECONDS = 2.0
 _TAIL_BYTES = 2_000
+MOST_LINES = 100
+"""So many log lines of a child are kept for each request."""
 _LOOK_SECONDS = 0.5
 """So often a parent that waits looks at how much its child has written."""
 _log = logging.getLogger(__name__)
@@ -104,6 +106,8 @@ class Child:
                 self._group.add(self._process.pid)  # until it is greeted it takes next to no memory
         self._connection = Connection(parent.detach())
         self._setup: Frame | None = setup
+        self._role = str(setup.header.get("role"))
+        self._lines_left = MOST_LINES
         self._words_from = 0
         self._killed = False
         self._killing = threading.Lock()
@@ -121,7 +125,8 @@ class Child:
         if self._setup is None:
             return
         try:
-            send(self._connection, self._setup)
+            self._lines_left = MOST_LINES
+            send(self._connection, Frame({**self._setup.header, "log_level": _log.getEffectiveLevel()}))
             answer = self._await(deadline_seconds)
             why = f"no answer within {deadline_seconds:g} s" if answer is None else answer.header.get("error")
         except (EOFError, OSError):
@@ -137,7 +142,7 @@ class Child:
         ``deadlines`` has the seconds of each stage by name. Raises ChildHung, ChildDied, or WorkerLost for an answer
         that is no frame; the child is dead and reaped then.
         """
-        self._words_from = self._words_bytes()
+        self._words_from, self._lines_left = self._words_bytes(), MOST_LINES
         stage, item = first_stage, None
         try:
             send(self._connection, frame)
@@ -149,8 +154,6 @@ class Child:
                 if "stage" not in answer.header:
                     return answer
                 stage, item = str(answer.header["stage"]), cast(int | None, answer.header.get("item"))
-                if answer.header.get("note"):
-                    _log.warning("%s", answer.header["note"])
         except (EOFError, OSError) as error:
             raise self._died(stage, item) from error
         except (ChildHung, WorkerLost):
@@ -177,12 +180,26 @@ class Child:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _await(self, seconds: float) -> Frame | None:
-        """The next frame; None where none comes within ``seconds``, or the child has written too much meanwhile."""
+        """The next frame that is no log line; None where none comes within ``seconds``, or the child has written too
+        much meanwhile."""
         end = time.monotonic() + seconds
-        while not self._connection.poll(max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))):
-            if time.monotonic() >= end or self._written_bytes() > FOLDER_BYTES:
-                return None
-        return receive(self._connection)
+        while True:
+            while not self._connection.poll(max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))):
+                if time.monotonic() >= end or self._written_bytes() > FOLDER_BYTES:
+                    return None
+            frame = receive(self._connection)
+            if "log" not in frame.header:
+                return frame
+            self._log(frame.header)
+
+    def _log(self, line: Mapping[str, object]) -> None:
+        """Log a line of the child, in the name of what is done for whom now. What a child says may be rubbish, and too
+        much of it."""
+        level, text = line.get("level"), " ".join(str(line["log"]).split())
+        if self._lines_left:
+            self._lines_left -= 1
+            known = level if isinstance(level, int) else logging.WARNING
+            _log.log(known, "%s", text[:_TAIL_BYTES], extra={"child": self._role, "child_pid": self._process.pid})
 
     def _check_files(self, stage: str, item: int | None) -> None:
         written = self._written_bytes()

@@ -3,6 +3,7 @@
 All calls block.
 """
 
+import logging
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from .settings import ExecutorSettings
 from .wire import Json
 
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,11 @@ class ChildSupervisor:
             try:
                 return self._ask(frame, first_stage.value, deadlines)
             except ChildHung as hung:
+                _log.info("a candidate is given up: %s", hung.message)
                 reason = Reason.RESOURCES if isinstance(hung, ChildOverfull) else Reason.TIMEOUT
                 return Failed(TrialStage(hung.stage), reason, hung.message)
             except ChildDied as died:
+                _log.info("a child is replaced: %s", died.message)
                 blameless = died.signal == signal.SIGKILL or self._candidates > 1
                 if attempt == 2 or not blameless:
                     return failure_of(died)

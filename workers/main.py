@@ -1,10 +1,17 @@
-"""A worker child: ``python -m tilewright.workers.main SOCKET PARENT``. It answers frames until its parent is gone."""
+"""A worker child: ``python -m tilewright.workers.main SOCKET PARENT``. It answers frames until its parent is gone.
+
+What it logs goes to the parent too, which knows what the work is for (``core.log_context``) and where logs are kept.
+"""
 
 import ctypes
+import logging
 import os
 import resource
 import signal
 import sys
+import threading
+import time
+from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
     from .report import Announce  # it loads NumPy, whose threads Landlock would not hold for
 
 _PR_SET_PDEATHSIG = 1
+_log = logging.getLogger(__package__)  # this file runs as __main__
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
@@ -44,6 +52,13 @@ def main(descriptor: int, parent: int) -> None:
     connection = Connection(descriptor)
     try:
         setup = receive(connection).header
+        sending = threading.Lock()
+
+        def tell(header: dict[str, object]) -> None:
+            with sending:
+                send(connection, Frame(header))
+
+        _log_to(tell, int(str(setup.get("log_level", logging.WARNING))))
         try:
             if "sandbox" in setup:
                 Sandbox.from_json(setup["sandbox"]).enter()
@@ -55,14 +70,35 @@ def main(descriptor: int, parent: int) -> None:
             return
         send(connection, Frame({"ready": True}))
 
-        def announce(stage: str, item: int | None = None, note: str = "") -> None:
-            header: dict[str, object] = {"stage": stage, "note": note}
-            send(connection, Frame(header if item is None else {**header, "item": item}))
+        def announce(stage: str, item: int | None = None) -> None:
+            tell({"stage": stage} if item is None else {"stage": stage, "item": item})
 
         while True:
-            send(connection, role.answer(receive(connection), announce))
+            request = receive(connection)
+            began = time.perf_counter()
+            answer = role.answer(request, announce)
+            _log.debug("%s took %.3f s", request.header.get("ask", setup["role"]), time.perf_counter() - began)
+            with sending:
+                send(connection, answer)
     except (EOFError, OSError):
         return
+
+
+class _ToParent(logging.Handler):
+    def __init__(self, tell: Callable[[dict[str, object]], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell({"log": self.format(record), "level": record.levelno})
+
+
+def _log_to(tell: Callable[[dict[str, object]], None], level: int) -> None:
+    """Have lines of this package from a level on told to the parent."""
+    logger = logging.getLogger(str(__package__).partition(".")[0])
+    logger.setLevel(level)
+    logger.addHandler(_ToParent(tell))
+    logger.propagate = False
 
 
 def die_with(parent: int) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -79,15 +80,17 @@ class WorkerPool(Generic[S]):
                     item[0].set_exception(error)
 
     def submit(self, work: Callable[[S], R]) -> Future[R]:
-        """Have the next free supervisor do ``work``. Raises WorkerLost once the pool is closed or has failed."""
+        """Have the next free supervisor do ``work``, as a part of what the caller works for (``core.log_context``).
+        Raises WorkerLost once the pool is closed or has failed."""
         future: Future[R] = Future()
+        context = copy_context()
         with self._lock:
             if self._closed:
                 raise WorkerLost("this executor is closed")
             if self._error is not None:
                 raise self._error
             self._pending.add(future)
-            self._queue.put((future, work))
+            self._queue.put((future, lambda supervisor: context.run(work, supervisor)))
         future.add_done_callback(self._pending.discard)
         return future
 

@@ -1,6 +1,7 @@
 """A supervisor in a Ray actor, seen from the driver, and which node it is on."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import TilewrightError, WorkerLost
 from ..core.fleet import Unit
+from ..core.log_context import Ids, log_plainly, present_ids, working_for
 from ..core.target import Toolchain
 from .losses import ActorLost, DriverLost, NodeLost
 from .settings import Deadlines
@@ -21,6 +23,7 @@ HOST_LABEL = "tilewright-host"
 NODE_SECONDS = 15.0
 """How long a node that is out of reach may take to be declared dead, or to come back. Ray needs 14 s by default."""
 _POLL_SECONDS = 0.25
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,10 @@ class RemoteSupervisor:
         if self._interrupted or actor is None:  # looked at after there is an actor that ``interrupt`` could have seen
             raise WorkerLost("the measurement was abandoned")
         began = actor.ping.remote()
+        level = _log.getEffectiveLevel()
         try:
-            return ray.get(getattr(actor, method).remote(*arguments), timeout=self._patience_seconds)
+            answer = actor.work_for.remote(dict(present_ids()), level, method, *arguments)
+            return ray.get(answer, timeout=self._patience_seconds)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TilewrightError):  # the supervisor itself could not go on
                 raise error.cause from error
@@ -122,6 +127,13 @@ class Ping:
 
     def ping(self) -> None:
         """Answer, which shows that this actor lives."""
+
+    def work_for(self, ids: Ids, level: int, method: str, *arguments: object) -> Any:
+        """Call ``method``. Lines that it logs from ``level`` on go to this actor's file of Ray, with the ids of the
+        work (``core.log_context``)."""
+        log_plainly(level)
+        with working_for(ids):
+            return getattr(self, method)(*arguments)
 
 
 def _succeeded(answer: Any) -> bool:

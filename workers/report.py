@@ -43,7 +43,7 @@ class RemeasureReport:
 class Announce(Protocol):
     """How a child says that a ``stage`` begins, which restarts the parent's deadline for it.
 
-    ``item`` counts from 0 where a request has several things. ``note`` is a message for people.
+    ``item`` counts from 0 where a request has several things.
     """
 
-    def __call__(self, stage: str, item: int | None = None, note: str = "") -> None: ...
+    def __call__(self, stage: str, item: int | None = None) -> None: ...

@@ -1,5 +1,6 @@
 """The runner child owns the device. It checks and times binaries on it, one after the other."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -48,6 +49,7 @@ from .wire import (
 )
 
 _ASSUMED_CACHE_BYTES = 64 << 20
+_log = logging.getLogger(__name__)
 
 TIMED = ("prepare", "run", "remeasure", "baseline", "peaks", "probe")
 """The questions for which the device must be locked: they time on it, or would disturb another program that does. They
@@ -86,7 +88,8 @@ class RunnerRole:
 
     def _tell_of_waiting(self, announce: Announce) -> None:
         name = self._device.info.name
-        announce("wait", note=f"waiting for {name}: another program is timing on it ({self._device.lock_name})")
+        announce("wait")
+        _log.warning("waiting for %s: another program is timing on it (%s)", name, self._device.lock_name)
 
     def _answer(self, question: str, frame: Frame, announce: Announce) -> Frame:
         if question in ("run", "remeasure"):

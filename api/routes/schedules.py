@@ -7,16 +7,14 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
-from ...core.errors import NotFound
 from ...service.lookup import Answer, Miss
-from ...service.nearest import miss_message
 from ...service.service import Service
 from ...te.key import workload_key
 from ..compilations import compiles, explanation_answer, export_answer
 from ..dependencies import ServiceDependency
+from ..exact_lookups import find_exact, lookup_answer
 from ..expressions import schedule_of, task_of
-from ..lookup_answers import batch_text, best_text, tagged
-from ..problem_handlers import problem_answer
+from ..lookup_answers import batch_text, tagged
 from ..problem_responses import COMPUTES, FINDS
 from ..requests import BatchLookupIn, BestQuery, ExplainIn, ExportIn, LookupIn
 from ..responses import BatchOut, BestOut, ExplanationOut, ExportOut
@@ -60,8 +58,7 @@ async def best(request: Request) -> Response:
     measuring profile, and a sketch of the present version. Parts that `relax` names may give way where no such record
     is known; `match` says which did, and `expected_loss` what that may cost. Parts that are left out are those of the
     service's own machine."""
-    # This is the hot route, so that it does without what costs time in FastAPI: no dependencies, one validation of the
-    # query, and none of our own answer.
+    # Most requests are answered by ``ExactLookups`` and do not come here. It does without what costs time in FastAPI.
     refuse_others(request, BestQuery.model_fields)
     try:
         asked = BestQuery.model_validate(dict(request.query_params))
@@ -73,13 +70,9 @@ async def best(request: Request) -> Response:
     incomplete = None in (asked.device_key, asked.toolchain_key, asked.profile)
     if asked.relax or asked.target is not None or (incomplete and not service.knows_itself):
         found = await run_in_threadpool(_find, service, asked)
-    elif service.embedded:  # one look into an index of a file waits for nobody
-        (found,) = service.look_up([key], service.conditions(**asked.parts()))
     else:
-        found, age = await request.app.state.lookups.find(key, service.conditions(**asked.parts()))
-    if isinstance(found, Miss):  # raising it would cost more than the answer of a hit
-        return problem_answer(request, 404, NotFound.code, miss_message(key, found), "workload_key")
-    return tagged(request, best_text(found), age)
+        found, age = await find_exact(service, request.app.state.lookups, key, service.conditions(**asked.parts()))
+    return lookup_answer(request, key, found, age)
 
 
 def _find(service: Service, asked: BestQuery) -> Answer | Miss:
@@ -87,18 +80,17 @@ def _find(service: Service, asked: BestQuery) -> Answer | Miss:
     return found
 
 
-router.routes.append(
-    DirectRoute(
-        f"{router.prefix}/best",
-        best,
-        methods=["GET"],
-        operation_id="getBestSchedule",
-        tags=["schedules"],
-        response_model=BestOut,
-        responses={**_ANSWERS, **FINDS},
-        openapi_extra={"parameters": [*_query_parameters(BestQuery), _IF_NONE_MATCH]},
-    )
+BEST_ROUTE = DirectRoute(
+    f"{router.prefix}/best",
+    best,
+    methods=["GET"],
+    operation_id="getBestSchedule",
+    tags=["schedules"],
+    response_model=BestOut,
+    responses={**_ANSWERS, **FINDS},
+    openapi_extra={"parameters": [*_query_parameters(BestQuery), _IF_NONE_MATCH]},
 )
+router.routes.append(BEST_ROUTE)
 
 
 @router.post(

@@ -295,3 +295,29 @@ def test_what_is_kept_is_the_wire_format(http: httpx2.Client, store: RecordStore
     assert set(sent) == set(described["BestOut"]["properties"])
     assert set(sent["evidence"]) == set(described["EvidenceOut"]["properties"])
     assert json.loads(json.dumps(sent)) == sent
+
+
+def test_the_short_road_and_the_route_answer_the_same(http: httpx2.Client, store: RecordStore) -> None:
+    task = task_of(11)
+    keep(store, "roads", [task], [(HERE, 1, 2e-6)])
+    place = "&".join(f"{name}={value}" for name, value in PLACE.items())
+    known, unknown = f"workload_key={task.workload_key}", f"workload_key={'0' * 64}"
+    tag = {"If-None-Match": http.get(f"/v1/schedules/best?{known}&{place}").headers["etag"]}
+    for query, headers, status in (
+        (f"{known}&{place}", {}, 200),
+        (f"{place}&{known}", {}, 200),
+        (f"{known}&{place}", tag, 304),
+        (f"{unknown}&{place}", {}, 404),
+        (f"{known}&{known}&{place}", {}, 422),
+        (f"{known}&{place}&{place}", {}, 422),
+        (f"{known}&{place}&more=1", {}, 422),
+        (f"{known}&{place.replace('warm', '!')}", {}, 422),
+        (f"{known}0&{place}", {}, 422),
+    ):
+        ask = {"X-Request-Id": "the-same", **headers}
+        short = http.get(f"/v1/schedules/best?{query}", headers=ask)
+        # an escaped letter means the same, and only the route reads it
+        other = http.get(f"/v1/schedules/best?{query.replace('workload', '%77orkload')}", headers=ask)
+        assert short.status_code == other.status_code == status, query
+        assert short.content == other.content
+        assert {**short.headers, "date": ""} == {**other.headers, "date": ""}

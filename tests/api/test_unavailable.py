@@ -93,13 +93,13 @@ def test_a_database_that_stops_for_a_while_stops_no_answer_that_is_known() -> No
         with Service.open(settings) as service, running(create_app(service, settings)) as address:
             task = filled.operator_task("matmul", {"m": 8, "n": 8, "k": 8})
             filled.keep_job(service._store, "known", [task], 1)
-            stopped = database.processes()
             place = {"device_key": filled.HERE.device.key, "toolchain_key": filled.HERE.toolchain.key}
             asked = {"workload_key": task.workload_key, **place, "profile": str(filled.HERE.profile)}
             with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:
                 known = http.get("/v1/schedules/best", params=asked)
                 assert known.status_code == 200 and "Age" not in known.headers
                 assert http.get("/readyz").status_code == 200
+                stopped = database.processes()  # with those of all connections by now
                 for process in stopped:
                     process.suspend()
                 try:

@@ -2,6 +2,7 @@
 in its failure what it got, and the test sees that."""
 
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -40,6 +41,13 @@ def _talk(_: str) -> None:
         print("x" * (1 << 20))
 
 
+def _log(_: str) -> None:
+    for number in range(300):
+        logging.getLogger("tilewright.codegen").warning("line %d\nanother line", number)
+    logging.getLogger("tilewright.codegen").warning("x" * 100_000)
+    raise RuntimeError("it logged")
+
+
 def _connect(port: str) -> object:
     return socket.create_connection(("127.0.0.1", int(port)))
 
@@ -72,6 +80,7 @@ ATTACKS: dict[str, Callable[[str], object]] = {
     "fills": _fill_one_file,
     "fills_by_parts": _fill_many_files,
     "talks": _talk,
+    "logs": _log,
     "aborts": lambda _: os.abort(),
     "allocates": lambda _: bytearray(1 << 40),
     "touches": lambda count: len(b"x" * int(count)),

@@ -19,6 +19,7 @@ from tilewright.tests.contracts.test_executors import FAULTY
 from tilewright.tests.workers.faulty_kernels import add_one
 from tilewright.workers import landlock, sandbox, seccomp
 from tilewright.workers.builder_supervisor import BuilderSupervisor
+from tilewright.workers.child import MOST_LINES
 from tilewright.workers.child_supervisor import WorkerSpec
 from tilewright.workers.probe import local_unit
 from tilewright.workers.settings import Deadlines, most_builders
@@ -91,6 +92,16 @@ def test_one_that_fills_the_disk_or_aborts_costs_its_child_alone(builder: Builde
         assert words in refusal(builder, attack).replace("File too large", "too large")
         assert not isinstance(build(builder, "none"), Failed)
     assert folders[0] is not None and not os.path.exists(folders[0])
+
+
+def test_lines_that_a_build_logs_are_kept_up_to_a_number(
+    builder: BuilderSupervisor, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):  # for each build anew
+        caplog.clear()
+        assert "it logged" in refusal(builder, "logs")
+        assert [record.message for record in caplog.records] == [f"line {n} another line" for n in range(MOST_LINES)]
+        assert {(record.levelname, vars(record)["child"]) for record in caplog.records} == {("WARNING", "build")}
 
 
 def test_limits_of_control_groups_are_found_at_every_level(tmp_path: Path) -> None:
