@@ -40,7 +40,8 @@ def check_one(graph: Graph, turned: bool) -> None:
     model = traced(graph, inputs)
     run = compiled(model)  # held, because a graph that nobody holds has no state
     check(model, run, *inputs)
-    assert latest().state == "ready" or "nothing in it" in latest().reason
+    if any(n.op == "call_function" for n in model.graph.nodes):  # dynamo makes no graph of nothing
+        assert latest().state == "ready" or "nothing in it" in latest().reason
 
 
 @settings(max_examples=50, deadline=None)
