@@ -20,10 +20,11 @@ ROWS: dict[str, tuple[str, ...]] = {
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
-    "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped-first",),
+    "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped-first", "2026-11-23-h200-grouped-second"),
     "whole models, float16": tuple(
         f"2026-11-23-h200-models-{n}" for n in ("compile-1", "compile-3", "compile-2", "convnext", "autotune")
     ),
+    "single modules, float32, in training mode": ("2026-11-23-h200-modules-first",),
     "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""

@@ -85,6 +85,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         "notes": "",
         "device_seconds": None,
         "retuning": None,
+        "request_id": "",
     }
     assert [{**row, **added} for row in old["jobs"]] == new["jobs"]
     for before, after in zip(old["tasks"], new["tasks"], strict=True):
