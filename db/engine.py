@@ -24,6 +24,8 @@ first in ms). By default that takes many minutes, for which a request or a worke
 IDLE_IN_TRANSACTION_SECONDS = 5
 """PostgreSQL ends the session of a process that stops for so long inside a transaction. Its locks would keep others
 from ending its leases."""
+CACHE_KIB = 32_768
+"""Pages that a connection to SQLite keeps: the index of a million look-ups, which 2 MB, the default, do not hold."""
 STATEMENT_SECONDS = 60
 """PostgreSQL gives a statement up after so long, unless the transaction is ``writing(unlimited=True)``."""
 
@@ -175,7 +177,14 @@ def _engine(url: URL, embedded: bool) -> Engine:
 def _set_up_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
     cursor = connection.cursor()  # type: ignore[attr-defined]
     # with FULL a commit survives power loss, not only the death of the process
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
+    pragmas = (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "temp_store=MEMORY",
+        f"cache_size=-{CACHE_KIB}",
+    )
+    for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

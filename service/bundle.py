@@ -37,6 +37,8 @@ _FIXED = struct.Struct("<8s5Q16x")
 _PLACE = struct.Struct("<32s32s32s2Q")
 _ENTRY = struct.Struct("<32s2Q")
 _HASHED, _SIGNED = 64, 96
+MOST_GUESSES = 12
+"""Looks by interpolation, before a search goes on by bisection."""
 _HEADER_BYTES = {1: 128, 2: _SIGNED + SIGNATURE_BYTES}
 """By version."""
 
@@ -188,16 +190,25 @@ class Bundle:
             return None
         low, high = found
         wanted, data, index = bytes.fromhex(workload_key), self._data, self._index
+        target, least, most = int.from_bytes(wanted[:8], "big"), 0, 1 << 64
+        guesses = 0
         while low < high:
-            middle = (low + high) // 2
+            # Keys are hashes: the place of one is nearly in proportion to its value. Interpolation takes 4 looks where
+            # bisection takes 18, and bisection ends what goes on for long.
+            guesses += 1
+            if guesses <= MOST_GUESSES:
+                middle = min(low + (high - low) * (target - least) // (most - least), high - 1)
+            else:
+                middle = (low + high) // 2
             at = index + middle * 48
             key = data[at : at + 32]
             if key == wanted:
                 return self._record(at)
+            value = int.from_bytes(key[:8], "big")
             if wanted < key:
-                high = middle
+                high, most = middle, max(value, target + 1)
             else:
-                low = middle + 1
+                low, least = middle + 1, min(value, target)
         return None
 
     def find(self, workload_key: str, device_key: str, toolchain_key: str, profile: str) -> dict[str, Any] | None:

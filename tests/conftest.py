@@ -30,29 +30,13 @@ def pytest_configure() -> None:
     threadpool_limits(int(os.environ["OPENBLAS_NUM_THREADS"]), user_api="blas")  # NumPy may be loaded already
 
 
-WAITING = (
-    "tests/contracts/test_executors.py",
-    "tests/service/test_ray_cluster.py",
-    "tests/service/test_fleet_faults.py",
-    "tests/api/test_every_page.py",
-    "tests/api/test_fuzz.py",
-    "tests/service/test_kill.py",
-    "tests/service",
-    "tests/workers",
-    "tests/cli",
-    "tests/api",
-)
-"""These tests wait for servers and children, those of the first files for half a minute and more."""
+WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/contracts/test_executors.py")
+"""These tests wait for servers and children, some of them for a minute."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle: one
-    process goes through those that wait, and the others take the last of them once they have done the rest."""
-
-    def place(item: pytest.Item) -> int:
-        return next((n for n, path in enumerate(WAITING) if item.nodeid.startswith(path)), len(WAITING))
-
-    items.sort(key=place)
+    """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 def pytest_collection_finish() -> None:

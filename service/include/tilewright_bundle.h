@@ -34,7 +34,7 @@ typedef struct {
     uint64_t bytes, entries, conditions, version;
 } tilewright_bundle;
 
-enum { TILEWRIGHT_SIGNED = 96, TILEWRIGHT_PLACE = 112, TILEWRIGHT_ENTRY = 48 };
+enum { TILEWRIGHT_SIGNED = 96, TILEWRIGHT_PLACE = 112, TILEWRIGHT_ENTRY = 48, TILEWRIGHT_GUESSES = 12 };
 
 typedef struct {
     uint32_t state[8];
@@ -129,6 +129,13 @@ static inline uint64_t tilewright_number(const unsigned char *p, int bytes) {
     return value;
 }
 
+/* The first 8 bytes of a key, in the order that keys are compared in. */
+static inline uint64_t tilewright_prefix(const unsigned char *p) {
+    uint64_t value = 0;
+    for (int i = 0; i < 8; i++) value = value << 8 | p[i];
+    return value;
+}
+
 /* Open a bundle that lies in memory and check all of it. Without a `key` (NULL) its content is checked against the hash
  * that it has itself, which finds damage and no forgery. A `key` is the secret of a bundle of version 1. Returns a
  * TILEWRIGHT_BUNDLE_ code. */
@@ -204,8 +211,16 @@ static inline int tilewright_bundle_find(const tilewright_bundle *b, long condit
     const unsigned char *place = b->places + (uint64_t)conditions * TILEWRIGHT_PLACE;
     uint64_t low = tilewright_number(place + 96, 8), high = tilewright_number(place + 104, 8);
     if (low > high || high > b->entries) return 0;
-    while (low < high) {
+    uint64_t target = tilewright_prefix(wanted), least = 0, most = UINT64_MAX;
+    for (int guesses = 0; low < high; guesses++) {
+        /* Keys are hashes: the place of one is nearly in proportion to its value. Interpolation takes 4 looks where
+           bisection takes 18, and bisection ends what goes on for long. */
         uint64_t middle = low + (high - low) / 2;
+        if (guesses < TILEWRIGHT_GUESSES && least <= target && target <= most && least < most) {
+            double share = (double)(target - least) / (double)(most - least);
+            middle = low + (uint64_t)(share * (double)(high - low));
+            if (middle >= high) middle = high - 1;
+        }
         const unsigned char *entry = b->index + middle * TILEWRIGHT_ENTRY;
         int order = memcmp(wanted, entry, 32);
         if (order == 0) {
@@ -214,8 +229,8 @@ static inline int tilewright_bundle_find(const tilewright_bundle *b, long condit
             *json = (const char *)b->data + offset, *length = (size_t)bytes;
             return 1;
         }
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order < 0) high = middle, most = tilewright_prefix(entry);
+        else low = middle + 1, least = tilewright_prefix(entry);
     }
     return 0;
 }

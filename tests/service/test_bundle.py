@@ -124,6 +124,22 @@ def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> Non
         Bundle(data, sha256="0" * 64)
 
 
+def test_keys_are_found_wherever_they_lie(tmp_path: Path, reader: Path) -> None:
+    """A search begins in proportion to the value of a key. Many keys here lie close together, and some at the ends."""
+    kept = ["00" * 32, "00" * 31 + "02", "ff" * 32, "7f" + "ff" * 31, *(f"{n * n:064x}" for n in range(3, 200))]
+    kept += ["ab" * 8 + f"{3 * n:048x}" for n in range(300)]
+    others = ["00" * 31 + "01", "fe" * 32, "80" + "00" * 31, *("ab" * 8 + f"{3 * n + 1:048x}" for n in range(300))]
+    place = key_of("d"), key_of("t"), "warm-v1"
+    made = [BundleEntry(*place, key, f'{{"key": "{key}"}}') for key in kept]
+    file = tmp_path / "close.twb"
+    file.write_bytes(write_bundle({}, made, KEY))
+    wanted = [*(entry.record for entry in made), *("-" for _ in others)]
+    with Bundle.open(file, public_key=KEY.public_key) as bundle:
+        assert [bundle.find_text(key, *place) or "-" for key in (*kept, *others)] == wanted
+    asked = [*made, *(BundleEntry(*place, key, "-") for key in others)]
+    assert read(reader, file, asked) == (0, wanted)
+
+
 def test_bundles_that_were_signed_by_hmac_stay_readable(tmp_path: Path, reader: Path) -> None:
     made, file = entries(5), tmp_path / "old.bundle"
     for secret in (SECRET, b"k" * 200):
