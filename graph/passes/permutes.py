@@ -11,6 +11,7 @@ from math import prod
 
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
+from .reshapes import is_computed
 from .rewrite import Rewriter, integers_of, rewrite
 
 
@@ -28,7 +29,7 @@ def join_rows(graph: Graph) -> Graph:
         if made is None or made.op != "expand" or x.shape[:-1] != node.result.shape[:-1]:
             return None
         w = rewriter.value(made.operands[0])
-        if prod(w.shape[:-2]) != 1:
+        if w.shape[-2:] != expanded.shape[-2:] or prod(w.shape[:-2]) != 1:
             return None
         rows = rewriter.node("reshape", x, shape=(prod(x.shape[:-1]), x.shape[-1]))
         y = rewriter.node("matmul", rows, rewriter.node("reshape", w, shape=w.shape[-2:]), **node.attributes)
@@ -49,7 +50,10 @@ def multiply_as_stored(graph: Graph) -> Graph:
         if permuted is None:
             return None
         x, order = permuted
-        split = next(n for n in range(len(order) + 1) if prod(x.shape[d] for d in order[:n]) == a.shape[0])
+        counts = [prod(x.shape[d] for d in order[:n]) for n in range(len(order) + 1)]
+        if a.shape[0] not in counts:  # rows begin amid a dimension
+            return None
+        split = counts.index(a.shape[0])
         rows, columns = order[:split], order[split:]
         stored_rows = tuple(sorted(rows))
         stored_columns = tuple(sorted(columns)) if node.operands[1] in graph.fixed else columns
@@ -89,7 +93,7 @@ def sink_permutes(graph: Graph) -> Graph:
         if permuted is None or len(graph.readers[name]) != 1 or name in graph.kept:
             return None
         x, order = permuted
-        if order[-1] != len(order) - 1 or x.shape[-1] != shape[-1] or not _is_computed(rewriter, x):
+        if order[-1] != len(order) - 1 or x.shape[-1] != shape[-1] or not is_computed(rewriter.made_before_reshapes(x)):
             return None
         moved = [x if n in whole else rewriter.node("reshape", o, shape=o.shape[-1:]) for n, o in enumerate(operands)]
         y = rewriter.node("permute", rewriter.node(node.op, *moved, **node.attributes), order=order)
@@ -100,20 +104,10 @@ def sink_permutes(graph: Graph) -> Graph:
 
 def _permutation_before(rewriter: Rewriter, value: Value) -> tuple[Value, tuple[int, ...]] | None:
     """What ``value`` is a permutation of, or a reshape of a permutation, and the order; None where it is neither."""
-    made = rewriter.made.get(value.name)
-    while made is not None and made.op == "reshape":
-        made = rewriter.made.get(made.operands[0])
+    made = rewriter.made_before_reshapes(value)
     if made is None or made.op != "permute":
         return None
     return rewriter.value(made.operands[0]), integers_of(made, "order")
-
-
-def _is_computed(rewriter: Rewriter, value: Value) -> bool:
-    """Whether a kernel computes what ``value`` is, or is a reshape of."""
-    made = rewriter.made.get(value.name)
-    while made is not None and made.op == "reshape":
-        made = rewriter.made.get(made.operands[0])
-    return made is not None and not made.is_foreign and OPERATORS[made.op].kind is not Kind.VIEW
 
 
 def _with_rows_in_order(rewriter: Rewriter, b: Value, rows: Sequence[int], order: tuple[int, ...]) -> Value:

@@ -21,17 +21,15 @@ def sink_reshapes(graph: Graph) -> Graph:
             return None
         made = rewriter.made
         operands = [rewriter.values[name] for name in node.operands]
-        computed = [o for o in operands if o.shape == node.result.shape and _is_computed(made.get(o.name))]
+        computed = [o for o in operands if o.shape == node.result.shape and is_computed(made.get(o.name))]
         for name, operand in zip(node.operands, operands, strict=True):
             producer = made.get(operand.name)
             if producer is None or producer.op != "reshape" or operand.shape != node.result.shape:
                 continue
             if computed and not _has_one_reader(graph, name):
                 continue  # what is computed for this node alone keeps its shape
-            source = made.get(producer.operands[0])
-            while source is not None and source.op == "reshape":
-                source = made.get(source.operands[0])
-            if source is None or source.is_foreign or OPERATORS[source.op].kind is Kind.VIEW:
+            source = rewriter.made_before_reshapes(operand)
+            if source is None or not is_computed(source):
                 continue
             if OPERATORS[source.op].kind is Kind.ANCHOR and not _has_one_reader(graph, name):
                 continue  # the node cannot be its epilogue, and reads what is stored in any shape
@@ -45,7 +43,8 @@ def sink_reshapes(graph: Graph) -> Graph:
     return rewrite(graph, replaced)
 
 
-def _is_computed(node: Node | None) -> bool:
+def is_computed(node: Node | None) -> bool:
+    """Whether a kernel computes what a node gives."""
     return node is not None and not node.is_foreign and OPERATORS[node.op].kind is not Kind.VIEW
 
 

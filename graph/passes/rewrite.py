@@ -26,6 +26,14 @@ class Rewriter(GraphBuilder):
         found = self.graph.values.get(name)  # names of the old graph are not given to new values
         return self.made[name].result if found is None else found
 
+    def made_before_reshapes(self, value: Value) -> Node | None:
+        """The new node that gives the elements of ``value``, whatever shapes they are given behind it; None where an
+        input or a constant of the graph does."""
+        made = self.made.get(value.name)
+        while made is not None and made.op == "reshape":
+            made = self.made.get(made.operands[0])
+        return made
+
     def finished(self) -> Graph:
         """The new graph. Outputs and updates follow the values that stand for them."""
         graph = self.graph

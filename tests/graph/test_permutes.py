@@ -77,6 +77,23 @@ def test_weights_by_rows_are_permuted_too() -> None:
     assert _ops(drop_identities(after)) == ["reshape", "matmul"]
 
 
+def test_rows_that_begin_amid_a_dimension_stay() -> None:
+    x, w = _value("x", 6, 4), _value("w", 8, 5)
+    b = GraphBuilder(["x", "w"])
+    y = b.node("matmul", b.node("reshape", b.node("permute", x, order=(1, 0)), shape=(3, 8)), w)
+    graph = check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
+    assert multiply_as_stored(graph) == graph
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (6, 1), (5, 6, 7)])
+def test_what_is_no_matrix_for_all_of_a_batch_stays_expanded(shape: tuple[int, ...]) -> None:
+    x, w = _value("x", 5, 4, 6), _value("w", *shape)
+    b = GraphBuilder(["x", "w"])
+    y = b.node("matmul", x, b.node("expand", w, shape=(5, 6, 7)))
+    graph = check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
+    assert join_rows(graph) == graph
+
+
 def test_a_batch_that_shares_its_right_operand_is_one_product() -> None:
     x, w = _value("x", 5, 4, 6), _value("w", 6, 7)
     b = GraphBuilder(["x", "w"])

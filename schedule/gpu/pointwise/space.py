@@ -40,7 +40,8 @@ MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
 TILE_SECONDS = 10e-9
-"""What each tile of a multiprocessor costs."""
+"""What each tile of a multiprocessor costs. A launch with 65,536 blocks of 128 threads takes an H200 80 us for what
+fewer and larger blocks do in 65 us."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
