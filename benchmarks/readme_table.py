@@ -20,7 +20,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
-    "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped-first", "2026-11-23-h200-grouped-second"),
+    "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped",),
     "whole models, float16": tuple(
         f"2026-11-23-h200-models-{n}" for n in ("compile-1", "compile-3", "compile-2", "convnext", "autotune")
     ),

@@ -20,8 +20,8 @@ def object_of(
     for name in data:
         if name not in required and name not in optional:
             allowed = ", ".join((*required, *optional))
-            at = f"{at}/{pointer_step(name)}"
-            raise InvalidWorkload(f"{given_words(name)} is unknown; allowed: {allowed}", field=at)
+            said = f"{given_words(name)} is unknown; allowed: {allowed}"
+            raise InvalidWorkload(said, field=f"{at}/{pointer_step(name)}")
     return data
 
 
