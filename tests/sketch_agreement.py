@@ -70,6 +70,15 @@ def check_schedules(
     return len(rows)
 
 
+def assert_kernel_agrees(workload: Workload, kernel: Kernel, target: Target) -> None:
+    """A kernel is well formed before and after the passes, and computes its workload in the interpreter."""
+    verify(kernel)
+    final = finish(kernel, target)
+    verify(final, final=True)
+    inputs = random_inputs(workload, 1)
+    agree("interpreted", interpret(final, inputs), reference(workload, inputs), tolerance(workload))
+
+
 def _compiled(
     device: Device | None,
     final: Kernel,

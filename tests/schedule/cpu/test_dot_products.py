@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import workload_of
-from tests.sketch_agreement import check_schedules
+from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.codegen.llvm.architectures import target_named
 from tilewright.codegen.lowering import finish
 from tilewright.ir.cpu import DOT_ATOMS
@@ -23,7 +23,6 @@ from tilewright.schedule.sketches import sketches_for
 from tilewright.schedule.tile_sketch import TileSketch
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
-from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 TILES = replace(
@@ -55,15 +54,7 @@ def _agrees(workload: Workload, setting: CpuGemmSetting, *, tiles: bool) -> None
     atom = atom_for(product)
     assert atom is not None
     kernel = (lower_amx if tiles else lower_dot)(product, "k", setting, atom)
-    verify(kernel)
-    final = finish(kernel, TILES)
-    verify(final, final=True)
-    inputs = random_inputs(workload, 1)
-    got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
-    for name in workload.outputs:
-        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
-        absolute, relative = limits[name]
-        np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+    assert_kernel_agrees(workload, kernel, TILES)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,21 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import workload_of
-from tilewright.codegen.lowering import finish
+from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.core.target import Target
-from tilewright.ir.interpret import interpret
-from tilewright.ir.verify import verify
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting, lower_fma
 from tilewright.schedule.cpu.gemm.packing import NEVER, TASK, WHOLE
 from tilewright.schedule.problems.gemm import gemm_of
 from tilewright.te import build as te
-from tilewright.te.data import random_inputs
-from tilewright.te.reference import reference
-from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
@@ -70,15 +64,7 @@ def _agrees(workload: Workload, setting: CpuGemmSetting) -> None:
     kernel = lower_fma(
         product, "kernel", replace(setting, lanes=TARGET.vector_bytes // product.accumulator.dtype.bytes)
     )
-    verify(kernel)
-    inputs = random_inputs(workload, 1)
-    final = finish(kernel, TARGET)
-    verify(final, final=True)
-    got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
-    for name in workload.outputs:
-        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
-        absolute, relative = limits[name]
-        np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+    assert_kernel_agrees(workload, kernel, TARGET)
 
 
 @pytest.mark.parametrize("case", CASES)

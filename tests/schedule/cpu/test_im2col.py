@@ -4,25 +4,17 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import workload_of
-from tests.sketch_agreement import check_schedules
-from tilewright.codegen.lowering import finish
+from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.core.target import Target
-from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import Kernel
-from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.direct_convolution import lower_direct_convolution, with_padded_columns
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.cpu.gemm.im2col import lower_im2col
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
 from tilewright.schedule.problems.convolution import convolution_of
-from tilewright.te.data import random_inputs
-from tilewright.te.reference import reference
-from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
@@ -59,7 +51,7 @@ def test_im2col_computes_its_expression(case: str, setting: CpuGemmSetting) -> N
     assert found is not None
     product, columns = found
     assert columns.rows * columns.width == product.n.extent
-    _check(workload, lower_im2col(product, "k", setting, columns))
+    assert_kernel_agrees(workload, lower_im2col(product, "k", setting, columns), TARGET)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=["even", "one panel", "whole k"])
@@ -74,7 +66,8 @@ def test_direct_convolution_computes_its_expression(case: str, setting: CpuGemmS
     positions = prod(window.extents)
     kc = -(-setting.kc // positions) * positions
     wide = with_padded_columns(product, columns, window)
-    _check(workload, lower_direct_convolution(wide, "k", replace(setting, kc=kc), columns, window))
+    kernel = lower_direct_convolution(wide, "k", replace(setting, kc=kc), columns, window)
+    assert_kernel_agrees(workload, kernel, TARGET)
 
 
 def test_what_windows_are() -> None:
@@ -83,19 +76,6 @@ def test_what_windows_are() -> None:
     assert window is not None
     assert (window.extents, window.row_steps, window.pixel_steps) == ((3, 3), (2, 0), (0, 2))
     assert (window.padded_width, window.halo_rows) == (13, 4)
-
-
-def _check(workload: Workload, kernel: Kernel) -> None:
-    """The interpreted kernel agrees with the reference."""
-    verify(kernel)
-    final = finish(kernel, TARGET)
-    verify(final, final=True)
-    inputs = random_inputs(workload, 1)
-    got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
-    for name in workload.outputs:
-        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
-        absolute, relative = limits[name]
-        np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
 
 
 def test_what_is_left_to_others() -> None:

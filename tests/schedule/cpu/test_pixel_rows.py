@@ -2,22 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import workload_of
-from tests.sketch_agreement import check_schedules
-from tilewright.codegen.lowering import finish
+from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.core.target import Target
-from tilewright.ir.interpret import interpret
-from tilewright.ir.verify import verify
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
 from tilewright.schedule.cpu.gemm.pixel_rows import lower_pixel_rows, pixel_rows_of
-from tilewright.te.data import random_inputs
-from tilewright.te.reference import reference
-from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 TARGET = Target("llvm", "x86-64", ("avx2", "fma"), threads=2, vector_bytes=32)
@@ -61,15 +54,7 @@ def test_pixel_rows_compute_their_expression(case: str, setting: str) -> None:
     for pack_a in ("task", "never") if rows.is_inside else ("task",):
         chosen = CpuGemmSetting(mr, vectors, 8, tiles, panels, rows.depth, pack_a, "whole")
         kernel = lower_pixel_rows(product, "k", chosen, rows)
-        verify(kernel)
-        final = finish(kernel, TARGET)
-        verify(final, final=True)
-        inputs = random_inputs(workload, 1)
-        got, wanted, limits = interpret(final, inputs), reference(workload, inputs), tolerance(workload)
-        for name in workload.outputs:
-            a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
-            absolute, relative = limits[name]
-            np.testing.assert_allclose(a, b, relative, absolute, err_msg=name)
+        assert_kernel_agrees(workload, kernel, TARGET)
 
 
 def test_which_images_are_read_where_they_lie() -> None:
