@@ -21,19 +21,18 @@ from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.operators import OPERATORS
+from tilewright.tests.workers.any_noise import ANY_NOISE
 from tilewright.tests.workers.faulty_kernels import BUILDERS, PROLOGUES, SIZE, add_one, schedule
 from tilewright.workers.executor import Executor
 from tilewright.workers.executors import EXECUTORS, open_executor
 from tilewright.workers.settings import Deadlines, ExecutorSettings
-from tilewright.workers.timing import TimingRules
 
 FAULTY = ExecutorSettings(
     builder="tilewright.tests.workers.faulty_kernels:build",
     deadlines=Deadlines(compile=3.0, load=3.0, check=3.0, time=3.0),
-    timing=TimingRules(noisy_spread=1e9),
+    timing=ANY_NOISE,
     batch=4,
 )
-"""No time is too noisy for these tests: other tests run beside them."""
 
 FAULTS = {
     "loops_for_ever": (TrialStage.CHECK, Reason.TIMEOUT, "check took over 3 s"),
@@ -302,7 +301,7 @@ def test_unknown_executors_and_settings_are_refused() -> None:
 
 def test_schedules_of_the_real_sketches_measure(name: str) -> None:
     """The product's own road, from a schedule to a time, for operators of every shape of loop nest."""
-    target, settings = host_target(), ExecutorSettings(timing=TimingRules(noisy_spread=1e9))
+    target, settings = host_target(), ExecutorSettings(timing=ANY_NOISE)
     with open_executor(name, target, settings=settings) as executor:
         for operator, parameters in REAL.items():
             work = OPERATORS[operator].workload(parameters)

@@ -20,6 +20,7 @@ from tilewright.te.json import workload_from_json
 from tilewright.te.triton import TritonWorkload
 from tilewright.te.workload import Workload
 from tilewright.tests.triton.kernels import add_workload
+from tilewright.tests.workers.any_noise import ANY_NOISE
 from tilewright.workers.local import LocalExecutor
 from tilewright.workers.settings import ExecutorSettings
 
@@ -50,7 +51,9 @@ def kernel(*blocks: int) -> tuple[TritonWorkload, list[Schedule]]:
     return found, [space.schedule(n) for n in range(len(space))]
 
 
-SETTINGS = ExecutorSettings(builder="tilewright.tests.workers.test_oracle:build", builders=1, accept_code=True)
+SETTINGS = ExecutorSettings(
+    builder="tilewright.tests.workers.test_oracle:build", timing=ANY_NOISE, builders=1, accept_code=True
+)
 
 
 @pytest.fixture(scope="module")

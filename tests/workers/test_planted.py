@@ -6,11 +6,12 @@ import pytest
 
 from tilewright.core.trial import Failed, Outcome, Timed, TrialStage
 from tilewright.runtime.devices import host_target
+from tilewright.tests.workers.any_noise import ANY_NOISE
 from tilewright.tests.workers.planted import BUGS, NONE, is_written, schedule, workload_named
 from tilewright.workers.local import LocalExecutor
 from tilewright.workers.settings import Deadlines, ExecutorSettings
 
-SETTINGS = ExecutorSettings("tilewright.tests.workers.planted:build", Deadlines(check=2.0), builders=2)
+SETTINGS = ExecutorSettings("tilewright.tests.workers.planted:build", Deadlines(check=2.0), ANY_NOISE, builders=2)
 WORKLOADS = tuple(dict.fromkeys(bug.name for bug in BUGS.values()))
 
 

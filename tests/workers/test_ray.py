@@ -12,6 +12,7 @@ import pytest
 
 from tilewright.core.trial import Failed, Reason, Timed, Trial
 from tilewright.runtime.devices import host_target
+from tilewright.tests.workers.any_noise import ANY_NOISE
 from tilewright.tests.workers.faulty_kernels import add_one, schedule
 from tilewright.workers.executor import Executor
 from tilewright.workers.executors import open_executor
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray")
 
 SETTINGS = ExecutorSettings(
-    builder="tilewright.tests.workers.faulty_kernels:build", deadlines=Deadlines(compile=4.0, check=4.0), batch=4
+    builder="tilewright.tests.workers.faulty_kernels:build",
+    deadlines=Deadlines(compile=4.0, check=4.0),
+    timing=ANY_NOISE,
+    batch=4,
 )
 
 
