@@ -14,6 +14,7 @@ from ..core.target import Profile, Target
 from ..core.trial import Failed, Reason, TrialStage
 from .child import Child, ChildDied, ChildHung, ChildOverfull
 from .frames import Frame
+from .losses import Abandoned
 from .sandbox import Sandbox
 from .settings import ExecutorSettings
 from .wire import Json
@@ -137,7 +138,7 @@ class ChildSupervisor:
         except TilewrightError as error:
             self._drop()
             if self._interrupted:
-                raise WorkerLost("the measurement was abandoned") from error
+                raise Abandoned() from error
             raise
 
     def _greeted(self) -> Child:
@@ -147,7 +148,7 @@ class ChildSupervisor:
             assert self._child is not None
             try:
                 if self._interrupted:  # looked at after there is a child that ``interrupt`` could have seen
-                    raise WorkerLost("the measurement was abandoned")
+                    raise Abandoned()
                 self._child.greet(self._deadlines["start"])
                 break
             except WorkerLost:

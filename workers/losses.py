@@ -6,6 +6,13 @@ from ..core.errors import WorkerLost
 from ..core.fleet import AttemptEnd
 
 
+class Abandoned(WorkerLost):
+    """Somebody gave up what was under way, so that its process was killed. Nothing is wrong with the machine."""
+
+    def __init__(self) -> None:
+        super().__init__("the measurement was abandoned")
+
+
 class MachineLost(WorkerLost):
     """What carried the work is gone; ``end`` says how the attempt ended."""
 

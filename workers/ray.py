@@ -22,7 +22,7 @@ from ..core.fleet import Unit
 from ..core.target import Profile, Target
 from .child_supervisor import WorkerSpec
 from .executor import Executor
-from .losses import NodeLost
+from .losses import Abandoned, NodeLost
 from .probe import local_unit
 from .ray_actor import Versions, node_of
 from .ray_builders import RayBuilderPool
@@ -75,7 +75,7 @@ class RayExecutor(Executor):
         while True:
             try:
                 return self._runner.submit(lambda _: self._remote_runner.versions()).result()
-            except CancelledError:  # something else was abandoned; a closed executor raises WorkerLost
+            except (Abandoned, CancelledError):  # a closed executor raises another WorkerLost
                 continue
 
     def _disconnect(self) -> None:

@@ -15,7 +15,7 @@ from ..core.errors import TilewrightError, WorkerLost
 from ..core.fleet import Unit
 from ..core.log_context import Ids, log_plainly, present_ids, working_for
 from ..core.target import Toolchain
-from .losses import ActorLost, DriverLost, NodeLost
+from .losses import Abandoned, ActorLost, DriverLost, NodeLost
 from .settings import Deadlines
 
 HOST_LABEL = "tilewright-host"
@@ -82,13 +82,13 @@ class RemoteSupervisor:
     def _call(self, method: str, *arguments: object) -> Any:
         """The answer of the actor.
 
-        Raises WorkerLost when the call is interrupted and what the supervisor itself raises, and ActorLost, NodeLost
+        Raises Abandoned when the call is interrupted, what the supervisor itself raises, and ActorLost, NodeLost
         or DriverLost when there is no answer. There is no actor then.
         """
         self.start()
         actor = self._actor
         if self._interrupted or actor is None:  # looked at after there is an actor that ``interrupt`` could have seen
-            raise WorkerLost("the measurement was abandoned")
+            raise Abandoned()
         began = actor.ping.remote()
         level = _log.getEffectiveLevel()
         try:
@@ -100,7 +100,7 @@ class RemoteSupervisor:
             raise
         except ray.exceptions.RayError as error:
             if self._interrupted:
-                raise WorkerLost("the measurement was abandoned") from error
+                raise Abandoned() from error
             lost = self._loss(error, method, began)
             self.close()
             raise lost from error

@@ -1,4 +1,4 @@
-"""ReferenceCache of workloads, computed by a child of their own, ahead of the time they are needed at.
+"""Reference data of workloads, computed by a child of their own, ahead of the time they are needed at.
 
 They lie in a few anonymous files that every child of a runner inherits. When all are in use, the one that was asked
 for longest ago, and is not that of the workload in hand, makes room.
@@ -7,16 +7,16 @@ for longest ago, and is not that of the workload in hand, makes room.
 import os
 from concurrent.futures import CancelledError, Future
 
-from ..core.errors import WorkerLost
 from .child_environment import library_threads
 from .child_supervisor import ChildSupervisor, WorkerSpec
+from .losses import Abandoned
 from .pool import WorkerPool
 from .reference_data import anonymous_file
 from .sandbox import Sandbox
 from .wire import Json
 
 SLOTS = 3
-"""ReferenceCache kept: that of the workload in hand, that of the next, and one that is being computed."""
+"""How many workloads have their data kept: the one in hand, the next, and one whose data is being computed."""
 _THREADS = 4
 
 
@@ -43,7 +43,7 @@ class ReferenceCache:
             return kept.layout.result()
         except CancelledError as error:
             self._forget(kept)
-            raise WorkerLost("the measurement was abandoned") from error
+            raise Abandoned() from error
         except BaseException:
             self._forget(kept)
             raise
@@ -102,7 +102,7 @@ class ReferenceSupervisor(ChildSupervisor):
         super().__init__(setup, spec.settings, environment=environment, descriptors=descriptors, sandbox=sandbox)
 
     def prepare(self, workload: Json, descriptor: int) -> Json:
-        """Compute the reference_data into the file and say where it is. Raises WorkerLost, OutOfMemory."""
+        """Compute the reference data into the file and say where it is. Raises WorkerLost, OutOfMemory."""
         question: Json = {"ask": "prepare", "workload": workload, "descriptor": descriptor}
         layout = self._question(question, "prepare")["layout"]
         assert isinstance(layout, dict)

@@ -17,7 +17,7 @@ from .child_supervisor import ChildSupervisor, WorkerSpec
 from .environment import load
 from .frames import Frame
 from .lease_guard import Allowed, always
-from .losses import DeviceLost
+from .losses import Abandoned, DeviceLost
 from .oracle_builder import OracleBuilder, OracleFailed
 from .reference_cache import ReferenceCache
 from .reference_data import available_bytes
@@ -185,7 +185,7 @@ class RunnerSupervisor(ChildSupervisor):
             return
         self._references.prepare(workload)
         if self._interrupted:  # looked at after there is a computation that ``interrupt`` could have stopped
-            raise WorkerLost("the measurement was abandoned")
+            raise Abandoned()
         layout = self._references.layout(workload)
         question: Json = {"ask": "prepare", "workload": workload, "layout": layout}
         oracle = self._oracles.of(workload)

@@ -213,6 +213,7 @@ def test_what_a_heartbeat_raises_ends_a_wait_and_its_actors(executor: Executor, 
         pool = executor._runner if fault == "loops_for_ever" else executor._builders
         if any(future.running() for future in pool._pending):
             at_work.extend(children(marker, role))
+        if at_work:
             raise LeaseLost("planted")
 
     executor.heartbeat = heartbeat
@@ -222,6 +223,23 @@ def test_what_a_heartbeat_raises_ends_a_wait_and_its_actors(executor: Executor, 
     assert at_work and not alive
     executor.heartbeat = lambda: None
     assert isinstance(outcome(executor, "good"), Timed)
+
+
+def test_an_executor_whose_first_work_is_abandoned_goes_on(
+    nodes: Nodes, units: dict[str, Unit], tmp_path: Path
+) -> None:
+    """The runner still tells its versions then, which builders are compared with."""
+
+    def heartbeat() -> None:
+        if any(future.running() for future in fresh._runner._pending):
+            raise LeaseLost("planted")
+
+    with opened(nodes, units["two"], tmp_path, builders=1) as fresh:
+        fresh.heartbeat = heartbeat
+        with pytest.raises(LeaseLost, match="planted"):
+            outcome(fresh, "good")
+        fresh.heartbeat = lambda: None
+        assert isinstance(outcome(fresh, "good"), Timed)
 
 
 @pytest.mark.parametrize("healthy", [True, False])
