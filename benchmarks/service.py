@@ -261,14 +261,16 @@ def _look_ups(at: Measured, options: Options, names: Sequence[str]) -> list[dict
     misses = [path(key_of(-1 - int(n))) for n in draws.integers(1 << 40, size=lookups)]
     batches = []
     for _ in range(BATCHES):
-        keys = [key_of(int(n)) for n in draws.integers(workloads, size=KEYS)]
+        # no key twice: of fewer workloads more would be drawn twice, and be found once
+        chosen = draws.choice(workloads, size=min(KEYS, workloads), replace=False)
+        keys = [key_of(int(n)) for n in chosen]
         body = json.dumps({"workload_keys": keys, **CONDITIONS}).encode()
         batches.append(post("/v1/schedules/batch_lookup", body, next(users)))
     rows = []
     for name, requests, keys_each, status, fewest in (
         ("hit", hits, 1, 200, FEWEST[at.database]),
         ("miss", misses, 1, 404, FEWEST[at.database]),
-        ("batch", batches, KEYS, 200, FEWEST_KEYS),
+        ("batch", batches, min(KEYS, workloads), 200, FEWEST_KEYS),
     ):
         if f"{at.name} {name}" not in names:
             continue

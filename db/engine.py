@@ -24,8 +24,9 @@ first in ms). By default that takes many minutes, for which a request or a worke
 IDLE_IN_TRANSACTION_SECONDS = 5
 """PostgreSQL ends the session of a process that stops for so long inside a transaction. Its locks would keep others
 from ending its leases."""
-CACHE_KIB = 32_768
-"""Pages that a connection to SQLite keeps: the index of a million look-ups, which 2 MB, the default, do not hold."""
+MAPPED_BYTES = 1 << 31
+"""So much of an embedded database is read where it lies in memory (SQLite maps at most 2 GiB). Look-ups of many
+workloads read another page each time, and would copy it by a system call."""
 STATEMENT_SECONDS = 60
 """PostgreSQL gives a statement up after so long, unless the transaction is ``writing(unlimited=True)``."""
 
@@ -182,7 +183,7 @@ def _set_up_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:
         "synchronous=FULL",
         "foreign_keys=ON",
         "temp_store=MEMORY",
-        f"cache_size=-{CACHE_KIB}",
+        f"mmap_size={MAPPED_BYTES}",
     )
     for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")

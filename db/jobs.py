@@ -149,6 +149,14 @@ def number_of_job(connection: Connection, job_id: str) -> int:
     return int(number)
 
 
+def load_state(connection: Connection, job_id: str) -> str:
+    """Return the state of a job. Raises NotFound."""
+    state = connection.execute(select(jobs.c.state).where(jobs.c.id == job_id, visible(jobs.c.tenant))).scalar()
+    if state is None:
+        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+    return str(state)
+
+
 def update_job(connection: Connection, number: int, **values: object) -> None:
     """Change columns of a job and increment its version."""
     connection.execute(update(jobs).where(jobs.c.number == number).values(version=jobs.c.version + 1, **values))

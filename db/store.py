@@ -192,6 +192,11 @@ class RecordStore:
         with self.database.reading() as connection:
             return job_rows.load_job(connection, job_id)
 
+    def state_of_job(self, job_id: str) -> str:
+        """Return the state of a job. Raises NotFound."""
+        with self.database.reading() as connection:
+            return job_rows.load_state(connection, job_id)
+
     def device_of_job(self, job_id: str) -> str | None:
         """Return the key of the device that a job is measured on; None where that is not known yet."""
         with self.database.reading() as connection:

@@ -3,15 +3,19 @@
     bytes      what (numbers are little-endian)
     0..160     header: "TWBUNDLE", version, bytes of the file, entries, conditions, bytes of the manifest (64 bits
                each), zeros up to 64; SHA-256 of these and of all behind the header; Ed25519 signature of the first 96
-               bytes. In version 1, which is still read, the header has 128 bytes, and the signature is the
-               HMAC-SHA256 of the hash
+               bytes
     manifest   a JSON object, filled up with blanks to a multiple of 8
-    conditions 112 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), number
-               of the first entry, number of the first one of the next conditions
+    conditions 128 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), number
+               of the first entry, number of the first one of the next conditions, offset of their directory, its bits
     index      48 bytes each, by conditions and then by key: workload key (32), offset and bytes of the record
+    directories for each conditions 2^bits + 1 numbers of 32 bits: number n is the first entry whose key begins with the
+               bits of n or with later ones. So a look-up reads one place here and one or two entries of the index,
+               however many there are
     records    the JSON texts that look-ups answer with (``db.best``)
 
-Equal records give equal files. ``include/tilewright_bundle.h`` reads the same from C.
+Equal records give equal files. ``include/tilewright_bundle.h`` reads the same from C. Earlier versions are still read:
+version 2 has no directories, and conditions of 112 bytes; version 1 has also a header of 128 bytes, whose signature is
+the HMAC-SHA256 of the hash.
 """
 
 import hashlib
@@ -19,7 +23,9 @@ import hmac
 import json
 import mmap
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -30,16 +36,15 @@ from ..core.errors import InvalidParameter
 from ..core.keys import canonical_json
 from .signing import SIGNATURE_BYTES, SigningKey, is_signed, key_id
 
-MAGIC, VERSION = b"TWBUNDLE", 2
+MAGIC, VERSION = b"TWBUNDLE", 3
 HEADER = Path(__file__).parent / "include" / "tilewright_bundle.h"
 """The reader for C."""
 _FIXED = struct.Struct("<8s5Q16x")
-_PLACE = struct.Struct("<32s32s32s2Q")
+_PLACE, _EARLIER_PLACE = struct.Struct("<32s32s32s4Q"), struct.Struct("<32s32s32s2Q")
 _ENTRY = struct.Struct("<32s2Q")
+_RANGE = struct.Struct("<2I")
 _HASHED, _SIGNED = 64, 96
-MOST_GUESSES = 12
-"""Looks by interpolation, before a search goes on by bisection."""
-_HEADER_BYTES = {1: 128, 2: _SIGNED + SIGNATURE_BYTES}
+_HEADER_BYTES = {1: 128, 2: _SIGNED + SIGNATURE_BYTES, 3: _SIGNED + SIGNATURE_BYTES}
 """By version."""
 
 
@@ -72,23 +77,45 @@ def write_bundle(manifest: Mapping[str, object], entries: Iterable[BundleEntry],
     text = canonical_json({**manifest, **about}).encode()
     text += b" " * (-len(text) % 8)
     groups = [(place, list(group)) for place, group in groupby(ordered, key=lambda entry: entry.place)]
-    header = _HEADER_BYTES[VERSION]
-    offset = header + len(text) + len(groups) * _PLACE.size + len(ordered) * _ENTRY.size
-    places, index, records, first = bytearray(), bytearray(), bytearray(), 0
-    for (device, toolchain, profile), group in groups:
+    for place, group in groups:
         if len({entry.workload_key for entry in group}) < len(group):
-            raise ValueError("two entries of one workload under the same conditions")
-        named = profile.encode().ljust(32, b"\0")
-        places += _PLACE.pack(bytes.fromhex(device), bytes.fromhex(toolchain), named, first, first + len(group))
+            raise ValueError(f"two entries of one workload under the same conditions, {place}")
+    header = _HEADER_BYTES[VERSION]
+    tables = header + len(text) + len(groups) * _PLACE.size + len(ordered) * _ENTRY.size
+    places, directories, first = bytearray(), bytearray(), 0
+    for (device, toolchain, profile), group in groups:
+        named, numbers = profile.encode().ljust(32, b"\0"), (first, first + len(group))
+        bits = _bits(len(group))
+        place = (bytes.fromhex(device), bytes.fromhex(toolchain), named, *numbers, tables + len(directories), bits)
+        places += _PLACE.pack(*place)
+        directories += _directory(group, first, bits)
         first += len(group)
-        for entry in group:
-            record = entry.record.encode()
-            index += _ENTRY.pack(bytes.fromhex(entry.workload_key), offset + len(records), len(record))
-            records += record
-    content = text + bytes(places) + bytes(index) + bytes(records)
+    offset, index, records = tables + len(directories), bytearray(), bytearray()
+    for entry in ordered:
+        record = entry.record.encode()
+        index += _ENTRY.pack(bytes.fromhex(entry.workload_key), offset + len(records), len(record))
+        records += record
+    content = text + bytes(places) + bytes(index) + bytes(directories) + bytes(records)
     fixed = _FIXED.pack(MAGIC, VERSION, header + len(content), len(ordered), len(groups), len(text))
     signed = fixed + hashlib.sha256(fixed + content).digest()
     return signed + key.sign(signed) + content
+
+
+def _bits(entries: int) -> int:
+    """Return how many bits of a key choose its place in a directory: one or two entries have the same."""
+    return max(1, entries).bit_length() - 1
+
+
+def _directory(group: Sequence[BundleEntry], first: int, bits: int) -> bytes:
+    starts, number = array("I"), 0
+    for place in range(1 << bits):
+        while number < len(group) and int(group[number].workload_key[:16], 16) >> (64 - bits) < place:
+            number += 1
+        starts.append(first + number)
+    starts.append(first + len(group))
+    if sys.byteorder == "big":
+        starts.byteswap()
+    return starts.tobytes()
 
 
 def _check_signature(version: int, header: bytes, public_key: str | None, key: bytes | None) -> None:
@@ -141,19 +168,22 @@ class Bundle:
             raise BadBundle(f"this is the bundle {self.sha256}, not {sha256[:80]}")
         if public_key is not None or key is not None:
             _check_signature(version, data[:header], public_key, key)
-        self._index = header + manifest + places * _PLACE.size
+        form = _PLACE if version > 2 else _EARLIER_PLACE
+        self._index = header + manifest + places * form.size
         if self._index + entries * _ENTRY.size > size:
             raise BadBundle("the tables of the bundle reach beyond its end")
         self.manifest: Mapping[str, Any] = json.loads(data[header : header + manifest])
         self.entries: int = entries
         """How many answers there are."""
-        self._places: dict[tuple[str, str, str], tuple[int, int]] = {}
+        self._places: dict[tuple[str, str, str], tuple[int, int, int, int]] = {}
         for number in range(places):
-            start = header + manifest + number * _PLACE.size
-            device, toolchain, profile, first, end = _PLACE.unpack(data[start : start + _PLACE.size])
-            if not first <= end <= entries:
+            device, toolchain, profile, first, end, *directory = form.unpack_from(
+                data, header + manifest + number * form.size
+            )
+            table, bits = directory or (0, 0)
+            if not first <= end <= entries or bits > 32 or table + 4 * ((1 << bits) + 1) > size:
                 raise BadBundle("the conditions of the bundle name entries that it does not have")
-            self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = (first, end)
+            self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = (first, end, table, 64 - bits)
 
     @classmethod
     def open(
@@ -188,27 +218,20 @@ class Bundle:
         found = self._places.get((device_key, toolchain_key, profile))
         if found is None:
             return None
-        low, high = found
+        low, high, table, shift = found
         wanted, data, index = bytes.fromhex(workload_key), self._data, self._index
-        target, least, most = int.from_bytes(wanted[:8], "big"), 0, 1 << 64
-        guesses = 0
+        if table:
+            low, high = _RANGE.unpack_from(data, table + 4 * (int.from_bytes(wanted[:8], "big") >> shift))
         while low < high:
-            # Keys are hashes: the place of one is nearly in proportion to its value. Interpolation takes 4 looks where
-            # bisection takes 18, and bisection ends what goes on for long.
-            guesses += 1
-            if guesses <= MOST_GUESSES:
-                middle = min(low + (high - low) * (target - least) // (most - least), high - 1)
-            else:
-                middle = (low + high) // 2
+            middle = (low + high) // 2
             at = index + middle * 48
             key = data[at : at + 32]
             if key == wanted:
                 return self._record(at)
-            value = int.from_bytes(key[:8], "big")
             if wanted < key:
-                high, most = middle, max(value, target + 1)
+                high = middle
             else:
-                low, least = middle + 1, min(value, target)
+                low = middle + 1
         return None
 
     def find(self, workload_key: str, device_key: str, toolchain_key: str, profile: str) -> dict[str, Any] | None:
@@ -218,11 +241,11 @@ class Bundle:
 
     def items(self) -> Iterator[BundleEntry]:
         """Yield every answer, in the order of the file."""
-        for place, (first, end) in self._places.items():
+        for place, (first, end, *_) in self._places.items():
             for number in range(first, end):
                 at = self._index + number * _ENTRY.size
                 yield BundleEntry(*place, self._data[at : at + 32].hex(), self._record(at))
 
     def _record(self, at: int) -> str:
-        _, offset, length = _ENTRY.unpack(self._data[at : at + _ENTRY.size])
+        _, offset, length = _ENTRY.unpack_from(self._data, at)
         return self._data[offset : offset + length].decode()

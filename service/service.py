@@ -301,6 +301,10 @@ class Service:
         query = functools.partial(self._store.events, valid_key(job_id, "job_id"), after=beyond, limit=MAX_EVENTS)
         return tuple(convert.event_view(row) for row in self._notifier.wait_for(query, timeout_seconds))
 
+    def has_ended(self, job_id: str) -> bool:
+        """Return whether a job is in a final state. Raises NotFound."""
+        return JobState(self._store.state_of_job(valid_key(job_id, "job_id"))).is_final
+
     # results
 
     def conditions(

@@ -1,9 +1,14 @@
-"""Answers with the events of a job as a stream (server-sent events) or by polling."""
+"""Answers with the events of a job as a stream (server-sent events) or by polling.
 
+Streams of one job that know the same events share one thread and its queries, however many they are.
+"""
+
+import asyncio
 import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import anyio
@@ -47,6 +52,16 @@ def _user(caller: Caller) -> tuple[str, str]:
     return caller.tenant, caller.name
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Holds what a look found: whether the job had ended before, and the events beyond the last one known."""
+
+    final: bool
+    events: tuple[EventView, ...]
+    sent: tuple[bytes, ...] = ()
+    """The events as streams send them."""
+
+
 class EventStreams:
     """Counts the threads that wait for events. They are separate from the threads that serve requests."""
 
@@ -55,6 +70,7 @@ class EventStreams:
         self.open = 0
         self._of_user: Counter[tuple[str, str]] = Counter()
         self.limiter = anyio.CapacityLimiter(limit)
+        self._looks: dict[tuple[str, bool, str, int, float], asyncio.Task[_Look]] = {}
 
     def check(self) -> None:
         """Raise RequestRefused where the present caller may open no other stream: there are too many in all, or the
@@ -80,12 +96,44 @@ class EventStreams:
             if not self._of_user[user]:
                 del self._of_user[user]
 
-    async def wait(self, service: Service, job_id: str, after: int, seconds: float) -> tuple[EventView, ...]:
-        call = functools.partial(service.events, job_id, after=after, timeout_seconds=seconds)
+    async def look(self, service: Service, job_id: str, after: int, seconds: float) -> _Look:
+        """Look for events, and wait for so long."""
+        call = functools.partial(_look, service, job_id, after, seconds)
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self.limiter)
 
-    async def is_final(self, service: Service, job_id: str) -> bool:
-        return (await anyio.to_thread.run_sync(service.job, job_id, limiter=self.limiter)).state.is_final
+    async def shared_look(self, service: Service, job_id: str, after: int, seconds: float) -> _Look:
+        """Look for events to stream, together with all who wait for the same ones."""
+        caller = present_caller()
+        asked = (caller.tenant, caller.is_admin, job_id, after, seconds)
+        task = self._looks.get(asked)
+        if task is None:
+            task = self._looks[asked] = asyncio.create_task(self._shared(service, *asked))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all who asked may have gone
+        return await asyncio.shield(task)
+
+    async def _shared(
+        self, service: Service, tenant: str, is_admin: bool, job_id: str, after: int, seconds: float
+    ) -> _Look:
+        try:
+            call = functools.partial(_encoded_look, service, job_id, after, seconds)
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self.limiter)
+        finally:  # before those who wait go on, and ask again
+            del self._looks[tenant, is_admin, job_id, after, seconds]
+
+
+def _look(service: Service, job_id: str, after: int, seconds: float) -> _Look:
+    final = service.has_ended(job_id)
+    return _Look(final, service.events(job_id, after=after, timeout_seconds=0.0 if final else seconds))
+
+
+def _encoded_look(service: Service, job_id: str, after: int, seconds: float) -> _Look:
+    found = _look(service, job_id, after, seconds)
+    return _Look(found.final, found.events, tuple(map(_encoded, found.events)))
+
+
+def _encoded(event: EventView) -> bytes:
+    text = EventOut.model_validate(event).model_dump_json()
+    return format_sse_event(data_str=text, event=event.kind, id=str(event.id))
 
 
 @router.get("/{job_id}/events", operation_id="listEvents", response_model=EventList, responses=_RESPONSES)
@@ -108,45 +156,44 @@ async def events(
     wanted = "text/event-stream" in request.headers.get("accept", "")
     streams.check()
     with streams.counted():
-        final = await streams.is_final(service, job_id)
-        found = await streams.wait(service, job_id, known, 0.0 if final or wanted else wait_seconds)
-        if not wanted:
-            final = await streams.is_final(service, job_id) if not found else final
-    if wanted:
-        if final and not found:
-            return Response(status_code=204)
-        stream = _stream(request, service, streams, job_id, known)
-        return StreamingResponse(stream, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+        if wanted:
+            first = await streams.shared_look(service, job_id, known, 0.0)
+            if first.final and not first.events:
+                return Response(status_code=204)
+            stream = _stream(request, service, streams, job_id, known, first)
+            return StreamingResponse(stream, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+        look = await streams.look(service, job_id, known, wait_seconds)
+        if not look.events:
+            look = await streams.look(service, job_id, known, 0.0)
+    found = look.events
     answer = EventList(
         events=tuple(EventOut.model_validate(event) for event in found),
         last_id=found[-1].id if found else known,
-        final=final and not found,
+        final=look.final and not found,
     )
     return Response(answer.model_dump_json(), 200, media_type="application/json")
 
 
 async def _stream(
-    request: Request, service: Service, streams: EventStreams, job_id: str, known: int
+    request: Request, service: Service, streams: EventStreams, job_id: str, known: int, first: _Look
 ) -> AsyncIterator[bytes]:
     """Yield events as they come, a comment when none has come for a while, and an ``end`` after a job's last one."""
     with streams.counted():
-        quiet = 0.0
+        quiet, look = 0.0, first
         yield b"retry: 2000\n\n"
         while not request.app.state.stopping():
-            try:
-                final = await streams.is_final(service, job_id)
-                found = await streams.wait(service, job_id, known, 0.0 if final else _SLICE_SECONDS)
-            except StoreError:  # the database is away: whoever listens waits for it too
-                final, found = False, ()
-                await anyio.sleep(_SLICE_SECONDS)
-            for event in found:
-                known, quiet = event.id, 0.0
-                text = EventOut.model_validate(event).model_dump_json()
-                yield format_sse_event(data_str=text, event=event.kind, id=str(event.id))
-            if final and not found:
+            if look.sent:
+                known, quiet = look.events[-1].id, 0.0
+                yield b"".join(look.sent)
+            elif look.final:
                 yield format_sse_event(data_str="{}", event="end", id=str(known))
                 return
-            quiet += _SLICE_SECONDS
             if quiet >= KEEP_ALIVE_SECONDS:
                 quiet = 0.0
                 yield KEEPALIVE_COMMENT
+            quiet += _SLICE_SECONDS
+            try:
+                look = await streams.shared_look(service, job_id, known, _SLICE_SECONDS)
+            except StoreError:  # the database is away: whoever listens waits for it too
+                look = _Look(False, ())
+                await anyio.sleep(_SLICE_SECONDS)

@@ -1,6 +1,7 @@
 """Events of a job: polled and streamed, with ids, from where a client left off."""
 
 import threading
+from contextlib import ExitStack
 
 import httpx2
 
@@ -67,6 +68,21 @@ def test_the_client_follows_a_job_to_its_end(client: Client, service: Service) -
     service.cancel(job.id)
     assert [event.data["state"] for event in events][-1] == "cancelled"
     assert list(client.events(job.id, after=10**9)) == []
+
+
+def test_streams_of_one_job_share_a_thread(http: httpx2.Client, client: Client) -> None:
+    job = client.submit(MATMUL)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(http.stream("GET", f"/v1/jobs/{job.id}/events", headers=STREAM)) for _ in range(30)
+        ]
+        streams = [read_events(answer.iter_lines()) for answer in opened]
+        assert [next(events)[0] for events in streams] == ["state"] * 30
+        assert threading.active_count() < before + 10
+        client.cancel(job.id)
+        rest = [[(name, number) for name, _, number in events] for events in streams]
+    assert rest[0][-1][0] == "end" and rest == [rest[0]] * 30
 
 
 def test_a_bad_last_event_id_is_refused(http: httpx2.Client, client: Client) -> None:

@@ -201,3 +201,28 @@ def upgraded(address: str) -> None:
     database = Database(parse_url(address))
     migrate.upgrade(database)
     database.close()
+
+
+def test_pages_of_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
+    """Each look-up among many workloads reads other pages. They are not copied by system calls."""
+    counts = Path("/proc/self/io")
+    if not counts.exists():
+        pytest.skip("this system does not count reads")
+
+    def reads() -> int:
+        return int(counts.read_text().split()[5])
+
+    path, rows = tmp_path / "mapped.sqlite3", 4_000
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE wide (id INTEGER PRIMARY KEY, text TEXT)")
+        other.executemany("INSERT INTO wide VALUES (?, ?)", ((number, "x" * 3_000) for number in range(rows)))
+    other.close()
+    database = Database(parse_url(url(path)))
+    try:
+        with database.autocommit() as connection:
+            before = reads()
+            for number in range(rows):
+                connection.exec_driver_sql("SELECT text FROM wide WHERE id = ?", (7 * number % rows,)).one()
+            assert reads() - before < rows // 10
+    finally:
+        database.close()

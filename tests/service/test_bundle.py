@@ -84,16 +84,34 @@ def read(reader: Path, file: Path, asked: list[BundleEntry], key: str = "") -> t
     return done.returncode, done.stdout.split("\n")[:-1]
 
 
+def before_directories(data: bytes, header: int = 160) -> tuple[bytes, bytes]:
+    """Return the first 64 bytes and the content of a bundle in version 2, or with a shorter ``header`` in version 1."""
+    fixed, content = bytearray(data[:64]), data[160:]
+    entries, places, manifest = struct.unpack_from("<3Q", data, 24)
+    tables = [content[manifest + 128 * number :][:128] for number in range(places)]
+    index = manifest + 128 * places
+    records = struct.unpack_from("<Q", content, index + 32)[0] - 160 if entries else len(content)
+    moved = 160 + records - (header + manifest + 112 * places + 48 * entries)
+    kept = b"".join(table[:112] for table in tables)
+    for at in range(index, index + 48 * entries, 48):
+        key, offset, length = struct.unpack_from("<32s2Q", content, at)
+        kept += struct.pack("<32s2Q", key, offset - moved, length)
+    content = content[:manifest] + kept + content[records:]
+    struct.pack_into("<2Q", fixed, 8, 2 if header == 160 else 1, header + len(content))
+    return bytes(fixed), content
+
+
+def in_version_2(data: bytes) -> bytes:
+    fixed, content = before_directories(data)
+    signed = fixed + hashlib.sha256(fixed + content).digest()
+    return signed + KEY.sign(signed) + content
+
+
 def signed_by_hmac(data: bytes, secret: bytes = SECRET) -> bytes:
     """Return a bundle in version 1, as services wrote it before there were key pairs."""
-    fixed, content = bytearray(data[:64]), bytearray(data[160:])
-    entries, places, manifest = struct.unpack_from("<3Q", data, 24)
-    struct.pack_into("<2Q", fixed, 8, 1, len(data) - 32)
-    for number in range(entries):
-        at = manifest + places * 112 + number * 48 + 32
-        content[at : at + 8] = (int.from_bytes(content[at : at + 8], "little") - 32).to_bytes(8, "little")
+    fixed, content = before_directories(data, 128)
     digest = hashlib.sha256(fixed + content).digest()
-    return bytes(fixed) + digest + hmac.digest(secret, digest, "sha256") + bytes(content)
+    return fixed + digest + hmac.digest(secret, digest, "sha256") + content
 
 
 def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> None:
@@ -125,7 +143,7 @@ def test_python_and_c_find_what_was_written(tmp_path: Path, reader: Path) -> Non
 
 
 def test_keys_are_found_wherever_they_lie(tmp_path: Path, reader: Path) -> None:
-    """A search begins in proportion to the value of a key. Many keys here lie close together, and some at the ends."""
+    """The first bits of a key choose its place. Many keys here begin alike, and some lie at the ends."""
     kept = ["00" * 32, "00" * 31 + "02", "ff" * 32, "7f" + "ff" * 31, *(f"{n * n:064x}" for n in range(3, 200))]
     kept += ["ab" * 8 + f"{3 * n:048x}" for n in range(300)]
     others = ["00" * 31 + "01", "fe" * 32, "80" + "00" * 31, *("ab" * 8 + f"{3 * n + 1:048x}" for n in range(300))]
@@ -133,11 +151,14 @@ def test_keys_are_found_wherever_they_lie(tmp_path: Path, reader: Path) -> None:
     made = [BundleEntry(*place, key, f'{{"key": "{key}"}}') for key in kept]
     file = tmp_path / "close.twb"
     file.write_bytes(write_bundle({}, made, KEY))
+    others += ["ff" * 31, "FF" * 32, "ff" * 31 + "fg", "/" + "0" * 63, ":" + "0" * 63, "`" + "0" * 63]  # no keys
     wanted = [*(entry.record for entry in made), *("-" for _ in others)]
-    with Bundle.open(file, public_key=KEY.public_key) as bundle:
-        assert [bundle.find_text(key, *place) or "-" for key in (*kept, *others)] == wanted
     asked = [*made, *(BundleEntry(*place, key, "-") for key in others)]
-    assert read(reader, file, asked) == (0, wanted)
+    for data in (file.read_bytes(), in_version_2(file.read_bytes())):
+        file.write_bytes(data)
+        with Bundle.open(file, public_key=KEY.public_key) as bundle:
+            assert [bundle.find_text(key, *place) or "-" for key in (*kept, *others[:303])] == wanted[:-6]
+        assert read(reader, file, asked) == (0, wanted)
 
 
 def test_bundles_that_were_signed_by_hmac_stay_readable(tmp_path: Path, reader: Path) -> None:
@@ -204,16 +225,37 @@ def test_c_finds_a_changed_or_missing_byte_too(tmp_path: Path, reader: Path) -> 
         assert read(reader, file, [])[0] == 1, length
 
 
+def changed_and_signed(data: bytes, at: int, number: bytes) -> bytes:
+    changed = bytearray(data)
+    changed[at : at + len(number)] = number
+    changed[64:96] = hashlib.sha256(bytes(changed[:64]) + bytes(changed[160:])).digest()
+    changed[96:160] = KEY.sign(bytes(changed[:96]))
+    return bytes(changed)
+
+
 def test_tables_that_reach_beyond_the_file_are_refused_though_they_are_signed(tmp_path: Path, reader: Path) -> None:
     """The writer of such a file has the key, but the reader still touches nothing outside."""
+    data, file = write_bundle({"name": "d"}, entries(2), KEY), tmp_path / "beyond.bundle"
     for at, value in ((24, 1 << 60), (32, 1 << 60), (40, 1 << 60), (24, 999)):
-        data = bytearray(write_bundle({"name": "d"}, entries(2), KEY))
-        data[at : at + 8] = value.to_bytes(8, "little")
-        data[64:96] = hashlib.sha256(bytes(data[:64]) + bytes(data[160:])).digest()
-        data[96:160] = KEY.sign(bytes(data[:96]))
-        file = tmp_path / "beyond.bundle"
-        file.write_bytes(bytes(data))
-        code, _ = read(reader, file, entries(2))
-        assert code == 1
+        bad = changed_and_signed(data, at, value.to_bytes(8, "little"))
+        file.write_bytes(bad)
+        assert read(reader, file, entries(2))[0] == 1
         with pytest.raises(BadBundle):
-            Bundle(bytes(data), public_key=KEY.public_key)
+            Bundle(bad, public_key=KEY.public_key)
+
+
+def test_directories_that_reach_beyond_the_file_find_nothing(tmp_path: Path, reader: Path) -> None:
+    asked, file = entries(2)[:1], tmp_path / "beyond.bundle"
+    data = write_bundle({"name": "e"}, asked, KEY)
+    place = 160 + struct.unpack_from("<Q", data, 40)[0]
+    directory = struct.unpack_from("<Q", data, place + 112)[0]
+    for at, value in ((place + 112, 1 << 60), (place + 112, len(data) - 4), (place + 120, 63), (place + 120, 30)):
+        bad = changed_and_signed(data, at, value.to_bytes(8, "little"))
+        file.write_bytes(bad)
+        assert read(reader, file, asked) == (0, ["-"])
+        with pytest.raises(BadBundle, match="entries that it does not have"):
+            Bundle(bad, public_key=KEY.public_key)
+    bad = changed_and_signed(data, directory, struct.pack("<2I", 1 << 30, 1 << 31))
+    file.write_bytes(bad)
+    assert read(reader, file, asked) == (0, ["-"])
+    assert Bundle(bad, public_key=KEY.public_key).find_text(asked[0].workload_key, *asked[0].place) is None
