@@ -37,6 +37,8 @@ NUMBER = BigInteger().with_variant(Integer, "sqlite")
 """Row ids have 64 bits on both databases. SQLite generates ids only when the column is INTEGER."""
 KEY = String(64)
 """A content key has 64 hexadecimal digits."""
+SQLITE_ONLY = {"sqlite_only": True}
+"""Marks what a table has on SQLite and not on PostgreSQL."""
 TIME = String(32)
 """Times are RFC 3339 in UTC with microseconds, so that text order is time order."""
 
@@ -440,15 +442,17 @@ promotions = Table(
     Index(None, "channel", "number"),
 )
 
+# partitions by month on PostgreSQL (``partitions``), where the primary key is (job, id, created_at)
 events = Table(
     "events",
     metadata,
     Column("id", NUMBER, primary_key=True),
-    Column("job", ForeignKey("jobs.number"), nullable=False),
+    Column("job", NUMBER, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("data", JSON, nullable=False),
     Column("created_at", TIME, nullable=False),
-    Index(None, "job", "id"),
+    ForeignKeyConstraint(["job"], ["jobs.number"], info=SQLITE_ONLY),
+    Index(None, "job", "id", info=SQLITE_ONLY),
 )
 
 models = Table(
