@@ -288,11 +288,11 @@ trials = Table(
     Column("task", Integer, nullable=False),
     Column("sequence", Integer, nullable=False),
     # the identity: workload, sketch with its version, device, toolchain, profile
-    Column("workload", ForeignKey("workloads.id"), nullable=False),
+    Column("workload", NUMBER, nullable=False),
     Column("sketch", String(64), nullable=False),
     Column("sketch_version", Integer, nullable=False),
-    Column("device", ForeignKey("devices.id"), nullable=False),
-    Column("toolchain", ForeignKey("toolchains.id"), nullable=False),
+    Column("device", NUMBER, nullable=False),
+    Column("toolchain", NUMBER, nullable=False),
     Column("profile", String(32), nullable=False),
     Column("schedule_key", KEY, nullable=False),
     Column("knobs", JSON, nullable=False),
@@ -323,7 +323,11 @@ trials = Table(
     Column("predicted_score", Float),
     Column("learned_from", Integer),
     UniqueConstraint("job", "task", "sequence"),
-    ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"]),
+    # PostgreSQL would look these rows up and lock them for each trial
+    ForeignKeyConstraint(["workload"], ["workloads.id"], info=SQLITE_ONLY),
+    ForeignKeyConstraint(["device"], ["devices.id"], info=SQLITE_ONLY),
+    ForeignKeyConstraint(["toolchain"], ["toolchains.id"], info=SQLITE_ONLY),
+    ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"], info=SQLITE_ONLY),
     CheckConstraint("(seconds IS NULL) <> (failed_stage IS NULL)", name="outcome"),
 )
 

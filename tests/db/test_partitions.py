@@ -190,7 +190,7 @@ def test_the_table_becomes_a_partition_while_the_version_before_records(
         wait_for(database, "query LIKE 'CREATE UNIQUE INDEX CONCURRENTLY%'", there=False)
         before = len(stored)
         resumed = upgrading(url)
-        assert resumed.communicate()[0] == "('0015', '0016')\n"
+        assert resumed.communicate()[0] == f"('0015', '{migrate.head()}')\n"
         while len(stored) < before + 20:
             threading.Event().wait(0.01)
     with RecordStore(url) as opened:

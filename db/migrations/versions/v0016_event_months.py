@@ -9,6 +9,7 @@ partition would lock all jobs.
 from alembic import op
 from sqlalchemy import Connection, text
 
+# Alembic loads this file by its path, so that it cannot import relatively.
 from tilewright.db.partitions import lock_tables
 
 revision = "0016"
