@@ -1,7 +1,8 @@
 """Looks whether what a database holds fits together.
 
-Each check is a query for rows that should not be there. SQLite and PostgreSQL keep keys and references themselves, so
-that these are about what only this program knows: counters, bests, and what look-ups answer with.
+Each check is a query for rows that should not be there. SQLite and PostgreSQL keep keys and most references themselves,
+so that these are about what only this program knows: counters, bests, what look-ups answer with, and references of
+tables that many write to, which PostgreSQL does not keep (``tables.SQLITE_ONLY``).
 """
 
 from sqlalchemy import Connection, text
@@ -31,6 +32,13 @@ CHECKS = {
         WHERE EXISTS (SELECT 1 FROM trials AS r WHERE r.workload = k.workload AND r.device = k.device
           AND r.toolchain = k.toolchain AND r.profile = k.profile AND r.seconds IS NOT NULL
           AND r.rank_seconds < b.rank_seconds AND r.sketch = k.sketch AND r.sketch_version = k.sketch_version)""",
+    "a record refers to what is not there": """
+        SELECT 'record ' || r.id FROM trials AS r LEFT JOIN tasks AS t ON t.job = r.job AND t.position = r.task
+        LEFT JOIN workloads AS w ON w.id = r.workload LEFT JOIN devices AS d ON d.id = r.device
+        LEFT JOIN toolchains AS c ON c.id = r.toolchain
+        WHERE t.job IS NULL OR w.id IS NULL OR d.id IS NULL OR c.id IS NULL""",
+    "an event is of a job that is not there": """
+        SELECT 'event ' || e.id FROM events AS e LEFT JOIN jobs AS j ON j.number = e.job WHERE j.number IS NULL""",
     "a task is leased, and there is no lease": f"""
         SELECT {_TASK} FROM tasks AS t JOIN jobs AS j ON j.number = t.job WHERE t.state = 'leased' AND NOT EXISTS (
           SELECT 1 FROM leases AS l WHERE l.kind = 'task' AND l.subject = j.id || '/' || t.position)""",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
 from ..core.record import RecordFilter
 from . import job_figures, overview
@@ -22,7 +22,7 @@ from .dashboard_rows import (
 from .device_totals import load_spent
 from .engine import Database
 from .record_search import search_records
-from .tables import events, jobs, trials
+from .tables import jobs, trials
 from .visibility import visible_record
 
 P = ParamSpec("P")
@@ -56,9 +56,9 @@ class DashboardStore:
         with self._database.reading() as connection:
             number = job_rows.number_of_job(connection, job_id)
             job_rows.load_task(connection, number, task)
-            newest = connection.execute(select(func.max(events.c.id)).where(events.c.job == number)).scalar()
+            newest = job_rows.newest_event(connection, job_id)
             rows = job_figures.load_progress(connection, number, task, after=after, step=step, limit=limit)
-            return rows, newest or 0
+            return rows, newest
 
     def samples(self, record_ids: Sequence[int]) -> Mapping[int, Sequence[float]]:
         """Return the samples of timed records: those that their ``seconds`` is the median of."""

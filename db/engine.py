@@ -118,6 +118,11 @@ class Database:
         """The class of what the driver raises."""
         return self.engine.dialect.loaded_dbapi.Error
 
+    @property
+    def raw_cursor(self) -> Any:
+        """psycopg's class of cursors that take PostgreSQL's own placeholders (``$1``)."""
+        return self.engine.dialect.loaded_dbapi.RawCursor
+
     def own_connection(self) -> Any:
         """Return a connection of psycopg to PostgreSQL that is not the pool's, without a transaction around its
         statements. The caller closes it, and turns what it raises into errors of ours (``driver_errors.driven``)."""

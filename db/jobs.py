@@ -5,8 +5,9 @@ whoever adds one holds the job's lock until its transaction ends.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Select, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, insert, select, update
 from sqlalchemy.engine import RowMapping
 
 from ..core.allocation import first_trials
@@ -16,7 +17,7 @@ from ..core.fleet import TaskState
 from ..core.policy import SpacePolicy
 from .catalog import keep_workload
 from .clock import clock
-from .encode import now
+from .encode import now, time_text
 from .rows import EventRow, JobRow, NewJob, TaskRow
 from .tables import devices, events, jobs, tasks, tuned_models, workloads
 from .trials import load_best_rows
@@ -143,18 +144,26 @@ def load_row(connection: Connection, number: int) -> RowMapping:
 
 def number_of_job(connection: Connection, job_id: str) -> int:
     """Return the number of a job. Raises NotFound."""
-    number = connection.execute(select(jobs.c.number).where(jobs.c.id == job_id, visible(jobs.c.tenant))).scalar()
+    number = connection.execute(select(jobs.c.number).where(*_visible_job(job_id))).scalar()
     if number is None:
-        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+        raise _no_job(job_id)
     return int(number)
 
 
 def load_state(connection: Connection, job_id: str) -> str:
     """Return the state of a job. Raises NotFound."""
-    state = connection.execute(select(jobs.c.state).where(jobs.c.id == job_id, visible(jobs.c.tenant))).scalar()
+    state = connection.execute(select(jobs.c.state).where(*_visible_job(job_id))).scalar()
     if state is None:
-        raise NotFound(f"there is no job {job_id!r}", field="job_id")
+        raise _no_job(job_id)
     return str(state)
+
+
+def _visible_job(job_id: str) -> tuple[ColumnElement[bool], ...]:
+    return (jobs.c.id == job_id, visible(jobs.c.tenant))
+
+
+def _no_job(job_id: str) -> NotFound:
+    return NotFound(f"there is no job {job_id!r}", field="job_id")
 
 
 def update_job(connection: Connection, number: int, **values: object) -> None:
@@ -318,12 +327,29 @@ def add_events(connection: Connection, number: int, told: Sequence[tuple[str, Ma
     connection.execute(insert(events), rows)
 
 
+def newest_event(connection: Connection, job_id: str) -> int:
+    """Return the id of the newest event of a job; 0 where there is none. Raises NotFound."""
+    return connection.execute(select(func.max(events.c.id)).where(*_events_of(connection, job_id))).scalar() or 0
+
+
+def _events_of(connection: Connection, job_id: str) -> tuple[ColumnElement[bool], ...]:
+    """Return which events are a job's. Their times tell PostgreSQL which partitions have none (``partitions``): those
+    of months before the job. A day allows for clocks that differ. Raises NotFound."""
+    about = select(jobs.c.number, jobs.c.created_at, jobs.c.imported).where(*_visible_job(job_id))
+    found = connection.execute(about).first()
+    if found is None:
+        raise _no_job(job_id)
+    if found.imported:  # its time is what somebody says
+        return (events.c.job == found.number,)
+    start = time_text(datetime.fromisoformat(found.created_at) - timedelta(days=1))
+    return (events.c.job == found.number, events.c.created_at >= start)
+
+
 def load_events(connection: Connection, job_id: str, *, after: int, limit: int) -> tuple[EventRow, ...]:
     """Return the events of a job with ids above ``after``, in order. Raises NotFound."""
-    number = number_of_job(connection, job_id)
     query = (
         select(events.c.id, events.c.kind, events.c.data, events.c.created_at)
-        .where(events.c.job == number, events.c.id > after)
+        .where(*_events_of(connection, job_id), events.c.id > after)
         .order_by(events.c.id)
         .limit(limit)
     )

@@ -22,12 +22,13 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, delete, insert, inspect, select
+from sqlalchemy.schema import SchemaItem
 
 from ..core.errors import StoreError
 from .best import fill_best
 from .driver_errors import display_name, driven
 from .engine import Database
-from .tables import compatible_programs, metadata
+from .tables import compatible_programs, events, metadata
 
 LOCK_SECONDS = 5
 """A migration waits so long for a table that others use, and whoever comes after it waits as long. Then it gives up."""
@@ -174,4 +175,11 @@ def _config() -> Config:
 
 def differences(connection: Connection) -> list[object]:
     """Return what a migration would still have to change before the database has the tables of ``tables.py``."""
-    return list(compare_metadata(MigrationContext.configure(connection), metadata))
+    server = connection.dialect.name == "postgresql"
+
+    def compared(item: SchemaItem, name: str | None, kind: str, reflected: bool, _other: SchemaItem | None) -> bool:
+        partition = server and reflected and kind == "table" and str(name).startswith(f"{events.name}_")
+        return not partition and not (server and item.info.get("sqlite_only"))
+
+    context = MigrationContext.configure(connection, opts={"include_object": compared})
+    return list(compare_metadata(context, metadata))

@@ -6,19 +6,22 @@
     lease   record id  counters  rows        version  events, tenant's time
 
 Each part reads what the part before it returns, so that locks are taken in the order that ``leases`` asks for, and
-nothing is written unless all is: without the lease, with a gap in the sequence, or where a device is new, ``held`` or
-``task`` is empty. The caller then takes the general way, which says why or adds what is missing.
+nothing is written unless all is: without the lease, or with a gap in the sequence, ``held`` or ``task`` is empty. The
+caller then takes the general way, which says why. It also adds a device that is new. Ids of rows that never change are
+asked for once (``_Place``), because each table and each index of the statement takes PostgreSQL time, used or not.
 
-The statement has a connection of its own, where it is planned once. Event ids come from a sequence that is asked while
-the job's row is locked, so that they grow in the order of commits.
+The statement has a connection of its own, where it is planned once. It is written with PostgreSQL's own placeholders:
+psycopg would parse a statement of this length again each time. Event ids come from a sequence that is asked while the
+job's row is locked, so that they grow in the order of commits.
 """
 
 import dataclasses
 import json
+import re
 import select
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
@@ -33,27 +36,37 @@ from .engine import Database
 from .leases import TASK, task_in
 from .recording import trial_events
 from .rows import NewTrial, StoredTrial
-from .tables import trials
+from .tables import best_records, trials
 from .trials import columns_of
 from .wanted import PATIENCE_SECONDS, SLICE_SECONDS, wanted_in, wanted_of
 
 SETTINGS = ("plan_cache_mode = force_generic_plan", "enable_seqscan = off", "jit = off")
 """Of the statement's connection. Each part finds its row by an index, also while the tables are small. Where there is
 no index, a plan without sequential scans seems so expensive that it would be compiled each time."""
-KNOWN_TASKS = 64
-"""So many tasks are remembered with their workload."""
+KNOWN_PLACES = 64
+"""So many tasks are remembered, each with what its trials refer to."""
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_NAMED = re.compile(r"%\((\w+)\)s")
 _CLOCK = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
-_OF_TASK = """
-SELECT workloads.key, workloads.flops FROM tasks JOIN jobs ON jobs.number = tasks.job
-JOIN workloads ON workloads.id = tasks.workload WHERE jobs.id = %(job_id)s AND tasks.position = %(position)s"""
-_RESOLVED = {"id": "task.id", "job": "task.job", "workload": "task.workload", "device": "task.device"}
-_RESOLVED["toolchain"] = "task.toolchain"
+_PLACE = """
+SELECT tasks.job, workloads.key, workloads.flops, devices.id, toolchains.id, measured_on.id
+FROM tasks JOIN jobs ON jobs.number = tasks.job JOIN workloads ON workloads.id = tasks.workload
+CROSS JOIN devices CROSS JOIN toolchains LEFT JOIN measured_on ON measured_on.device_key = devices.key
+  AND measured_on.toolchain_key = toolchains.key AND measured_on.profile = %(profile)s
+WHERE jobs.id = %(job_id)s AND tasks.position = %(task)s
+  AND devices.key = %(device_key)s AND toolchains.key = %(toolchain_key)s"""
+_RESOLVED = {"id": "task.id", "job": "task.job", "workload": "task.workload"}
 
 
 def _given(table: Table, name: str) -> str:
     return f"CAST(%({name})s AS {table.c[name].type.compile(dialect=_DIALECT)})"
+
+
+def _numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """Return a statement with numbers instead of the names of its parameters, and the names in this order."""
+    names = tuple(dict.fromkeys(_NAMED.findall(statement)))
+    return _NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
 
 
 def _inserted() -> str:
@@ -65,17 +78,15 @@ def _inserted() -> str:
 _RANK, _SKETCH, _VERSION, _KEY = (
     _given(trials, name) for name in ("rank_seconds", "sketch", "sketch_version", "schedule_key")
 )
-_IDENTITY = f"""b.workload_key = task.workload_key AND b.measured_on = task.measured_on
+_IDENTITY = f"""b.workload_key = {_given(best_records, "workload_key")}
+      AND b.measured_on = {_given(best_records, "measured_on")}
       AND b.tenant = task.tenant AND b.sketch = {_SKETCH} AND b.sketch_version = {_VERSION}"""
-_RECORD = f"""
+_RECORD, _NAMES = _numbered(f"""
 WITH held AS MATERIALIZED (
   SELECT fence FROM leases WHERE kind = '{TASK}' AND subject = %(subject)s AND fence = %(fence)s AND until > {_CLOCK}
   FOR NO KEY UPDATE
 ), ticket AS MATERIALIZED (
-  SELECT nextval('trials_id_seq') AS id, d.id AS device, t.id AS toolchain, m.id AS measured_on
-  FROM held CROSS JOIN devices AS d CROSS JOIN toolchains AS t LEFT JOIN measured_on AS m
-    ON m.device_key = %(device_key)s AND m.toolchain_key = %(toolchain_key)s AND m.profile = {_given(trials, "profile")}
-  WHERE d.key = %(device_key)s AND t.key = %(toolchain_key)s AND (m.id IS NOT NULL OR {_RANK} IS NULL)
+  SELECT nextval('trials_id_seq') AS id FROM held
 ), task AS (
   UPDATE tasks SET trials = tasks.trials + 1, losses = 0, device_seconds = tasks.device_seconds + %(device_seconds)s,
     failures = CASE WHEN CAST(%(failure)s AS TEXT) IS NULL THEN tasks.failures ELSE CAST(
@@ -83,18 +94,16 @@ WITH held AS MATERIALIZED (
         COALESCE(CAST(tasks.failures ->> CAST(%(failure)s AS TEXT) AS INTEGER), 0) + 1) AS JSON) END,
     best_trial = CASE WHEN {_RANK} < COALESCE(tasks.best_seconds, 'Infinity') THEN ticket.id ELSE tasks.best_trial END,
     best_seconds = LEAST(tasks.best_seconds, {_RANK})
-  FROM ticket, jobs, workloads
-  WHERE jobs.id = %(job_id)s AND tasks.job = jobs.number AND tasks.position = %(task)s AND tasks.trials = %(sequence)s
-    AND workloads.id = tasks.workload AND workloads.key = %(workload_key)s
-  RETURNING ticket.id, ticket.device, ticket.toolchain, ticket.measured_on, tasks.job, tasks.workload,
-    workloads.key AS workload_key, tasks.best_trial IS NOT DISTINCT FROM ticket.id AS is_best,
+  FROM ticket
+  WHERE tasks.job = {_given(trials, "job")} AND tasks.position = %(task)s AND tasks.trials = %(sequence)s
+  RETURNING ticket.id, tasks.job, tasks.workload, tasks.best_trial IS NOT DISTINCT FROM ticket.id AS is_best,
     tasks.tenant, tasks.executor, tasks.target
 ), trial AS ({_inserted()}
 ), best AS (
   INSERT INTO best_records AS b
     (workload_key, measured_on, tenant, sketch, sketch_version, record_id, rank_seconds, schedule_key, answer)
-  SELECT task.workload_key, task.measured_on, task.tenant, {_SKETCH}, {_VERSION}, task.id, {_RANK}, {_KEY},
-    '{{"record_id":' || task.id || CAST(%(answer)s AS TEXT)
+  SELECT {_given(best_records, "workload_key")}, {_given(best_records, "measured_on")}, task.tenant, {_SKETCH},
+    {_VERSION}, task.id, {_RANK}, {_KEY}, '{{"record_id":' || task.id || CAST(%(answer)s AS TEXT)
   FROM task WHERE {_RANK} IS NOT NULL AND NOT EXISTS (
     SELECT FROM best_records AS b
     WHERE {_IDENTITY} AND (b.rank_seconds, b.schedule_key, b.record_id) <= ({_RANK}, {_KEY}, task.id))
@@ -123,7 +132,20 @@ SELECT task.id, job.state, job.paused OR attempts.fence IS NULL OR EXISTS (SELEC
     SELECT FROM tasks AS w WHERE w.state = 'ready' AND w.tenant = task.tenant AND w.executor = task.executor
       AND w.target = task.target AND w.priority > job.priority AND w.ready_since <= {_CLOCK} - {PATIENCE_SECONDS}))
 FROM task CROSS JOIN job LEFT JOIN attempts
-  ON attempts.job = task.job AND attempts.task = %(task)s AND attempts.fence = %(fence)s"""
+  ON attempts.job = task.job AND attempts.task = %(task)s AND attempts.fence = %(fence)s""")
+_PLACE, _PLACE_NAMES = _numbered(_PLACE)
+
+
+class _Place(NamedTuple):
+    """Has what the trials of a task refer to, when they are measured on one thing: what ``_PLACE`` selects. The last is
+    None while nothing was timed there."""
+
+    job: int
+    workload_key: str
+    flops: int
+    device: int
+    toolchain: int
+    measured_on: int | None
 
 
 class RecordStatement:
@@ -133,8 +155,8 @@ class RecordStatement:
         self._database = database
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._tasks: dict[tuple[str, int], tuple[str, int]] = {}
-        self._on: tuple[MeasuredOn, str, str] | None = None
+        self._places: dict[tuple[str, int, str, str, str], _Place] = {}
+        self._on: tuple[MeasuredOn, Mapping[str, str]] | None = None
 
     def close(self) -> None:
         """Close the connection. The next trial opens another one."""
@@ -149,12 +171,13 @@ class RecordStatement:
         if unusual or new.measured_on.device.measured or task_in(lease) != (new.job_id, new.task):
             return None
         with self._lock:
-            workload = self._workload_of(new)
-            if workload is None:
+            place = self._place_of(new)
+            if place is None:
                 return None
-            row = self._execute(_RECORD, self._parameters(new, lease, *workload))
-        if row is None:
-            return None
+            row = self._execute(_RECORD, _NAMES, self._parameters(new, lease, place))
+            if row is None:
+                self._places.clear()
+                return None
         record_id, state, look = row
         wanted = wanted_in(state)
         if look and wanted is Wanted.GO:
@@ -162,37 +185,37 @@ class RecordStatement:
                 wanted = wanted_of(connection, [lease])
         return StoredTrial(record_id, state, wanted)
 
-    def _workload_of(self, new: NewTrial) -> tuple[str, int] | None:
-        """Return the key and the operations of a task's workload, which never change."""
-        place = (new.job_id, new.task)
-        found = self._tasks.get(place)
-        if found is None:
-            found = self._execute(_OF_TASK, {"job_id": new.job_id, "position": new.task})
-            if found is None:
+    def _place_of(self, new: NewTrial) -> _Place | None:
+        """Return what a trial refers to; None where something of that is new."""
+        names = self._names_of(new)
+        key = (new.job_id, new.task, *names.values())
+        found = self._places.get(key)
+        timed = isinstance(new.trial.outcome, Timed)
+        if found is None or (timed and found.measured_on is None):
+            row = self._execute(_PLACE, _PLACE_NAMES, {"job_id": new.job_id, "task": new.task, **names})
+            if row is None or (timed and row[-1] is None):
                 return None
-            if len(self._tasks) >= KNOWN_TASKS:
-                self._tasks.clear()
-            self._tasks[place] = found
+            if len(self._places) >= KNOWN_PLACES:
+                self._places.clear()
+            found = self._places[key] = _Place(*row)
         return found
 
-    def _parameters(self, new: NewTrial, lease: Lease, workload_key: str, flops: int) -> dict[str, object]:
+    def _parameters(self, new: NewTrial, lease: Lease, place: _Place) -> dict[str, object]:
         outcome, clocks = new.trial.outcome, new.trial.clocks
-        device_key, toolchain_key = self._keys_of(new.measured_on)
-        values = columns_of(new, 0, 0, 0, 0)
+        values = columns_of(new, place.job, 0, place.device, place.toolchain)
         identity = {
             "job_id": new.job_id,
-            "workload_key": workload_key,
-            "device_key": device_key,
+            "workload_key": place.workload_key,
             "device_name": new.measured_on.device.name,
-            "toolchain_key": toolchain_key,
-            "profile": values["profile"],
+            **self._names_of(new),
         }
         timed = isinstance(outcome, Timed)
-        answer = answer_json(identity, new.trial, flops, str(values["created_at"])) if timed else None
-        trial_event, best_event = trial_events(new, flops)
+        answer = answer_json(identity, new.trial, place.flops, str(values["created_at"])) if timed else None
+        trial_event, best_event = trial_events(new, place.flops)
         return {
             **{name: _stored(value) for name, value in values.items()},
-            **identity,
+            "workload_key": place.workload_key,
+            "measured_on": place.measured_on,
             "subject": lease.subject,
             "fence": lease.fence,
             "device_seconds": clocks.check + clocks.time,
@@ -204,17 +227,21 @@ class RecordStatement:
             "told_at": now(),
         }
 
-    def _keys_of(self, on: MeasuredOn) -> tuple[str, str]:
-        """Return the keys of the device and the toolchain. A task has one of each, and hashing them takes a while."""
+    def _names_of(self, new: NewTrial) -> Mapping[str, str]:
+        """Return the keys of the device and the toolchain, and the profile. A task has one of each, and hashing them
+        takes a while."""
+        on = new.measured_on
         if self._on is None or self._on[0] is not on:
-            self._on = (on, on.device.key, on.toolchain.key)
-        return self._on[1:]
+            names = {"device_key": on.device.key, "toolchain_key": on.toolchain.key, "profile": str(on.profile)}
+            self._on = (on, names)
+        return self._on[1]
 
-    def _execute(self, statement: str, parameters: Mapping[str, object]) -> Any:
+    def _execute(self, statement: str, names: Sequence[str], parameters: Mapping[str, object]) -> Any:
         """Return the only row that a statement yields, or None. After an error the connection is given up."""
         try:
             with driven(self._database.url, self._database.driver_error):
-                return self._open().execute(statement, parameters, prepare=True).fetchone()
+                given = [parameters[name] for name in names]
+                return self._open().execute(statement, given, prepare=True).fetchone()
         except BaseException:
             self._drop()
             raise
@@ -226,11 +253,13 @@ class RecordStatement:
             self._drop()
         if self._connection is None:
             self._connection = self._database.own_connection()
+            self._connection.cursor_factory = self._database.raw_cursor
             for setting in SETTINGS:
                 self._connection.execute(f"SET {setting}")
         return self._connection
 
     def _drop(self) -> None:
+        self._places.clear()  # it may be another database that answers next
         if self._connection is not None:
             self._connection.close()
             self._connection = None

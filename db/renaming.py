@@ -3,7 +3,7 @@
 A migration calls ``rename_schedules``. Whoever adds a renaming to the table adds a migration that calls it again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -14,11 +14,13 @@ from sqlalchemy import (
     Select,
     String,
     TableClause,
+    and_,
     bindparam,
     column,
     select,
     table,
     text,
+    tuple_,
     update,
 )
 from sqlalchemy.engine import RowMapping
@@ -39,7 +41,9 @@ _TRIALS = table(
     column("knobs", JSON),
     column("schedule_key", String),
 )
-_EVENTS = table("events", column("id", BigInteger), column("kind", String), column("data", JSON))
+_EVENTS = table(
+    "events", column("job", BigInteger), column("id", BigInteger), column("kind", String), column("data", JSON)
+)
 
 _BEST_AGAIN = text(
     "UPDATE tasks SET best_trial = ("
@@ -60,8 +64,8 @@ def rename_schedules(connection: Connection) -> tuple[int, int]:
     trials = select(_TRIALS).where(_TRIALS.c.sketch.in_(old_names))
     events = select(_EVENTS).where(_EVENTS.c.kind == "best")
     counts = (
-        _rewrite(connection, _TRIALS, trials, _renamed_trial),
-        _rewrite(connection, _EVENTS, events, _renamed_event),
+        _rewrite(connection, _TRIALS, ("id",), trials, _renamed_trial),
+        _rewrite(connection, _EVENTS, ("job", "id"), events, _renamed_event),
     )
     if counts[0]:
         connection.execute(_BEST_AGAIN)
@@ -71,25 +75,30 @@ def rename_schedules(connection: Connection) -> tuple[int, int]:
 def _rewrite(
     connection: Connection,
     rows: TableClause,
+    key: Sequence[str],
     query: Select[Any],
     renamed: Callable[[RowMapping], Mapping[str, object] | None],
 ) -> int:
-    """Give the rows of ``query`` the columns that ``renamed`` says (None: nothing changes), in the order of ``id``."""
-    last, count = 0, 0
+    """Give the rows of ``query`` the columns that ``renamed`` says (None: nothing changes), in the order of ``key``,
+    whose values are positive numbers."""
+    columns = [rows.c[name] for name in key]
+    place = and_(*(column == bindparam(f"row_{column.name}") for column in columns))
+    last, count = tuple(0 for _ in key), 0
     while True:
-        batch = connection.execute(query.where(rows.c.id > last).order_by(rows.c.id).limit(BATCH_ROWS)).mappings().all()
+        later = query.where(tuple_(*columns) > tuple_(*last)).order_by(*columns).limit(BATCH_ROWS)
+        batch = connection.execute(later).mappings().all()
         if not batch:
             return count
-        last = batch[-1]["id"]
+        last = tuple(batch[-1][name] for name in key)
         changes = [
-            {"row_id": row["id"], **{f"new_{name}": value for name, value in found.items()}}
+            {f"row_{name}": row[name] for name in key} | {f"new_{name}": value for name, value in found.items()}
             for row in batch
             if (found := renamed(row)) is not None
         ]
         if changes:
-            names = [name.removeprefix("new_") for name in changes[0] if name != "row_id"]
+            names = [name.removeprefix("new_") for name in changes[0] if name.startswith("new_")]
             values = {rows.c[name]: bindparam(f"new_{name}", type_=rows.c[name].type) for name in names}
-            connection.execute(update(rows).where(rows.c.id == bindparam("row_id")).values(values), changes)
+            connection.execute(update(rows).where(place).values(values), changes)
             count += len(changes)
 
 

@@ -1,6 +1,7 @@
 """The results database: every use is one method, and every method is one transaction."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -33,6 +34,7 @@ from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .key_store import KeyStore
 from .leases import guard_task
 from .models import insert_model, newest_model
+from .partitions import make_months
 from .record_statement import RecordStatement
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
@@ -142,6 +144,10 @@ class RecordStore:
     def delete_old(self, keep: Retention) -> dict[str, int]:
         """Delete what is older than ``keep`` says (``retention``); return how many rows of each table."""
         return delete_old(self.database, keep)
+
+    def make_months(self) -> list[str]:
+        """Make partitions for the months that come (``partitions``); return their names."""
+        return make_months(self.database, datetime.now(UTC))
 
     def count_ended(self) -> int:
         """Add jobs that have ended to the totals of their devices (``device_totals``); return how many."""

@@ -37,6 +37,8 @@ NUMBER = BigInteger().with_variant(Integer, "sqlite")
 """Row ids have 64 bits on both databases. SQLite generates ids only when the column is INTEGER."""
 KEY = String(64)
 """A content key has 64 hexadecimal digits."""
+SQLITE_ONLY = {"sqlite_only": True}
+"""Marks what a table has on SQLite and not on PostgreSQL."""
 TIME = String(32)
 """Times are RFC 3339 in UTC with microseconds, so that text order is time order."""
 
@@ -286,11 +288,11 @@ trials = Table(
     Column("task", Integer, nullable=False),
     Column("sequence", Integer, nullable=False),
     # the identity: workload, sketch with its version, device, toolchain, profile
-    Column("workload", ForeignKey("workloads.id"), nullable=False),
+    Column("workload", NUMBER, nullable=False),
     Column("sketch", String(64), nullable=False),
     Column("sketch_version", Integer, nullable=False),
-    Column("device", ForeignKey("devices.id"), nullable=False),
-    Column("toolchain", ForeignKey("toolchains.id"), nullable=False),
+    Column("device", NUMBER, nullable=False),
+    Column("toolchain", NUMBER, nullable=False),
     Column("profile", String(32), nullable=False),
     Column("schedule_key", KEY, nullable=False),
     Column("knobs", JSON, nullable=False),
@@ -321,7 +323,11 @@ trials = Table(
     Column("predicted_score", Float),
     Column("learned_from", Integer),
     UniqueConstraint("job", "task", "sequence"),
-    ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"]),
+    # PostgreSQL would look these rows up and lock them for each trial
+    ForeignKeyConstraint(["workload"], ["workloads.id"], info=SQLITE_ONLY),
+    ForeignKeyConstraint(["device"], ["devices.id"], info=SQLITE_ONLY),
+    ForeignKeyConstraint(["toolchain"], ["toolchains.id"], info=SQLITE_ONLY),
+    ForeignKeyConstraint(["job", "task"], ["tasks.job", "tasks.position"], info=SQLITE_ONLY),
     CheckConstraint("(seconds IS NULL) <> (failed_stage IS NULL)", name="outcome"),
 )
 
@@ -440,15 +446,17 @@ promotions = Table(
     Index(None, "channel", "number"),
 )
 
+# partitions by month on PostgreSQL (``partitions``), where the primary key is (job, id, created_at)
 events = Table(
     "events",
     metadata,
     Column("id", NUMBER, primary_key=True),
-    Column("job", ForeignKey("jobs.number"), nullable=False),
+    Column("job", NUMBER, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("data", JSON, nullable=False),
     Column("created_at", TIME, nullable=False),
-    Index(None, "job", "id"),
+    ForeignKeyConstraint(["job"], ["jobs.number"], info=SQLITE_ONLY),
+    Index(None, "job", "id", info=SQLITE_ONLY),
 )
 
 models = Table(

@@ -15,8 +15,8 @@ FIRST_SECONDS, INTERVAL_SECONDS = 20.0, 3600.0
 
 
 class RetentionThread:
-    """A thread that adds up what has ended and deletes what is too old, every hour. Several processes may do it at
-    once."""
+    """A thread that adds up what has ended, makes partitions for the months that come, and deletes what is too old,
+    every hour. Several processes may do it at once."""
 
     def __init__(self, settings: Settings, store: RecordStore) -> None:
         self._keep = Retention(settings.keep_event_days, settings.keep_key_days, settings.keep_trial_days)
@@ -36,6 +36,9 @@ class RetentionThread:
             wait = INTERVAL_SECONDS
             try:
                 self._store.count_ended()
+                made = self._store.make_months()
+                if made:
+                    log.info("partitions made", names=made)
                 deleted = self._store.delete_old(self._keep)
                 if any(deleted.values()):
                     log.info("old rows deleted", **deleted)

@@ -99,11 +99,12 @@ def test_old_rows_go_and_winners_stay(fleet_url: str) -> None:
         before = {name: store.job(name) for name in ("old", "young", "asked")}
         assert delete_old(store.database, Retention()) == dict.fromkeys(("events", "idempotency_keys", "trials"), 0)
         deleted = delete_old(store.database, Retention(events=30, keys=30, trials=30))
-        assert deleted == {"events": 6, "idempotency_keys": 1, "trials": 3}
+        embedded = store.database.embedded  # a server's events go by months (``test_partitions``)
+        assert deleted == {"events": 6 if embedded else 0, "idempotency_keys": 1, "trials": 3}
         assert {name: store.job(name) for name in before} == before  # counters and bests are as they were
         assert [row.record.sequence for row in store.trials("old", 0, limit=9)] == [2]
         assert len(store.trials("young", 0, limit=9)) == 4
-        assert {event.kind for event in store.events("old", after=0, limit=99)} == {"state", "task"}
+        assert not embedded or {event.kind for event in store.events("old", after=0, limit=99)} == {"state", "task"}
         assert delete_old(store.database, Retention(events=30, keys=30, trials=30))["trials"] == 0
     assert check_database(settings_of(fleet_url)) == []
 
