@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .model_program import ModelProgram
 
 app = typer.Typer(help="Whole models: add one, tune it by one job, see what is tuned, time it.", no_args_is_help=True)
-File = Annotated[Path, typer.Argument(help="An ONNX model.")]
+File = Annotated[Path, typer.Argument(help="An ONNX model, or a StableHLO module (.mlir, .mlirbc, .stablehlo).")]
 Dims = Annotated[list[str] | None, typer.Option("--dim", help="The extent of a named dimension, NAME=NUMBER.")]
 Key = Annotated[str, typer.Argument(help="The key of a model, or the beginning of it that no other key has.")]
 BASELINE = "default-schedules"

@@ -13,6 +13,7 @@ from ..core.errors import InvalidParameter, TilewrightError
 from ..core.schedule import Schedule
 from ..core.streams import stream
 from ..core.target import Target
+from ..graph.graph import Node
 from ..graph.operators.operator import Array
 from ..graph.partition import ForeignCall
 from ..graph.program import Program, compile_program
@@ -23,6 +24,10 @@ from ..runtime.program import BoundProgram
 from ..schedule.defaults import has_class
 
 WARM_UP = 3
+STABLEHLO = (".mlir", ".mlirbc", ".stablehlo")
+"""What names of files with StableHLO modules end with."""
+
+Foreign = Callable[[Node], Callable[[Sequence[Array]], Sequence[Array]]]
 
 
 class NoKernel(TilewrightError):
@@ -37,6 +42,8 @@ class ModelProgram:
 
     program: Program
     weights: tuple[Array, ...]
+    foreign: Foreign | None = None
+    """What computes a foreign node here, if anything does."""
 
     def labels(self) -> Mapping[str, str]:
         """What each workload is, by key: the operators of the first kernel that computes it."""
@@ -51,15 +58,27 @@ class ModelProgram:
 
 
 def read_model(path: Path, dims: Sequence[str], target: Target) -> ModelProgram:
-    """Read an ONNX file as a program for ``target``. ``dims`` are NAME=NUMBER. Raises InvalidParameter for a file that
-    cannot be read, and UnsupportedModel."""
+    """Read an ONNX file, or one of StableHLO by its name, as a program for ``target``. ``dims`` are NAME=NUMBER, for
+    ONNX. Raises InvalidParameter for a file that cannot be read, and UnsupportedModel."""
+    named = dict(_dim(text) for text in dims)
+    foreign: Foreign | None = None
+    package = "jax" if path.suffix in STABLEHLO else "onnx"
     try:
-        from ..importers.onnx.model import load_onnx
+        if package == "onnx":
+            from ..importers.onnx.model import load_onnx
+
+            imported = load_onnx(path, named)
+        else:
+            from ..importers.stablehlo.foreign import xla_function as foreign
+            from ..importers.stablehlo.model import load_stablehlo
+
+            if named:
+                raise InvalidParameter("a StableHLO module has shapes of its own", field="dim")
+            imported = load_stablehlo(path)
     except ImportError as error:
-        raise InvalidParameter("this needs the package onnx: pip install onnx", field="file") from error
-    imported = load_onnx(path, dict(_dim(text) for text in dims))
+        raise InvalidParameter(f"this needs the package {package}: pip install {package}", field="file") from error
     program = compile_program(imported.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
-    return ModelProgram(program, tuple(imported.weights[v.name] for v in program.graph.constants))
+    return ModelProgram(program, tuple(imported.weights[v.name] for v in program.graph.constants), foreign)
 
 
 def _dim(text: str) -> tuple[str, int]:
@@ -90,9 +109,9 @@ def time_programs(
 
 def _runner(model: ModelProgram, kernels: Mapping[str, ProgramKernel]) -> Callable[[], object]:
     missing = set(model.program.tasks) - set(kernels)
-    if missing or model.foreign_calls():
+    if missing or (model.foreign_calls() and model.foreign is None):
         raise NoKernel(f"{len(missing)} workloads have no kernel here, and these are foreign: {model.foreign_calls()}")
-    bound = BoundProgram(model.program, {key: k.kernel for key, k in kernels.items()}, NumpyTensors())
+    bound = BoundProgram(model.program, {key: k.kernel for key, k in kernels.items()}, NumpyTensors(model.foreign))
     inputs = [_random(v.tensor.shape, v.dtype.numpy, n) for n, v in enumerate(model.program.graph.inputs)]
     return lambda: bound(inputs, model.weights)
 

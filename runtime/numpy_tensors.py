@@ -19,6 +19,10 @@ Array = NDArray[Any]
 class NumpyTensors:
     """Arrays do not count their changes: what constants are packed into is made anew only when they move."""
 
+    def __init__(self, foreign: Callable[[Node], Callable[[Sequence[Array]], Sequence[Array]]] | None = None) -> None:
+        """``foreign`` gives the function that computes a foreign node; NumPy itself has none."""
+        self._foreign = foreign
+
     def empty(self, kind: TensorType) -> Array:
         return np.empty(kind.shape, kind.dtype.numpy)
 
@@ -74,4 +78,6 @@ class NumpyTensors:
         target[...] = source
 
     def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        raise InvalidGraph(f"{node.attributes['target']} is no function of NumPy", field=node.name)
+        if self._foreign is None:
+            raise InvalidGraph(f"{node.attributes['target']} is no function of NumPy", field=node.name)
+        return self._foreign(node)

@@ -8,7 +8,7 @@ from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
-from .norms import find_rms_norms, join_instances
+from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
 from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
@@ -28,6 +28,9 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_unused,
 )
 FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
+    join_equal,
+    find_layer_norms,
+    find_softmax,
     *PASSES,
     use_channels_last,
     multiply_as_stored,
@@ -39,7 +42,9 @@ FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
 )
 FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     join_equal,
+    find_layer_norms,
     find_rms_norms,
+    find_softmax,
     join_instances,
     *PASSES,
     permute_long_dims,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from .rule import RULES, Emitter, NodeMaker, Rule, cast, need, number, operand, rule
 
@@ -166,3 +167,20 @@ def _signbit(b: Emitter, x: Value) -> Value:
     if x.dtype.is_float:
         x = _with_sign_of_zero(b, x)
     return b.node("lt", x, number(b, 0, x.dtype))
+
+
+def of_integers(b: NodeMaker, x: Value, y: Value, what: str, divisor: int = 0) -> Value:
+    """The ``quotient`` of integers towards 0, the remainder with the sign of the dividend (``fmod``), or that with the
+    sign of the divisor (``remainder``), by float64, whose quotients of integers under 2^53 are exact when rounded.
+    Integers of 64 bits are divided by a positive ``divisor`` that is known."""
+    need(x.dtype.is_integer and x.dtype == y.dtype, "two dtypes")
+    if x.dtype.bits > 32:
+        need(divisor > 0 and what != "fmod", "integers of so many bits")
+        if what == "remainder":
+            return b.node("modulo", x, divisor=divisor)
+        size = b.node("floor_divide", b.node("abs", x), divisor=divisor)
+        return b.node("where", b.node("lt", x, _n(b, x, 0)), b.node("neg", size), size)
+    first, second = cast(b, x, DTYPES["float64"]), cast(b, y, DTYPES["float64"])
+    quotient = b.node("floor" if what == "remainder" else "trunc", b.node("div", first, second))
+    found = quotient if what == "quotient" else b.node("sub", first, b.node("mul", quotient, second))
+    return cast(b, found, x.dtype)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
-from ..aten.compound import COMPOUND, remainder
+from ..aten.compound import COMPOUND, of_integers, remainder
 from ..aten.rule import number
 from .call import RULES, Call, Rule, cast, need, rule
 
@@ -51,20 +51,8 @@ def _mod(c: Call) -> Value:
 
 
 def _integers(c: Call, x: Value, y: Value, what: str) -> Value:
-    """The quotient of integers towards 0, the remainder with the sign of the dividend (``fmod``), or that with the sign
-    of the divisor, by float64, whose quotients of integers under 2^53 are exact when rounded."""
-    need(x.dtype.is_integer and x.dtype == y.dtype, "two dtypes")
-    if x.dtype.bits > 32:
-        divisor = int(c.known(1).item()) if c.known(1).size == 1 else 0
-        need(divisor > 0 and what != "fmod", "integers of so many bits")
-        if what == "remainder":
-            return c.node("modulo", x, divisor=divisor)
-        size = c.node("floor_divide", c.node("abs", x), divisor=divisor)
-        return c.node("where", c.node("lt", x, like(c, x, 0)), c.node("neg", size), size)
-    a, b = cast(c, x, DTYPES["float64"]), cast(c, y, DTYPES["float64"])
-    quotient = c.node("floor" if what == "remainder" else "trunc", c.node("div", a, b))
-    found = quotient if what == "quotient" else c.node("sub", a, c.node("mul", quotient, b))
-    return cast(c, found, x.dtype)
+    known = c.known(1) if x.dtype.bits > 32 else None
+    return of_integers(c, x, y, what, int(known.item()) if known is not None and known.size == 1 else 0)
 
 
 def _folded(op: str) -> Rule:

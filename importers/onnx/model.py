@@ -4,7 +4,6 @@ What can be known while a model is read is folded by onnx's own reference: shape
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ...core.dtypes import dtype_of_numpy
-from ...core.errors import InvalidGraph, InvalidParameter, TilewrightError
+from ...core.errors import InvalidGraph, InvalidParameter
 from ...graph.graph import Graph, GraphBuilder, Value, check_graph
 from ...graph.operators.attributes import real_json
 from ...graph.operators.operator import Array, TensorType
 from ..aten.rule import NoRule
+from ..weighted_graph import UnsupportedModel, WeightedGraph
 from . import RULES
 from .call import Call
 
@@ -37,24 +37,7 @@ MAX_FOLDED = 1 << 16
 """The largest number of elements that a folded value may have. Larger ones are computed by the graph."""
 
 
-class UnsupportedModel(TilewrightError):
-    """A model with operators, dtypes or shapes that graphs do not have. The message lists them."""
-
-    code = "UNSUPPORTED_MODEL"
-
-
-@dataclass(frozen=True)
-class OnnxGraph:
-    """A graph, and the data of its constants by name. ``inputs`` and ``outputs`` map the names of the model to values
-    of the graph, in order."""
-
-    graph: Graph
-    weights: Mapping[str, Array]
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-
-
-def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> OnnxGraph:
+def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> WeightedGraph:
     """The graph of the model in a file. Raises InvalidParameter for a file that is none, and what ``import_onnx``
     raises."""
     try:
@@ -66,7 +49,7 @@ def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> OnnxGraph:
 
 def import_onnx(
     model: Any, dims: Mapping[str, int] | None = None, values: Mapping[str, Array] | None = None
-) -> OnnxGraph:
+) -> WeightedGraph:
     """The graph of ``model``, an ``onnx.ModelProto``.
 
     ``dims`` gives the extents of dimensions that the model names, ``values`` the data of inputs that are the same in
@@ -129,7 +112,7 @@ class _Reader:
         self.refused: dict[str, None] = {}
         self.refused_operators: list[str] = []
 
-    def run(self) -> OnnxGraph | None:
+    def run(self) -> WeightedGraph | None:
         """The graph; None where operators have been refused."""
         graph = self._model.graph
         self._known |= {t.name: numpy_helper.to_array(t) for t in graph.initializer}
@@ -149,7 +132,7 @@ class _Reader:
         used = tuple(v for v in self._constants if v.name in read)
         found = Graph(given, used, self._builder.nodes, tuple(dict.fromkeys(outputs.values())))
         weights = {v.name: self._weights[v.name] for v in used}
-        return OnnxGraph(check_graph(found), weights, inputs, outputs)
+        return WeightedGraph(check_graph(found), weights, inputs, outputs)
 
     def _input_type(self, info: Any) -> TensorType:
         tensor = info.type.tensor_type

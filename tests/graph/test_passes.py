@@ -14,7 +14,7 @@ from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.passes import FOR_GPUS, simplify_graph
 from tilewright.graph.passes.batch_norm import fold_batch_norm
 from tilewright.graph.passes.cleanup import drop_identities, drop_unused, join_equal, repeat_casts
-from tilewright.graph.passes.norms import find_rms_norms
+from tilewright.graph.passes.norms import find_layer_norms, find_rms_norms, find_softmax
 from tilewright.graph.passes.reshapes import sink_reshapes, sink_through_norms
 from tilewright.graph.reference import graph_reference
 
@@ -121,3 +121,46 @@ def test_a_norm_that_is_written_out_is_found_and_takes_the_rows_that_there_are()
     norms = [n for n in found.nodes if n.op == "rms_norm"]
     assert [(n.attributes["dims"], n.result.shape) for n in norms] == [(1, (6, 4)), (2, (2, 3, 4))]
     check_equal(graph, found, 1e-12)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("weight_first", [False, True])
+def test_layer_norms_and_softmax_that_are_written_out_are_found(fast: bool, weight_first: bool) -> None:
+    """With the variance of either form, and weights before or behind the product."""
+    x, w = Value("x", TensorType((5, 6), float32)), Value("w", TensorType((6,), float32))
+    b = GraphBuilder(["x", "w"])
+
+    def number(value: float) -> Value:
+        return b.node("full", shape=(), value=value, dtype="float32")
+
+    mean = b.node("mean", x, dims=(1,), keep=True)
+    centred = b.node("sub", x, mean)
+    if fast:
+        square = b.node("mean", b.node("square", x), dims=(1,), keep=True)
+        variance = b.node("maximum", number(0.0), b.node("sub", square, b.node("square", mean)))
+    else:
+        variance = b.node("mean", b.node("mul", centred, centred), dims=(1,), keep=True)
+    inverse = b.node("rsqrt", b.node("add", variance, number(1e-3)))
+    if weight_first:
+        y = b.node("mul", centred, b.node("mul", inverse, w))
+    else:
+        y = b.node("mul", b.node("mul", inverse, centred), w)
+    power = b.node("exp", b.node("sub", y, b.node("max", y, dims=(1,), keep=True)))
+    z = b.node("div", power, b.node("sum", power, dims=(1,), keep=True))
+    graph = check_graph(Graph((x,), (w,), b.nodes, (z.name,)))
+    found = drop_unused(find_softmax(find_layer_norms(graph)))
+    assert [n.op for n in found.nodes] == ["layer_norm", "mul", "softmax"]
+    check_equal(graph, found, 1e-9)
+
+
+def test_what_is_only_like_a_norm_or_a_softmax_stays() -> None:
+    x = Value("x", TensorType((5, 6), float32))
+    b = GraphBuilder(["x"])
+    mean = b.node("mean", x, dims=(0,), keep=True)  # not of the last dimension
+    square = b.node("mean", b.node("square", b.node("sub", x, mean)), dims=(0,), keep=True)
+    epsilon = b.node("full", shape=(), value=1e-3, dtype="float32")
+    y = b.node("mul", b.node("sub", x, mean), b.node("rsqrt", b.node("add", square, epsilon)))
+    power = b.node("exp", b.node("sub", x, b.node("max", x, dims=(0,), keep=True)))
+    z = b.node("div", power, b.node("sum", power, dims=(1,), keep=True))  # of another dimension
+    graph = check_graph(Graph((x,), (), b.nodes, (y.name, z.name)))
+    assert find_softmax(find_layer_norms(graph)) == graph

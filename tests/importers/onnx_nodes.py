@@ -16,7 +16,8 @@ from onnx.backend.test.loader import load_model_tests
 from tests.runtime.test_program import bound, run
 from tilewright.core.errors import TilewrightError
 from tilewright.graph.reference import graph_reference
-from tilewright.importers.onnx.model import OnnxGraph, import_onnx
+from tilewright.importers.onnx.model import import_onnx
+from tilewright.importers.weighted_graph import WeightedGraph
 
 FIXED = {
     "Reshape", "Slice", "Pad", "Expand", "Tile", "Split", "Squeeze", "Unsqueeze", "ConstantOfShape", "Range", "Trilu",
@@ -36,17 +37,17 @@ def _array(a: Any) -> Any:
     return np.asarray(a) if isinstance(a, np.generic) else a  # sequences stay what they are
 
 
-def reference(found: OnnxGraph, arrays: dict[str, Any]) -> dict[str, Any]:
+def reference(found: WeightedGraph, arrays: dict[str, Any]) -> dict[str, Any]:
     return graph_reference(found.graph, arrays)
 
 
-def kernels(found: OnnxGraph, arrays: dict[str, Any]) -> dict[str, Any]:
+def kernels(found: WeightedGraph, arrays: dict[str, Any]) -> dict[str, Any]:
     graph = found.graph
     outputs = run(bound(graph), graph, arrays)
     return dict(zip(graph.outputs, outputs, strict=True))
 
 
-def outcome(test: Any, compute: Callable[[OnnxGraph, dict[str, Any]], dict[str, Any]] = reference) -> str:
+def outcome(test: Any, compute: Callable[[WeightedGraph, dict[str, Any]], dict[str, Any]] = reference) -> str:
     """``passed``, ``refused``, or ``wrong`` with what is wrong."""
     model = test.model
     given, expected = ([_array(a) for a in part] for part in test.data_sets[0])

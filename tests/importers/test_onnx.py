@@ -13,7 +13,8 @@ from tests.importers.onnx_nodes import kernels, node_tests, outcome  # noqa: E40
 from tests.runtime.test_program import bound, run  # noqa: E402
 from tilewright.core.errors import InvalidParameter  # noqa: E402
 from tilewright.graph.json import graph_to_json  # noqa: E402
-from tilewright.importers.onnx.model import UnsupportedModel, import_onnx  # noqa: E402
+from tilewright.importers.onnx.model import import_onnx  # noqa: E402
+from tilewright.importers.weighted_graph import UnsupportedModel  # noqa: E402
 
 LEAST = 163
 """How many of every eighth node test pass; the number may only grow."""
