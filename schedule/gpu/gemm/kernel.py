@@ -65,6 +65,7 @@ class _GemmKernelWriter:
         if isinstance(self.scheduler, GroupedTileScheduler):
             workspace = (*workspace, self.scheduler.entries, self.scheduler.count)
             self.scheduler.write_list(w)
+        count = None if gemm.dynamic is None else minimum(self.scheduler.dynamic_cluster_tiles, index(s.clusters))
         axes = [
             ("cluster", s.clusters, HardwareAxis.GRID_X),
             ("cta", s.cluster_size, HardwareAxis.CLUSTER),
@@ -73,7 +74,7 @@ class _GemmKernelWriter:
         ]
         if s.cluster_size == 1:
             del axes[1]
-        with w.launch(self.name, axes, min_blocks=s.ctas_per_sm) as numbers:
+        with w.launch(self.name, axes, count=count, min_blocks=s.ctas_per_sm) as numbers:
             self._launch(numbers[0], numbers[1] if s.cluster_size > 1 else index(0), numbers[-2], numbers[-1])
         if self.stream_k is not None:
             write_fixup(w, gemm, self.scheduler, self.stream_k, self.partials)
@@ -135,7 +136,7 @@ class _GemmKernelWriter:
     def _tiles(self) -> None:
         """The persistent loop: all tiles of this CTA, one iteration after the other."""
         s, w = self.s, self.w
-        with w.loop("tile_iteration", s.tile_iterations) as iteration:
+        with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(self._iterates(iteration)):
             if self.stream_k is not None:
                 self._stream_k_unit(self.stream_k, iteration)
             elif not s.ping_pong:
@@ -143,6 +144,13 @@ class _GemmKernelWriter:
             else:
                 for warpgroup in range(s.consumer_warpgroups):
                     self._ping_pong_tile(iteration, warpgroup)
+
+    def _iterates(self, iteration: Expr) -> Expr | None:
+        """Whether a CTA has a tile in an iteration, of a dynamic number of them; None where it has one in all."""
+        of_iteration = self.s.clusters * self.s.tiles_per_iteration
+        if self.gemm.dynamic is None or self.s.tile_iterations == 1:
+            return None
+        return iteration < (self.scheduler.dynamic_cluster_tiles - self.cluster + (of_iteration - 1)) // of_iteration
 
     def _ping_pong_tile(self, iteration: Expr, warpgroup: int) -> None:
         """The tile of one warpgroup. It may begin once the warpgroup before it has issued its last wgmma; the first
@@ -158,6 +166,8 @@ class _GemmKernelWriter:
         cluster_tile = number * s.clusters + self.cluster
         may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
         may_miss |= self.gemm.groups is not None
+        if self.gemm.dynamic is not None:  # the first tile of an iteration exists
+            may_miss = s.tiles_per_iteration > 1
         with w.when(self.scheduler.exists(cluster_tile) if may_miss else None):
             loaded = self.scheduler.read_origin(w, cluster_tile, self.tile, self.roles.elected)
             at = self.scheduler.read_origin(w, cluster_tile, self.tile, consumes)

@@ -13,7 +13,7 @@ tiles that are under way together read few rows of A and few columns of B, which
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....ir.expr import Compare, CompareOp, Expr, Select, index
+from ....ir.expr import Compare, CompareOp, Expr, Select, index, maximum, minimum
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 
@@ -46,9 +46,20 @@ class TileScheduler:
             count *= axis.extent
         return count
 
+    @property
+    def dynamic_clusters_m(self) -> Expr:
+        """``clusters_m`` of a call."""
+        rows = self.tile_m * self.cluster_m
+        return (self.gemm.m_end + (rows - 1)) // rows
+
+    @property
+    def dynamic_cluster_tiles(self) -> Expr:
+        """``cluster_tiles`` of a call with a dynamic number of rows."""
+        return self.dynamic_clusters_m * self.clusters_n
+
     def exists(self, cluster_tile: Expr) -> Expr:
         """Whether there is a tile of that number."""
-        return cluster_tile < index(self.cluster_tiles)
+        return cluster_tile < (index(self.cluster_tiles) if self.gemm.dynamic is None else self.dynamic_cluster_tiles)
 
     def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
         """``origin``, after whatever the threads that are ``readers`` have to do to know it."""
@@ -65,7 +76,12 @@ class TileScheduler:
         group_m = min(self.group_m, self.clusters_m)
         in_whole_groups = self.clusters_m // group_m * group_m
         m, n = _in_group(number, group_m, self.clusters_n)
-        if in_whole_groups < self.clusters_m:
+        if self.gemm.dynamic is not None and group_m > 1:
+            of_group = group_m * self.clusters_n
+            first, local = number // of_group * group_m, number % of_group
+            together = maximum(minimum(self.dynamic_clusters_m - first, index(group_m)), index(1))
+            m, n = first + local % together, local // together
+        elif in_whole_groups < self.clusters_m:
             last = index(in_whole_groups * self.clusters_n)
             is_last = Compare(CompareOp.GE, number, last)
             last_m, last_n = _in_group(number - last, self.clusters_m - in_whole_groups, self.clusters_n)
