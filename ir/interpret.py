@@ -28,9 +28,9 @@ from .verify import verify
 def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return the outputs of ``kernel`` by name, in their buffers' shapes and dtypes.
 
-    ``inputs`` holds one array per input buffer, of its shape and dtype. A dynamic extent is that of the arrays. Kernels may be those before or after the
-    passes: vectorised and unrolled loops run like serial ones. float16 and bfloat16 are computed in float32 and rounded
-    at stores and casts; integers wrap; casts from float to integer saturate.
+    ``inputs`` holds one array per input buffer, of its shape and dtype. A dynamic extent is that of the arrays. Kernels
+    may be those before or after the passes: vectorised and unrolled loops run like serial ones. float16 and bfloat16
+    are computed in float32 and rounded at stores and casts; integers wrap; casts from float to integer saturate.
 
     Raises InvalidKernel for a kernel that the verifier refuses, InvalidParameter for inputs that do not fit it, and
     KernelFault for

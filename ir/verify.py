@@ -152,9 +152,10 @@ def _check_dynamic(kernel: Kernel, dynamic: DynamicExtent, taken: set[str]) -> N
             raise RuleBroken("dynamic", f"{name} has shape {list(shapes.get(name, ()))}")
     if not dynamic.parameters or not kernel.launches:
         raise RuleBroken("dynamic", "no parameter has it, or there is no launch")
-    for binding in (b for launch in kernel.launches for b in launch.axes if b.count is not None):
-        if free_variables(binding.count) - {dynamic.var} or binding.axis not in GRID_AXES:
-            raise RuleBroken("dynamic", f"{binding.axis} {binding.var} counts {expr_text(binding.count)}")
+    for binding in (b for launch in kernel.launches for b in launch.axes):
+        count = binding.count
+        if count is not None and (free_variables(count) - {dynamic.var} or binding.axis not in GRID_AXES):
+            raise RuleBroken("dynamic", f"{binding.axis} {binding.var} counts {expr_text(count)}")
 
 
 def _check_top_level(kernel: Kernel) -> None:
@@ -242,7 +243,9 @@ def _enter_launch(launch: Launch, context: _StatementContext) -> _StatementConte
     for binding in launch.axes:
         _bind(binding.var, context.taken)
     check_launch(launch, context.kernel)
-    return replace(context, names=context.names.inside(launch), path=(launch.name,), conditions=(), ranges=context.kernel.ranges)
+    return replace(
+        context, names=context.names.inside(launch), path=(launch.name,), conditions=(), ranges=context.kernel.ranges
+    )
 
 
 def _check_uniformity(scope: SyncScope, what: str, conditions: Iterable[Expr], context: _StatementContext) -> None:

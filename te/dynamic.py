@@ -81,9 +81,7 @@ def dynamic_extent(workload: Workload) -> DynamicExtent | None:
     axes = {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     names = {t.name for t in workload.inputs} | {s.name for s in workload.stages} | axes
     parameters = [b for b in (*workload.inputs, *workload.output_buffers) if b.name in tensors]
-    return DynamicExtent(
-        fresh_name(_VARIABLE, names), parameters[0].shape[0], frozenset(b.name for b in parameters)
-    )
+    return DynamicExtent(fresh_name(_VARIABLE, names), parameters[0].shape[0], frozenset(b.name for b in parameters))
 
 
 def at_extent(workload: Workload, extent: int) -> Workload:

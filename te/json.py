@@ -15,8 +15,8 @@ neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call 
 One with the ends of skewed groups of rows has its ``"skew"``.
 A workload whose ``precision`` is not ``ieee`` names it. One with a dynamic dimension has ``"dynamic": {"inputs":
 ["A"], "representative": 4096}``: the inputs whose first dimension has an extent that every call gives, at most the one
-in their shapes, and the extent that kernels are measured at. One with ``"kind": "triton"`` is a Triton kernel, in the form
-of ``te.triton_json``.
+in their shapes, and the extent that kernels are measured at. One with ``"kind": "triton"`` is a Triton kernel, in the
+form of ``te.triton_json``.
 """
 
 from collections.abc import Mapping

@@ -7,8 +7,8 @@
 
 An input has a dtype and a shape. A stage has axes, and an expression or one reduction of it. An axis goes as far as the
 dimension that it reads alone; ``C[i < 512, j] = ...`` or ``# float32[512, 128]`` behind the line says it otherwise.
-A line ``precision: tf32`` says which roundings are allowed. ``# dynamic, measured at 256`` behind an input says that its
-first dimension has an extent that every call gives, at most the one in the shape.
+A line ``precision: tf32`` says which roundings are allowed. ``# dynamic, measured at 256`` behind an input says that
+its first dimension has an extent that every call gives, at most the one in the shape.
 What no stage reads is an output, and so is what is marked. A number takes the dtype of what it is combined with, unless
 it has a suffix (``0.5f16``). Stages may use the same names of axes.
 """

@@ -63,7 +63,15 @@ class L2Prefetch:
         block, blocks = self.block
         if 0 < distance < blocks:
             later = block + distance
-            self._prefetch(name, source, rows, elements, first_element, later, later < (blocks if self.count is None else self.count))
+            self._prefetch(
+                name,
+                source,
+                rows,
+                elements,
+                first_element,
+                later,
+                later < (blocks if self.count is None else self.count),
+            )
 
     def all(self, name: str, source: Buffer) -> None:
         """Prefetch the whole of what every block reads: each of the first blocks takes a slice of it."""

@@ -32,7 +32,7 @@ from .promotion import Promotion, Scales
 from .repack import repack
 from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
 from .stream_k import StreamK, WorkUnit, write_fixup
-from .tile_scheduler import TileScheduler
+from .tile_scheduler import DynamicTileScheduler, TileScheduler
 
 Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
 """Writes what comes ahead of the product, and gives the product on what that leaves, and the workspace for it."""
@@ -51,6 +51,8 @@ class _GemmKernelWriter:
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
         order = (s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
         self.scheduler = TileScheduler(self.gemm, *order)
+        if gemm.dynamic is not None:
+            self.scheduler = DynamicTileScheduler(self.gemm, *order)
         if gemm.groups is not None:
             self.scheduler = grouped_tile_scheduler(self.w, self.gemm, *order)
         self.stream_k: StreamK | None = None
@@ -65,7 +67,9 @@ class _GemmKernelWriter:
         if isinstance(self.scheduler, GroupedTileScheduler):
             workspace = (*workspace, self.scheduler.entries, self.scheduler.count)
             self.scheduler.write_list(w)
-        count = None if gemm.dynamic is None else minimum(self.scheduler.dynamic_cluster_tiles, index(s.clusters))
+        count = None
+        if isinstance(self.scheduler, DynamicTileScheduler):
+            count = minimum(self.scheduler.dynamic_cluster_tiles, index(s.clusters))
         axes = [
             ("cluster", s.clusters, HardwareAxis.GRID_X),
             ("cta", s.cluster_size, HardwareAxis.CLUSTER),
@@ -148,7 +152,7 @@ class _GemmKernelWriter:
     def _iterates(self, iteration: Expr) -> Expr | None:
         """Whether a CTA has a tile in an iteration, of a dynamic number of them; None where it has one in all."""
         of_iteration = self.s.clusters * self.s.tiles_per_iteration
-        if self.gemm.dynamic is None or self.s.tile_iterations == 1:
+        if not isinstance(self.scheduler, DynamicTileScheduler) or self.s.tile_iterations == 1:
             return None
         return iteration < (self.scheduler.dynamic_cluster_tiles - self.cluster + (of_iteration - 1)) // of_iteration
 
