@@ -23,6 +23,7 @@ SUITES = {
     "service": "benchmarks.service",
     "service-stall": "benchmarks.service_stall",
     "dashboard": "benchmarks.dashboard",
+    "dynamic": "benchmarks.dynamic",
     "fleet": "benchmarks.fleet",
     "fleet-faults": "benchmarks.fleet_faults",
     "fleet-cancel": "benchmarks.fleet_cancel",

@@ -1,15 +1,17 @@
 """Defines the contract of a backend, and the values of the lowering pipeline: kernel IR -> source -> binary."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidParameter
 from ..core.target import Target, Toolchain
+from ..ir.dynamic import count_at_extent
+from ..ir.expr import Expr
 from ..ir.gpu.tma import Im2col
-from ..ir.stmt import Kernel, Stmt
+from ..ir.stmt import DynamicExtent, Kernel, Stmt
 from .line_origins import LineOrigins
 
 Origin = Stmt | Kernel
@@ -81,6 +83,9 @@ class LaunchConfig:
     programmatic_dependent_launch: Whether its blocks may start while the launch before it in the stream still runs.
         The function itself waits for the end of that launch.
     numbers: Which numbers it takes besides: (place among all its arguments, eight bytes as a whole number).
+    block_counts: How many of ``blocks`` there are along x, y and z in a call of a dynamic kernel, as expressions of its
+        extent; None where the grid is always the same.
+    takes_extent: Whether it takes the dynamic extent, as an int behind the pointers.
     """
 
     function: str
@@ -92,6 +97,22 @@ class LaunchConfig:
     tensor_maps: tuple[TensorMap, ...] = ()
     programmatic_dependent_launch: bool = False
     numbers: tuple[tuple[int, int], ...] = ()
+    block_counts: tuple[Expr, Expr, Expr] | None = None
+    takes_extent: bool = False
+
+    def at_extent(self, dynamic: DynamicExtent, parameters: Sequence[KernelParameter], extent: int) -> "LaunchConfig":
+        """Return the launch of a call with ``extent``, for the ``parameters`` of the dynamic kernel."""
+        x, y, z = self.blocks
+        if self.block_counts is not None:
+            x, y, z = (count_at_extent(count, dynamic, extent) for count in self.block_counts)
+        maps = [
+            m if m.shape is None else replace(m, shape=dynamic.shape_at(parameters[m.parameter].name, m.shape, extent))
+            for m in self.tensor_maps
+        ]
+        numbers = ((len(self.arguments), extent),) if self.takes_extent else ()
+        return replace(
+            self, blocks=(x, y, z), tensor_maps=tuple(maps), numbers=numbers, block_counts=None, takes_extent=False
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +140,7 @@ class Source:
     launches: On a device with launches, these are done for one call, in order.
     prologue: Which function is called once ahead of ``entry`` for the same constant inputs and workspace, and reads
         nothing else. It is empty where there is none.
-    minimal_passes: It means what it means in ``ir.stmt.Kernel``.
+    minimal_passes, dynamic: They mean what they mean in ``ir.stmt.Kernel``.
     origins: What each line of ``text`` was written for. A function that several statements call has them all. A
         statement that the emitter made on the way is traced to the kernel by ``ir.provenance``.
     """
@@ -131,6 +152,7 @@ class Source:
     launches: tuple[LaunchConfig, ...] = ()
     prologue: str = ""
     minimal_passes: bool = False
+    dynamic: DynamicExtent | None = None
     origins: tuple[tuple[Origin, ...], ...] = field(default=(), compare=False, repr=False)
 
 
@@ -141,6 +163,7 @@ class CompiledKernel:
     format: It is ``elf`` (a relocatable object) or ``cubin``.
     entry, launches, prologue: They mean what they mean in ``Source``.
     resources: What each function takes, by its name, where the compiler reports it.
+    dynamic: The extent that every call gives, if there is one. Parameters have the shapes of the largest extent.
     """
 
     format: str
@@ -151,6 +174,17 @@ class CompiledKernel:
     launches: tuple[LaunchConfig, ...] = ()
     resources: Mapping[str, Resources] = field(default_factory=dict)
     prologue: str = ""
+    dynamic: DynamicExtent | None = None
+
+    def at_extent(self, extent: int) -> "CompiledKernel":
+        """Return the kernel as a call with ``extent`` sees it: with static parameters and launches. Raises
+        InvalidParameter for an extent that it does not allow."""
+        if self.dynamic is None:
+            return self
+        self.dynamic.check(extent)
+        parameters = [replace(p, shape=self.dynamic.shape_at(p.name, p.shape, extent)) for p in self.parameters]
+        launches = [config.at_extent(self.dynamic, self.parameters, extent) for config in self.launches]
+        return replace(self, parameters=tuple(parameters), launches=tuple(launches), dynamic=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from ..core.schedule import Schedule
 from ..core.target import Target
+from ..ir.text import expr_text
 from ..te.json import workload_to_json
 from ..te.workload import Workload
 from .backend import DEFAULT_PACKAGING, CompiledKernel, LaunchConfig, Package, Packaging, TensorMap
@@ -44,15 +45,24 @@ def _description(
             for p in package.parameters
         ],
         "launches": [_launch(config) for config in binary.launches],
+        **_dynamic(binary),
         "resources": {name: asdict(taken) for name, taken in binary.resources.items()},
         "schedule": schedule.to_json(),
         "workload": workload_to_json(workload),
     }
 
 
+def _dynamic(binary: CompiledKernel) -> dict[str, object]:
+    """Return the extent that every call gives, and which parameters have it as that of their first dimension."""
+    if binary.dynamic is None:
+        return {}
+    of = [p.name for p in binary.parameters if p.name in binary.dynamic.parameters]
+    return {"dynamic": {"name": binary.dynamic.var, "most": binary.dynamic.most, "parameters": of}}
+
+
 def _launch(config: LaunchConfig) -> dict[str, object]:
     """Return one launch under the names that programs read in ``kernel.json``. They stay when fields are renamed."""
-    return {
+    fields: dict[str, object] = {
         "function": config.function,
         "blocks": list(config.blocks),
         "threads": config.threads,
@@ -62,6 +72,11 @@ def _launch(config: LaunchConfig) -> dict[str, object]:
         "tensor_maps": [_tensor_map(m) for m in config.tensor_maps],
         "overlaps": config.programmatic_dependent_launch,
     }
+    if config.block_counts is not None:
+        fields["block_counts"] = [expr_text(count) for count in config.block_counts]
+    if config.takes_extent:
+        fields["takes_extent"] = True
+    return fields
 
 
 def _tensor_map(described: TensorMap) -> dict[str, object]:

@@ -70,11 +70,13 @@ class Writer:
         name: str,
         axes: Sequence[tuple[str, int, HardwareAxis]],
         *,
+        count: Expr | None = None,
         min_blocks: int = 0,
         evict_first: Sequence[str] = (),
     ) -> Iterator[tuple[Var, ...]]:
-        """A device function; gives the variables of ``axes`` (name, extent, axis), in their order."""
-        bindings = tuple(AxisBinding(*a) for a in axes)
+        """A device function; gives the variables of ``axes`` (name, extent, axis), in their order. ``count``: how many
+        of the first axis a call has, where the grid is dynamic."""
+        bindings = tuple(AxisBinding(*a, count=count if n == 0 else None) for n, a in enumerate(axes))
         with self._block(lambda body: Launch(name, bindings, body, min_blocks, tuple(evict_first))):
             yield tuple(Var(b.var) for b in bindings)
 

@@ -14,22 +14,23 @@ from ..core.errors import InvalidParameter, KernelFault
 from .bounds import loop_range
 from .buffer import Buffer
 from .cpu import PROCESSOR_OPERATIONS, written_by
+from .dynamic import kernel_at_extent
 from .interpreter.access import scalar_store, vector_store
 from .interpreter.context import Closure, Env, InterpreterContext
 from .interpreter.cpu import OPERATIONS
 from .interpreter.expressions import expr_closure
 from .interpreter.memory import Array, BufferContents, LoopRaceDetector
 from .simt.run import LaunchInterpreter
-from .stmt import Allocate, For, If, Kernel, LoopKind, Seq, Stmt, Store, walk_statements
+from .stmt import Allocate, DynamicExtent, For, If, Kernel, LoopKind, Seq, Stmt, Store, walk_statements
 from .verify import verify
 
 
 def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return the outputs of ``kernel`` by name, in their buffers' shapes and dtypes.
 
-    ``inputs`` holds one array per input buffer, of its shape and dtype. Kernels may be those before or after the
-    passes: vectorised and unrolled loops run like serial ones. float16 and bfloat16 are computed in float32 and rounded
-    at stores and casts; integers wrap; casts from float to integer saturate.
+    ``inputs`` holds one array per input buffer, of its shape and dtype. A dynamic extent is that of the arrays. Kernels
+    may be those before or after the passes: vectorised and unrolled loops run like serial ones. float16 and bfloat16
+    are computed in float32 and rounded at stores and casts; integers wrap; casts from float to integer saturate.
 
     Raises InvalidKernel for a kernel that the verifier refuses, InvalidParameter for inputs that do not fit it, and
     KernelFault for
@@ -45,6 +46,9 @@ def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
       can.
     """
     verify(kernel)
+    if kernel.dynamic is not None:
+        kernel = kernel_at_extent(kernel, _extent_of(kernel.dynamic, inputs))
+        verify(kernel)
     context = InterpreterContext(kernel.name)
     for buffer in kernel.inputs:
         context.contents[buffer.name] = BufferContents(buffer, _input(buffer, inputs))
@@ -63,6 +67,11 @@ def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
     for buffer in kernel.outputs:
         _check_written(context.contents[buffer.name])
     return {buffer.name: context.contents[buffer.name].result() for buffer in kernel.outputs}
+
+
+def _extent_of(dynamic: DynamicExtent, inputs: Mapping[str, Array]) -> int:
+    """Return the extent that the first array of a dynamic parameter has; the others are compared with it later on."""
+    return next((len(array) for name, array in inputs.items() if name in dynamic.parameters), dynamic.most)
 
 
 def _input(buffer: Buffer, inputs: Mapping[str, Array]) -> Array:

@@ -52,7 +52,7 @@ def simplify_kernel(kernel: Kernel) -> Kernel:
     Guards that always hold disappear. So do statements that can never run, loops without a body or with one iteration,
     stores to local buffers that nothing reads, and unused allocations.
     """
-    body = simplify_statement(kernel.body, {})
+    body = simplify_statement(kernel.body, kernel.ranges)
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 

@@ -6,6 +6,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Self
 
+from ..core.errors import InvalidParameter
+from .bounds import Interval
 from .buffer import Buffer
 from .expr import Expr
 
@@ -85,13 +87,18 @@ class HardwareAxis(StrEnum):
     LANE = "lane"
 
 
+GRID_AXES = (HardwareAxis.GRID_X, HardwareAxis.GRID_Y, HardwareAxis.GRID_Z)
+
+
 @dataclass(frozen=True, slots=True)
 class AxisBinding:
-    """The variable ``var`` is bound to a hardware axis of ``extent`` indices."""
+    """The variable ``var`` is bound to a hardware axis of ``extent`` indices. Where a kernel has a dynamic extent, an
+    axis of the grid may have fewer: ``count`` of them, an expression of that extent alone."""
 
     var: str
     extent: int
     axis: HardwareAxis
+    count: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,8 @@ class Launch(Stmt):
 
     @property
     def blocks(self) -> tuple[int, int, int]:
-        """Return the grid as the hardware counts it: blocks along x (clusters included), y and z."""
+        """Return the grid as the hardware counts it: blocks along x (clusters included), y and z; at most, where the
+        kernel has a dynamic extent."""
         x = self.extent(HardwareAxis.GRID_X) * self.extent(HardwareAxis.CLUSTER)
         return (x, self.extent(HardwareAxis.GRID_Y), self.extent(HardwareAxis.GRID_Z))
 
@@ -181,6 +189,26 @@ class Operation(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class DynamicExtent:
+    """The extent of a dimension that every call gives, 1 to ``most``: that of the first dimension of ``parameters``.
+    Expressions of the kernel read it as the variable ``var``. Shapes of the kernel have ``most`` in its place."""
+
+    var: str
+    most: int
+    parameters: frozenset[str]
+
+    def check(self, extent: int) -> None:
+        """Raise InvalidParameter unless a call may have this extent."""
+        if isinstance(extent, bool) or not 1 <= extent <= self.most:
+            raise InvalidParameter(f"the dynamic extent is {extent!r}; allowed: 1 to {self.most}", field="extent")
+
+    def shape_at(self, name: str, shape: tuple[int, ...], extent: int) -> tuple[int, ...]:
+        """Return the shape that a parameter, or a view of it whose first dimension holds whole multiples of the
+        dynamic one, has at an extent."""
+        return (shape[0] // self.most * extent, *shape[1:]) if name in self.parameters else shape
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """The lowered form of one schedule.
 
@@ -193,6 +221,7 @@ class Kernel:
       (``ir.prologue``).
     - ``minimal_passes`` says that each statement is what the machine should do: accumulators are in registers and
       nothing is computed twice, so that a compiler need not look for better.
+    - ``dynamic`` is the extent that every call gives, if there is one (``ir.dynamic``).
     """
 
     name: str
@@ -203,11 +232,17 @@ class Kernel:
     non_temporal: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     minimal_passes: bool = False
+    dynamic: DynamicExtent | None = None
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
         """Return the buffers that a launch is given: inputs, outputs, workspace, in this order."""
         return self.inputs + self.outputs + self.workspace
+
+    @property
+    def ranges(self) -> dict[str, Interval]:
+        """Return the values of the variables that are bound in the whole body."""
+        return {} if self.dynamic is None else {self.dynamic.var: Interval(1, self.dynamic.most)}
 
     @property
     def launches(self) -> tuple[Launch, ...]:

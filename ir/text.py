@@ -4,7 +4,7 @@
 - ``float32(x)`` is a cast, ``masked(load, m)`` is a load under a mask, ``lanes_add(v)`` is the sum of a vector's lanes.
 - ``ramp(b, n)`` is the vector ``b, b+1, …`` of n lanes, ``ramp(b, n, s)`` the one with stride s. ``splat(x, n)`` is the
   scalar x in n lanes.
-- A launch names its axes: ``launch f(grid_x b in 8, thread t in 128):``.
+- A launch names its axes: ``launch f(grid_x b in 8, thread t in 128):``. Of a dynamic grid there are ``count`` blocks.
 - Operations read as calls: ``copy_async(S[0], A[i], 8)``. ``B@c[i]`` is the element of block c of the cluster.
 """
 
@@ -50,7 +50,7 @@ from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, O
 from .gpu.setmaxnreg import SetMaxRegisters
 from .gpu.tma import Im2col, TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
-from .stmt import Allocate, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
+from .stmt import Allocate, AxisBinding, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
 
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _NEGATION, _ATOM = range(8)
 _BINARY: dict[BinaryOp, tuple[str, int]] = {
@@ -105,6 +105,9 @@ def kernel_lines(kernel: Kernel) -> list[tuple[str, Stmt | Kernel]]:
     head += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
     head += [f"  non_temporal {name}" for name in sorted(kernel.non_temporal)]
     head += [f"  constant {name}" for name in sorted(kernel.constants)]
+    if kernel.dynamic is not None:
+        of = ", ".join(sorted(kernel.dynamic.parameters))
+        head.append(f"  dynamic {kernel.dynamic.var} in 1..{kernel.dynamic.most} of {of}")
     lines: _Lines = []
     _statement(kernel.body, 1, lines)
     return [*((line, kernel) for line in head), *lines]
@@ -252,11 +255,16 @@ def _allocate(stmt: Allocate, depth: int, lines: _Lines) -> None:
 
 
 def _launch(stmt: Launch, depth: int, lines: _Lines) -> None:
-    axes = ", ".join(f"{b.axis.value} {b.var} in {b.extent}" for b in stmt.axes)
+    axes = ", ".join(map(_axis, stmt.axes))
     hints = f" min_blocks {stmt.min_blocks}" if stmt.min_blocks else ""
     hints += f" evict_first {' '.join(stmt.evict_first)}" if stmt.evict_first else ""
     lines.append((f"{'  ' * depth}launch {stmt.name}({axes}){hints}:", stmt))
     _statement(stmt.body, depth + 1, lines)
+
+
+def _axis(binding: AxisBinding) -> str:
+    count = "" if binding.count is None else f" count {expr_text(binding.count)}"
+    return f"{binding.axis.value} {binding.var} in {binding.extent}{count}"
 
 
 _OPERATIONS: dict[type[Operation], str] = {

@@ -18,7 +18,9 @@ from .gpu.tma import TmaStore
 from .gpu.wgmma import WarpgroupMma
 from .rewrite import free_variables, loads_of
 from .stmt import (
+    GRID_AXES,
     Allocate,
+    DynamicExtent,
     For,
     HardwareAxis,
     If,
@@ -44,6 +46,8 @@ RULES = {
     "names": "loop variables and buffers have names of their own, each used once, that are identifiers",
     "parameters": "a kernel has outputs; inputs, outputs and workspace are global, with extents of at least 1; "
     "constants are inputs",
+    "dynamic": "a dynamic extent is that of the first dimension of inputs and outputs of launches; axes of the grid "
+    "count it alone",
     "written": "every output is stored to somewhere",
     "extent": "a loop runs at least once",
     "scope": "variables and buffers are used only where they are bound, as they were declared",
@@ -96,8 +100,8 @@ class _StatementContext:
 
 def verify(kernel: Kernel, *, final: bool = False) -> None:
     """Raise InvalidKernel unless ``kernel`` obeys all ``RULES`` (``final`` turns on the rule of that name)."""
-    names = BoundNames(frozenset(), {b.name: b for b in kernel.parameters})
-    context = _StatementContext(kernel, final, names, mbarriers=mbarrier_buffers(kernel))
+    names = BoundNames(frozenset(kernel.ranges), {b.name: b for b in kernel.parameters})
+    context = _StatementContext(kernel, final, names, ranges=kernel.ranges, mbarriers=mbarrier_buffers(kernel))
     try:
         _check_parameters(kernel, context.taken)
         _check_top_level(kernel)
@@ -136,6 +140,22 @@ def _check_parameters(kernel: Kernel, taken: set[str]) -> None:
             raise RuleBroken("parameters", f"{buffer.name} has shape {list(buffer.shape)}")
     for name in sorted(kernel.constants - {b.name for b in kernel.inputs}):
         raise RuleBroken("parameters", f"constant {name} is no input")
+    if kernel.dynamic is not None:
+        _check_dynamic(kernel, kernel.dynamic, taken)
+
+
+def _check_dynamic(kernel: Kernel, dynamic: DynamicExtent, taken: set[str]) -> None:
+    _bind(dynamic.var, taken)
+    shapes = {b.name: b.shape for b in (*kernel.inputs, *kernel.outputs)}
+    for name in sorted(dynamic.parameters):
+        if name not in shapes or shapes[name][:1] != (dynamic.most,):
+            raise RuleBroken("dynamic", f"{name} has shape {list(shapes.get(name, ()))}")
+    if not dynamic.parameters or not kernel.launches:
+        raise RuleBroken("dynamic", "no parameter has it, or there is no launch")
+    for binding in (b for launch in kernel.launches for b in launch.axes):
+        count = binding.count
+        if count is not None and (free_variables(count) - {dynamic.var} or binding.axis not in GRID_AXES):
+            raise RuleBroken("dynamic", f"{binding.axis} {binding.var} counts {expr_text(count)}")
 
 
 def _check_top_level(kernel: Kernel) -> None:
@@ -223,7 +243,9 @@ def _enter_launch(launch: Launch, context: _StatementContext) -> _StatementConte
     for binding in launch.axes:
         _bind(binding.var, context.taken)
     check_launch(launch, context.kernel)
-    return replace(context, names=context.names.inside(launch), path=(launch.name,), conditions=(), ranges={})
+    return replace(
+        context, names=context.names.inside(launch), path=(launch.name,), conditions=(), ranges=context.kernel.ranges
+    )
 
 
 def _check_uniformity(scope: SyncScope, what: str, conditions: Iterable[Expr], context: _StatementContext) -> None:

@@ -43,6 +43,12 @@ class Sketch(Protocol):
         """Whether this sketch takes any workload. It is used where no other sketch matches."""
         ...
 
+    @property
+    def dynamic(self) -> bool:
+        """Whether this sketch takes workloads with a dynamic dimension. One that does not matches none of them, and
+        raises IllegalSchedule."""
+        ...
+
     def matches(self, workload: Workload, target: Target) -> bool:
         """Whether this sketch can write a kernel for the workload on the target."""
         ...

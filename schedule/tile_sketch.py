@@ -10,6 +10,7 @@ plan.lower          the kernel of one legal setting
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..core.schedule import KnobValue, Schedule
 from ..core.streams import stream
 from ..core.target import Target
 from ..ir.stmt import Kernel
+from ..te.dynamic import at_representative, dynamic_extent
 from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
 from .space.columns import Bools, Columns, codes_of
@@ -76,7 +78,8 @@ class Plan(ABC):
 
 class TileSketch:
     """A sketch (see ``schedule.sketch.Sketch``) that is made of plans. ``plan`` gives None for a workload that the
-    sketch does not match. ``kind`` is the kind of target that the sketch is for."""
+    sketch does not match. ``kind`` is the kind of target that the sketch is for; ``dynamic`` says whether plans take
+    workloads with a dynamic dimension. How fast their settings are is estimated at the representative extent."""
 
     generic = False
 
@@ -89,16 +92,20 @@ class TileSketch:
         kind: str = "cuda",
         *,
         generic: bool = False,
+        dynamic: bool = False,
     ) -> None:
         self.name = name
         self.version = version
         self.quantities = quantities
         self.generic = generic
+        self.dynamic = dynamic
         self._plan = lru_cache(maxsize=16)(plan)  # candidates of one workload come in a row
         self._kind = kind
 
     def matches(self, workload: Workload, target: Target) -> bool:
-        return target.kind == self._kind and self._plan(workload, target) is not None
+        if target.kind != self._kind or (workload.dynamic is not None and not self.dynamic):
+            return False
+        return self._plan(workload, target) is not None
 
     def space(
         self,
@@ -117,29 +124,31 @@ class TileSketch:
         if not len(found.codes):
             raise IllegalSchedule(f"{self.name} has no legal setting for this workload on {target}", field="/workload")
         codes, total, low, high = found.codes, found.total, found.low, found.high
+        rated = self._rated(workload, target, plan)
         if policy.prunes:
-            codes = _pruned(plan, codes, peaks)
+            codes = _pruned(rated, codes, peaks)
             share = len(codes) / len(found.codes)
             total, low, high = (round(n * share) for n in (total, low, high))
             if len(codes) > limit:
                 codes = codes[np.sort(draws.permutation(len(codes))[:limit])]
         columns = Columns(plan.knobs, codes, plan.defaults)
-        prior = plan.prior_seconds(columns, peaks).astype(np.float32) if policy.prior else None
+        prior = rated.prior_seconds(columns, peaks).astype(np.float32) if policy.prior else None
         return Space(
-            self.name, self.version, plan.knobs, codes, _float32(plan, columns), total, prior, low=low, high=high
+            self.name, self.version, plan.knobs, codes, _float32(rated, columns), total, prior, low=low, high=high
         )
 
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:
         plan = self._planned(workload, target)
-        return _float32(plan, self._columns(plan, schedules))
+        return _float32(self._rated(workload, target, plan), self._columns(plan, schedules))
 
     def prior_seconds(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Peaks = NO_PEAKS
     ) -> NDArray[np.float32]:
         plan = self._planned(workload, target)
-        return plan.prior_seconds(self._columns(plan, schedules), peaks).astype(np.float32)
+        rated = self._rated(workload, target, plan)
+        return rated.prior_seconds(self._columns(plan, schedules), peaks).astype(np.float32)
 
     def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:
         plan = self._planned(workload, target)
@@ -150,13 +159,25 @@ class TileSketch:
                 f"{schedule} is not legal for this workload on {target}. Each of these must hold: {'; '.join(broken)}.",
                 field="/schedule/knobs",
             )
-        return plan.lower({**{knob.name: knob.values[0] for knob in plan.knobs}, **dict(schedule.knobs)})
+        kernel = plan.lower({**{knob.name: knob.values[0] for knob in plan.knobs}, **dict(schedule.knobs)})
+        return kernel if workload.dynamic is None else replace(kernel, dynamic=dynamic_extent(workload))
 
     def _planned(self, workload: Workload, target: Target) -> Plan:
+        if workload.dynamic is not None and not self.dynamic:
+            raise IllegalSchedule(
+                f"{self.name} writes kernels for static shapes alone; this workload has a dynamic dimension",
+                field="/schedule/sketch",
+            )
         plan = self._plan(workload, target) if target.kind == self._kind else None
         if plan is None:
             raise IllegalSchedule(f"{self.name} does not match this workload on {target}", field="/schedule/sketch")
         return plan
+
+    def _rated(self, workload: Workload, target: Target, plan: Plan) -> Plan:
+        """The plan that knows how fast settings are: of a dynamic workload, that of the representative extent, where
+        it has the same knobs."""
+        found = plan if workload.dynamic is None else self._plan(at_representative(workload), target)
+        return plan if found is None or found.knobs != plan.knobs else found
 
     def _columns(self, plan: Plan, schedules: Sequence[Schedule]) -> Columns:
         for schedule in schedules:

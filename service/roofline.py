@@ -9,6 +9,7 @@ from ..ir.expr import Load, walk
 from ..schedule.tensor_peaks import tensor_flops_per_second
 from ..te.contraction import product_of
 from ..te.cost import minimum_bytes, stage_flops
+from ..te.dynamic import at_representative
 from ..te.workload import Stage, Workload
 
 COPY, READ = "copy_bytes_per_second", "read_bytes_per_second"
@@ -29,8 +30,9 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
     not. The rate of bytes is that of copying where half of them are written, that of reading where none is written,
     and an interpolation of the two otherwise. The rate of a product is that of the best matrix instructions for any of
     its operands (``schedule.tensor_peaks``), where there are some. The rate of other arithmetic is the peak of float32
-    or float64; half floats are computed in float32.
+    or float64; half floats are computed in float32. A dynamic dimension has its representative extent.
     """
+    workload = at_representative(workload)
     last_level = max((size for name, size in device.hardware.items() if _is_cache(name)), default=0.0)
     limits = [Roofline(seconds, "flops") for seconds in _arithmetic_seconds(workload, device.target, measured)]
     traffic = minimum_bytes(workload)
@@ -50,6 +52,7 @@ class PeakRates:
 
 def peak_rates(workload: Workload, target: Target, measured: Mapping[str, float]) -> PeakRates:
     """Return the rates of a workload's roofline: of the arithmetic that takes longest, and of its traffic."""
+    workload = at_representative(workload)
     arithmetic = max(_arithmetic_seconds(workload, target, measured), default=0.0)
     bytes_ = minimum_bytes(workload)
     traffic = max(_traffic_seconds(workload, bytes_, measured), default=0.0)

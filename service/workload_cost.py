@@ -9,6 +9,7 @@ from math import prod
 from ..core.errors import Forbidden, InvalidParameter
 from ..ir.expr import walk
 from ..te.cost import stage_flops
+from ..te.dynamic import at_representative
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from ..workers.reference_data import needed_bytes
@@ -58,7 +59,9 @@ class WorkloadCost:
 
 
 def workload_cost(workload: Workload) -> WorkloadCost:
-    """Return the estimate. It computes nothing of the workload itself."""
+    """Return the estimate, at the representative extent of a dynamic dimension. It computes nothing of the workload
+    itself."""
+    workload = at_representative(workload)
     seconds = (stage_flops(s) / (PRODUCT_FLOPS if s.reduce_axes else OTHER_FLOPS) for s in workload.stages)
     return WorkloadCost(
         sum(prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes)) for stage in workload.stages),

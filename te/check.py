@@ -28,6 +28,7 @@ from ..ir.expr import (
     Var,
     rebuild,
 )
+from .dynamic import check_dynamic
 from .functions import within
 from .groups import MAX_SKEW, all_row_groups
 from .index import Index, index_of, loaded_index
@@ -65,6 +66,7 @@ def check(workload: Workload) -> Workload:
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
     - a Triton kernel is what ``te.triton_json`` takes;
+    - a dynamic dimension is the first one of its tensors, as ``te.dynamic`` says;
     - indices are sums as in ``index``, and in bounds wherever the conditions of the enclosing selects hold, as far as
       those are affine and joined by and, or, not; or any integer that ``functions.within`` keeps in bounds.
     """
@@ -96,6 +98,7 @@ def check(workload: Workload) -> Workload:
         raise InvalidWorkload(f"constant {', '.join(sorted(unknown))} is no input", field="/inputs")
     workload = replace(workload, stages=tuple(checked))
     _check_skews(workload)
+    check_dynamic(workload)
     return workload
 
 

@@ -1,8 +1,10 @@
-"""The least that a workload costs: arithmetic operations, and bytes moved."""
+"""The least that a workload costs: arithmetic operations, and bytes moved. One with a dynamic dimension costs what it
+does at its representative extent."""
 
 from math import prod
 
 from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
+from .dynamic import at_representative
 from .triton import TritonWorkload
 from .workload import Stage, Workload
 
@@ -14,7 +16,7 @@ def flops(workload: Workload) -> int:
     reduction. Arithmetic on axes alone, conditions, casts and loads count as nothing. A select costs as much as its
     dearer branch.
     """
-    return sum(stage_flops(stage) for stage in workload.stages)
+    return sum(stage_flops(stage) for stage in at_representative(workload).stages)
 
 
 def stage_flops(stage: Stage) -> int:
@@ -28,6 +30,7 @@ def minimum_bytes(workload: Workload) -> int:
     once. Nothing is known of a Triton kernel, so that it is 0."""
     if isinstance(workload, TritonWorkload):
         return 0
+    workload = at_representative(workload)
     read = {e.buffer.name for stage in workload.stages for e in walk(stage.body) if isinstance(e, Load)}
     inputs = sum(tensor.bytes for tensor in workload.inputs if tensor.name in read)
     return inputs + sum(tensor.bytes for tensor in workload.output_buffers)

@@ -13,8 +13,10 @@ or ``{"terms": {axis: coefficient}, "constant": number}``; ``"parts"`` of that a
 each ``{"op": "floordiv" or "mod", "of": index, "by": number, "times": coefficient}``. A stage that does not reduce has
 neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call to call has ``"constant": true``.
 One with the ends of skewed groups of rows has its ``"skew"``.
-A workload whose ``precision`` is not ``ieee`` names it. One with ``"kind": "triton"`` is a Triton kernel, in the form
-of ``te.triton_json``.
+A workload whose ``precision`` is not ``ieee`` names it. One with a dynamic dimension has ``"dynamic": {"inputs":
+["A"], "representative": 4096}``: the inputs whose first dimension has an extent that every call gives, at most the one
+in their shapes, and the extent that kernels are measured at. One with ``"kind": "triton"`` is a Triton kernel, in the
+form of ``te.triton_json``.
 """
 
 from collections.abc import Mapping
@@ -50,7 +52,7 @@ from .limits import MAX_COEFFICIENT, MAX_DEPTH, MAX_NODES, MAX_RANK, MAX_TENSORS
 from .schema import WORKLOAD_SCHEMA
 from .triton import TritonWorkload, triton_workload
 from .triton_json import KIND, triton_from_json, triton_to_json
-from .workload import Axis, Reducer, Stage, Workload
+from .workload import Axis, DynamicDimension, Reducer, Stage, Workload
 
 __all__ = ["WORKLOAD_SCHEMA", "workload_from_json", "workload_to_json"]
 
@@ -77,7 +79,12 @@ def workload_to_json(workload: Workload) -> dict[str, object]:
         "stages": [_stage_to_json(s) for s in workload.stages],
         "outputs": list(workload.outputs),
     }
-    return data if workload.precision == IEEE else {**data, "precision": workload.precision}
+    if workload.precision != IEEE:
+        data["precision"] = workload.precision
+    if workload.dynamic is not None:
+        inputs = [t.name for t in workload.inputs if t.name in workload.dynamic.inputs]
+        data["dynamic"] = {"inputs": inputs, "representative": workload.dynamic.representative}
+    return data
 
 
 def _input_to_json(tensor: Buffer, workload: Workload) -> dict[str, object]:
@@ -152,7 +159,7 @@ def workload_from_json(data: object) -> Workload:
     """
     if isinstance(data, dict) and data.get("kind") == KIND:
         return triton_workload(triton_from_json(data))
-    top = object_of(data, "/", "", ("inputs", "stages", "outputs"), ("precision",))
+    top = object_of(data, "/", "", ("inputs", "stages", "outputs"), ("precision", "dynamic"))
     found = list_of(top["inputs"], "/inputs", MAX_TENSORS, _input)
     inputs = [t for t, _, _ in found]
     tensors = {t.name: t for t in inputs}
@@ -166,7 +173,14 @@ def workload_from_json(data: object) -> Workload:
     constants = frozenset(t.name for t, is_constant, _ in found if is_constant)
     skews = frozenset((t.name, skew) for t, _, skew in found if skew is not None)
     precision = string_of(top.get("precision", IEEE), "/precision")
-    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision, skews))
+    dynamic = _dynamic(top["dynamic"]) if "dynamic" in top else None
+    return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision, skews, dynamic))
+
+
+def _dynamic(data: object) -> DynamicDimension:
+    d = object_of(data, "/dynamic", "/dynamic", ("inputs", "representative"))
+    inputs = list_of(d["inputs"], "/dynamic/inputs", MAX_TENSORS, string_of)
+    return DynamicDimension(frozenset(inputs), integer_of(d["representative"], "/dynamic/representative"))
 
 
 def _input(data: object, field: str) -> tuple[Buffer, bool, float | None]:

@@ -7,7 +7,8 @@
 
 An input has a dtype and a shape. A stage has axes, and an expression or one reduction of it. An axis goes as far as the
 dimension that it reads alone; ``C[i < 512, j] = ...`` or ``# float32[512, 128]`` behind the line says it otherwise.
-A line ``precision: tf32`` says which roundings are allowed.
+A line ``precision: tf32`` says which roundings are allowed. ``# dynamic, measured at 256`` behind an input says that
+its first dimension has an extent that every call gives, at most the one in the shape.
 What no stage reads is an output, and so is what is marked. A number takes the dtype of what it is combined with, unless
 it has a suffix (``0.5f16``). Stages may use the same names of axes.
 """
@@ -41,7 +42,7 @@ from ..ir.expr import (
 )
 from .check import check
 from .limits import MAX_DEPTH, MAX_TENSORS
-from .workload import Axis, Reducer, Stage, Workload
+from .workload import Axis, DynamicDimension, Reducer, Stage, Workload
 
 MAX_TEXT = 1 << 18
 """How many characters a text may have."""
@@ -51,6 +52,7 @@ _INPUT = re.compile(rf"({_NAME})\s*:\s*{_TYPE}")
 _STAGE = re.compile(rf"({_NAME})\s*\[([^\]]*)\]\s*=(?!=)(.*)")
 _PRECISION = re.compile(r"precision\s*:\s*(\S+)")
 _SKEW = re.compile(r"\bskew\s+(\d+\.?\d*(?:e[+-]?\d+)?)\s*\Z")
+_DYNAMIC = re.compile(r"\bdynamic, measured at (\d{1,12})\b")
 _AXIS = re.compile(rf"({_NAME})\s*(?:<\s*(\d{{1,12}}))?")
 _REDUCTION = re.compile(rf"({'|'.join(Reducer)})\s+over\s+(.*?)\s+of\b(.*)")
 _SUFFIXES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8"}
@@ -107,6 +109,7 @@ class _Reader:
     stages: list[Stage] = field(default_factory=list)
     constants: set[str] = field(default_factory=set)
     skews: dict[str, float] = field(default_factory=dict)
+    dynamic: dict[str, int] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
     lines: dict[str, int] = field(default_factory=dict)
     precision: str = IEEE
@@ -132,6 +135,10 @@ class _Reader:
             self.constants |= {name} if note.startswith("constant") else set()
             if skew := _SKEW.search(note):
                 self.skews[name] = float(skew[1])
+            if measured := _DYNAMIC.search(note):
+                self.dynamic[name] = int(measured[1])
+                if len(set(self.dynamic.values())) > 1:
+                    _fail(line, "dynamic inputs are measured at one extent; given: " + str(list(self.dynamic.values())))
         elif stage:
             self.marked |= {name} if note.startswith("output") else set()
             self._stage(line, name, stage[2], stage[3].strip(), note.removeprefix("output").strip())
@@ -181,9 +188,11 @@ class _Reader:
     def workload(self) -> Workload:
         read = {e.buffer.name for stage in self.stages for e in walk(stage.body) if isinstance(e, Load)}
         outputs = tuple(s.name for s in self.stages if s.name in self.marked or s.name not in read)
+        dynamic = [DynamicDimension(frozenset(self.dynamic), extent) for extent in set(self.dynamic.values())]
         made = Workload(
             *(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants), self.precision),
             skews=frozenset(self.skews.items()),
+            dynamic=dynamic[0] if dynamic else None,
         )
         try:
             return check(made)

@@ -24,6 +24,7 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
             return Var(names.get(e.name, e.name))
         return Load(tensor(e.buffer), e.indices) if isinstance(e, Load) else e
 
+    dynamic = workload.dynamic
     return Workload(
         inputs=tuple(tensor(t) for t in workload.inputs),
         stages=tuple(
@@ -34,4 +35,5 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
         constants=frozenset(names.get(n, n) for n in workload.constants),
         precision=workload.precision,
         skews=frozenset((names.get(n, n), skew) for n, skew in workload.skews),
+        dynamic=dynamic and replace(dynamic, inputs=frozenset(names.get(n, n) for n in dynamic.inputs)),
     )

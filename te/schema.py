@@ -49,8 +49,11 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
             "stages": _list(stage, 1, MAX_TENSORS),
             "outputs": {**_list(_NAME, 1, MAX_TENSORS), "uniqueItems": True},
             "precision": {"type": "string", "enum": list(PRECISIONS)},
+            "dynamic": _object(
+                {"inputs": {**_list(_NAME, 1, MAX_TENSORS), "uniqueItems": True}, "representative": _EXTENT}
+            ),
         },
-        optional=("precision",),
+        optional=("precision", "dynamic"),
     )
 
 

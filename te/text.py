@@ -14,6 +14,8 @@ def workload_text(workload: Workload) -> str:
     A: float32[4, 8]
     B: float32[8, 5]
     C[i, j] = sum over k < 8 of A[i, k] * B[k, j]    # output float32[4, 5]
+
+    An input whose first dimension is dynamic says so: ``A: float32[4, 8]    # dynamic, measured at 2``.
     """
     if isinstance(workload, TritonWorkload):
         return triton_text(workload.triton)
@@ -37,6 +39,8 @@ def _note(name: str, workload: Workload) -> str:
     """What is said of an input behind its declaration."""
     skew = dict(workload.skews).get(name)
     said = ["constant"] * (name in workload.constants) + ([] if skew is None else [f"skew {skew!r}"])
+    if workload.dynamic is not None and name in workload.dynamic.inputs:
+        said.append(f"dynamic, measured at {workload.dynamic.representative}")
     return f"    # {', '.join(said)}" if said else ""
 
 

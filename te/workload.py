@@ -65,6 +65,15 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class DynamicDimension:
+    """The first dimension of ``inputs`` has an extent that every call gives, from 1 to the one in their shapes. Kernels
+    are measured at ``representative`` (``te.dynamic``)."""
+
+    inputs: frozenset[str]
+    representative: int
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Inputs, stages in an order in which each reads only what stands before it, and the names of the outputs
     (stages; at least one). Axis names are unique within the workload, and differ from tensor names. ``constants``:
@@ -72,7 +81,8 @@ class Workload:
     ``precision``: which roundings kernels may make in sums of products (``core.precision``). ``skews``: (input, skew)
     of inputs that hold the ends of groups of rows (``te.groups``), whose sizes are then in proportion to rank^-skew.
     Those that are not named have the skew 0, groups that are equally large on average. They say which inputs are
-    measured with; kernels are right for all others, too."""
+    measured with; kernels are right for all others, too. ``dynamic``: the dimension whose extent every call gives; None
+    where all shapes are static."""
 
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
@@ -80,6 +90,7 @@ class Workload:
     constants: frozenset[str] = frozenset()
     precision: str = IEEE
     skews: frozenset[tuple[str, float]] = frozenset()
+    dynamic: DynamicDimension | None = None
 
     def stage(self, name: str) -> Stage:
         """The stage that computes the tensor ``name``; KeyError when there is none."""

@@ -3,7 +3,7 @@
 Without a device for the target, kernels are compiled all the same, one of each workload, but not run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,6 +24,7 @@ from tilewright.runtime.device import Device
 from tilewright.runtime.devices import open_device
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.data import random_inputs
+from tilewright.te.dynamic import at_extent
 from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
@@ -70,6 +71,35 @@ def check_schedules(
     return len(rows)
 
 
+def check_dynamic(sketch: str, target: Target, workload: Workload, extents: Sequence[int], count: int) -> int:
+    """Draw ``count`` schedules of a workload with a dynamic dimension and compare one kernel of each at all
+    ``extents``, with references of their own; how many kernels were compared."""
+    space = SKETCHES[sketch].space(workload, target, limit=10_000)
+    rows = stream(0, "schedules").permutation(len(space))[:count]
+    calls = []
+    for extent in extents:
+        static = at_extent(workload, extent)
+        inputs = random_inputs(static, extent)
+        calls.append((inputs, reference(static, inputs), tolerance(static)))
+    device = _device(target)
+    for number, row in enumerate(rows):
+        schedule = space.schedule(int(row))
+        try:
+            lowered = lower(workload, target, schedule)
+            verify(lowered)
+            final = finish(lowered, target)
+            verify(final, final=True)
+            for inputs, wanted, limits in calls:
+                agree("interpreted", interpret(final, inputs), wanted, limits)
+            if device is not None or number == 0:
+                for extent, (inputs, wanted, limits) in zip(extents, calls, strict=True):
+                    _compiled(device, final, target, inputs, wanted, limits, extent)
+        except Exception as error:
+            error.add_note(str(schedule))
+            raise
+    return len(rows)
+
+
 def assert_kernel_agrees(workload: Workload, kernel: Kernel, target: Target) -> None:
     """A kernel is well formed before and after the passes, and computes its workload in the interpreter."""
     verify(kernel)
@@ -86,11 +116,13 @@ def _compiled(
     inputs: Arrays,
     wanted: Arrays,
     limits: Mapping[str, tuple[float, float]],
+    extent: int = 0,
 ) -> None:
-    """Compile, and run where there is a device. What does not fit its registers is refused, and that is an answer."""
+    """Compile, and run where there is a device, at ``extent`` where the kernel is dynamic. What does not fit its
+    registers is refused, and that is an answer."""
     try:
         backend = backend_for(target)
-        binary = backend.compile(backend.emit(final, target), target)
+        binary = backend.compile(backend.emit(final, target), target).at_extent(extent)
     except ResourcesExceeded:
         return
     if device is not None:

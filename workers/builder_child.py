@@ -31,7 +31,8 @@ Build = Callable[[Workload, Target, Schedule], CompiledKernel]
 
 
 class BuilderRole:
-    """It answers ``{workload, schedule}`` with a binary or a failure, and with the ``seconds`` that this took."""
+    """It answers ``{workload, schedule}`` with a binary or a failure, and with the ``seconds`` that this took. A binary
+    with a dynamic extent comes with the launches of the representative one, where it is measured."""
 
     def __init__(self, setup: Json) -> None:
         self._target = target_from_json(setup["target"])
@@ -58,7 +59,9 @@ class BuilderRole:
     def _built(self, request: Json) -> CompiledKernel | Failed:
         try:
             schedule = Schedule.from_json(request["schedule"])
-            return self._build(self._parsed(request["workload"]), self._target, schedule)
+            workload = self._parsed(request["workload"])
+            binary = self._build(workload, self._target, schedule)
+            return binary if workload.dynamic is None else binary.at_extent(workload.dynamic.representative)
         except (IllegalSchedule, InvalidParameter) as error:
             return Failed(TrialStage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
         except InvalidKernel as error:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..core.cgroups import ControlGroups
 from ..core.dtypes import dtype_named, dtype_of_numpy
 from ..te.data import random_inputs
+from ..te.dynamic import at_representative
 from ..te.reference import reference
 from ..te.tolerance import tolerance
 from ..te.triton import TritonWorkload
@@ -78,8 +79,10 @@ def available_bytes() -> int | None:
 
 
 def compute_reference(workload: Workload, seed: int) -> ReferenceData:
-    """Inputs drawn under ``seed`` and what the workload makes of them. Raises MemoryError where they do not fit: asked
+    """Inputs drawn under ``seed`` and what the workload makes of them, at the representative extent of a dynamic
+    dimension. Raises MemoryError where they do not fit: asked
     beforehand, because a system that promises more memory than it has kills who uses it."""
+    workload = at_representative(workload)
     needed, available = needed_bytes(workload), available_bytes()
     if available is not None and needed > available:
         raise MemoryError(f"{needed:,} bytes needed, {available:,} available")

@@ -24,6 +24,7 @@ from ..core.trial import TrialStage
 from ..runtime.anchor import load_anchor
 from ..runtime.devices import open_device
 from ..te.data import random_inputs
+from ..te.dynamic import at_representative
 from ..te.json import workload_from_json
 from ..te.operators import OPERATORS
 from .device_lock import DeviceLock
@@ -120,7 +121,7 @@ class RunnerRole:
         it is the oracle; ``oracle_failed`` says why that cannot be launched."""
         self._harness = None  # frees the memory of the last workload before the next one needs some
         request = frame.header
-        workload = workload_from_json(request["workload"])
+        workload = at_representative(workload_from_json(request["workload"]))
         oracle = Oracle(binary_from_frame(frame), cast(int, request["configuration"])) if frame.blobs else None
         reference_data = map_reference(cast(Json, request["layout"]))
         rules = HarnessRules(self._timing, self._final, cold_bytes(self._device.info, self._profile), self._seed)

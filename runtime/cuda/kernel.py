@@ -16,15 +16,21 @@ MOST_CAPTURED = 2048
 """A CUDA graph has at most so many launches; more are timed by replaying it."""
 MOST_GRAPHS = 16
 """A kernel keeps at most so many CUDA graphs."""
+MOST_EXTENTS = 64
+"""A dynamic kernel keeps its launches for at most so many extents."""
 ALIGNMENT_BYTES = 16
 """Every buffer must begin at a multiple of so many bytes, which is the widest access of a thread."""
 
 
 class CudaKernel:
-    """A kernel of a CUDA device; see ``runtime.device.LoadedKernel``."""
+    """A kernel of a CUDA device; see ``runtime.device.LoadedKernel``. One with a dynamic extent is launched through
+    ``at_extent``."""
 
-    def __init__(self, stream: CudaStream, timer: EventTimer, binary: CompiledKernel) -> None:
-        """Raises CompileError when the binary does not load here."""
+    def __init__(
+        self, stream: CudaStream, timer: EventTimer, binary: CompiledKernel, cubin: LoadedCubin | None = None
+    ) -> None:
+        """``cubin``: the code of the binary, where it is loaded already. Raises CompileError when the binary does not
+        load here."""
         if binary.format != "cubin":
             raise CompileError(f"a CUDA device runs cubins, not {binary.format}")
         if not binary.launches:
@@ -33,11 +39,30 @@ class CudaKernel:
         self.functions = tuple(grid.function for grid in binary.launches)
         self._stream = stream
         self._timer = timer
-        cubin = LoadedCubin(stream.context, binary.code)
-        self._steps = [(cubin.function(grid), grid) for grid in binary.launches]
+        self.dynamic = binary.dynamic
+        self._binary = binary
+        self._cubin = LoadedCubin(stream.context, binary.code) if cubin is None else cubin
+        self._steps = [(self._cubin.function(grid), grid) for grid in binary.launches]
+        self._extents: OrderedDict[int, CudaKernel] = OrderedDict()
         self._lock = threading.Lock()  # A launch configuration has one stream at a time.
         self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelArguments]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], CudaGraph] = OrderedDict()
+
+    def at_extent(self, extent: int) -> "CudaKernel":
+        """Return the kernel as a call with the dynamic extent ``extent`` sees it: its grids, tensor maps and the shapes
+        of its parameters. Those of the last extents are kept. Raises InvalidParameter for an extent that the kernel
+        does not allow."""
+        if self.dynamic is None:
+            return self
+        with self._lock:
+            found = self._extents.get(extent)
+            if found is None:
+                found = CudaKernel(self._stream, self._timer, self._binary.at_extent(extent), self._cubin)
+                self._extents[extent] = found
+                if len(self._extents) > MOST_EXTENTS:
+                    self._extents.popitem(last=False)
+            self._extents.move_to_end(extent)
+        return found
 
     def prepare(self, arguments: Sequence[Memory]) -> None:
         """Do nothing: every launch computes everything."""
@@ -105,6 +130,10 @@ class CudaKernel:
         return self._graphs[key]
 
     def _packed_arguments(self, addresses: Sequence[int]) -> list[tuple[CudaFunction, KernelArguments]]:
+        if self.dynamic is not None:
+            raise InvalidParameter(
+                f"the kernel has a dynamic extent, 1 to {self.dynamic.most}: at_extent says which", field="extent"
+            )
         return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
 
     def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelArguments:

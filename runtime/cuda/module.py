@@ -29,6 +29,8 @@ class CudaModule:
     library. JAX does not tell its stream, so that calls on its arrays wait. Outputs are new arrays of the same library
     as the first input, or ``out``. NumPy arrays are copied to the device and the results back, which costs far more
     than most kernels. It is safe to call from several threads; every stream has a workspace of its own.
+
+    Where the workload has a dynamic dimension, its extent is that of the first array that has it.
     """
 
     def __init__(self, workload: Workload, schedule: Schedule, device: CudaDevice, kernel: CudaKernel) -> None:
@@ -36,7 +38,6 @@ class CudaModule:
         self.schedule = schedule
         self._device = device
         self._kernel = kernel
-        self._parameters = {p.name: p for p in kernel.parameters}
         self._lock = threading.Lock()
         self._workspaces: dict[tuple[int, int], dict[str, CudaMemory]] = {}
 
@@ -61,24 +62,37 @@ class CudaModule:
         handle, wait = self._stream_for(framework, stream)
         ordinal = self._device.ordinal
         with self._device.context:
-            views = {name: arrays.view(self._parameters[name], a, handle, ordinal) for name, a in given.items()}
+            kernel = self._kernel_for(given)
+            parameters = {p.name: p for p in kernel.parameters}
+            views = {name: arrays.view(parameters[name], a, handle, ordinal) for name, a in given.items()}
             written = results is not None
             if results is None:
                 if framework is None:
                     raise InvalidParameter(
                         f"no library is known to make outputs like a {type(first).__name__}: give out=", field="out"
                     )
-                results = {n: framework.empty(self._parameters[n], first, handle) for n in self.workload.outputs}
+                results = {n: framework.empty(parameters[n], first, handle) for n in self.workload.outputs}
             for name, array in results.items():
-                views[name] = arrays.view(self._parameters[name], array, handle, ordinal, written=written)
+                views[name] = arrays.view(parameters[name], array, handle, ordinal, written=written)
             _check_no_overlap(given, results, views)
             with self._lock:
                 workspace = self._workspace(handle)
             addresses = {**{n: v.address for n, v in views.items()}, **{n: m.address for n, m in workspace.items()}}
-            self._kernel.enqueue(tuple(addresses[p.name] for p in self._kernel.parameters), handle)
+            kernel.enqueue(tuple(addresses[p.name] for p in kernel.parameters), handle)
             if wait:
                 self._device.stream.wait()
         return tuple(results.values())
+
+    def _kernel_for(self, given: Mapping[str, Any]) -> CudaKernel:
+        """Return the kernel for the extent that the arrays have along the dynamic dimension, if there is one."""
+        dynamic = self._kernel.dynamic
+        if dynamic is None:
+            return self._kernel
+        name = next(n for n in given if n in dynamic.parameters)
+        shape = getattr(given[name], "shape", ())
+        if not shape:
+            raise InvalidParameter(f"{name} is a {type(given[name]).__name__} without a first dimension", field=name)
+        return self._kernel.at_extent(int(shape[0]))
 
     def _stream_for(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
         """Return the handle of the stream to use, and whether to wait for it."""
@@ -99,20 +113,22 @@ class CudaModule:
 
     def _on_host(self, given: Mapping[str, Any], results: Mapping[str, Any] | None) -> tuple[Any, ...]:
         """Copy NumPy arrays to the device, run, wait, and copy the outputs back."""
+        kernel = self._kernel_for(given)
+        parameters = {p.name: p for p in kernel.parameters}
         for name, array in given.items():
-            _check_host(self._parameters[name], array)
+            _check_host(parameters[name], array)
         for name, array in (results or {}).items():
-            _check_host(self._parameters[name], array)
+            _check_host(parameters[name], array)
             if not array.flags.c_contiguous or not array.flags.writeable:
                 raise InvalidParameter(f"out {name} must be contiguous and writeable", field=name)
         memories = {name: self._device.hold(np.ascontiguousarray(array)) for name, array in given.items()}
-        for parameter in self._kernel.parameters:
+        for parameter in kernel.parameters:
             if parameter.role != "input":
                 memories[parameter.name] = self._device.allocate(parameter.bytes)
-        self._kernel.launch([memories[p.name] for p in self._kernel.parameters])
+        kernel.launch([memories[p.name] for p in kernel.parameters])
         outputs = []
         for name in self.workload.outputs:
-            parameter = self._parameters[name]
+            parameter = parameters[name]
             array = np.empty(parameter.shape, parameter.dtype.numpy) if results is None else results[name]
             array_bytes(array)[...] = memories[name].read()
             outputs.append(array)

@@ -36,7 +36,8 @@ class L2Prefetch:
 
     ``thread``: the number of this thread in its block, and how many there are. ``block``: the number of this block, and
     how many there are. ``first``: how many blocks are resident first. These prefetch their own data; none do where it
-    is 0. ``unaligned``: whether rows are prefetched too that are not whole numbers of 16 bytes.
+    is 0. ``unaligned``: whether rows are prefetched too that are not whole numbers of 16 bytes. ``count``: how many
+    blocks a call has, where its grid is dynamic.
     """
 
     w: Writer
@@ -44,6 +45,7 @@ class L2Prefetch:
     block: tuple[Expr, int]
     first: int
     unaligned: bool = False
+    count: Expr | None = None
 
     def own(self, name: str, source: Buffer, rows: int, elements: int, first_element: FirstElement) -> None:
         """Prefetch a block's own ``rows`` contiguous rows of ``elements`` each, first of all in a launch. ``name`` is
@@ -61,7 +63,15 @@ class L2Prefetch:
         block, blocks = self.block
         if 0 < distance < blocks:
             later = block + distance
-            self._prefetch(name, source, rows, elements, first_element, later, later < blocks)
+            self._prefetch(
+                name,
+                source,
+                rows,
+                elements,
+                first_element,
+                later,
+                later < (blocks if self.count is None else self.count),
+            )
 
     def all(self, name: str, source: Buffer) -> None:
         """Prefetch the whole of what every block reads: each of the first blocks takes a slice of it."""

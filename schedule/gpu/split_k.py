@@ -184,7 +184,7 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
     def destination(vector: Expr) -> tuple[At, Sequence[Expr]]:
         row, column = position(vector)
         at = {**t.at, "m": t.at["m"] + row, "n": t.at["n"] + column}
-        inside = [at["m"] < gemm.m.extent, at["n"] < gemm.n.extent]
+        inside = [at["m"] < gemm.m_end, at["n"] < gemm.n.extent]
         return at, inside if exact else [vector < vectors, *inside]
 
     def loads_if(vector: Expr) -> Sequence[Expr]:

@@ -24,6 +24,7 @@ class TritonSketch:
     version = 1
     quantities: tuple[Quantity, ...] = ()
     generic = False
+    dynamic = False
 
     def matches(self, workload: Workload, target: Target) -> bool:
         """Whether it is a Triton kernel and the target a GPU of NVIDIA."""

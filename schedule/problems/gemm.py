@@ -21,6 +21,7 @@ from ...ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, rebuild, 
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
+from ...te.dynamic import dynamic_extent
 from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
@@ -102,7 +103,8 @@ class Gemm:
     Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``).
     ``scales``: what both operands are multiplied with within the sums, the same for ``SCALED_K`` places of k; that of B
     is the same for as many columns, too. ``precision``: which roundings the sums may have (``core.precision``).
-    ``groups``: the groups of rows that each have a B of their own, if they do."""
+    ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call has,
+    where the rows are a dynamic dimension; ``m`` has the most then."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -118,6 +120,12 @@ class Gemm:
     scales: tuple[Load, Load] | None = None
     precision: str = IEEE
     groups: GroupedRows | None = None
+    dynamic: Expr | None = None
+
+    @property
+    def m_end(self) -> Expr:
+        """How many rows a call has."""
+        return index(self.m.extent) if self.dynamic is None else self.dynamic
 
     @property
     def accumulators(self) -> tuple[str, ...]:
@@ -167,6 +175,20 @@ def gemm_of(workload: Workload, *, several: bool = False, scaled: bool = False) 
         if product is not None and has_constant_strides(product):
             return product
     return None
+
+
+def with_dynamic_rows(gemm: Gemm, workload: Workload) -> Gemm | None:
+    """``gemm``, which is ``workload``, with its dynamic dimension as rows. None where that is not among the rows, and
+    where there is a batch or a window."""
+    extent = dynamic_extent(workload)
+    if extent is None:
+        return gemm
+    unit, rest = divmod(gemm.m.extent, extent.most)
+    first = Var("m") if unit == 1 else Binary(BinaryOp.FLOORDIV, Var("m"), index(unit))
+    outermost = all(r.indices and r.indices[0] == first for r in gemm.results)
+    if rest or not outermost or gemm.batch or gemm.window is not None or gemm.groups is not None:
+        return None
+    return replace(gemm, dynamic=Var(extent.var) if unit == 1 else Var(extent.var) * unit)
 
 
 @dataclass(frozen=True, slots=True)

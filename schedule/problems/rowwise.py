@@ -13,9 +13,10 @@ from itertools import islice
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, Var, walk
+from ...ir.expr import Expr, Load, Var, index, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
+from ...te.dynamic import dynamic_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
@@ -51,7 +52,8 @@ class RowwiseProblem:
     ``row_inputs`` are read at exactly (rows, columns). The last indices of ``broadcast_loads`` are the columns, and
     their other indices are row axes or constants, so that many rows share what they read. Every other load depends on
     the row alone. A reduction reads only ``reductions`` that stand before it, and those at its own row.
-    ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only.
+    ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``dynamic``: the extent of
+    the first row axis in a call, where that is dynamic.
     """
 
     rows: tuple[int, ...]
@@ -61,10 +63,24 @@ class RowwiseProblem:
     reductions: tuple[ReducedTensor, ...]
     elementwise_outputs: tuple[ComputedTensor, ...]
     per_row_outputs: tuple[ComputedTensor, ...]
+    dynamic: Expr | None = None
 
     @property
     def row_count(self) -> int:
+        """How many rows there are; at most, where the first row axis is dynamic."""
         return prod(self.rows)
+
+    @property
+    def row_end(self) -> Expr:
+        """How many rows a call has."""
+        if self.dynamic is None:
+            return index(self.row_count)
+        return self.dynamic if self.row_unit == 1 else self.dynamic * self.row_unit
+
+    @property
+    def row_unit(self) -> int:
+        """A number that divides how many rows a call has."""
+        return self.row_count if self.dynamic is None else prod(self.rows[1:])
 
     @property
     def column_count(self) -> int:
@@ -154,7 +170,11 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
         if r.tensor.name in workload.outputs:
             at_row = tuple(Var(row_axis(n)) for n in range(len(rows)))
             per_row.append(ComputedTensor(r.tensor, Load(r.tensor, at_row)))
-    return _with_loads(rows, columns, reductions, elementwise, per_row)
+    problem = _with_loads(rows, columns, reductions, elementwise, per_row)
+    extent = dynamic_extent(workload)
+    if problem is None or extent is None:
+        return problem
+    return replace(problem, dynamic=Var(extent.var)) if rows else None
 
 
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from ...core.dtypes import DType
 from ...ir.buffer import Buffer, Layout, MemoryScope
 from ...ir.build import Writer
-from ...ir.expr import Var
+from ...ir.expr import Expr, Var
 from ...ir.rewrite import fresh_name
 from ...ir.stmt import HardwareAxis, LoopKind
 
@@ -62,9 +62,10 @@ class FreshNameWriter(Writer):
         name: str,
         axes: Sequence[tuple[str, int, HardwareAxis]],
         *,
+        count: Expr | None = None,
         min_blocks: int = 0,
         evict_first: Sequence[str] = (),
     ) -> Iterator[tuple[Var, ...]]:
         named = [(self._names.fresh(axis), extent, kind) for axis, extent, kind in axes]
-        with super().launch(name, named, min_blocks=min_blocks, evict_first=evict_first) as variables:
+        with super().launch(name, named, count=count, min_blocks=min_blocks, evict_first=evict_first) as variables:
             yield variables

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from tests.random_expressions import random_workload
-from tests.sketch_agreement import check_operator, check_random
+from tests.sketch_agreement import check_dynamic, check_operator, check_random
 from tilewright.codegen.llvm.architectures import target_named
-from tilewright.core.errors import IllegalSchedule
+from tilewright.core.errors import IllegalSchedule, InvalidWorkload
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.cost_model.knob_names import KNOBS
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import SKETCHES, sketches_for
+from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
@@ -26,6 +27,8 @@ OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
 DEVICE_SCHEDULES = 5
 """The same for sketches of one class, which take few of them."""
+DYNAMIC_EXTENTS, DYNAMIC_SCHEDULES = (1, 67, 130), 2
+"""Extents at which each kernel with a dynamic dimension is compared, and how many kernels of each workload."""
 GROUP = 10
 """How many random expressions one test works through."""
 
@@ -80,6 +83,29 @@ def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, see
     target = _target(sketch)
     compared = [check_random(sketch, target, seed, RANDOM_SCHEDULES) for seed in seeds]
     assert not SKETCHES[sketch].generic or all(n >= 1 for n in compared)
+
+
+@pytest.mark.parametrize("sketch", SKETCHES)
+def test_a_sketch_takes_dynamic_dimensions_or_says_that_it_does_not(sketch: str) -> None:
+    target = _target(sketch)
+    if SKETCHES[sketch].dynamic:
+        dynamic = [with_dynamic(OPERATORS[name].workload(parameters), representative=64) for name, parameters in DYNAMIC]
+        taken = [w for w in dynamic if SKETCHES[sketch].matches(w, target)]
+        compared = [check_dynamic(sketch, target, w, DYNAMIC_EXTENTS, DYNAMIC_SCHEDULES) for w in taken]
+        assert len(compared) >= 2 and all(n >= 2 for n in compared)
+        return
+    for workload in filter(None, map(_dynamic, _matched(sketch))):
+        assert not SKETCHES[sketch].matches(workload, target)
+        with pytest.raises(IllegalSchedule, match="static shapes alone"):
+            SKETCHES[sketch].space(workload, target)
+
+
+def _dynamic(workload: Workload) -> Workload | None:
+    """``workload`` with the first dimension of its outputs dynamic; None where that cannot be."""
+    try:
+        return with_dynamic(workload)
+    except InvalidWorkload:
+        return None
 
 
 @pytest.mark.parametrize("sketch", SKETCHES)
@@ -164,6 +190,16 @@ def test_some_sketch_takes_every_operator(name: str) -> None:
     for case in OPERATORS[name].cases():
         assert sketches_for(OPERATORS[name].workload(case), TARGETS["llvm"])
 
+
+DYNAMIC: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("softmax", {"rows": 130, "columns": 96}),
+    ("layer_norm", {"rows": 130, "columns": 77, "dtype": "float16"}),
+    ("linear", {"rows": 130, "inputs": 64, "outputs": 40, "bias": True, "dtype": "float16"}),
+    ("matmul", {"m": 130, "n": 81, "k": 72, "dtype": "bfloat16", "transpose_b": True}),
+    ("elementwise", {"shape": [130, 24], "functions": ["relu", "add1"]}),
+    ("elementwise", {"shape": [130], "functions": ["relu"], "dtype": "float16"}),
+)
+"""Operators whose rows are dynamic, up to 130 of them."""
 
 LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024}),

@@ -56,7 +56,14 @@ def compile_source(source: Source, target: Target) -> CompiledKernel:
     check_log(resources, result.log)
     check_launches(source.launches, resources, target)
     return CompiledKernel(
-        "cubin", result.cubin, source.entry, source.parameters, toolchain(target), source.launches, resources
+        "cubin",
+        result.cubin,
+        source.entry,
+        source.parameters,
+        toolchain(target),
+        source.launches,
+        resources,
+        dynamic=source.dynamic,
     )
 
 

@@ -15,13 +15,14 @@ from ....core.errors import CompileError
 from ....core.target import Target
 from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Expr, Load
+from ....ir.expr import Expr, Load, index
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import (
+    GRID_AXES,
     Allocate,
     For,
     HardwareAxis,
@@ -94,7 +95,11 @@ def emit(kernel: Kernel, target: Target) -> Source:
         lines += [(line, () if s is None else (s,)) for line, s in zip(text.lines, text.origins, strict=True)]
     whole = "\n".join(line for line, _ in lines) + "\n"
     origins = tuple(found for _, found in lines)
-    return Source(LANGUAGE, whole, configs[0].function, parameters_of(kernel), tuple(configs), origins=origins)
+    return Source(
+        *(LANGUAGE, whole, configs[0].function, parameters_of(kernel), tuple(configs)),
+        dynamic=kernel.dynamic,
+        origins=origins,
+    )
 
 
 def _prelude_lines(used: Mapping[str, Sequence[Stmt]]) -> Iterator[tuple[str, tuple[Origin, ...]]]:
@@ -126,14 +131,14 @@ def _emit_launch(
     """Emit the function of one launch. Returns its text, how it is launched, and the functions of the prelude it
     uses, with the statements that use each."""
     _check_launch(launch, target)
-    whole, launch = launch, replace(launch, body=specialise_warps(launch))
+    whole, launch = launch, replace(launch, body=specialise_warps(launch, kernel.ranges))
     buffers = _accessed(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
     written = {b.name for b in _written(launch.body)}
     fn = EmittedFunction(
         target.arch,
         whole,
-        IndexRanges(_ranges(launch)),
+        IndexRanges({**kernel.ranges, **_ranges(launch)}),
         read_only=frozenset(b.name for _, b in arguments) - written,
         evict_first=frozenset(launch.evict_first),
         fast_math=uses_fast_math(kernel),
@@ -143,7 +148,8 @@ def _emit_launch(
         cluster_syncs_shared_only=_exchanges_no_global_data(launch.body, written),
         awaits_cluster_loads=awaits_cluster_loads(launch.body),
     )
-    signature = _signature(fn, launch, name, [b for _, b in arguments], written)
+    extent = kernel.dynamic.var if kernel.dynamic and kernel.dynamic.var in free_variables(launch.body) else None
+    signature = _signature(fn, launch, name, [b for _, b in arguments], written, extent)
     plan = plan_shared_memory(launch.body)
     text = CppText()
     _declare_indices(fn, text, launch)
@@ -169,12 +175,26 @@ def _emit_launch(
         tuple(i for i, _ in arguments),
         tuple(fn.tensor_maps),
         dependent_launch,
+        block_counts=_block_counts(launch),
+        takes_extent=extent is not None,
     )
     return function, config, fn.used
 
 
-def _signature(fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str]) -> str:
-    """Return the attributes, name and parameters of the function: pointers to buffers, then tensor maps."""
+def _block_counts(launch: Launch) -> tuple[Expr, Expr, Expr] | None:
+    """Return how many blocks a call has along x, y and z, where its grid is dynamic."""
+    if all(b.count is None for b in launch.axes):
+        return None
+    counts = {b.axis: b.count if b.count is not None else index(b.extent) for b in launch.axes}
+    x, y, z = (counts.get(axis, index(1)) for axis in GRID_AXES)
+    return (x * launch.extent(HardwareAxis.CLUSTER), y, z)
+
+
+def _signature(
+    fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str], extent: str | None
+) -> str:
+    """Return the attributes, name and parameters of the function: pointers to buffers, the dynamic ``extent`` where the
+    function reads it, then tensor maps."""
     for copy in (s for s in walk_statements(launch.body) if isinstance(s, TmaLoad | TmaStore)):
         described = tensor_map(fn, copy)
         if described not in fn.tensor_maps:
@@ -187,6 +207,7 @@ def _signature(fn: EmittedFunction, launch: Launch, name: str, arguments: list[B
         else f"const {storage_type(b.dtype)}* {fn.name_of(b.name)}"
         for b in arguments
     ]
+    parameters += [f"const int {fn.name_of(extent)}"] if extent is not None else []
     parameters += [f"const __grid_constant__ {fn.use('TensorMap')} {map_name}" for map_name in fn.tensor_maps.values()]
     return f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(parameters) + ")"
 

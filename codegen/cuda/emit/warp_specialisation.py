@@ -19,7 +19,7 @@ none to spare: 3 to 4 % of the time of a product of 4096^3 on an H200.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ....ir.bounds import Interval, loop_range
+from ....ir.bounds import Interval, Ranges, loop_range
 from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
@@ -34,21 +34,23 @@ from ...passes.conditions import conjuncts
 _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
-def specialise_warps(launch: Launch) -> Stmt:
+def specialise_warps(launch: Launch, ranges: Ranges) -> Stmt:
     """Return the body of ``launch`` with a branch for each role. It stays as it is where the launch has no axis of
-    warps or no ``wgmma``, or where all warpgroups do the same."""
+    warps or no ``wgmma``, or where all warpgroups do the same. ``ranges`` are those of variables that it does not
+    bind."""
     warp = next((b for b in launch.axes if b.axis is HardwareAxis.WARP), None)
     if warp is None or not any(isinstance(s, WarpgroupMma) for s in walk_statements(launch.body)):
         return launch.body
-    return _WarpSpecialiser(launch, warp).split(launch.body)
+    return _WarpSpecialiser(launch, warp, ranges).split(launch.body)
 
 
 @dataclass(frozen=True)
 class _WarpSpecialiser:
-    """``warp`` is the axis of the launch that counts warps."""
+    """``warp`` is the axis of the launch that counts warps; ``ranges`` are those of the variables around it."""
 
     launch: Launch
     warp: AxisBinding
+    ranges: Ranges
 
     @rewrites
     def split(self, stmt: Stmt) -> Stmt:
@@ -76,7 +78,7 @@ class _WarpSpecialiser:
         roles = self._roles(stmt)
         if len(roles) == 1:
             return stmt
-        ranges = {b.var: loop_range(b.extent) for b in self.launch.axes}
+        ranges = {**self.ranges, **{b.var: loop_range(b.extent) for b in self.launch.axes}}
         branches = []
         for role in roles:
             body = _hoist_conditions(simplify_statement(stmt, {**ranges, self.warp.var: role}))

@@ -3,6 +3,7 @@ output."""
 
 from collections.abc import Sequence
 
+from ....ir.stmt import DynamicExtent
 from ...backend import KernelParameter, LaunchConfig, Source, TensorMap
 from ..compile.resources import STATIC_SHARED_LIMIT_BYTES
 from ..emit.types import storage_type
@@ -151,7 +152,7 @@ def with_launcher(source: Source, arch: str) -> str:
     rows = ",\n".join(f'  {{"{p.name}", \'{p.role[0]}\', "{p.dtype}", {p.bytes}ull}}' for p in source.parameters)
     head = _HEAD.format(arch=arch, parameters=rows)
     attributes = "".join(_set_attributes(config) for config in source.launches)
-    launches = "".join(_launch(config, source.parameters) for config in source.launches)
+    launches = "".join(_launch(config, source.parameters, source.dynamic) for config in source.launches)
     body = f"static void prepare() {{\n{attributes}}}\n\nstatic void run(void* const* p) {{\n{launches}}}\n"
     maps = _TENSOR_MAPS if any(config.tensor_maps for config in source.launches) else ""
     return source.text + head + maps + body + _TAIL
@@ -169,12 +170,14 @@ def _set_attributes(config: LaunchConfig) -> str:
     )
 
 
-def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...]) -> str:
+def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...], dynamic: DynamicExtent | None) -> str:
+    """Return the launch, at the largest extent where that is dynamic."""
     x, y, z = config.blocks
     given = ", ".join(
         f"({'const ' if parameters[i].role == 'input' else ''}{storage_type(parameters[i].dtype)}*)p[{i}]"
         for i in config.arguments
     )
+    given += f", {dynamic.most}" if dynamic is not None and config.takes_extent else ""
     maps = "".join(f", {_tensor_map(m, parameters[m.parameter])}" for m in config.tensor_maps)
     given = (given + maps).removeprefix(", ")
     return f"  {config.function}<<<dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}>>>({given});\n"

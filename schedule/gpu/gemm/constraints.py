@@ -211,6 +211,15 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
                 lambda s: (s.ping_pong == 0) | (s.accumulator_registers <= GROUPED_PING_PONG_ACCUMULATORS),
             )
         )
+    elif gemm.dynamic is not None:
+        rules.append(
+            rule(
+                "how many rows there are is known at run time, and stream_k shares out a known number: stream_k is 0"
+                + ("" if len(gemm.accumulators) == 1 else "; partial sums of several accumulators: split_k is 1"),
+                "split_k stream_k",
+                lambda s: (s.stream_k == 0) & ((s.split_k == 1) | (len(gemm.accumulators) == 1)),
+            )
+        )
     elif len(gemm.accumulators) > 1:
         rules.append(
             rule(

@@ -171,7 +171,7 @@ class Epilogue:
 
     def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
         """Whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""
-        return [m < at.get(ROW_END, index(self.gemm.m.extent))]
+        return [m < at.get(ROW_END, self.gemm.m_end)]
 
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
         """Where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of the 16
@@ -227,7 +227,7 @@ class Epilogue:
         gemm = self.gemm
         m, n = self._position(at, subtile.atom, pair + subtile.staged.first // 8, half)
         if _reads_sources(gemm, subtile.result):
-            m, n = minimum(m, index(gemm.m.extent - 1)), minimum(n, index(gemm.n.extent - 2))
+            m, n = minimum(m, gemm.m_end - 1), minimum(n, index(gemm.n.extent - 2))
         return {**at, "m": m, "n": n}
 
     def _store_subtile(

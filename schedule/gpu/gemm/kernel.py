@@ -32,7 +32,7 @@ from .promotion import Promotion, Scales
 from .repack import repack
 from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
 from .stream_k import StreamK, WorkUnit, write_fixup
-from .tile_scheduler import TileScheduler
+from .tile_scheduler import DynamicTileScheduler, TileScheduler
 
 Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
 """Writes what comes ahead of the product, and gives the product on what that leaves, and the workspace for it."""
@@ -51,6 +51,8 @@ class _GemmKernelWriter:
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
         order = (s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
         self.scheduler = TileScheduler(self.gemm, *order)
+        if gemm.dynamic is not None:
+            self.scheduler = DynamicTileScheduler(self.gemm, *order)
         if gemm.groups is not None:
             self.scheduler = grouped_tile_scheduler(self.w, self.gemm, *order)
         self.stream_k: StreamK | None = None
@@ -65,6 +67,9 @@ class _GemmKernelWriter:
         if isinstance(self.scheduler, GroupedTileScheduler):
             workspace = (*workspace, self.scheduler.entries, self.scheduler.count)
             self.scheduler.write_list(w)
+        count = None
+        if isinstance(self.scheduler, DynamicTileScheduler):
+            count = minimum(self.scheduler.dynamic_cluster_tiles, index(s.clusters))
         axes = [
             ("cluster", s.clusters, HardwareAxis.GRID_X),
             ("cta", s.cluster_size, HardwareAxis.CLUSTER),
@@ -73,7 +78,7 @@ class _GemmKernelWriter:
         ]
         if s.cluster_size == 1:
             del axes[1]
-        with w.launch(self.name, axes, min_blocks=s.ctas_per_sm) as numbers:
+        with w.launch(self.name, axes, count=count, min_blocks=s.ctas_per_sm) as numbers:
             self._launch(numbers[0], numbers[1] if s.cluster_size > 1 else index(0), numbers[-2], numbers[-1])
         if self.stream_k is not None:
             write_fixup(w, gemm, self.scheduler, self.stream_k, self.partials)
@@ -135,7 +140,7 @@ class _GemmKernelWriter:
     def _tiles(self) -> None:
         """The persistent loop: all tiles of this CTA, one iteration after the other."""
         s, w = self.s, self.w
-        with w.loop("tile_iteration", s.tile_iterations) as iteration:
+        with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(self._iterates(iteration)):
             if self.stream_k is not None:
                 self._stream_k_unit(self.stream_k, iteration)
             elif not s.ping_pong:
@@ -143,6 +148,13 @@ class _GemmKernelWriter:
             else:
                 for warpgroup in range(s.consumer_warpgroups):
                     self._ping_pong_tile(iteration, warpgroup)
+
+    def _iterates(self, iteration: Expr) -> Expr | None:
+        """Whether a CTA has a tile in an iteration, of a dynamic number of them; None where it has one in all."""
+        of_iteration = self.s.clusters * self.s.tiles_per_iteration
+        if not isinstance(self.scheduler, DynamicTileScheduler) or self.s.tile_iterations == 1:
+            return None
+        return iteration < (self.scheduler.dynamic_cluster_tiles - self.cluster + (of_iteration - 1)) // of_iteration
 
     def _ping_pong_tile(self, iteration: Expr, warpgroup: int) -> None:
         """The tile of one warpgroup. It may begin once the warpgroup before it has issued its last wgmma; the first
@@ -158,6 +170,8 @@ class _GemmKernelWriter:
         cluster_tile = number * s.clusters + self.cluster
         may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
         may_miss |= self.gemm.groups is not None
+        if self.gemm.dynamic is not None:  # the first tile of an iteration exists
+            may_miss = s.tiles_per_iteration > 1
         with w.when(self.scheduler.exists(cluster_tile) if may_miss else None):
             loaded = self.scheduler.read_origin(w, cluster_tile, self.tile, self.roles.elected)
             at = self.scheduler.read_origin(w, cluster_tile, self.tile, consumes)

@@ -113,7 +113,7 @@ class GemmMainloop:
         gain little, and what has been repacked is in L2 already.
         """
         s, w, scheduler = self.s, self.w, self.scheduler
-        if self.gemm.batch or s.split_k > 1:
+        if self.gemm.batch or s.split_k > 1 or self.gemm.dynamic is not None:
             return
         at, k_iters = scheduler.origin(cluster, self.tile), min(s.stages, s.k_iters)
         with w.when(self.roles.elected):

@@ -59,7 +59,7 @@ class Promotion:
         k = minimum(at["k"], index(gemm.k.extent - 1))
         first = at["m"] + self.roles.warp % WARPGROUP_WARPS * WARP_ROWS + self.roles.lane // 4
         with w.loop("scaled_atom", s.atoms_m, UNROLLED) as atom, w.loop("scaled_half", 2, UNROLLED) as half:
-            m = minimum(first + atom * WGMMA_M + half * 8, index(gemm.m.extent - 1))
+            m = minimum(first + atom * WGMMA_M + half * 8, gemm.m_end - 1)
             w.store(of_rows, (atom * 2 + half,), Load(a.buffer, _indices(a, {**at, "m": m, "k": k})))
         with w.loop("scaled_group", of_columns.elements, UNROLLED) as group:
             n = minimum(at["n"] + group * SCALED_K, index(gemm.n.extent - 1))

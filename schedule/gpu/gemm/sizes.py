@@ -176,6 +176,8 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     unit_k_iters = np.where(stream_k, _ceil(cluster_tiles * k_iters, together), 0)
     tile_iterations = _ceil(cluster_tiles, together * tiles_per_iteration)
     clusters, busy_iterations = _ceil(cluster_tiles, tile_iterations * tiles_per_iteration), tile_iterations
+    if gemm.dynamic is not None:
+        clusters = np.minimum(_ceil(cluster_tiles, tiles_per_iteration), together)
     if gemm.groups is not None:
         clusters = np.minimum(_ceil(cluster_tiles, tiles_per_iteration), together)
         likely = gemm.groups.likely_tiles(gemm.m.extent, cluster_rows) * clusters_n

@@ -20,7 +20,7 @@ from ....ir.expr import Var
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
+from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
@@ -33,6 +33,7 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import gemm_constraints
 from .kernel import lower_gemm
 from .mainloop import can_use_wgmma
+from .mma_atom import is_packed
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
 from .repack import uneven_operands
@@ -125,9 +126,13 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if target.arch != ARCHITECTURE:
         return None
     gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
+    gemm = gemm and with_dynamic_rows(gemm, workload)
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
+    if gemm.dynamic is not None:  # the launches that pack A and repack it copy a known number of rows
+        in_place = not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
+        return GemmPlan(gemm, target) if in_place else None
     if gemm.groups is not None and not _can_group(gemm):
         return None
     if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
@@ -143,4 +148,4 @@ def _can_group(gemm: Gemm) -> bool:
     return along_k and gemm.a.load.dtype.bits == 16 and not uneven_operands(gemm)
 
 
-CUDA_GEMM = TileSketch("cuda_gemm", VERSION, QUANTITIES, _plan)
+CUDA_GEMM = TileSketch("cuda_gemm", VERSION, QUANTITIES, _plan, dynamic=True)

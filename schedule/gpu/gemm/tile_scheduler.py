@@ -13,7 +13,9 @@ tiles that are under way together read few rows of A and few columns of B, which
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ....ir.expr import Compare, CompareOp, Expr, Select, index
+from ....core.dtypes import INDEX, int32
+from ....ir.buffer import MemoryScope
+from ....ir.expr import Cast, Compare, CompareOp, Expr, Load, Select, index, maximum, minimum
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 
@@ -70,16 +72,63 @@ class TileScheduler:
             is_last = Compare(CompareOp.GE, number, last)
             last_m, last_n = _in_group(number - last, self.clusters_m - in_whole_groups, self.clusters_n)
             m, n = Select(is_last, last_m + in_whole_groups, m), Select(is_last, last_n, n)
+        return {**at, **self._at(m, n, tile)}
+
+    def _at(self, m: Expr, n: Expr, tile: Expr) -> dict[str, Expr]:
+        """Where a tile of the cluster begins that is the one at ``m`` and ``n``, counted in clusters."""
         tile_m, tile_n = self.in_cluster(tile)
-        at["m"] = (m * self.cluster_m + tile_m) * self.tile_m
-        at["n"] = (n * self.cluster_n + tile_n) * self.tile_n
-        return at
+        return {"m": (m * self.cluster_m + tile_m) * self.tile_m, "n": (n * self.cluster_n + tile_n) * self.tile_n}
 
     def in_cluster(self, tile: Expr) -> tuple[Expr, Expr]:
         """(m, n) of a tile in its cluster, by its number there. Those along ``m`` follow one another."""
         if self.cluster_m == 1 or self.cluster_n == 1:
             return (tile if self.cluster_m > 1 else index(0), tile if self.cluster_n > 1 else index(0))
         return tile % self.cluster_m, tile // self.cluster_m
+
+
+class DynamicTileScheduler(TileScheduler):
+    """The tiles of a product with a dynamic number of rows. ``clusters_m`` and ``cluster_tiles`` are those of the most
+    rows."""
+
+    __slots__ = ()
+
+    @property
+    def dynamic_cluster_tiles(self) -> Expr:
+        """``cluster_tiles`` of a call."""
+        return self._dynamic_clusters_m * self.clusters_n
+
+    @property
+    def _dynamic_clusters_m(self) -> Expr:
+        rows = self.tile_m * self.cluster_m
+        return (self.gemm.m_end + (rows - 1)) // rows
+
+    def exists(self, cluster_tile: Expr) -> Expr:
+        return cluster_tile < self.dynamic_cluster_tiles
+
+    def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
+        """``origin`` in registers of ``readers``, so that they divide by a run-time number once for each tile."""
+        place = w.allocate("place", (2,), int32, MemoryScope.REGISTER)
+        with w.when(readers):
+            for number, at in enumerate(self._cluster_origin(cluster_tile)):
+                w.store(place, (index(number),), Cast(at, int32))
+        m, n = (Cast(Load(place, (index(number),)), INDEX) for number in range(2))
+        # the bounds let 32 bits hold what is computed from them
+        return self._at(_bounded(m, self.clusters_m), _bounded(n, self.clusters_n), tile)
+
+    def origin(self, cluster_tile: Expr, tile: Expr) -> dict[str, Expr]:
+        return self._at(*self._cluster_origin(cluster_tile), tile)
+
+    def _cluster_origin(self, cluster_tile: Expr) -> tuple[Expr, Expr]:
+        """(m, n) of a cluster, counted in clusters. The last group along ``m`` has as many as a call leaves for it."""
+        group_m = min(self.group_m, self.clusters_m)
+        of_group = group_m * self.clusters_n
+        first, local = cluster_tile // of_group * group_m, cluster_tile % of_group
+        together = maximum(minimum(self._dynamic_clusters_m - first, index(group_m)), index(1))
+        return (first + local % together, local // together) if group_m > 1 else (first, local)
+
+
+def _bounded(value: Expr, count: int) -> Expr:
+    return minimum(maximum(value, index(0)), index(count - 1))
 
 
 def _in_group(number: Expr, group_m: int, clusters_n: int) -> tuple[Expr, Expr]:

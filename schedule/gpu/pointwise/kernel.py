@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ....ir.buffer import Buffer
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load
+from ....ir.expr import Expr, Load, index, minimum
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME
@@ -63,6 +63,14 @@ class _PointwiseKernelWriter:
         self.evict_first = tuple(b.name for b in self._large(buffers)) if evict_first else ()
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
         self.w = Writer()
+        self.vector_unit = problem.element_unit // sizes.vector_width
+        """A number that divides how many vectors of an output a call has."""
+        self.vector_end: Expr = index(sizes.vectors)
+        self.tile_end: Expr | None = None
+        """How many vectors and tiles a call has; None where there are as many tiles as ``sizes`` says."""
+        if problem.dynamic is not None:
+            self.vector_end = problem.dynamic * self.vector_unit
+            self.tile_end = (self.vector_end + (self.tile_vectors - 1)) // self.tile_vectors
 
     def _large(self, buffers: tuple[Buffer, ...]) -> list[Buffer]:
         """The buffers as large as an output; smaller ones are read again and again."""
@@ -70,18 +78,20 @@ class _PointwiseKernelWriter:
 
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
+        count = None if self.tile_end is None else minimum(self.tile_end, index(s.blocks))
         bounds = [
             (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
             (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first) as (block, thread):
+        with w.launch(KERNEL_NAME, bounds, count=count, evict_first=self.evict_first) as (block, thread):
             self._prefetch(block, thread, following=False)
-            tiles_per_block = -(-s.tiles // s.blocks)
+            tiles_per_block, last = -(-s.tiles // s.blocks), s.blocks - 1
             if tiles_per_block == 1:
                 self._tile(block, thread, exact=True)
             else:
                 with w.loop(self.names.fresh("trip"), tiles_per_block) as trip:
-                    self._tile(trip * s.blocks + block, thread, exact=s.tiles % s.blocks == 0)
+                    with w.when(None if self.tile_end is None else trip < (self.tile_end - block + last) // s.blocks):
+                        self._tile(trip * s.blocks + block, thread, exact=s.tiles % s.blocks == 0)
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
@@ -89,11 +99,11 @@ class _PointwiseKernelWriter:
         """Prefetch into L2 what a tile loads at the offset of its outputs: the block's own tile at the start of the
         launch, and also all of the smaller inputs; ``following``: the tile of the block that takes its slot later."""
         problem, s = self.problem, self.sizes
-        if s.vectors % self.tile_vectors:
+        if self.vector_unit % self.tile_vectors:
             return
         output_offset = flat_offset(problem.output_offset_load)
         first_blocks = min(s.early_blocks, s.blocks)
-        prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks)
+        prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks, count=self.tile_end)
         for masked in problem.distinct_loads:
 
             def first_element(tile: Expr, _: Expr, load: Load = masked.load) -> tuple[Expr, ...]:
@@ -134,8 +144,8 @@ class _PointwiseKernelWriter:
     def _vector(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
         """The number of a vector, and the condition that this vector exists (None: it always does)."""
         number = tile * self.tile_vectors + u * self.sizes.threads + thread
-        whole = exact and self.sizes.vectors % self.tile_vectors == 0
-        return number, None if whole else number < self.sizes.vectors
+        whole = exact and self.vector_unit % self.tile_vectors == 0
+        return number, None if whole else number < self.vector_end
 
     def _point(self, vector: Expr) -> dict[str, Expr]:
         """The point of the axes at which a vector begins."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class PointwisePlan(Plan):
         for the widest; one element where loads are scattered."""
         if self.problem.scattered:
             return (1,)
-        sizes, extent = self._element_bytes(), self.problem.lane_axis.extent
+        sizes, extent = self._element_bytes(), gcd(self.problem.lane_axis.extent, self.problem.element_unit)
         return tuple(
             v
             for v in (1, 2, 4, 8, 16)
@@ -199,4 +200,4 @@ def _plan(workload: Workload, target: Target) -> PointwisePlan | None:
     return None if problem is None else PointwisePlan(problem, target)
 
 
-CUDA_POINTWISE = TileSketch("cuda_pointwise", 3, QUANTITIES, _plan)
+CUDA_POINTWISE = TileSketch("cuda_pointwise", 3, QUANTITIES, _plan, dynamic=True)

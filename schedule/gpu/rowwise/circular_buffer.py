@@ -50,16 +50,19 @@ class CircularBuffer:
     def write_rows(self) -> None:
         """All rows of the CTA."""
         s, w, vectors = self.passes.sizes, self.passes.w, self.vectors
-        rows, every = self.passes.problem.row_count, s.vectors_per_thread
+        p, every = self.passes.problem, s.vectors_per_thread
         scratch = self.passes.allocate_scratch(2)
         with w.loop(self.passes.name("fill"), s.buffered_vectors, LoopKind.UNROLLED) as n:
             self._start_copy(self.block, 0, n, n)
         vectors.allocate_registers()
         vectors.load_edge(RowIndex(self.block), vectors.edge_registers)
         self.passes.preload_broadcasts(RowIndex(self.block))
-        with w.loop(self.passes.name("iteration"), -(-rows // self.blocks)) as iteration:
+        with w.loop(self.passes.name("iteration"), -(-p.row_count // self.blocks)) as iteration:
             flat = self.block + iteration * self.blocks
-            with w.when(flat < rows if rows % self.blocks else None):
+            exists = flat < p.row_end if p.row_count % self.blocks else None
+            if p.dynamic is not None:  # so that the loop ends there
+                exists = iteration < (p.row_end - self.block + (self.blocks - 1)) // self.blocks
+            with w.when(exists):
                 row = RowIndex(flat)
                 w.emit(CopyAsyncWait(s.buffered_vectors // every - 1))
                 self._move_first_vectors(row, iteration)
@@ -102,7 +105,7 @@ class CircularBuffer:
         every, w, vectors = self.passes.sizes.vectors_per_thread, self.passes.w, self.vectors
         row = RowIndex(first_row + (slot + distance) // every * self.blocks)
         number = (slot + distance) % every
-        has_row, exists = row.flat < self.passes.problem.row_count, vectors.exists(number, every)
+        has_row, exists = row.flat < self.passes.problem.row_end, vectors.exists(number, every)
         with w.when(has_row if exists is None else logical_and(has_row, exists)):
             vector = RowVector(slot, vectors.column(row, number))
             vectors.start_copies(self.stages, (stage, vectors.group.thread_rank, index(0)), row, vector)
@@ -119,7 +122,7 @@ class CircularBuffer:
             for n, t in enumerate(self.passes.problem.row_inputs)
         }
         self._move_edges(vectors.edge_registers, following)
-        with w.when(row.flat < self.passes.problem.row_count):
+        with w.when(row.flat < self.passes.problem.row_end):
             vectors.load_edge(row, following)
         return following
 

@@ -29,7 +29,11 @@ def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSi
     """The kernel of one setting, which must be legal (see ``space``)."""
     passes = RowPasses(ThreadVectors(workload, problem, sizes))
     w, name, s = passes.w, passes.name, sizes
-    grid = s.ctas // s.cluster_size
+    grid, count = s.ctas // s.cluster_size, None
+    if problem.dynamic is not None and s.storage == RowStorage.CIRCULAR_BUFFER:
+        count = minimum(problem.row_end, index(grid))
+    elif problem.dynamic is not None:
+        count = (problem.row_end + (s.rows_per_cta - 1)) // s.rows_per_cta
     bounds = [(name("block"), grid, HardwareAxis.GRID_X)]
     if s.cluster_size > 1:
         bounds.append((name("rank"), s.cluster_size, HardwareAxis.CLUSTER))
@@ -37,8 +41,8 @@ def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSi
     # The cache may keep what clusters write: that is 2 % faster on an H200.
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
     evict_first = [b.name for b in (*problem.row_inputs, *written)]
-    with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
-        prefetch = RowPrefetch(passes, variables[0], grid)
+    with w.launch(KERNEL_NAME, bounds, count=count, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
+        prefetch = RowPrefetch(passes, variables[0], grid, count)
         if s.prefetching_ctas:
             prefetch.own_rows()
         if s.storage == RowStorage.CIRCULAR_BUFFER:
@@ -50,16 +54,19 @@ def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSi
 
 @dataclass(frozen=True, slots=True)
 class RowPrefetch:
-    """Prefetches of rows to L2. ``block`` is the CTA's number, one of ``blocks``."""
+    """Prefetches of rows to L2. ``block`` is the CTA's number, one of ``blocks``; of ``count``, where the grid is
+    dynamic."""
 
     passes: RowPasses
     block: Expr
     blocks: int
+    count: Expr | None
 
     @property
     def _prefetch(self) -> L2Prefetch:
         s, thread = self.passes.sizes, self.passes.vectors.thread
-        return L2Prefetch(self.passes.w, (thread, s.threads), (self.block, self.blocks), s.prefetching_ctas)
+        block = (self.block, self.blocks)
+        return L2Prefetch(self.passes.w, (thread, s.threads), block, s.prefetching_ctas, count=self.count)
 
     def own_rows(self) -> None:
         """Prefetch the rows of this CTA, and a share of the broadcast operands."""
@@ -94,11 +101,11 @@ class RowPrefetch:
 
 def _write_one_group_of_rows(passes: RowPasses, block: Expr, prefetch: RowPrefetch) -> None:
     """A CTA takes ``rows_per_cta`` rows, one for each group of threads, and is done."""
-    s, rows, vectors = passes.sizes, passes.problem.row_count, passes.vectors
+    s, p, vectors = passes.sizes, passes.problem, passes.vectors
     flat = block * s.rows_per_cta + vectors.group.group_rank if s.rows_per_cta > 1 else block
     row = RowIndex(flat)
-    if rows % s.rows_per_cta:
-        row = RowIndex(minimum(flat, index(rows - 1)), flat < rows)
+    if p.row_unit % s.rows_per_cta:
+        row = RowIndex(minimum(flat, p.row_end - 1), flat < p.row_end)
     scratch = passes.allocate_scratch(1)
     vectors.allocate_registers()
     if s.storage == RowStorage.REGISTERS:

@@ -371,5 +371,5 @@ def _plan(workload: Workload, target: Target) -> RowwisePlan | None:
     return None if problem is None else RowwisePlan(workload, target, problem)
 
 
-CUDA_ROWWISE = TileSketch("cuda_rowwise", 3, QUANTITIES, _plan)
+CUDA_ROWWISE = TileSketch("cuda_rowwise", 3, QUANTITIES, _plan, dynamic=True)
 AMDGPU_ROWWISE = TileSketch("amdgpu_rowwise", 2, QUANTITIES, _plan, kind="amdgpu")

@@ -58,7 +58,7 @@ def launch_of(form: GemmForm) -> Launch:
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_warp_does_what_it_did(form: GemmForm) -> None:
     launch = launch_of(form)
-    branches = specialise_warps(launch)
+    branches = specialise_warps(launch, {})
     assert branches != launch.body
     for warp, lane in cases(range(12), (0, 1)):
         values = {"u": index(warp), LANE: index(lane), **{b.var: index(0) for b in launch.axes if b.extent == 1}}
@@ -69,7 +69,7 @@ def test_conditions_of_whole_loops_are_hoisted() -> None:
     """Lanes that start no TMA load skip the whole loop of loads."""
     loading = [
         s
-        for s in walk_statements(specialise_warps(launch_of(GemmForm())))
+        for s in walk_statements(specialise_warps(launch_of(GemmForm()), {}))
         if isinstance(s, For) and any(isinstance(b, TmaLoad) for b in walk_statements(s))
     ]
     assert loading
@@ -79,7 +79,7 @@ def test_conditions_of_whole_loops_are_hoisted() -> None:
 
 
 def test_no_loop_has_both_tma_loads_and_wgmma() -> None:
-    for loop in (s for s in walk_statements(specialise_warps(launch_of(GemmForm()))) if isinstance(s, For)):
+    for loop in (s for s in walk_statements(specialise_warps(launch_of(GemmForm()), {})) if isinstance(s, For)):
         inside = {type(s) for s in walk_statements(loop)}
         assert not {WarpgroupMma, TmaLoad} <= inside
 
@@ -87,13 +87,13 @@ def test_no_loop_has_both_tma_loads_and_wgmma() -> None:
 def test_statements_with_a_barrier_of_the_block_are_not_split() -> None:
     launch = launch_of(GemmForm())
     synchronised = replace(launch, body=_with_barriers(launch.body))
-    branches = specialise_warps(synchronised)
+    branches = specialise_warps(synchronised, {})
     assert sum(isinstance(s, Barrier) and s.scope is SyncScope.BLOCK for s in walk_statements(branches)) == 2
     assert any(
         isinstance(s, For) and {WarpgroupMma, TmaLoad} <= {type(b) for b in walk_statements(s)}
         for s in walk_statements(branches)
     )
-    assert specialise_warps(matrices().launches[0]) == matrices().launches[0].body
+    assert specialise_warps(matrices().launches[0], {}) == matrices().launches[0].body
 
 
 def _with_barriers(stmt: Stmt) -> Stmt:
