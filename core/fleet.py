@@ -111,6 +111,8 @@ class AttemptEnd(StrEnum):
     DRIVER_LOST = "driver_lost"
     DEVICE_FAULT = "device_fault"
     DATABASE_LOST = "database_lost"
+    KILLED = "killed"
+    """Somebody killed its process from outside, which says nothing about the task."""
 
 
 class LeaseLost(Conflict):

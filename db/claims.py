@@ -35,7 +35,7 @@ RECONNECT_SECONDS = 5.0
 """Holders have so long after a start of the database to reach it again."""
 
 NO_LOSS = (AttemptEnd.DONE, AttemptEnd.YIELDED, AttemptEnd.CANCELLED)
-INFRASTRUCTURE = (AttemptEnd.NODE_LOST, AttemptEnd.DRIVER_LOST, AttemptEnd.DATABASE_LOST)
+INFRASTRUCTURE = (AttemptEnd.NODE_LOST, AttemptEnd.DRIVER_LOST, AttemptEnd.DATABASE_LOST, AttemptEnd.KILLED)
 """After these ends it was not the task that failed."""
 
 
@@ -112,7 +112,7 @@ def _lease(
 def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:
     """End the attempt of a lease that the caller has locked, unfinished. The task is ready again, or dead after too
     many losses in a row. A loss counts where nothing but the task is known to be at fault: its units are ready, and
-    neither its node, its cluster nor the database was lost."""
+    neither its node, its cluster nor the database was lost, nor did anybody kill its process."""
     job_id, position = task_in(lease)
     number = number_of_job(connection, job_id)
     task = load_task(connection, number, position, lock=True)

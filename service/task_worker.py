@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 import structlog
@@ -49,6 +49,8 @@ class WorkerSetup:
     executors: tuple[str, ...]
     builders: int | None
     """How many children build for this worker; None: what is usual where it has its host alone."""
+    owner: str = field(default_factory=lambda: secrets.token_hex(OWNER_BYTES))
+    """Who holds the worker's leases. The server knows it, to end them when the worker has died."""
 
 
 class TaskWorker:
@@ -59,7 +61,7 @@ class TaskWorker:
         self._setup = setup
         self._store = store
         self._note, self._alive = server.note, server.alive
-        self._owner = secrets.token_hex(OWNER_BYTES)
+        self._owner = setup.owner
         self._unit_lease: Lease | None = None
         self._keeper = LeaseKeeper(
             store.fleet,

@@ -97,14 +97,17 @@ def simulated_unit(number: int) -> Unit:
     return Unit(f"SIMULATED-{number}", device, f"simulated-{number}")
 
 
-def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.0) -> None:
-    """Be the task worker of a simulated unit until there are no tasks for a while."""
+def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.0, owner: str = "") -> None:
+    """Be the task worker of a simulated unit until there are no tasks for a while. ``owner`` holds its leases; by
+    default, a name that is made up."""
     unit = simulated_unit(number)
     settings = Settings(database_url=url, log_level="error", lease_seconds=lease_seconds)
     logs.configure(settings)
     with RecordStore(url) as store:
         store.fleet.register_units([unit], seen_seconds=SEEN_SECONDS)
         setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
+        if owner:
+            setup = replace(setup, owner=owner)
         told, pipe = multiprocessing.Pipe()
         threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
         worker = SimulatedTaskWorker(setup, TaskStore.of(store), ServerPipe(pipe))
