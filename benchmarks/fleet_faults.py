@@ -3,8 +3,8 @@ doubled, and every job ends well.
 
 Three services share a PostgreSQL database, this machine's processor, six simulated devices and a Ray cluster of three
 nodes, with leases of 3 s. The faults and how many are wanted in all: ``TOTAL``; ``--set kills=N`` and so on for other
-numbers. ``kills`` are ``kill -9`` by the shares of ``KILLS``. Cuts and full disks need root, clocks libfaketime. What is
-done to processes of different kinds is done at the same time; services and simulated devices start by forking.
+numbers. ``kills`` are ``kill -9`` by the shares of ``KILLS``. Cuts and full disks need root, clocks libfaketime. What
+is done to processes of different kinds is done at the same time; services and simulated devices start by forking.
 
 A run is one part: it does what is missing after the parts in ``--set before=FILE``, in a random order, for
 ``--set minutes=N`` (40) at most, and its result holds all parts and their sum. ``--trials N``: trials of each task

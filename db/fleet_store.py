@@ -76,6 +76,26 @@ class FleetStore:
         with self._database.writing() as connection:
             return unit_rows.lease(connection, uuid, owner, seconds)
 
+    def join_unit(
+        self, task: Lease, uuid: str, *, targets: Sequence[str], executors: Sequence[str], seconds: float
+    ) -> Lease | None:
+        """Lease one more unit for a task; None where it is not to be had (see ``lease_unit``), where a ready task waits
+        for a unit that serves ``targets`` by ``executors``, or where the tenant may have no more. It counts as one of
+        the attempt from now on. Raises LeaseLost."""
+        with self._database.writing() as connection:
+            lease_rows.guard(connection, task)
+            return claims.join(connection, task, uuid, targets, executors, seconds)
+
+    def leave_unit(self, task: Lease, unit: Lease) -> None:
+        """Give a unit back that ``join_unit`` leased, or note that its lease was lost; the task goes on without it."""
+        with self._database.writing() as connection:
+            claims.leave(connection, task, unit)
+
+    def is_wanted(self, targets: Sequence[str], executors: Sequence[str]) -> bool:
+        """Return whether a ready task waits for a unit that serves these targets, and its tenant may have one more."""
+        with self._database.reading() as connection:
+            return claims.is_wanted(connection, targets, executors)
+
     # leases
 
     def renew(self, leases: Sequence[Lease], *, seconds: float) -> Wanted:

@@ -319,7 +319,7 @@ class Progress:
 
 def _lanes(kinds: Sequence[str]) -> dict[str, list[str]]:
     """What each lane does, in order."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for name, own in LANES.items():
         mine, width = [kind for kind in kinds if kind in own], WIDE.get(name, 1)
         found |= {f"{name} {n}": mine[n::width] for n in range(width)}

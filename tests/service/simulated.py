@@ -29,6 +29,8 @@ from tilewright.te.workload import Workload
 from tilewright.workers.probe import local_unit
 
 SEEN_SECONDS = 86_400.0
+PREFIX = "SIMULATED-"
+"""So the names of simulated units begin."""
 
 
 class SimulatedExecutor:
@@ -83,18 +85,18 @@ class SimulatedTaskWorker(TaskWorker):
 
     trial_seconds = 0.05
 
-    def _executor_for(self, claim: TaskClaim) -> JobExecutor:
-        if self._executor is None:
-            self._executor = SimulatedExecutor(self._setup.unit, claim.cache, self.trial_seconds)
-            self._executor.heartbeat, self._executor.allowed = self._keeper.beat, self._keeper.guard
-        return self._executor
+    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> JobExecutor:
+        return SimulatedExecutor(unit, claim.cache, self.trial_seconds)
+
+    def _reaches(self, executor: str, unit: Unit) -> bool:
+        return unit.uuid.startswith(PREFIX)
 
 
 def simulated_unit(number: int) -> Unit:
     """A processor on a host of its own, so that no other unit shuts it out."""
     here = local_unit()
     device = replace(here.device, name="simulated processor", measured={})
-    return Unit(f"SIMULATED-{number}", device, f"simulated-{number}")
+    return Unit(f"{PREFIX}{number}", device, f"simulated-{number}")
 
 
 def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.0, owner: str = "") -> None:

@@ -60,9 +60,10 @@ class SimulatedHost:
     def _supervise(self) -> None:
         while True:
             for number, url in enumerate(self._urls):
-                owner, worker = self._workers.get(number, ("", None))
-                if worker is None or worker.poll() is not None:
-                    self._died(owner)
+                before = self._workers.get(number)
+                if before is None or before[1].poll() is not None:
+                    if before is not None:
+                        self._died(before[0])
                     owner = secrets.token_hex(OWNER_BYTES)
                     words = [url, str(number), owner, *self._words]
                     self._workers[number] = owner, self._forks.start(MODULE, words, {}, self._log)
@@ -82,7 +83,7 @@ class SimulatedHost:
     def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._supervisor.join()
-        for _, worker in self._workers.values():
+        for worker in [process for _owner, process in self._workers.values()]:
             worker.send_signal(signal.SIGKILL)
             worker.wait(END_SECONDS)
 
@@ -98,5 +99,4 @@ def main(url: str, number: int, owner: str, trial_seconds: float, lease_seconds:
 
 
 if __name__ == "__main__":
-    url, number, owner, trial_seconds, lease_seconds, *more = sys.argv[1:]
-    main(url, int(number), owner, float(trial_seconds), float(lease_seconds), unfenced=bool(more))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], *map(float, sys.argv[4:6]), unfenced=len(sys.argv) > 6)
