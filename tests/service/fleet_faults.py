@@ -43,7 +43,7 @@ END_SECONDS = 480.0
 LOOK_SECONDS = 0.5
 """So often the services are asked for trials: a look costs them a tenth of a second of a processor."""
 HOUR = 3600
-FAULTS_AT_ONCE = 2
+FAULTS_AT_ONCE = 3
 """After so many faults of COUNTED without a new trial on a kind of device, the next one of these waits for one: a task
 that was lost five times in a row without a new record is dead."""
 MOST_TRIALS = 4
