@@ -90,6 +90,7 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
         priority: int = 0,
         deadline_seconds: float | None = None,
         fresh: bool = False,
+        units: int = 1,
         tags: Sequence[str] = (),
         notes: str = "",
         idempotency_key: str | None = None,
@@ -109,6 +110,7 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
             priority=priority,
             deadline_seconds=deadline_seconds,
             fresh=fresh,
+            units=units,
             tags=tuple(tags),
             notes=notes,
         )
@@ -513,6 +515,7 @@ def _job_body(
     version takes it."""
     chosen = {} if policy == DEFAULT_POLICY else {"prune": policy.prune, "prior": policy.prior}
     defaults = {"tenant": None, "tags": (), "notes": "", "priority": 0, "deadline_seconds": None, "fresh": False}
+    defaults["units"] = 1
     return {
         "tasks": [expression_body(task) for task in tasks],
         "budget": given_parts({"trials": budget.trials, "seconds": budget.seconds, "stall": budget.stall}),

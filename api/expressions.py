@@ -52,6 +52,7 @@ def spec_of(service: Service, given: JobIn) -> JobSpec:
         priority=given.priority,
         deadline_seconds=given.deadline_seconds,
         fresh=given.fresh,
+        units=given.units,
         tags=tuple(given.tags),
         notes=given.notes,
     )

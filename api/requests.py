@@ -125,6 +125,13 @@ class JobIn(RequestModel):
         description="Measure everything anew; false: share the search of an equal task that is under way, and adopt "
         "records that fit exactly.",
     )
+    units: int = Field(
+        default=1,
+        ge=1,
+        le=8,
+        description="So many devices of one class each task may have at once, as far as nobody else waits for them and "
+        "its budget has 24 trials for each.",
+    )
     validate_only: bool = Field(
         default=False, description="Check everything and create nothing; the answer is 200 without a job."
     )

@@ -248,6 +248,7 @@ class JobOut(ResponseModel):
     priority: int = Field(default=0, description="Of a tenant's jobs, those with a higher one go first.")
     paused: bool = Field(default=False, description="Whether the job is held back.")
     fresh: bool = Field(default=False, description="Whether everything is measured anew.")
+    units: int = Field(default=1, description="So many devices of one class each task may have at once.")
     device_key: str | None
     device_name: str | None
     tasks: tuple[TaskOut, ...]

@@ -1,9 +1,10 @@
 """Bar: whatever dies, hangs, loses its database or has a wrong clock, nothing acknowledged is lost or
 doubled, and every job ends well.
 
-Three services share a PostgreSQL database, this machine's processor, two simulated devices and a Ray cluster of three
+Three services share a PostgreSQL database, this machine's processor, six simulated devices and a Ray cluster of three
 nodes, with leases of 3 s. The faults and how many are wanted in all: ``TOTAL``; ``--set kills=N`` and so on for other
-numbers. ``kills`` are ``kill -9`` in equal parts of ``KILLS``. Cuts and full disks need root, clocks libfaketime.
+numbers. ``kills`` are ``kill -9`` by the shares of ``KILLS``. Cuts and full disks need root, clocks libfaketime. What
+is done to processes of different kinds is done at the same time; services and simulated devices start by forking.
 
 A run is one part: it does what is missing after the parts in ``--set before=FILE``, in a random order, for
 ``--set minutes=N`` (40) at most, and its result holds all parts and their sum. ``--trials N``: trials of each task
@@ -24,14 +25,16 @@ from benchmarks.suite import Options, Result
 from tilewright.core.streams import stream
 from tilewright.tests.service.fleet_faults import LEASE_SECONDS, Plan, disturb
 
-KILLS = (
-    "kill service",
-    "kill task worker",
-    "kill child",
-    "kill simulated worker",
-    "kill Ray process",
-    "kill database process",
-)
+KILLS = {
+    "kill service": 8,
+    "kill task worker": 12,
+    "kill child": 22,
+    "kill simulated worker": 42,
+    "kill Ray process": 4,
+    "kill database process": 12,
+}
+"""What is killed -> its share of all kills in percent. The cheaper a process is to start, the more often it dies."""
+SIMULATED = 6
 TOTAL = {
     "kills": 1000,
     "restarts": 100,
@@ -67,7 +70,7 @@ def run(options: Options) -> Result:
     order = [kinds[n] for n in stream(seed, "order").permutation(len(kinds))]
     if order:
         trials = options.trials or 60
-        plan = Plan(order, seed, trials, seconds=60 * minutes, simulated=2, ray=ray, unfenced=planted)
+        plan = Plan(order, seed, trials, seconds=60 * minutes, simulated=SIMULATED, ray=ray, unfenced=planted)
         with tempfile.TemporaryDirectory() as folder:
             report = disturb(Path(folder), plan)
         rows.append({"row": f"part with seed {seed}", "ray": ray, **asdict(report), "faults": list(report.faults)})
@@ -95,6 +98,6 @@ def _done(rows: list[dict[str, Any]]) -> Counter[str]:
 
 def _missing(counts: Mapping[str, int], done: Mapping[str, int]) -> dict[str, int]:
     """How often each kind of fault is to be done yet."""
-    wanted = {kind: counts["kills"] // len(KILLS) + (n < counts["kills"] % len(KILLS)) for n, kind in enumerate(KILLS)}
+    wanted = {kind: round(counts["kills"] * share / 100) for kind, share in KILLS.items()}
     wanted |= {kind: counts[name] for name, kind in KINDS.items()}
     return {kind: max(0, count - done.get(kind, 0)) for kind, count in wanted.items()}

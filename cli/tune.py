@@ -64,6 +64,9 @@ def tune(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure everything anew, even what records have already.")
     ] = False,
+    units: Annotated[
+        int, typer.Option(help="1 to 8 devices of one class, which it has at once while nobody else waits for them.")
+    ] = 1,
     detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
 ) -> None:
     """Find the best schedule of an expression on this machine, or on the service's."""
@@ -91,6 +94,7 @@ def tune(
             priority=priority,
             deadline_seconds=deadline,
             fresh=fresh,
+            units=units,
         )
         if not detach:
             try:

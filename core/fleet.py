@@ -13,6 +13,12 @@ must not look like the one before."""
 MOST_LOSSES = 5
 """After so many attempts in a row that were lost without a new record, a task is dead."""
 
+MOST_UNITS = 8
+"""A task may ask for so many units at once."""
+TRIALS_OF_A_UNIT = 24
+"""A task has no more units than its trials have so many each. With k units the search chooses 12 k candidates ahead of
+their results; ``python -m benchmarks recorded-ahead`` found a loss below 0.01 up to there."""
+
 MOST_PRIORITY = 100
 """Priorities lie between minus this and this. The usual one is 0."""
 
@@ -85,6 +91,8 @@ class TaskClaim:
     cache: str
     lease: Lease
     request_id: str = ""
+    units: int = 1
+    """So many units it may have at once."""
 
 
 class Wanted(StrEnum):
@@ -111,6 +119,8 @@ class AttemptEnd(StrEnum):
     DRIVER_LOST = "driver_lost"
     DEVICE_FAULT = "device_fault"
     DATABASE_LOST = "database_lost"
+    KILLED = "killed"
+    """Somebody killed its process from outside, which says nothing about the task."""
 
 
 class LeaseLost(Conflict):

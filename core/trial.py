@@ -143,3 +143,5 @@ class Trial:
     outcome: Outcome
     clocks: Clocks = Clocks()
     evidence: Evidence = Evidence()
+    unit: str | None = field(default=None, compare=False)
+    """The UUID of the unit that took it, where several may have."""

@@ -17,6 +17,18 @@ def begin_attempt(connection: Connection, number: int, position: int, lease: Lea
     connection.execute(insert(attempts).values(**row, began_at=clock()))
 
 
+def change_units(
+    connection: Connection, number: int, position: int, fence: int, *, add: str | None = None, remove: str | None = None
+) -> None:
+    """Add a unit to those of an attempt that goes on, or remove one. Its holder alone changes them."""
+    this = (attempts.c.job == number, attempts.c.task == position, attempts.c.fence == fence)
+    query = select(attempts.c.units).where(*this, attempts.c.ended_at.is_(None)).with_for_update()
+    before = connection.execute(query).scalar()
+    if before is not None:
+        after = [uuid for uuid in before if uuid != remove] + ([] if add is None else [add])
+        connection.execute(update(attempts).where(*this).values(units=after))
+
+
 def end_attempt(
     connection: Connection, number: int, position: int, fence: int, how: AttemptEnd, detail: str
 ) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from sqlalchemy import Connection, Select, select, tuple_, union_all, update
 from sqlalchemy.engine import RowMapping
 
 from ..core.budget import StopReason
-from ..core.fleet import MOST_LOSSES, AttemptEnd, Lease, TaskClaim, TaskState
+from ..core.fleet import MOST_LOSSES, TRIALS_OF_A_UNIT, AttemptEnd, Lease, TaskClaim, TaskState
 from . import tenants
-from .attempts import begin_attempt, end_attempt
+from .attempts import begin_attempt, change_units, end_attempt
 from .clock import clock, server_start
 from .job_ends import settle
 from .jobs import (
@@ -26,6 +26,7 @@ from .jobs import (
 from .leases import TASK, drop, take, task_in, task_subject
 from .tables import IS_READY, attempts, jobs, tasks
 from .units import all_ready
+from .units import lease as lease_unit
 
 AGE_SECONDS, MOST_STEPS = 600.0, 2
 """A ready task rises by a step of priority for each so many seconds of waiting, by so many steps at most."""
@@ -35,7 +36,7 @@ RECONNECT_SECONDS = 5.0
 """Holders have so long after a start of the database to reach it again."""
 
 NO_LOSS = (AttemptEnd.DONE, AttemptEnd.YIELDED, AttemptEnd.CANCELLED)
-INFRASTRUCTURE = (AttemptEnd.NODE_LOST, AttemptEnd.DRIVER_LOST, AttemptEnd.DATABASE_LOST)
+INFRASTRUCTURE = (AttemptEnd.NODE_LOST, AttemptEnd.DRIVER_LOST, AttemptEnd.DATABASE_LOST, AttemptEnd.KILLED)
 """After these ends it was not the task that failed."""
 
 
@@ -106,13 +107,49 @@ def _lease(
         change_job_state(connection, job, "running")
     else:
         update_job(connection, number)
-    return TaskClaim(job_id, position, task["target"], task["executor"], job["cache"], lease, job["request_id"])
+    trials = task["trial_limit"] or job["budget_trials"]
+    most = max(1, min(job["units"], trials // TRIALS_OF_A_UNIT))
+    about = (task["target"], task["executor"], job["cache"], lease, job["request_id"], most)
+    return TaskClaim(job_id, position, *about)
+
+
+def is_wanted(connection: Connection, targets: Sequence[str], executors: Sequence[str]) -> bool:
+    """Return whether a ready task waits for a unit that serves these targets, and its tenant may have one more."""
+    return any(tenants.by_virtual_time(connection, targets, executor, 1) for executor in executors)
+
+
+def join(
+    connection: Connection, lease: Lease, uuid: str, targets: Sequence[str], executors: Sequence[str], seconds: float
+) -> Lease | None:
+    """Lease one more unit for a task whose lease the caller has locked. None: another task waits for it, the tenant may
+    have no more, or it is not to be had."""
+    job_id, position = task_in(lease)
+    if is_wanted(connection, targets, executors):
+        return None
+    unit = lease_unit(connection, uuid, lease.owner, seconds)
+    if unit is None:
+        return None
+    number = number_of_job(connection, job_id)
+    tenant = load_task(connection, number, position)["tenant"]
+    quota = next(row for row in tenants.load_tenants(connection) if row.name == tenant)
+    if quota.most_units is not None and quota.units >= quota.most_units:
+        drop(connection, unit)
+        return None
+    change_units(connection, number, position, lease.fence, add=uuid)
+    return unit
+
+
+def leave(connection: Connection, lease: Lease, unit: Lease) -> None:
+    """Give one of several units of a task back."""
+    job_id, position = task_in(lease)
+    drop(connection, unit)
+    change_units(connection, number_of_job(connection, job_id), position, lease.fence, remove=unit.subject)
 
 
 def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:
     """End the attempt of a lease that the caller has locked, unfinished. The task is ready again, or dead after too
     many losses in a row. A loss counts where nothing but the task is known to be at fault: its units are ready, and
-    neither its node, its cluster nor the database was lost."""
+    neither its node, its cluster nor the database was lost, nor did anybody kill its process."""
     job_id, position = task_in(lease)
     number = number_of_job(connection, job_id)
     task = load_task(connection, number, position, lock=True)

@@ -76,6 +76,26 @@ class FleetStore:
         with self._database.writing() as connection:
             return unit_rows.lease(connection, uuid, owner, seconds)
 
+    def join_unit(
+        self, task: Lease, uuid: str, *, targets: Sequence[str], executors: Sequence[str], seconds: float
+    ) -> Lease | None:
+        """Lease one more unit for a task; None where it is not to be had (see ``lease_unit``), where a ready task waits
+        for a unit that serves ``targets`` by ``executors``, or where the tenant may have no more. It counts as one of
+        the attempt from now on. Raises LeaseLost."""
+        with self._database.writing() as connection:
+            lease_rows.guard(connection, task)
+            return claims.join(connection, task, uuid, targets, executors, seconds)
+
+    def leave_unit(self, task: Lease, unit: Lease) -> None:
+        """Give a unit back that ``join_unit`` leased, or note that its lease was lost; the task goes on without it."""
+        with self._database.writing() as connection:
+            claims.leave(connection, task, unit)
+
+    def is_wanted(self, targets: Sequence[str], executors: Sequence[str]) -> bool:
+        """Return whether a ready task waits for a unit that serves these targets, and its tenant may have one more."""
+        with self._database.reading() as connection:
+            return claims.is_wanted(connection, targets, executors)
+
     # leases
 
     def renew(self, leases: Sequence[Lease], *, seconds: float) -> Wanted:
@@ -125,16 +145,26 @@ class FleetStore:
         this as a loss."""
         return self._end_leases(alive=True)
 
-    def _end_leases(self, *, alive: bool) -> int:
+    def end_leases_of(self, owner: str, how: AttemptEnd, detail: str) -> int:
+        """End the leases of a process that has died, without waiting until they run out; return how many. Its attempts
+        ended as ``how`` says (see ``end_attempt``). A write of it that the database has still in hand comes first: its
+        lease is left to ``reap``."""
+        ended = self._end_leases(alive=True, owner=owner, end=(how, detail))
+        self._go_on()
+        return ended
+
+    def _end_leases(self, *, alive: bool, owner: str | None = None, end: tuple[AttemptEnd, str] | None = None) -> int:
         with self._database.reading() as connection:
             found = lease_rows.load_leases(connection, alive=alive)
         ended = 0
-        for lease in found:
+        for lease in (one for one in found if owner in (None, one.owner)):
             with self._database.writing() as connection:
                 if lease_rows.lock_to_end(connection, lease, alive=alive):
                     ended += 1
                     if lease.kind == lease_rows.UNIT:
                         lease_rows.drop(connection, lease)
+                    elif end is not None:
+                        claims.give_back(connection, lease, *end)
                     elif alive or claims.lost_with_database(connection, lease):
                         claims.give_back(connection, lease, AttemptEnd.DATABASE_LOST, "the database was started again")
                     else:
@@ -234,8 +264,9 @@ class FleetStore:
 
     def end_attempt(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
         """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss; any other end counts as one where the
-        units of the attempt are ready, and neither the node, the cluster nor the database was lost. ``MOST_LOSSES``
-        losses in a row without a new record make the task dead. Raises LeaseLost."""
+        units of the attempt are ready, and neither the node, the cluster nor the database was lost, nor was its process
+        killed from outside. ``MOST_LOSSES`` losses in a row without a new record make the task dead. Raises
+        LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.give_back(connection, lease, how, detail)

@@ -74,6 +74,7 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
             tags=stored_tags(new.tags),
             notes=new.notes,
             request_id=new.request_id,
+            units=new.units,
             retuning=None if new.retuning is None else dict(new.retuning),
             imported=imported,
             version=1,

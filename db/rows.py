@@ -61,6 +61,8 @@ class NewJob:
     """What a job that retunes was asked for (``core.retuning.Retuning``)."""
     request_id: str = ""
     """Of the request that submitted it."""
+    units: int = 1
+    """So many units each of its tasks may have at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,7 @@ class JobRow:
     task_count: int = 0
     """How many tasks it has; ``tasks`` are the first of them, where it stands in a list."""
     retuning: Mapping[str, object] | None = None
+    units: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,8 @@ jobs = Table(
     Column("notes", Text, nullable=False, server_default=""),
     # of the request that submitted it; log lines of its workers have it
     Column("request_id", String(64), nullable=False, server_default=""),
+    # how many units each of its tasks may have at once
+    Column("units", Integer, nullable=False, server_default="1"),
     # those of its tasks, once it has ended and stands in ``device_totals``
     Column("device_seconds", Float),
     Index("ix_jobs_tenant_number", "tenant", "number"),

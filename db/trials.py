@@ -128,6 +128,7 @@ def trial_of(row: RowMapping) -> Trial:
             row["overhead_seconds"],
         ),
         stored_evidence(row["evidence"]),
+        row["unit"],
     )
 
 

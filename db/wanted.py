@@ -61,7 +61,8 @@ def _wanted_of_task(connection: Connection, lease: Lease) -> Wanted:
     row = connection.execute(_ATTEMPT, parameters).mappings().first()
     if row is None or wanted_in(row["job_state"]) is Wanted.STOP:
         return Wanted.STOP
-    if row["paused"] or (row["unfit"] and not all_ready(connection, row["units"])):
+    first = row["units"][:1]  # further units are given back one by one
+    if row["paused"] or (row["unfit"] and not all_ready(connection, first)):
         return Wanted.YIELD
     if row["seconds"] >= SLICE_SECONDS and _goes_after_another(connection, row):
         return Wanted.YIELD

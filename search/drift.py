@@ -27,10 +27,12 @@ BUSY = 1.5
 
 @dataclass
 class Drift:
-    """The anchors of a task's trials so far: the first few and the last few."""
+    """The anchors of a task's trials so far: the first few, of the unit that took the first trial, and the last few of
+    each unit. So times of all units are scaled to the speed of one."""
 
     _first: list[float] = field(default_factory=list)
-    _last: list[float] = field(default_factory=list)
+    _last: dict[str | None, list[float]] = field(default_factory=dict)
+    _unit: str | None = None
 
     def drift_corrected(self, trial: Trial) -> Outcome:
         """The outcome of the next trial, scaled to the speed of the first trials.
@@ -39,13 +41,15 @@ class Drift:
         """
         anchor = trial.evidence.anchor_seconds
         if anchor is not None:
-            self._last = [*self._last, anchor][-WINDOW:]
-            self._first = [*self._first, anchor][:WINDOW]
+            self._unit = trial.unit if not self._last else self._unit
+            self._last[trial.unit] = [*self._last.get(trial.unit, ()), anchor][-WINDOW:]
+            if trial.unit == self._unit:
+                self._first = [*self._first, anchor][:WINDOW]
         if isinstance(trial.outcome, Failed):
             return _excused(trial, trial.outcome)
         if anchor is None:
             return trial.outcome
-        factor = min(self._first) / min(self._last)
+        factor = min(self._first) / min(self._last[trial.unit])
         if abs(factor - 1) <= NOISE:
             return trial.outcome
         factor = min(max(factor, 1 / MOST), MOST)

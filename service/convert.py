@@ -45,6 +45,7 @@ def spec_to_json(spec: JobSpec) -> dict[str, object]:
         "fresh": spec.fresh,
         "tags": spec.tags,
         "notes": spec.notes,
+        "units": spec.units,
     }
     if spec.retuning is not None:
         chosen["retuning"] = spec.retuning.to_json()
@@ -114,6 +115,7 @@ def new_job(job_id: str, spec: JobSpec, sketches: Mapping[str, int], now: float,
         notes=spec.notes,
         retuning=None if spec.retuning is None else spec.retuning.to_json(),
         request_id=str(present_ids().get("request_id", "")),
+        units=spec.units,
     )
 
 
@@ -158,6 +160,7 @@ def job_view(row: JobRow) -> JobView:
         tags=row.tags,
         notes=row.notes,
         task_count=row.task_count,
+        units=row.units,
         retuning=None if row.retuning is None else Retuning(**row.retuning),  # type: ignore[arg-type]
     )
 

@@ -35,8 +35,8 @@ class TaskStopped(Exception):
 
 class LeaseKeeper:
     """``hold`` says which lease the worker has on its unit; ``add`` and ``drop`` say which tasks are held besides: the
-    one in hand, then one that was claimed ahead. ``yielding`` tells whether the worker should give its task back. All
-    methods but ``guard`` are for one thread at a time."""
+    one in hand, then one that was claimed ahead; ``join`` and ``leave``, which further units. ``yielding`` tells
+    whether the worker should give its task back. All methods but ``guard`` are for one thread at a time."""
 
     def __init__(
         self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool], alive: Callable[[], None]
@@ -46,6 +46,7 @@ class LeaseKeeper:
         self._alive = alive
         self._unit: Lease | None = None
         self._tasks: list[Lease] = []
+        self._further: dict[Lease, LeaseGuard] = {}
         self._seconds = seconds
         self._yielding = yielding
         self._renewed = self._looked = -inf
@@ -68,6 +69,16 @@ class LeaseKeeper:
         """Keep the lease no longer: the task is finished, or given back."""
         self._tasks = [lease for lease in self._tasks if lease != task]
         self._wanted = Wanted.GO
+
+    def join(self, unit: Lease, asked: float) -> LeaseGuard:
+        """Keep the lease of a further unit, which was asked for at ``asked``; return what its executor asks before
+        anything is given to it. Where the lease is lost that is revoked, and nothing else happens."""
+        self._further[unit] = LeaseGuard(asked + self._seconds)
+        return self._further[unit]
+
+    def leave(self, unit: Lease) -> None:
+        """Keep the lease of a further unit no longer."""
+        self._further.pop(unit, None)
 
     @property
     def wanted(self) -> Wanted:
@@ -108,6 +119,12 @@ class LeaseKeeper:
         for ahead in self._tasks[1:]:
             with suppress(LeaseLost):
                 self._fleet.renew([ahead], seconds=self._seconds)
+        for unit, guard in self._further.items():
+            try:
+                self._fleet.renew([unit], seconds=self._seconds)
+                guard.renewed(now + self._seconds)
+            except LeaseLost:
+                guard.revoke()
         self._renewed = self._looked = now
         self.guard.renewed(now + self._seconds)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ..core.errors import InvalidParameter
-from ..core.fleet import MOST_PRIORITY
+from ..core.fleet import MOST_PRIORITY, MOST_UNITS
 from ..core.policy import SpacePolicy
 from ..core.target import DeviceInfo
 from ..te.check import check
@@ -53,6 +53,8 @@ def checked(spec: JobSpec, known: Callable[[], Iterable[DeviceInfo]], settings: 
     if not -MOST_PRIORITY <= spec.priority <= MOST_PRIORITY:
         allowed = f"{-MOST_PRIORITY} to {MOST_PRIORITY}"
         raise InvalidParameter(f"priority {spec.priority}; allowed: {allowed}", field="priority")
+    if not 1 <= spec.units <= MOST_UNITS:
+        raise InvalidParameter(f"{spec.units} units for a task; allowed: 1 to {MOST_UNITS}", field="units")
     tenant = checked_tenant(tenant_for(spec.tenant), "tenant")
     check_annotations(spec.tags, spec.notes)
     if spec.deadline_seconds is not None and not 0 < spec.deadline_seconds <= MOST_DEADLINE_SECONDS:

@@ -77,7 +77,8 @@ class PreparedTask:
 
 class TaskRunner:
     """Searches tasks on ``unit``. ``on_commit`` is called after each commit, and ``on_trial`` with each recorded trial.
-    ``executor_for`` opens the executor of a claim, or returns the one that is open."""
+    ``executor_for`` opens the executor of a claim, or returns the one that is open. ``host_of`` names the host of the
+    unit that took a trial."""
 
     def __init__(
         self,
@@ -88,6 +89,7 @@ class TaskRunner:
         executor_for: Callable[[TaskClaim], wiring.JobExecutor],
         on_commit: Callable[[], None],
         on_trial: Callable[[Trial], None],
+        host_of: Callable[[str], str],
     ) -> None:
         self._settings = settings
         self._store = store
@@ -96,6 +98,7 @@ class TaskRunner:
         self._executor_for = executor_for
         self._on_commit = on_commit
         self._on_trial = on_trial
+        self._host_of = host_of
         self._artefacts = Artefacts(store.artefacts, settings.artefact_bytes)
         self._measured: tuple[tuple[str, str, str], wiring.JobExecutor, DeviceInfo] | None = None
 
@@ -276,6 +279,7 @@ class TaskRunner:
                 except StopIteration as stop:
                     reason: StopReason = stop.value
                     return reason
+                unit = step.trial.unit or self._unit.uuid
                 new = NewTrial(
                     claim.job_id,
                     claim.task,
@@ -284,8 +288,8 @@ class TaskRunner:
                     prepared.on,
                     step.trial,
                     time.monotonic() - started,
-                    unit=self._unit.uuid,
-                    host=self._unit.host,
+                    unit=unit,
+                    host=self._host_of(unit),
                     prediction=step.prediction,
                 )
                 recorded = self._add_trial(claim, new)

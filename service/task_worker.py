@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 
 import structlog
@@ -21,9 +22,11 @@ from ..core.errors import StoreError, TilewrightError, WorkerLost
 from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
+from ..workers.joint_executor import JointExecutor
 from ..workers.losses import DriverLost, MachineLost, NodeLost
 from ..workers.main import die_with
 from . import logs, wiring
+from .further_units import FurtherUnits
 from .lease_keeper import LOOK_SECONDS, LeaseKeeper, TaskStopped
 from .settings import Settings
 from .task_runner import TaskPreparer, TaskRunner
@@ -32,6 +35,8 @@ from .tracing import working_for_task
 
 IDLE_SECONDS = 60.0
 """A worker that finds no task for so long gives its unit back, and ends."""
+LOCAL = "local"
+"""The executor that reaches the units of its own host."""
 POLL_SECONDS = 0.25
 """How often a worker without a task looks for one."""
 log = structlog.get_logger()
@@ -49,6 +54,8 @@ class WorkerSetup:
     executors: tuple[str, ...]
     builders: int | None
     """How many children build for this worker; None: what is usual where it has its host alone."""
+    owner: str = field(default_factory=lambda: secrets.token_hex(OWNER_BYTES))
+    """Who holds the worker's leases. The server knows it, to end them when the worker has died."""
 
 
 class TaskWorker:
@@ -59,7 +66,7 @@ class TaskWorker:
         self._setup = setup
         self._store = store
         self._note, self._alive = server.note, server.alive
-        self._owner = secrets.token_hex(OWNER_BYTES)
+        self._owner = setup.owner
         self._unit_lease: Lease | None = None
         self._keeper = LeaseKeeper(
             store.fleet,
@@ -67,11 +74,28 @@ class TaskWorker:
             yielding=self.stopping.is_set,
             alive=server.alive,
         )
+        self._further = FurtherUnits(
+            store.fleet,
+            self._keeper,
+            setup.unit,
+            targets=setup.targets,
+            executors=setup.executors,
+            seconds=setup.settings.lease_seconds,
+            open_unit=self._open,
+            reaches=self._reaches,
+        )
         self._runner = TaskRunner(
-            setup.settings, store, setup.unit, self._keeper, self._executor_for, server.note, server.note
+            setup.settings,
+            store,
+            setup.unit,
+            self._keeper,
+            self._executor_for,
+            server.note,
+            server.note,
+            self._further.host_of,
         )
         self._executor: wiring.JobExecutor | None = None
-        self._options: tuple[str, str] | None = None
+        self._options: tuple[str, str, bool] | None = None
         self._next: TaskClaim | None = None
         self._preparing: TaskClaim | None = None
 
@@ -164,10 +188,13 @@ class TaskWorker:
     def _search(self, claim: TaskClaim) -> None:
         """Search one task; whatever happens to it, its lease is given up or lost then."""
         lease = claim.lease
+        self._further.begin()
         try:
             if self._preparing is not claim:
                 self._begin_to_prepare(claim, *self._runner.measure_device(claim))
             prepared = self._preparer.result(self._keeper.beat, LOOK_SECONDS)
+            if isinstance(self._executor, JointExecutor):
+                self._executor.adjust = partial(self._further.adjust, claim, self._executor)
             if not self._runner.run(prepared, self._claim_next):
                 self._release_unit()  # another worker may be meant to have it, or nobody
         except TaskStopped:
@@ -234,18 +261,28 @@ class TaskWorker:
 
     def _executor_for(self, claim: TaskClaim) -> wiring.JobExecutor:
         """Return the executor that is open when it has the options of the claim; else open another one."""
-        options = (claim.executor, claim.cache)
+        options = (claim.executor, claim.cache, claim.units > 1)
         if self._executor is None or self._options != options:
             self._close_executor()
-            setup = self._setup
             fence = 0 if self._unit_lease is None else self._unit_lease.fence
             with self._keeper.kept():
-                executor = wiring.open_executor(
-                    claim.executor, setup.unit, claim.cache, setup.settings, fence=fence, builders=setup.builders
-                )
+                executor = self._open(claim, self._setup.unit, fence)
+            if claim.units > 1:
+                executor = JointExecutor(executor, self._setup.unit.uuid)
             executor.heartbeat, executor.allowed = self._keeper.beat, self._keeper.guard
             self._executor, self._options = executor, options
         return self._executor
+
+    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> wiring.JobExecutor:
+        """Open the executor of a unit. This may run on any thread."""
+        setup = self._setup
+        return wiring.open_executor(
+            claim.executor, unit, claim.cache, setup.settings, fence=fence, builders=setup.builders
+        )
+
+    def _reaches(self, executor: str, unit: Unit) -> bool:
+        """Return whether an executor of this name reaches another unit from here."""
+        return unit.executor == executor and (executor != LOCAL or unit.host == self._setup.unit.host)
 
     def _stop_executor(self) -> None:
         if self._executor is not None:

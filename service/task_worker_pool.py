@@ -29,6 +29,7 @@ from .settings import Settings
 from .task_store import serve_worker
 from .task_worker import WorkerSetup
 from .unit_monitor import UnitMonitor
+from .worker_death import WorkerDeath, memory_kills
 
 MAX_BACKOFF_SECONDS = 10.0
 LEAST_PAUSE_SECONDS = 1.0
@@ -185,6 +186,9 @@ class TaskWorkerProcess:
         died: Callable[[], None],
     ) -> None:
         self.began = time.monotonic()
+        self._owner = setup.owner
+        self._hung = False
+        self._memory_kills = memory_kills()
         self._heard = self.began + START_SECONDS
         parent, child = socket.socketpair()
         with child:
@@ -214,7 +218,8 @@ class TaskWorkerProcess:
         self._heard = time.monotonic()
 
     def kill(self) -> None:
-        """End it now; its children die with it."""
+        """End it now, because it does not answer; its children die with it."""
+        self._hung = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -240,6 +245,11 @@ class TaskWorkerProcess:
         if code:
             died()
             log.warning("task worker ended", pid=self._process.pid, status=code)
+        death = WorkerDeath(code, self._hung, self._memory_kills, memory_kills())
+        if death.end is not None:
+            with contextlib.suppress(StoreError):  # its leases run out then
+                store.fleet.end_leases_of(self._owner, death.end, death.detail)
+                noted(None)
 
 
 def _environment() -> dict[str, str]:

@@ -144,15 +144,14 @@ class UnitMonitor:
             self._probe(row, rows)
 
     def _next_probe(self, row: UnitRow) -> float:
-        """When a unit is to be probed, by the monotonic clock: a suspect one now, one that may be released and a ready
-        GPU from time to time, any other never."""
-        now = time.monotonic()
+        """When a unit is to be probed, by the monotonic clock: a suspect one at once, one that may be released and a
+        ready GPU from time to time, any other never."""
         if row.state is UnitState.SUSPECT:
-            return now
+            return -inf
         if row.state is UnitState.QUARANTINED and _may_be_released(row):
             return self._probed.get(row.unit.uuid, -PROBE_SECONDS) + PROBE_SECONDS
         if row.state is UnitState.READY and row.unit.device.target.kind not in HOST_KINDS:
-            return self._probed.setdefault(row.unit.uuid, now) + ANCHOR_SECONDS
+            return self._probed.setdefault(row.unit.uuid, time.monotonic()) + ANCHOR_SECONDS
         return inf
 
     def _probe(self, row: UnitRow, rows: Mapping[str, UnitRow]) -> None:

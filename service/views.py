@@ -55,7 +55,8 @@ class JobSpec:
     ``tenant`` is whose the job is, and who its device time is charged to; None: that of whoever submits it. Of a
     tenant's jobs, those with a higher ``priority`` go first. A job that is not done ``deadline_seconds`` after its
     submission fails. A ``fresh`` job measures everything anew; others share the search of an equal task that is under
-    way, and adopt records that fit exactly. ``tags`` and ``notes`` are for people.
+    way, and adopt records that fit exactly. ``tags`` and ``notes`` are for people. Each task may have so many ``units``
+    of one class at once; it begins with one.
 
     With a ``model_key`` the tasks are the workloads of that model and share the budget: trials go to the task with the
     largest expected saving.
@@ -78,6 +79,7 @@ class JobSpec:
     tags: tuple[str, ...] = ()
     notes: str = ""
     retuning: Retuning | None = None
+    units: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +212,8 @@ class JobView:
     """How many tasks it has. In a list of jobs ``tasks`` are the first of them alone."""
     retuning: Retuning | None = None
     """What was asked for, where the job retunes."""
+    units: int = 1
+    """So many units each task may have at once."""
 
 
 @dataclass(frozen=True, slots=True)

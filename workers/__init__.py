@@ -10,6 +10,8 @@
           runner_child      binary -> report, on the device, under its ``device_lock``
             harness         one workload on the device: ``buffers``, ``check``, then ``rotation`` and ``timing``
 
+    joint_executor  drives several executors, of one unit each, for one task
+
 ``pool`` gives every supervisor a thread of its own and feeds all of them from one queue. ``local`` and ``ray`` are the
 executors: they differ in where supervisors live, and in nothing else. What comes in is a workload and schedules; what
 goes out is one trial for each schedule, whatever its kernel does to its child.

@@ -117,7 +117,7 @@ def test_a_task_given_back_goes_on_elsewhere(fleet_store: RecordStore) -> None:
     for how in (AttemptEnd.YIELDED, AttemptEnd.CANCELLED, *INFRASTRUCTURE) * 2:
         fleet.end_attempt(claimed(fleet_store).lease, how, "said\x00so")
     task = fleet_store.job("j").tasks[0]
-    assert (task.state, task.losses, task.fence) == (TaskState.READY, 0, 10)
+    assert (task.state, task.losses, task.fence) == (TaskState.READY, 0, 12)
     assert fleet.attempts("j", 0)[0].detail == "saidso"
     told = job_events(fleet_store, "j", "task")[0]
     assert (told["how"], told["attempt"], told["state"]) == ("yielded", 1, "ready")
@@ -149,6 +149,24 @@ def test_losses_in_a_row_make_a_task_dead_and_the_others_go_on(fleet_store: Reco
     job = fleet_store.job("j")
     assert job.error == "1 of 2 tasks dead: task 0 was lost 5 times: its actor died with signal 9"
     assert job.tasks[1].best is not None and job.tasks[0].trials == 1
+
+
+def test_a_task_outlives_any_number_of_workers_that_were_killed_from_outside(fleet_store: RecordStore) -> None:
+    fleet = fleet_store.fleet
+    submit(fleet_store, "j")
+    (uuid,) = gpus(fleet_store, 1)
+    for number in range(MOST_LOSSES + 1):
+        owner = f"owner-{number}"
+        assert fleet.lease_unit(uuid, owner, seconds=LONG) is not None
+        claimed(fleet_store, owner, unit=uuid)
+        assert fleet.end_leases_of("another", AttemptEnd.KILLED, "") == 0
+        assert fleet.end_leases_of(owner, AttemptEnd.KILLED, "signal 9") == 2
+    task = fleet_store.job("j").tasks[0]
+    assert (task.state, task.losses) == (TaskState.READY, 0)
+    for _ in range(MOST_LOSSES):  # it crashes its workers
+        claimed(fleet_store, "owner")
+        assert fleet.end_leases_of("owner", AttemptEnd.ACTOR_LOST, "signal 11") == 1
+    assert states_of(fleet_store, "j") == [TaskState.DEAD]
 
 
 def test_dead_tasks_are_tried_again_on_request(fleet_store: RecordStore) -> None:

@@ -1,6 +1,7 @@
 """Several services share a PostgreSQL database, the processor of this machine, simulated devices and a Ray cluster,
 while processes die, hang, lose their database or have wrong clocks.
 
+Several faults happen at once: each lane of LANES does one after the other to what it is about, on a thread of its own.
 After the last fault every job must have ended well, with every trial that was ever shown, each once, and none recorded
 by somebody who did not hold its task.
 """
@@ -8,6 +9,7 @@ by somebody who did not hold its task.
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,22 +27,31 @@ from tilewright.tests.db.database_network import DatabaseNetwork, database_netwo
 from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
 from tilewright.tests.db.postgres import server as postgres_server
+from tilewright.tests.service.fork_server import ForkServer
+from tilewright.tests.service.killing import MODULE as SERVICE
 from tilewright.tests.service.killing import KillableServer, Observer, free_port
 from tilewright.tests.service.late_records import late_records, watch_for_late_records
 from tilewright.tests.service.ray_nodes import RayCluster
 from tilewright.tests.service.simulated import simulated_unit
+from tilewright.tests.service.simulated_host import MODULE as SIMULATED
 from tilewright.tests.service.simulated_host import SimulatedHost
 from tilewright.tests.service.wrong_clock import WrongClock
 from tilewright.workers.probe import local_unit
 
 LEASE_SECONDS = 3.0
 END_SECONDS = 480.0
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.5
+"""So often the services are asked for trials: a look costs them a tenth of a second of a processor."""
 HOUR = 3600
-FAULTS_AT_ONCE = 2
-"""After so many faults without a new trial on a kind of device, the next fault waits for one: a task that was lost five
-times in a row without a new record is dead, whoever killed its workers."""
-TRIAL_SECONDS = 0.3
+FAULTS_AT_ONCE = 3
+"""After so many faults of COUNTED without a new trial on a kind of device, the next one of these waits for one: a task
+that was lost five times in a row without a new record is dead."""
+MOST_TRIALS = 4
+"""A lane waits for so many new trials at most between two of its faults, and for one at least."""
+TRIAL_SECONDS = 0.4
+SERVICE_MODULES = ("tilewright.api.server", f"{SERVICE}.__main__")
+JOBS_OF_SIMULATED = 3
+"""So many jobs at once are for simulated devices: with few tasks at once, all faults would come to the same ones."""
 DISK_MEBIBYTES = 256
 ROLES: Mapping[str, str] = {"task worker": "tilewright.service.task_worker", "child": "tilewright.workers.main"}
 """What a process of a service is called -> the module that it runs."""
@@ -51,6 +62,8 @@ class Services:
     """Several services on one database. A request goes to the first one that answers."""
 
     servers: list[KillableServer]
+    changing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by whoever ends a service or starts it."""
 
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
@@ -60,6 +73,14 @@ class Services:
             if answer is not None and answer[0] < 500:
                 return answer
         return None
+
+    def revive(self) -> None:
+        """Start those again that ended by themselves, as ``Restart=always`` of systemd does: a service that finds no
+        database when it starts ends."""
+        with self.changing:
+            for server in self.servers:
+                if server.process is not None and server.process.poll() is not None:
+                    server.start()
 
     def processes(self, role: str) -> list[psutil.Process]:
         """The processes of a role that run now."""
@@ -79,7 +100,7 @@ class Services:
 @dataclass(frozen=True, slots=True)
 class FaultReport:
     """Says what was done and what came of it. ``faults`` is empty when every promise was kept. ``longest_pause`` is the
-    longest time in seconds from a fault to the next trial that was seen."""
+    longest time in seconds in which no new trial was seen."""
 
     done: Mapping[str, int]
     jobs: int
@@ -104,7 +125,7 @@ class Fleet:
 
 @dataclass
 class Disturber:
-    """Does one fault at a time, drawn from ``draws``."""
+    """Does the faults of one lane, drawn from ``draws``."""
 
     fleet: Fleet
     draws: np.random.Generator
@@ -117,8 +138,9 @@ class Disturber:
 
     def kill_service(self) -> bool:
         server = self._one(self.fleet.services.servers)
-        server.kill()
-        server.start()
+        with self.fleet.services.changing:
+            server.kill()
+            server.start()
         return True
 
     def kill_task_worker(self) -> bool:
@@ -228,11 +250,29 @@ FURTHER_KINDS: Mapping[str, Callable[[Disturber], bool]] = {
 """What needs more: simulated devices, a Ray cluster, a small disk, a network namespace, libfaketime."""
 
 
+LANES: Mapping[str, Sequence[str]] = {
+    "database": ("restart database", "stall database", "kill database process", "fill disk"),
+    "network": ("cut network",),
+    "services": ("kill service", "jump clock"),
+    "workers": ("kill task worker", "stop task worker"),
+    "children": ("kill child",),
+    "simulated": ("kill simulated worker",),
+    "Ray": ("kill Ray process", "lose head"),
+}
+"""What is done at the same time, and what one after the other."""
+WIDE = {"simulated": 2}
+"""So many lanes of one name there are where there is more than one: there are many of these processes."""
+COUNTED = frozenset(
+    ("kill service", "stop task worker", "cut network", "stall database", "fill disk", "kill Ray process", "lose head")
+)
+"""After these a task may count a loss: nobody is left to say that it was killed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do. ``kinds`` are done in this order, for ``seconds`` at most. Besides the processor the fleet has so
-    many ``simulated`` devices, and with ``ray`` a Ray cluster of three nodes. ``unfenced`` plants a bug in the workers
-    of simulated devices: they check no fence."""
+    """What to do. ``kinds`` are done in this order, those of each lane apart, for ``seconds`` at most. Besides the
+    processor the fleet has so many ``simulated`` devices, and with ``ray`` a Ray cluster of three nodes. ``unfenced``
+    plants a bug in the workers of simulated devices: they check no fence."""
 
     kinds: Sequence[str]
     seed: int
@@ -244,25 +284,66 @@ class Plan:
     unfenced: bool = False
 
 
+@dataclass
+class Progress:
+    """What all lanes wait for. ``over`` is set when there are to be no more faults."""
+
+    ways: int
+    over: threading.Event = field(default_factory=threading.Event)
+    seen: Counter[int] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _counted: Counter[int] = field(default_factory=Counter)
+
+    def look(self, seen: Counter[int]) -> None:
+        """So many trials were seen by now of each way to run jobs."""
+        with self._changed:
+            for way in range(self.ways):
+                if seen[way] > self.seen[way]:
+                    self._counted[way] = 0
+            self.seen = seen
+            self._changed.notify_all()
+
+    def await_turn(self, kind: str, more: int) -> None:
+        """Wait for so many new trials, and until a fault of this kind can make no task dead."""
+        with self._changed:
+            wanted = self.seen.total() + more
+            while not self.over.is_set() and (
+                self.seen.total() < wanted
+                or (kind in COUNTED and max(self._counted.values(), default=0) >= FAULTS_AT_ONCE)
+            ):
+                self._changed.wait(LOOK_SECONDS)
+            if kind in COUNTED:
+                self._counted.update(range(self.ways))
+
+
+def _lanes(kinds: Sequence[str]) -> dict[str, list[str]]:
+    """What each lane does, in order."""
+    found: dict[str, list[str]] = {}
+    for name, own in LANES.items():
+        mine, width = [kind for kind in kinds if kind in own], WIDE.get(name, 1)
+        found |= {f"{name} {n}": mine[n::width] for n in range(width)}
+    return found
+
+
 def disturb(folder: Path, plan: Plan) -> FaultReport:
     """Run a fleet, and do faults while jobs run; then judge."""
     began = time.monotonic()
     with ExitStack() as stack:
-        fleet, url, ways = _fleet(stack, folder, plan)
+        fleet, store, ways = _fleet(stack, folder, plan)
         for server in fleet.services.servers:
             server.wait_until_ready()
         _wait_for_devices(fleet.services, {str(way["target"]) for way in ways})
         observer = Observer(fleet.services, plan.trials, plan.seed, ways)
-        disturber = Disturber(fleet, stream(plan.seed, "fleet faults"))
-        longest = _run(observer, disturber, plan.kinds, began + plan.seconds)
-        faults = observer.verdict()
-        with RecordStore(url) as store:
-            faults += late_records(store)
+        lanes = _lanes(plan.kinds)
+        disturbers = {name: Disturber(fleet, stream(plan.seed, "fleet faults", name)) for name in lanes}
+        longest = _run(observer, fleet.services, disturbers, lanes, began + plan.seconds)
+        faults = observer.verdict() + late_records(store)
     orphans = sum(len(server.orphans(10.0)) for server in fleet.services.servers)
     if orphans:
         faults.append(f"{orphans} processes outlived their service")
     return FaultReport(
-        dict(disturber.done),
+        dict(sum((disturber.done for disturber in disturbers.values()), Counter[str]())),
         len(observer.jobs),
         len(observer.jobs) * 2 * plan.trials,
         len(observer.seen),
@@ -272,55 +353,63 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
     )
 
 
-def _run(observer: Observer, disturber: Disturber, kinds: Sequence[str], until: float) -> float:
+def _run(
+    observer: Observer,
+    services: Services,
+    disturbers: Mapping[str, Disturber],
+    lanes: Mapping[str, Sequence[str]],
+    until: float,
+) -> float:
     """Do the faults, and wait for the end of all jobs; return the longest pause."""
-    longest, before = 0.0, observer.seen_by_way()
-    waited = dict.fromkeys(range(len(observer.ways)), 0)
-    for kind in kinds:
-        _watch(observer, until_more=int(disturber.draws.integers(1, 8)), of=())
-        _watch(observer, until_more=1, of=[way for way, faults in waited.items() if faults >= FAULTS_AT_ONCE])
+    progress = Progress(len(observer.ways))
+
+    def work(name: str) -> None:
+        disturber = disturbers[name]
+        try:
+            for kind in lanes[name]:
+                progress.await_turn(kind, int(disturber.draws.integers(1, MOST_TRIALS + 1)))
+                if progress.over.is_set():
+                    return
+                disturber.fault(kind)
+        except Exception as error:
+            progress.problems.append(f"lane {name}: {error!r}")
+
+    threads = [threading.Thread(target=work, args=(name,), name=name) for name in lanes]
+    for thread in threads:
+        thread.start()
+    longest, since = 0.0, time.monotonic()
+    while any(thread.is_alive() for thread in threads):
+        if observer.faults or progress.problems or time.monotonic() > until:
+            progress.over.set()
+        else:
+            observer.keep_busy()
+        services.revive()
+        observer.look()
         seen = observer.seen_by_way()
-        waited = {way: faults + 1 if seen[way] == before[way] else 0 for way, faults in waited.items()}
-        before = seen
-        if observer.faults or time.monotonic() > until:
-            break
-        disturber.fault(kind)
-        since = time.monotonic()
-        _watch(observer, until_more=1, of=())
-        if not observer.faults:
-            longest = max(longest, time.monotonic() - since)
+        if seen.total() > progress.seen.total():
+            longest, since = max(longest, time.monotonic() - since), time.monotonic()
+        elif time.monotonic() - since > END_SECONDS:
+            observer.faults.append(f"no trial in {END_SECONDS:g} s")
+        progress.look(seen)
+        time.sleep(LOOK_SECONDS)
+    observer.faults += progress.problems
     end = time.monotonic() + END_SECONDS
     while observer.unfinished() and time.monotonic() < end:
+        services.revive()
         observer.look()
         time.sleep(LOOK_SECONDS)
     return longest
 
 
-def _watch(observer: Observer, *, until_more: int, of: Sequence[int]) -> None:
-    """Look on until so many more trials were seen of each of these ways to run jobs, or in all where none is given;
-    submit further jobs when some have ended."""
-    before, end = observer.seen_by_way(), time.monotonic() + END_SECONDS
-    while True:
-        more = observer.seen_by_way() - before
-        if all(more[way] >= until_more for way in of) if of else more.total() >= until_more:
-            return
-        observer.keep_busy()
-        observer.look()
-        if time.monotonic() > end:
-            observer.faults.append(f"no trial in {END_SECONDS:g} s")
-            return
-        time.sleep(LOOK_SECONDS)
-
-
-def _fleet(stack: ExitStack, folder: Path, plan: Plan) -> tuple[Fleet, str, list[dict[str, object]]]:
-    """Start what a plan needs. Return it with the address of the database, and the ways in which jobs are run."""
+def _fleet(stack: ExitStack, folder: Path, plan: Plan) -> tuple[Fleet, RecordStore, list[dict[str, object]]]:
+    """Start what a plan needs. Return it with its database, and the ways in which jobs are run."""
     network = stack.enter_context(database_network(plan.services)) if "cut network" in plan.kinds else None
     room = DISK_MEBIBYTES if "fill disk" in plan.kinds else None
     space = "" if network is None else network.namespace
     postgres = stack.enter_context(postgres_server(mebibytes=room, namespace=space))
     url = postgres.url()
-    with migrated(url) as store:
-        watch_for_late_records(store)
+    store = stack.enter_context(migrated(url))
+    watch_for_late_records(store)
     urls = [url if network is None else postgres.url_at(network.address(n), url) for n in range(plan.services)]
     ways: list[dict[str, object]] = [{"executor": "local", "target": local_unit().device.key}]
     fleet = Fleet(postgres, Services([]), network)
@@ -331,17 +420,19 @@ def _fleet(stack: ExitStack, folder: Path, plan: Plan) -> tuple[Fleet, str, list
         ways.append({"executor": "ray", "target": local_unit().device.key})
     if plan.simulated:
         addresses = [urls[n % plan.services] for n in range(plan.simulated)]
-        environment = _environment(fleet, plan.services)
-        host = SimulatedHost(addresses, TRIAL_SECONDS, LEASE_SECONDS, environment, unfenced=plan.unfenced)
+        forks = stack.enter_context(ForkServer([SIMULATED], _environment(fleet, plan.services)))
+        log, times = folder / "log-simulated", (TRIAL_SECONDS, LEASE_SECONDS)
+        host = SimulatedHost(store, forks, addresses, *times, log, unfenced=plan.unfenced)
         fleet.host = stack.enter_context(host)
-        ways.append({"executor": "local", "target": simulated_unit(0).device.key})
+        jobs = min(plan.simulated, JOBS_OF_SIMULATED)
+        ways += [{"executor": "local", "target": simulated_unit(0).device.key} for _ in range(jobs)]
     for number, address in enumerate(urls):
-        log = folder / f"log-{number}"
-        server = KillableServer(address, log, LEASE_SECONDS, environment=_environment(fleet, number))
+        forks = stack.enter_context(ForkServer(SERVICE_MODULES, _environment(fleet, number)))
+        server = KillableServer(address, folder / f"log-{number}", LEASE_SECONDS, forks=forks)
         fleet.services.servers.append(server)
         server.start()
         stack.callback(server.kill)
-    return fleet, url, ways
+    return fleet, store, ways
 
 
 def _environment(fleet: Fleet, number: int) -> dict[str, str]:

@@ -21,8 +21,10 @@ from typing import Any, Protocol
 import psutil
 
 from tilewright.core.streams import stream
+from tilewright.tests.service.fork_server import ForkServer, Process
 
 READY_SECONDS = 400.0
+MODULE = "tilewright.api"
 WORKLOADS: tuple[Mapping[str, object], ...] = (
     {"operator": "matmul", "parameters": {"m": 32, "n": 48, "k": 16}},
     {"operator": "softmax", "parameters": {"rows": 33, "columns": 65}},
@@ -32,31 +34,34 @@ WORKLOADS: tuple[Mapping[str, object], ...] = (
 @dataclass
 class KillableServer:
     """Runs ``python -m tilewright.api`` on a database and a port. ``lease_seconds``: of its task workers;
-    ``environment``: more variables for it."""
+    ``environment``: more variables for it; ``forks``: what starts it, where it is to start quickly."""
 
     database_url: str
     log: Path
     lease_seconds: float = 15.0
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     family: list[Any] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
+    forks: ForkServer | None = None
 
     def start(self) -> None:
         """Start it, and return at once."""
         self.port = free_port()
         environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
             "TILEWRIGHT_DATABASE_URL": self.database_url,
             "TILEWRIGHT_LEASE_SECONDS": str(self.lease_seconds),
             "TILEWRIGHT_PORT": str(self.port),
             "TILEWRIGHT_MINIMUM_FREE_BYTES": "0",
             **self.environment,
         }
+        if self.forks is not None:
+            self.process = self.forks.start(MODULE, (), environment, self.log)
+            return
+        inherited = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.api"], env=environment, stdout=log, stderr=log, cwd="/"
+                [sys.executable, "-m", MODULE], env={**inherited, **environment}, stdout=log, stderr=log, cwd="/"
             )
 
     def wait_until_ready(self) -> None:

@@ -29,6 +29,8 @@ from tilewright.te.workload import Workload
 from tilewright.workers.probe import local_unit
 
 SEEN_SECONDS = 86_400.0
+PREFIX = "SIMULATED-"
+"""So the names of simulated units begin."""
 
 
 class SimulatedExecutor:
@@ -83,28 +85,31 @@ class SimulatedTaskWorker(TaskWorker):
 
     trial_seconds = 0.05
 
-    def _executor_for(self, claim: TaskClaim) -> JobExecutor:
-        if self._executor is None:
-            self._executor = SimulatedExecutor(self._setup.unit, claim.cache, self.trial_seconds)
-            self._executor.heartbeat, self._executor.allowed = self._keeper.beat, self._keeper.guard
-        return self._executor
+    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> JobExecutor:
+        return SimulatedExecutor(unit, claim.cache, self.trial_seconds)
+
+    def _reaches(self, executor: str, unit: Unit) -> bool:
+        return unit.uuid.startswith(PREFIX)
 
 
 def simulated_unit(number: int) -> Unit:
     """A processor on a host of its own, so that no other unit shuts it out."""
     here = local_unit()
     device = replace(here.device, name="simulated processor", measured={})
-    return Unit(f"SIMULATED-{number}", device, f"simulated-{number}")
+    return Unit(f"{PREFIX}{number}", device, f"simulated-{number}")
 
 
-def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.0) -> None:
-    """Be the task worker of a simulated unit until there are no tasks for a while."""
+def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.0, owner: str = "") -> None:
+    """Be the task worker of a simulated unit until there are no tasks for a while. ``owner`` holds its leases; by
+    default, a name that is made up."""
     unit = simulated_unit(number)
     settings = Settings(database_url=url, log_level="error", lease_seconds=lease_seconds)
     logs.configure(settings)
     with RecordStore(url) as store:
         store.fleet.register_units([unit], seen_seconds=SEEN_SECONDS)
         setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
+        if owner:
+            setup = replace(setup, owner=owner)
         told, pipe = multiprocessing.Pipe()
         threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
         worker = SimulatedTaskWorker(setup, TaskStore.of(store), ServerPipe(pipe))

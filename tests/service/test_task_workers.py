@@ -61,7 +61,9 @@ def test_a_worker_that_dies_or_stops_is_replaced_and_its_task_goes_on(tmp_path: 
         judge(service, job)
         assert not before.is_running() or before.status() == psutil.STATUS_ZOMBIE
         ends = [attempt.how for attempt in service._store.fleet.attempts(job.id, 0)]
-        assert ends[0] is AttemptEnd.LEASE_LOST and ends[-1] is AttemptEnd.DONE
+        # another test may just then let the kernel kill something for want of memory
+        dead = {AttemptEnd.KILLED, AttemptEnd.ACTOR_LOST} if number is signal.SIGKILL else {AttemptEnd.LEASE_LOST}
+        assert ends[0] in dead and ends[-1] is AttemptEnd.DONE
 
 
 def test_a_cancelled_job_is_over_within_a_second_though_its_worker_does_not_answer(tmp_path: Path) -> None:

@@ -112,6 +112,14 @@ def test_an_anchor_that_drifts_quarantines_a_unit_until_probes_are_good_again(
     assert seen == [UnitState.READY] * 3
 
 
+def test_a_suspect_unit_is_probed_at_once_and_ready_again(tmp_path: Path, quick: None) -> None:
+    with watched(tmp_path, Recording()) as store:
+        awaited(store, "GPU-1", lambda row: row.state is UnitState.READY)
+        store.fleet.set_unit_state("GPU-1", UnitState.SUSPECT, "actor_lost")
+        row = awaited(store, "GPU-1", lambda row: row.state is UnitState.READY)
+        assert row.probed_at is not None and row.reason is None
+
+
 def test_readings_are_kept_with_the_unit() -> None:
     report = ProbeReport(UNITS[0], replace(HealthReadings(), used_bytes=5), 1.5)
     figures = unit_monitor.readings_of(report)
