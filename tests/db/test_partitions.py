@@ -177,7 +177,7 @@ def test_the_table_becomes_a_partition_while_the_version_before_records(
     """The upgrade is killed once, while it makes its index."""
     url = postgres.url()
     database = Database(parse_url(url))
-    migrate.upgrade(database, "0015")
+    migrate.upgrade(database, "0016")
     monkeypatch.setattr(migrate, "check", lambda _: None)  # the version before writes as this one does
     with RecordStore(url) as opened, recording(opened) as stored:
         with database.writing() as writer:
@@ -190,7 +190,7 @@ def test_the_table_becomes_a_partition_while_the_version_before_records(
         wait_for(database, "query LIKE 'CREATE UNIQUE INDEX CONCURRENTLY%'", there=False)
         before = len(stored)
         resumed = upgrading(url)
-        assert resumed.communicate()[0] == f"('0015', '{migrate.head()}')\n"
+        assert resumed.communicate()[0] == f"('0016', '{migrate.head()}')\n"
         while len(stored) < before + 20:
             threading.Event().wait(0.01)
     with RecordStore(url) as opened:

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, text
 # Alembic loads this file by its path, so that it cannot import relatively.
 from tilewright.db.partitions import lock_tables
 
-revision = "0016"
-down_revision = "0015"
+revision = "0017"
+down_revision = "0016"
 lives_with_before = True
 """Programs from before insert and read through ``events``, which has the columns that it had."""
 _KEY = "CREATE UNIQUE INDEX {how} IF NOT EXISTS pk_events_first ON events (job, id, created_at)"

@@ -3,8 +3,8 @@
 from alembic import op
 from sqlalchemy import Column, Integer
 
-revision = "0018"
-down_revision = "0017"
+revision = "0016"
+down_revision = "0015"
 lives_with_before = True
 """A program from before gives each task one."""
 

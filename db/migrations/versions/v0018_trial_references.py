@@ -9,8 +9,8 @@ from sqlalchemy import text
 # Alembic loads this file by its path, so that it cannot import relatively.
 from tilewright.db.partitions import lock_tables
 
-revision = "0017"
-down_revision = "0016"
+revision = "0018"
+down_revision = "0017"
 lives_with_before = True
 """Programs from before insert the same rows."""
 _REFERENCES = {
