@@ -94,6 +94,10 @@ class _Server(uvicorn.Server):
 
 def _server(service: Service, settings: Settings) -> uvicorn.Server:
     app = create_app(service, settings)
+    for (
+        route
+    ) in app.routes:  # FastAPI prepares routers when they are first asked: a quarter of a second on the event loop
+        route.matches({"type": "http", "method": "GET", "path": "", "root_path": "", "headers": []})
     server = _Server(
         uvicorn.Config(
             app,

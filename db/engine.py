@@ -69,6 +69,7 @@ class Database:
         self.embedded = path is not None
         self._write_lock = threading.RLock()
         self._kept = threading.local()
+        self._keeping = threading.Lock()
         self._to_close: weakref.WeakSet[Connection] = weakref.WeakSet()  # a thread that ends gives its own back
         self.lock = None if path is None else DatabaseLock(_prepared(path))
         try:
@@ -98,7 +99,7 @@ class Database:
             if kept is None or kept.closed or kept.invalidated:
                 kept = self.engine.connect().execution_options(**{AUTOCOMMIT: True})
                 self._kept.connection = kept
-                with self._write_lock:
+                with self._keeping:  # and not the lock of writers: one may wait for the file
                     self._to_close.add(kept)
             yield kept
 
@@ -149,8 +150,9 @@ class Database:
     def close(self) -> None:
         """Close every connection and give the lock up."""
         with self._writer():
-            for kept in list(self._to_close):
-                kept.close()
+            with self._keeping:
+                for kept in list(self._to_close):
+                    kept.close()
             self.engine.dispose()
         if self.lock is not None:
             self.lock.release()

@@ -20,7 +20,7 @@ from ..core.errors import TilewrightError, WorkerLost
 from .child_environment import scrubbed
 from .frames import Frame, receive, send
 from .memory_groups import memory_groups
-from .sandbox import FOLDER_BYTES
+from .sandbox import FOLDER_BYTES, give_way
 
 _REAP_SECONDS = 2.0
 _TAIL_BYTES = 2_000
@@ -72,8 +72,8 @@ class Child:
     thread that lives as long as the child should. The child inherits ``descriptors``, and of the environment what
     ``child_environment`` lets through, with ``environment`` over it. With ``own_folder`` it has a folder of its own for
     temporary files, which goes with it. With ``memory_bytes`` it and what it starts may have so much memory, where it
-    can have a control group (``memory_groups``). Requests come from one thread;
-    ``kill`` may be called from any.
+    can have a control group (``memory_groups``). With ``low_priority`` it gives way to other processes. Requests come
+    from one thread; ``kill`` may be called from any.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Child:
         descriptors: tuple[int, ...] = (),
         own_folder: bool = False,
         memory_bytes: int = 0,
+        low_priority: bool = False,
     ) -> None:
         parent, child = socket.socketpair()
         self._output = tempfile.TemporaryFile()
@@ -100,6 +101,8 @@ class Child:
                 start_new_session=True,
                 env={**scrubbed(os.environ), **temporary, "PYTHONPATH": os.pathsep.join(python_path), **environment},
             )
+        if low_priority:
+            give_way(self._process.pid)
         self._group = memory_groups().make(memory_bytes) if memory_bytes else None
         if self._group is not None:
             with contextlib.suppress(OSError):  # it has ended already

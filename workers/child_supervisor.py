@@ -56,6 +56,7 @@ class ChildSupervisor:
         """With ``memory_bytes``, a child and what it starts may have so much memory together, where it can have a
         control group."""
         self._setup = Frame(setup if sandbox is None else {**setup, "sandbox": sandbox.to_json()})
+        self._low_priority = sandbox is not None and sandbox.low_priority
         self._own_folder = sandbox is not None and not sandbox.files
         self._memory_bytes = memory_bytes
         self._python_path = settings.python_path
@@ -82,6 +83,7 @@ class ChildSupervisor:
                 descriptors=self._descriptors,
                 own_folder=self._own_folder,
                 memory_bytes=self._memory_bytes,
+                low_priority=self._low_priority,
             )
 
     def resume(self) -> None:

@@ -27,7 +27,7 @@ from ..core.keys import content_key
 from ..core.trial import Failed, Reason, TrialStage
 from .child_environment import library_threads
 from .child_supervisor import ChildSupervisor
-from .frames import Frame
+from .frames import Frame, pack, unpack
 from .pool import WorkerPool
 from .sandbox import Sandbox
 from .settings import ExecutorSettings
@@ -77,7 +77,7 @@ class CompilationPool:
         self._lock = threading.Lock()
         self._pool: WorkerPool[CompilationSupervisor] | None = None
         self._asked: dict[str, Future[Frame]] = {}
-        self._kept: OrderedDict[str, tuple[Frame, int]] = OrderedDict()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._closed = False
 
@@ -89,13 +89,16 @@ class CompilationPool:
         """
         key = content_key(question)
         with self._lock:
-            if key in self._kept:
+            kept = self._kept.get(key)
+            if kept is not None:
                 self._kept.move_to_end(key)
-                frame = self._kept[key][0]
-                return frame.header["answer"], frame.blobs
-            asked = self._asked.get(key)
-            future = asked or self._begun().submit(lambda supervisor: supervisor.ask(question))
-            self._asked[key] = future
+            else:
+                asked = self._asked.get(key)
+                future = asked or self._begun().submit(lambda supervisor: supervisor.ask(question))
+                self._asked[key] = future
+        if kept is not None:
+            frame = unpack(kept)
+            return frame.header["answer"], frame.blobs
         if asked is None:  # without the lock: a future that is done already calls back at once
             future.add_done_callback(lambda done: self._ended(key, done))
         try:
@@ -126,17 +129,15 @@ class CompilationPool:
         return self._pool
 
     def _ended(self, key: str, done: Future[Frame]) -> None:
-        """Keep an answer. Refusals are not kept: what is missing may be installed meanwhile."""
+        """Keep an answer, packed: the collector would go through its lists again and again. Refusals are not kept: what
+        is missing may be installed meanwhile."""
+        packed = None if done.cancelled() or done.exception() is not None else pack(done.result())
         with self._lock:
             del self._asked[key]
-            if done.cancelled() or done.exception() is not None:
+            if packed is None or len(packed) > KEPT_BYTES:
                 return
-            frame = done.result()
-            size = sum(map(len, frame.blobs)) + len(repr(frame.header))
-            if size > KEPT_BYTES:
-                return
-            self._kept[key] = (frame, size)
-            self._kept_bytes += size
+            self._kept[key] = packed
+            self._kept_bytes += len(packed)
             while self._kept_bytes > KEPT_BYTES:
-                _, (_, freed) = self._kept.popitem(last=False)
-                self._kept_bytes -= freed
+                _, freed = self._kept.popitem(last=False)
+                self._kept_bytes -= len(freed)

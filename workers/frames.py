@@ -23,19 +23,27 @@ class Frame:
     blobs: tuple[bytes, ...] = ()
 
 
-def send(connection: Connection, frame: Frame) -> None:
-    """Raises OSError when the other side is gone, ValueError for NaN or infinities in the header."""
+def pack(frame: Frame) -> bytes:
+    """Return a frame as one message. Raises ValueError for NaN or infinities in the header."""
     text = json.dumps(frame.header, allow_nan=False).encode()
     parts = [_LENGTH.pack(len(frame.blobs))]
     for part in (text, *frame.blobs):
         parts += [_LENGTH.pack(len(part)), part]
-    connection.send_bytes(b"".join(parts))
+    return b"".join(parts)
+
+
+def send(connection: Connection, frame: Frame) -> None:
+    """Raises OSError when the other side is gone, and what ``pack`` raises."""
+    connection.send_bytes(pack(frame))
 
 
 def receive(connection: Connection) -> Frame:
-    """Raises EOFError or OSError when the other side is gone or says too much, WorkerLost for a message that is no
-    frame."""
-    data = connection.recv_bytes(_MOST_BYTES)
+    """Raises EOFError or OSError when the other side is gone or says too much, and what ``unpack`` raises."""
+    return unpack(connection.recv_bytes(_MOST_BYTES))
+
+
+def unpack(data: bytes) -> Frame:
+    """Return the frame of a message. Raises WorkerLost for one that is none."""
     try:
         (blobs,) = _LENGTH.unpack_from(data)
         if blobs > _MOST_BLOBS:

@@ -13,6 +13,7 @@ import os
 import resource
 import struct
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -45,7 +46,7 @@ class Sandbox:
     programs: Whether it may start programs, such as a linker. They are restricted as it is.
     files: Whether it may open any file. Otherwise it reads the system's and the program's, and writes to a folder of
         its own and to Tilewright's caches.
-    low_priority: Whether it gives way to other processes.
+    low_priority: Whether it gives way to other processes: its parent sees to that when it starts (``give_way``).
     """
 
     memory_bytes: int = 0
@@ -64,8 +65,6 @@ class Sandbox:
         """Restrict this process. It must have one thread: Landlock holds for the thread that asks for it."""
         if self.memory_bytes:
             resource.setrlimit(resource.RLIMIT_AS, (self.memory_bytes, self.memory_bytes))
-        if self.low_priority:
-            os.nice(NICENESS)
         if not self.files:
             resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
             _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -76,6 +75,15 @@ class Sandbox:
                 landlock.allow_files_only(_readable(), _writable())
         if sys.platform == "linux":
             seccomp.refuse_calls(network=True, programs=not self.programs)
+
+
+def give_way(process_id: int) -> None:
+    """Let a child that has just begun, and all that it starts, give way to other processes, before it loads anything.
+    Where Linux shares processors among sessions (autogroups), that is said of its session too."""
+    with suppress(OSError):  # it has ended already
+        os.setpriority(os.PRIO_PROCESS, process_id, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+    with suppress(OSError):
+        Path(f"/proc/{process_id}/autogroup").write_text(str(NICENESS))
 
 
 def missing() -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -225,4 +226,23 @@ def test_pages_of_a_file_are_read_where_they_lie(tmp_path: Path) -> None:
                 connection.exec_driver_sql("SELECT text FROM wide WHERE id = ?", (7 * number % rows,)).one()
             assert reads() - before < rows // 10
     finally:
+        database.close()
+
+
+def test_who_reads_for_the_first_time_waits_for_no_writer(tmp_path: Path) -> None:
+    """Look-ups run on the event loop, which stands still while they do."""
+    database, found = Database(parse_url(url(tmp_path / "read.sqlite3"))), list[int]()
+
+    def read() -> None:
+        with database.autocommit() as connection:
+            found.append(connection.exec_driver_sql("SELECT 1").scalar_one())
+
+    reader = threading.Thread(target=read)
+    try:
+        with database.writing():
+            reader.start()
+            reader.join(20.0)
+            assert found == [1]
+    finally:
+        reader.join()
         database.close()

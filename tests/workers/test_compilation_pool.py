@@ -12,6 +12,7 @@ from tilewright.core.errors import CompileError, IllegalSchedule, ResourcesExcee
 from tilewright.workers.compilation_pool import CompilationPool
 from tilewright.workers.frames import Frame
 from tilewright.workers.pool import WorkerPool
+from tilewright.workers.sandbox import NICENESS
 from tilewright.workers.settings import Deadlines, ExecutorSettings
 
 
@@ -28,7 +29,7 @@ def compiler(question: Mapping[str, Any]) -> Frame:
         raise ZeroDivisionError("in a pass")
     if what == "exhaust":
         bytearray(1 << 40)
-    return Frame({"answer": {"child": os.getpid(), "time": time.monotonic()}}, (b"files",))
+    return Frame({"answer": {"child": os.getpid(), "niceness": os.nice(0), "time": time.monotonic()}}, (b"files",))
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def test_a_question_is_answered_once_in_a_child(pool: CompilationPool) -> None:
     assert all(answer == answers[0] for answer in answers)
     (answer, blobs) = answers[0]
     assert answer["child"] != os.getpid() and blobs == (b"files",)
+    assert answer["niceness"] == min(19, os.nice(0) + NICENESS)  # it gives way to those who ask
     assert pool.ask({"ask": "x"})[0] == answer and pool.ask({"ask": "y"})[0] != answer
 
 
