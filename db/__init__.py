@@ -4,6 +4,7 @@
 ``rows`` and the nouns of ``core/`` come in and go out; no row of a table leaves this folder. ``engine`` opens SQLite or
 PostgreSQL, ``lock`` lets one process at a time open an embedded database, and ``migrate`` takes a database to the
 schema of ``tables``. ``jobs``, ``trials``, ``recording``, ``best``, ``catalog`` and ``models`` hold the queries.
+``retention`` deletes what is old, and ``partitions`` keeps the events of a server's database by month.
 ``best_records`` follows from the trials: ``best`` keeps it, and ``transfers`` learns from it. ``ReleaseStore``
 (``release_store``) keeps releases. ``json_lines`` carries records to another database, and ``renaming`` gives old
 records today's names.

@@ -155,7 +155,7 @@ class RecordStatement:
         self._database = database
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._places: dict[tuple[str, int, str, str, str], _Place] = {}
+        self._places: dict[tuple[object, ...], _Place] = {}
         self._on: tuple[MeasuredOn, Mapping[str, str]] | None = None
 
     def close(self) -> None:

@@ -40,9 +40,6 @@ class Retention:
 def delete_old(database: Database, keep: Retention) -> dict[str, int]:
     """Delete what is older than ``keep`` says; return how many rows of each table."""
     deleted = dict.fromkeys(TABLES, 0)
-    if keep.events is not None and not database.embedded:
-        before = _before(keep.events)
-        deleted["events"] = drop_months(database, before, _of_old_trial(before))
     old = {
         "events": _events(_before(keep.events)) if keep.events is not None and database.embedded else None,
         "idempotency_keys": None if keep.keys is None else _keys(_before(keep.keys)),
@@ -56,6 +53,9 @@ def delete_old(database: Database, keep: Retention) -> dict[str, int]:
                 found: CursorResult[object] = connection.execute(delete(column.table).where(column.in_(rows)))
                 count = found.rowcount
             deleted[name] += count
+    if keep.events is not None and not database.embedded:
+        before = _before(keep.events)
+        deleted["events"] = drop_months(database, before, _of_old_trial(before))
     return deleted
 
 

@@ -36,12 +36,12 @@ class RetentionThread:
             wait = INTERVAL_SECONDS
             try:
                 self._store.count_ended()
-                made = self._store.make_months()
-                if made:
-                    log.info("partitions made", names=made)
                 deleted = self._store.delete_old(self._keep)
                 if any(deleted.values()):
                     log.info("old rows deleted", **deleted)
+                made = self._store.make_months()
+                if made:
+                    log.info("partitions made", names=made)
             except StoreError as error:
                 log.error("old rows stay", error=error.message)
             except Exception:
