@@ -173,6 +173,22 @@ def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str
     settle(connection, number)
 
 
+def forgive(connection: Connection, owner: str, detail: str) -> None:
+    """Take losses back that were counted when leases of this owner ran out: its process had been killed from outside.
+    A task that they made dead stays so."""
+    lost = (
+        select(attempts.c.job, attempts.c.task, attempts.c.fence)
+        .join(tasks, (attempts.c.job == tasks.c.job) & (attempts.c.task == tasks.c.position))
+        .where(tasks.c.state.in_((TaskState.READY.value, TaskState.LEASED.value, TaskState.BLOCKED.value)))
+        .where(tasks.c.losses > 0, attempts.c.owner == owner, attempts.c.how == AttemptEnd.LEASE_LOST.value)
+        .order_by(attempts.c.job, attempts.c.task)
+    )
+    for number, position, fence in connection.execute(lost).all():
+        losses = load_task(connection, number, position, lock=True)["losses"]
+        end_attempt(connection, number, position, fence, AttemptEnd.KILLED, detail)
+        update_task(connection, number, position, losses=max(0, losses - 1))
+
+
 def finish(connection: Connection, lease: Lease, stop_reason: str, facts: Mapping[str, object], detail: str) -> None:
     """End the task of a lease that the caller has locked, with these facts; end its job if this was the last task."""
     job_id, position = task_in(lease)

@@ -147,9 +147,13 @@ class FleetStore:
 
     def end_leases_of(self, owner: str, how: AttemptEnd, detail: str) -> int:
         """End the leases of a process that has died, without waiting until they run out; return how many. Its attempts
-        ended as ``how`` says (see ``end_attempt``). A write of it that the database has still in hand comes first: its
-        lease is left to ``reap``."""
+        ended as ``how`` says (see ``end_attempt``), also those whose lease was found to have run out a moment before:
+        what was counted as a loss of a task is none where its process was killed from outside. A write of it that the
+        database has still in hand comes first: its lease is left to ``reap``."""
         ended = self._end_leases(alive=True, owner=owner, end=(how, detail))
+        if how is AttemptEnd.KILLED:
+            with self._database.writing() as connection:
+                claims.forgive(connection, owner, detail)
         self._go_on()
         return ended
 

@@ -155,10 +155,13 @@ class UnitMonitor:
         return inf
 
     def _probe(self, row: UnitRow, rows: Mapping[str, UnitRow]) -> None:
-        """Open the unit. A suspect one is ready after one good probe, a quarantined one after several in a row."""
+        """Open the unit, twice where it does not open. A suspect one is ready after one good probe, a quarantined one
+        after several in a row."""
         unit = row.unit
         self._probed[unit.uuid] = time.monotonic()
         report = self._source.probe(unit)
+        if report.error:  # somebody may have killed its child
+            report = self._source.probe(unit)
         state, reason = verdict(report.readings, self._histories(report, rows.values()), idle=False)
         if report.error:
             state, reason = UnitState.QUARANTINED, f"fault: {report.error}"

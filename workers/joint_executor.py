@@ -2,7 +2,7 @@
 
 It has the interface of ``executor.Executor``, and drives one such executor for each unit, on a thread of its own:
 
-    caller's thread    draws schedules, AHEAD for each unit ahead of their results, and gives the trials back
+    caller's thread    draws schedules, so many for each unit ahead of their results, and gives the trials back
     a unit's thread    takes the next schedule that nobody has, and measures it
     the first unit     is there from the beginning, and alone does all but ``measure``: what is compared in the end is
                        timed on one unit
@@ -26,9 +26,8 @@ from ..core.trial import Timed, Trial
 from ..te.workload import Workload
 from .executor import HEARTBEAT_SECONDS
 from .lease_guard import Allowed, always
+from .settings import ExecutorSettings
 
-AHEAD = 12
-"""Candidates that are under way for each unit, as ``ExecutorSettings.ahead`` is for one."""
 LEAVE_SECONDS = 2.0
 """A unit that is dismissed while it builds, so that no trial of it ends, is given up after so long."""
 
@@ -167,14 +166,16 @@ class _Work:
 
 
 class JointExecutor:
-    """A Measurer over the unit of ``first``, whose name is ``unit``, and over others while ``measure`` runs. ``adjust``
+    """A Measurer over the unit of ``first``, whose name is ``unit``, and over others while ``measure`` runs. ``ahead``
+    candidates are under way for each unit; by default, as many as an executor of one has. ``adjust``
     is called in the caller's thread between trials and in every wait of ``measure``: it may ``add`` and ``dismiss``.
     ``close`` closes ``first`` too. For the other hooks see ``executor.Executor``."""
 
-    def __init__(self, first: UnitExecutor, unit: str) -> None:
+    def __init__(self, first: UnitExecutor, unit: str, *, ahead: int | None = None) -> None:
         self.heartbeat: Callable[[], object] = lambda: None
         self.allowed: Allowed = always
         self.adjust: Callable[[], object] = lambda: None
+        self._ahead = ExecutorSettings().ahead if ahead is None else ahead
         self._first = first
         self._unit = unit
         self._members: dict[str, _Member] = {}
@@ -208,7 +209,7 @@ class JointExecutor:
             self._start(_Member(self._unit, lambda: self._first, lambda error: None, is_first=True), work)
             while True:
                 self.adjust()
-                work.fill(AHEAD * len(self.units))
+                work.fill(self._ahead * len(self.units))
                 if work.is_over:
                     return
                 event = self._next_event(work)
@@ -289,7 +290,7 @@ class JointExecutor:
             except queue.Empty:
                 self.heartbeat()
                 self.adjust()
-                work.fill(AHEAD * len(self.units))
+                work.fill(self._ahead * len(self.units))
 
     def _ended(self, event: _Gone) -> None:
         member, error = event.member, event.error

@@ -16,7 +16,7 @@ import pytest
 from tilewright.core.errors import InvalidParameter, WorkerLost
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
-from tilewright.core.target import Profile
+from tilewright.core.target import Profile, Target
 from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import sketches_for
@@ -25,6 +25,7 @@ from tilewright.tests.workers.any_noise import ANY_NOISE
 from tilewright.tests.workers.faulty_kernels import BUILDERS, PROLOGUES, SIZE, add_one, schedule
 from tilewright.workers.executor import Executor
 from tilewright.workers.executors import EXECUTORS, open_executor
+from tilewright.workers.joint_executor import JointExecutor
 from tilewright.workers.settings import Deadlines, ExecutorSettings
 
 FAULTY = ExecutorSettings(
@@ -67,7 +68,25 @@ REAL: dict[str, dict[str, object]] = {
     "elementwise": {"shape": [17, 129], "functions": ["relu", "exp"]},
 }
 
-NAMES = [pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name for name in EXECUTORS]
+JOINT = "joint"
+"""An executor over several units, of which there is one."""
+NAMES = [pytest.param(name, marks=pytest.mark.ray) if name == "ray" else name for name in (*EXECUTORS, JOINT)]
+AnyExecutor = Executor | JointExecutor
+
+
+def opened(
+    name: str,
+    target: Target,
+    *,
+    profile: Profile | None = None,
+    seed: int = 0,
+    settings: ExecutorSettings | None = None,
+) -> AnyExecutor:
+    """Open the executor of this name."""
+    if name != JOINT:
+        return open_executor(name, target, profile=profile, seed=seed, settings=settings)
+    first = open_executor("local", target, profile=profile, seed=seed, settings=settings)
+    return JointExecutor(first, "the unit", ahead=None if settings is None else settings.batch)
 
 
 @pytest.fixture(scope="module")
@@ -87,12 +106,12 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def executor(name: str) -> Iterator[Executor]:
-    with open_executor(name, host_target(), seed=7, settings=FAULTY) as opened:
-        yield opened
+def executor(name: str) -> Iterator[AnyExecutor]:
+    with opened(name, host_target(), seed=7, settings=FAULTY) as executor:
+        yield executor
 
 
-def measured(executor: Executor, *faults: str, dtype: str = "float32") -> list[Trial]:
+def measured(executor: AnyExecutor, *faults: str, dtype: str = "float32") -> list[Trial]:
     """The trials of these hand-made kernels, in the order given."""
     found = dict(executor.measure(add_one(dtype), [schedule(f) for f in faults]))
     assert sorted(found) == list(range(len(faults)))
@@ -120,14 +139,14 @@ def test_the_table_of_faults_is_complete() -> None:
 
 
 ON_RAY = ("loops_for_ever", "segfaults", "one_past_the_end", "builder_exits", "schedule_is_illegal", "compiler_refuses")
-"""Actors have the same children as the local executor: one fault of each kind shows what they make of it."""
+"""Other executors have the same children as the local one: one fault of each kind shows what they make of it."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_reported_as_what_it_is_and_the_next_candidate_measures(
-    executor: Executor, name: str, fault: str
+    executor: AnyExecutor, name: str, fault: str
 ) -> None:
-    if name == "ray" and fault not in ON_RAY:
+    if name != "local" and fault not in ON_RAY:
         pytest.skip("the local executor shows it")
     stage, reason, detail = FAULTS[fault]
     bad, good = measured(executor, fault, "good")
@@ -138,7 +157,7 @@ def test_a_fault_is_reported_as_what_it_is_and_the_next_candidate_measures(
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "int8"])
-def test_small_elements_hide_no_fault(executor: Executor, dtype: str) -> None:
+def test_small_elements_hide_no_fault(executor: AnyExecutor, dtype: str) -> None:
     faults = ["good", "one_past_the_end", "one_before_the_start", "one_unwritten", "wrong", "good"]
     first, past, before, unwritten, wrong, last = [t.outcome for t in measured(executor, *faults, dtype=dtype)]
     assert isinstance(first, Timed) and isinstance(last, Timed)
@@ -148,7 +167,7 @@ def test_small_elements_hide_no_fault(executor: Executor, dtype: str) -> None:
     assert isinstance(wrong, Failed) and wrong.reason is Reason.WRONG_RESULT
 
 
-def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
+def test_a_good_trial_brings_its_evidence(executor: AnyExecutor) -> None:
     (trial,) = measured(executor, "good")
     assert trial.schedule == schedule("good")
     assert isinstance(trial.outcome, Timed)
@@ -167,14 +186,14 @@ def test_a_good_trial_brings_its_evidence(executor: Executor) -> None:
     }
 
 
-def test_a_hopeless_candidate_is_stopped_early(executor: Executor) -> None:
+def test_a_hopeless_candidate_is_stopped_early(executor: AnyExecutor) -> None:
     good, slow = [t.outcome for t in measured(executor, "good", "slow")]
     assert isinstance(good, Timed) and isinstance(slow, Timed)
     assert slow.seconds > 10 * good.seconds
     assert len(slow.samples) <= 3  # one, where the machine did not disturb it
 
 
-def test_finalists_are_timed_again_and_one_that_fails_now_is_left_out(executor: Executor) -> None:
+def test_finalists_are_timed_again_and_one_that_fails_now_is_left_out(executor: AnyExecutor) -> None:
     work, chosen = add_one(), [schedule(f) for f in ("good", "hangs_after_many_launches", "slow", "segfaults", "good")]
     good, _, slow, *_ = executor.remeasure(work, chosen)
     assert len(good) >= 3 and len(slow) >= 3 and min(slow) > 10 * max(good)
@@ -182,7 +201,7 @@ def test_finalists_are_timed_again_and_one_that_fails_now_is_left_out(executor: 
     assert isinstance(measured(executor, "good")[0].outcome, Timed)
 
 
-def test_equal_binaries_are_measured_once(executor: Executor) -> None:
+def test_equal_binaries_are_measured_once(executor: AnyExecutor) -> None:
     first, equal, again = measured(executor, "good", "good_too", "good")
     assert equal.outcome == first.outcome and equal.evidence.environment["equal_binary"] == 1.0
     assert equal.clocks.time == equal.clocks.check == 0 < first.clocks.time
@@ -191,7 +210,7 @@ def test_equal_binaries_are_measured_once(executor: Executor) -> None:
     assert samples[0] == samples[2] != samples[1]
 
 
-def test_what_is_prefetched_is_measured_as_ever(executor: Executor) -> None:
+def test_what_is_prefetched_is_measured_as_ever(executor: AnyExecutor) -> None:
     executor.prefetch(add_one("int32"), [schedule("good"), schedule("builder_segfaults")])
     executor.prefetch(add_one("float64"))
     good, bad = measured(executor, "good", "builder_segfaults", dtype="int32")
@@ -199,7 +218,7 @@ def test_what_is_prefetched_is_measured_as_ever(executor: Executor) -> None:
     assert isinstance(measured(executor, "good", dtype="float64")[0].outcome, Timed)
 
 
-def test_schedules_are_drawn_as_they_are_wanted(executor: Executor) -> None:
+def test_schedules_are_drawn_as_they_are_wanted(executor: AnyExecutor) -> None:
     drawn: list[int] = []
 
     def source() -> Iterator[Schedule]:
@@ -213,7 +232,7 @@ def test_schedules_are_drawn_as_they_are_wanted(executor: Executor) -> None:
     assert len(list(results)) == 3 * FAULTY.batch - 1 and len(drawn) == 3 * FAULTY.batch
 
 
-def test_results_come_one_by_one_and_an_early_close_abandons_the_rest(executor: Executor) -> None:
+def test_results_come_one_by_one_and_an_early_close_abandons_the_rest(executor: AnyExecutor) -> None:
     results = executor.measure(add_one(), [schedule("good"), *[schedule("loops_for_ever")] * 3])
     position, trial = next(results)
     assert position == 0 and isinstance(trial.outcome, Timed)
@@ -221,27 +240,27 @@ def test_results_come_one_by_one_and_an_early_close_abandons_the_rest(executor: 
     assert isinstance(measured(executor, "good")[0].outcome, Timed)
 
 
-def test_where_and_how_is_told(executor: Executor) -> None:
+def test_where_and_how_is_told(executor: AnyExecutor) -> None:
     on = executor.measured_on
     assert on.device.target == host_target() and on.profile == Profile("warm", 1)
     assert on.device.hardware["threads"] == host_target().threads
     assert {"llvm", "codegen"} <= set(on.toolchain.components)
 
 
-def test_the_baseline_is_timed_on_the_same_terms(executor: Executor) -> None:
+def test_the_baseline_is_timed_on_the_same_terms(executor: AnyExecutor) -> None:
     small = executor.baseline("matmul", {"m": 32, "n": 32, "k": 32})
     large = executor.baseline("matmul", {"m": 512, "n": 512, "k": 512})
     assert small is not None and large is not None
     assert min(*small.samples, *large.samples) > 0.0
 
 
-def test_the_ceilings_are_measured(executor: Executor) -> None:
+def test_the_ceilings_are_measured(executor: AnyExecutor) -> None:
     peaks = executor.peaks()
     assert {"peak_float32_flops_per_second", "copy_bytes_per_second", "launch_seconds"} <= set(peaks)
     assert min(peaks.values()) > 0.0
 
 
-def test_an_unknown_operator_has_no_baseline(executor: Executor) -> None:
+def test_an_unknown_operator_has_no_baseline(executor: AnyExecutor) -> None:
     with pytest.raises(InvalidParameter, match="no_such_operator") as unknown:
         executor.baseline("no_such_operator", {})
     assert unknown.value.field == "operator"
@@ -250,9 +269,9 @@ def test_an_unknown_operator_has_no_baseline(executor: Executor) -> None:
     assert missing.value.field == "k"
 
 
-def test_a_cold_profile_rotates_its_arguments_and_a_warm_one_does_not(executor: Executor, name: str) -> None:
+def test_a_cold_profile_rotates_its_arguments_and_a_warm_one_does_not(executor: AnyExecutor, name: str) -> None:
     (warm,) = measured(executor, "good")
-    with open_executor(name, host_target(), profile=Profile("cold", 1), settings=FAULTY) as other:
+    with opened(name, host_target(), profile=Profile("cold", 1), settings=FAULTY) as other:
         (cold,) = measured(other, "good")
     assert isinstance(warm.outcome, Timed) and isinstance(cold.outcome, Timed)
     assert warm.evidence.environment["argument_sets"] == 1
@@ -260,7 +279,7 @@ def test_a_cold_profile_rotates_its_arguments_and_a_warm_one_does_not(executor: 
 
 
 def test_children_killed_from_outside_while_idle_cost_nothing(name: str, tmp_path: Path) -> None:
-    with open_executor(name, host_target(), settings=marked(tmp_path)) as executor:
+    with opened(name, host_target(), settings=marked(tmp_path)) as executor:
         assert isinstance(measured(executor, "good")[0].outcome, Timed)
         for process in children_of(tmp_path):
             process.send_signal(signal.SIGKILL)
@@ -268,7 +287,7 @@ def test_children_killed_from_outside_while_idle_cost_nothing(name: str, tmp_pat
 
 
 def test_closing_leaves_no_process_behind(name: str, tmp_path: Path) -> None:
-    executor = open_executor(name, host_target(), settings=marked(tmp_path))
+    executor = opened(name, host_target(), settings=marked(tmp_path))
     with ThreadPoolExecutor(1) as background:
         assert isinstance(measured(executor, "good")[0].outcome, Timed)
         before = children_of(tmp_path)
@@ -285,7 +304,7 @@ def test_closing_leaves_no_process_behind(name: str, tmp_path: Path) -> None:
 
 def test_a_builder_that_does_not_exist_is_told_at_once(name: str) -> None:
     settings = replace(FAULTY, builder="tilewright.no_such_module:build")
-    with open_executor(name, host_target(), settings=settings) as executor:
+    with opened(name, host_target(), settings=settings) as executor:
         with pytest.raises(WorkerLost, match="no_such_module"):
             measured(executor, "good")
 
@@ -302,7 +321,7 @@ def test_unknown_executors_and_settings_are_refused() -> None:
 def test_schedules_of_the_real_sketches_measure(name: str) -> None:
     """The product's own road, from a schedule to a time, for operators of every shape of loop nest."""
     target, settings = host_target(), ExecutorSettings(timing=ANY_NOISE)
-    with open_executor(name, target, settings=settings) as executor:
+    with opened(name, target, settings=settings) as executor:
         for operator, parameters in REAL.items():
             work = OPERATORS[operator].workload(parameters)
             chosen = []

@@ -163,6 +163,11 @@ def test_a_task_outlives_any_number_of_workers_that_were_killed_from_outside(fle
         assert fleet.end_leases_of(owner, AttemptEnd.KILLED, "signal 9") == 2
     task = fleet_store.job("j").tasks[0]
     assert (task.state, task.losses) == (TaskState.READY, 0)
+    late = claimed(fleet_store, "late")
+    run_out(fleet_store, late.lease)
+    assert fleet.reap() == 1 and fleet_store.job("j").tasks[0].losses == 1
+    assert fleet.end_leases_of("late", AttemptEnd.KILLED, "signal 9") == 0  # said after the lease was found to be over
+    assert fleet_store.job("j").tasks[0].losses == 0 and fleet.attempts("j", 0)[-1].how is AttemptEnd.KILLED
     for _ in range(MOST_LOSSES):  # it crashes its workers
         claimed(fleet_store, "owner")
         assert fleet.end_leases_of("owner", AttemptEnd.ACTOR_LOST, "signal 11") == 1

@@ -263,9 +263,13 @@ LANES: Mapping[str, Sequence[str]] = {
 WIDE = {"simulated": 2}
 """So many lanes of one name there are where there is more than one: there are many of these processes."""
 COUNTED = frozenset(
-    ("kill service", "stop task worker", "cut network", "stall database", "fill disk", "kill Ray process", "lose head")
+    (
+        *("kill service", "kill child", "stop task worker", "cut network"),
+        *("stall database", "fill disk", "kill Ray process", "lose head"),
+    )
 )
-"""After these a task may count a loss: nobody is left to say that it was killed."""
+"""After these a task may count a loss: nobody is left to say that it was killed, or a child died twice in a row while
+it started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tilewright.tests.service.fork_server import ForkedProcess, ForkServer
 from tilewright.tests.service.simulated import work
 
 MODULE = "tilewright.tests.service.simulated_host"
-CHECK_SECONDS = 0.5
+CHECK_SECONDS = 0.2
 END_SECONDS = 60.0
 
 

@@ -31,12 +31,17 @@ class Recording:
         self.probes = {unit.uuid: [(1.0, 2.0)] for unit in UNITS}
         self.probes["GPU-0"] = list(probes)
         self.looks = 0
+        self.errors = 0
+        """So many probes find that a unit does not open."""
 
     def look(self) -> Sequence[ProbeReport]:
         self.looks += 1
         return [ProbeReport(unit, self.readings[unit.uuid]) for unit in UNITS]
 
     def probe(self, unit: Unit) -> ProbeReport:
+        if self.errors:
+            self.errors -= 1
+            return ProbeReport(unit, self.readings[unit.uuid], error="it died")
         told = self.probes[unit.uuid]
         anchor, power = told.pop(0) if len(told) > 1 else told[0]
         return ProbeReport(unit, replace(self.readings[unit.uuid], xids=()), anchor, power)  # it listens to none
@@ -53,9 +58,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def watched(folder: Path, source: Recording) -> Iterator[RecordStore]:
+def watched(folder: Path, source: Recording, *, made: bool = False) -> Iterator[RecordStore]:
     url = f"sqlite:///{folder}/db.sqlite3"
-    with migrated(url) as store:
+    with RecordStore(url) if made else migrated(url) as store:
         monitor = UnitMonitor(Settings(database_url=url), store, source)
         try:
             yield store
@@ -112,12 +117,17 @@ def test_an_anchor_that_drifts_quarantines_a_unit_until_probes_are_good_again(
     assert seen == [UnitState.READY] * 3
 
 
-def test_a_suspect_unit_is_probed_at_once_and_ready_again(tmp_path: Path, quick: None) -> None:
-    with watched(tmp_path, Recording()) as store:
-        awaited(store, "GPU-1", lambda row: row.state is UnitState.READY)
+@pytest.mark.parametrize(("errors", "state"), [(0, UnitState.READY), (1, UnitState.READY), (2, UnitState.QUARANTINED)])
+def test_a_suspect_unit_is_probed_at_once(tmp_path: Path, errors: int, state: UnitState) -> None:
+    """One probe that fails says little: somebody may have killed it."""
+    source = Recording()
+    with migrated(f"sqlite:///{tmp_path}/db.sqlite3") as store:
+        store.fleet.register_units(UNITS, seen_seconds=600.0)
         store.fleet.set_unit_state("GPU-1", UnitState.SUSPECT, "actor_lost")
-        row = awaited(store, "GPU-1", lambda row: row.state is UnitState.READY)
-        assert row.probed_at is not None and row.reason is None
+    source.errors = errors
+    with watched(tmp_path, source, made=True) as store:
+        row = awaited(store, "GPU-1", lambda row: row.state is not UnitState.SUSPECT)
+        assert row.state is state and row.probed_at is not None
 
 
 def test_readings_are_kept_with_the_unit() -> None:
