@@ -1,7 +1,8 @@
 """What torch calls for ``torch.compile(model, backend="tilewright")``.
 
 The traced graph comes from AOTAutograd in ATen operators. Inference graphs run on our kernels as soon as these are
-there; graphs that need gradients run as ATen, and so do those on several GPUs and on devices of other kinds.
+there, and so do training graphs that gain by it (``training``); those on several GPUs and on devices of other kinds run
+as ATen.
 """
 
 import weakref
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
-from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -21,6 +22,7 @@ from .compiled import CompiledShape, Status
 from .devices import device_of
 from .options import Options
 from .schedules import NoSchedules, Schedules
+from .training import BetterAsAten, check_forward, check_module, is_written_out
 
 KEPT_WHOLE = (
     "_fused_rms_norm", "_log_softmax", "_native_batch_norm_legit_no_training", "_scaled_dot_product", "_softmax",
@@ -44,10 +46,23 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
     tensors = [a for a in (*examples, *module.parameters(), *module.buffers()) if isinstance(a, torch.Tensor)]
     trains = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     device = device_of(tensors)
-    if trains or device is None:
+    if device is None or (trains and options.training == "never"):
         return module.forward
-    found = schedules or _schedules(options, device)
-    keep_attention(module)
+    try:
+        return _compiled(module, examples, options, schedules or _schedules(options, device), device, trains)
+    except BetterAsAten:
+        return module.forward
+
+
+def _compiled(
+    module: Any, examples: Sequence[Any], options: Options, found: Schedules, device: torch.device, trains: bool
+) -> Any:
+    """The compiled module. Raises BetterAsAten for one that trains and gains nothing."""
+    chosen = trains and options.training == "auto"
+    if chosen:
+        check_module(module, device)
+    if not trains:
+        keep_attention(module)  # it has no gradient
 
     def inference(traced: Any, _examples: Sequence[Any]) -> Any:
         context = TracingContext.try_get()
@@ -55,16 +70,22 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
         static = list(metadata.static_input_indices or ()) if metadata is not None else []
         return CompiledGraph(traced, static, options, found, device)
 
-    def aten(traced: Any, _examples: Sequence[Any]) -> Any:
-        return make_boxed_func(traced.forward)
+    def forward(traced: Any, _examples: Sequence[Any]) -> Any:
+        if chosen:
+            check_forward(traced)
+        return backward(traced, _examples)
+
+    def backward(traced: Any, _examples: Sequence[Any]) -> Any:
+        """Weights are inputs like any other: they change in every step, so that nothing is packed."""
+        return CompiledGraph(traced, [], options, found, device)
 
     return aot_module_simplified(
         module,
         examples,
-        fw_compiler=aten,
-        bw_compiler=aten,
+        fw_compiler=forward,
+        bw_compiler=backward,
         inference_compiler=inference,
-        decompositions=decompositions(),
+        decompositions=decompositions(trains),
         keep_inference_input_mutations=True,
     )
 
@@ -74,10 +95,10 @@ def status() -> list[Status]:
     return [shape.status for graph in list(_graphs) for shape in graph.shapes()]
 
 
-def decompositions() -> dict[Any, Any]:
-    """Core ATen's table without the operators that have a rule."""
-    table = core_aten_decompositions()
-    return {op: f for op, f in table.items() if not _is_kept(str(op).split(".")[1])}
+def decompositions(trains: bool = False) -> dict[Any, Any]:
+    """Core ATen's table without the operators that have a rule, and without gradients that ATen computes faster."""
+    named = ((op, str(op).split(".")[1], f) for op, f in core_aten_decompositions().items())
+    return {op: f for op, name, f in named if not _is_kept(name) and (not trains or is_written_out(name))}
 
 
 def _is_kept(name: str) -> bool:

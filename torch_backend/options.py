@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..core.errors import InvalidParameter
+from .training import TRAINING
 
 VERIFY = ("first", "always", "never")
 
@@ -15,7 +16,8 @@ class Options:
     ``wait``: compile in the first call instead of in the background. ``service``: the address of a service that is
     asked for schedules, all of a program at once. ``tune``: the trials of the one job that the service is given where
     it does not know all schedules of a program; 0: no job. ``name``: what the model is called there. ``programs``: how
-    many programs of one graph are kept, one for each set of shapes.
+    many programs of one graph are kept, one for each set of shapes. ``training``: whether forward and backward graphs
+    run on kernels: ``auto`` where that is expected to win (float32 products on a processor), ``always``, or ``never``.
     """
 
     verify: str = "first"
@@ -24,6 +26,7 @@ class Options:
     tune: int = 0
     name: str = ""
     programs: int = 16
+    training: str = "auto"
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> "Options":
@@ -39,6 +42,7 @@ class Options:
         found = cls(**given)
         for name, right, allowed in (
             ("verify", found.verify in VERIFY, ", ".join(VERIFY)),
+            ("training", found.training in TRAINING, ", ".join(TRAINING)),
             ("wait", isinstance(found.wait, bool), "True, False"),
             ("service", isinstance(found.service, str), "an address"),
             ("tune", type(found.tune) is int and 0 <= found.tune <= 1_000_000, "whole numbers from 0 to 1000000"),
