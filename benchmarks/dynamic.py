@@ -66,7 +66,9 @@ def run(options: Options) -> Result:
     except UnsupportedTarget:
         device = None
     target = WITHOUT_GPU if device is None else device.info.target
-    rows = [row for name in ROWS if fnmatch(name, options.rows) for row in _compared(name, target, device, options.seed)]
+    rows = [
+        row for name in ROWS if fnmatch(name, options.rows) for row in _compared(name, target, device, options.seed)
+    ]
     ratios = [float(str(row["ratio"])) for row in rows if "ratio" in row]
     summary: dict[str, object] = {"rows": len(rows), "more_registers": max(_more(rows), default=0)}
     if ratios:

@@ -89,7 +89,9 @@ def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, see
 def test_a_sketch_takes_dynamic_dimensions_or_says_that_it_does_not(sketch: str) -> None:
     target = _target(sketch)
     if SKETCHES[sketch].dynamic:
-        dynamic = [with_dynamic(OPERATORS[name].workload(parameters), representative=64) for name, parameters in DYNAMIC]
+        dynamic = [
+            with_dynamic(OPERATORS[name].workload(parameters), representative=64) for name, parameters in DYNAMIC
+        ]
         taken = [w for w in dynamic if SKETCHES[sketch].matches(w, target)]
         compared = [check_dynamic(sketch, target, w, DYNAMIC_EXTENTS, DYNAMIC_SCHEDULES) for w in taken]
         assert len(compared) >= 2 and all(n >= 2 for n in compared)
