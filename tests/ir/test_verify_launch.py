@@ -35,7 +35,19 @@ from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.gpu.setmaxnreg import SetMaxRegisters
 from tilewright.ir.gpu.tma import TmaLoad, TmaStore, TmaStoreWait
 from tilewright.ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
-from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Kernel, LoopKind, Operation, Stmt, Store, seq
+from tilewright.ir.stmt import (
+    Allocate,
+    DynamicExtent,
+    For,
+    HardwareAxis,
+    If,
+    Kernel,
+    LoopKind,
+    Operation,
+    Stmt,
+    Store,
+    seq,
+)
 from tilewright.ir.verify import verify
 
 IN, OUT = Buffer("I", (64, 64), float16), Buffer("O", (8,), float32)
@@ -119,7 +131,21 @@ def axes(*bounds: tuple[str, int, HardwareAxis]) -> Kernel:
 
 H = HardwareAxis
 LOAD = Load(S, (Z, Z))
+
+
+def dynamic(extent: DynamicExtent, count: Expr | None = None) -> Kernel:
+    w = Writer()
+    with w.launch("f", THREADS, count=count):
+        w.emit(PUT)
+    return Kernel("k", (IN,), (OUT,), (), w.finish(), dynamic=extent)
+
+
 BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
+    ("dynamic", r"O has shape \[8\]", lambda: dynamic(DynamicExtent("m", 64, frozenset("O")))),
+    ("dynamic", "no parameter has it", lambda: dynamic(DynamicExtent("m", 64, frozenset()))),
+    ("dynamic", "grid_x b counts t", lambda: dynamic(DynamicExtent("m", 64, frozenset("I")), T)),
+    ("names", "b is bound twice", lambda: dynamic(DynamicExtent("b", 64, frozenset("I")))),
+    ("scope", "variable m is not bound", lambda: kernel(under(Var("m") < index(3), PUT))),
     ("launch", "stands next to launches", beside),
     ("launch", "launch f is not at the top level", inside_loop),
     ("launch", "binds an axis twice", lambda: axes(("t", 2, H.THREAD), ("u", 2, H.THREAD))),

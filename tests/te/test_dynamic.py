@@ -145,8 +145,8 @@ def test_malformed_json_is_refused_with_a_pointer(dynamic: object) -> None:
 
 
 def test_inputs_of_a_text_are_measured_at_one_extent() -> None:
-    inputs = "X: float32[8, 4]  # dynamic, measured at 2\nZ: float32[8, 4]  # dynamic, measured at 3\n"
-    text = inputs + "Y[i, j] = X[i, j] + Z[i, j]"
+    inputs = [f"{name}: float32[8, 4]  # dynamic, measured at {extent}" for name, extent in (("X", 2), ("Z", 3))]
+    text = "\n".join([*inputs, "Y[i, j] = X[i, j] + Z[i, j]"])
     with pytest.raises(InvalidWorkload, match="measured at one extent"):
         parse_workload(text)
     assert parse_workload(text.replace("at 3", "at 2")).dynamic == DynamicDimension(frozenset("XZ"), 2)

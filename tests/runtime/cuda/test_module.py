@@ -12,6 +12,10 @@ from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cuda.device import CudaDevice
 from tilewright.runtime.cuda.module import CudaModule
+from tilewright.runtime.module import load_module
+from tilewright.schedule.defaults import default_schedule
+from tilewright.te.dynamic import with_dynamic
+from tilewright.te.operators import OPERATORS
 from tilewright.tests.runtime.cuda.kernels import SHAPE, data, two_launches, workload
 
 pytestmark = pytest.mark.cuda
@@ -193,3 +197,20 @@ def test_threads_on_their_own_streams_do_not_disturb_each_other(module: CudaModu
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_dynamic_module_takes_its_extent_from_the_arrays(torch: Any) -> None:
+    softmax = with_dynamic(OPERATORS["softmax"].workload({"rows": 300, "columns": 96}))
+    device = CudaDevice()
+    module = load_module(softmax, default_schedule(softmax, device.target), device.target)
+    assert isinstance(module, CudaModule)
+    for rows in (1, 77, 300, 77):
+        x = torch.randn((rows, 96), device="cuda")
+        (y,) = module(x)
+        torch.testing.assert_close(y, torch.softmax(x, 1))
+        (on_host,) = module(x.cpu().numpy())
+        np.testing.assert_allclose(on_host, y.cpu().numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(InvalidParameter, match="allowed: 1 to 300"):
+        module(torch.randn((301, 96), device="cuda"))
+    with pytest.raises(InvalidParameter, match="shape"):
+        module(torch.randn((7, 95), device="cuda"))
