@@ -94,10 +94,10 @@ def import_log(
         known = [device.model_dump(mode="json") for device in client.devices()]
         log = read_tuning_log(text, form, task, device_named(target, known), cache)
         counts = client.import_records(log.lines) if log.lines else None
-    imported, known = (0, 0) if counts is None else (counts.imported, counts.known)
+    added, before = (0, 0) if counts is None else (counts.imported, counts.known)
     if given.as_json:
-        given.print_json({"imported": imported, "known": known, "refused": dict(log.refused)})
+        given.print_json({"imported": added, "known": before, "refused": dict(log.refused)})
         return
-    given.console.print(f"{imported} records imported, {known} were known")
+    given.console.print(f"{added} records imported, {before} were known")
     for reason, count in log.refused.items():
         given.console.print(f"{count} rows not taken: {reason}")

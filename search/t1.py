@@ -138,8 +138,8 @@ def _value(node: ast.expr, known: Mapping[str, Column]) -> Any:
         case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _OPERATIONS for op in ops):
             sides = [_value(side, known) for side in (left, *others)]
             held: Any = True
-            for op, one, other in zip(ops, sides, sides[1:], strict=False):
-                held = np.logical_and(held, _OPERATIONS[type(op)](one, other))
+            for comparison, one, other in zip(ops, sides, sides[1:], strict=False):
+                held = np.logical_and(held, _OPERATIONS[type(comparison)](one, other))
             return held
     raise InvalidParameter(
         f"{ast.unparse(node)[:80]!r} is not allowed in a condition; allowed: parameters, numbers, texts, + - * / // %, "

@@ -34,7 +34,7 @@ def log() -> str:
     tiles = [(i, j, kc) for i, j in ((4, 8), (4, 16), (6, 8), (6, 16), (8, 8)) for kc in (128, 256)]
     for place, (i, j, kc) in enumerate(tiles):
         factors = [[4, 192 // (4 * i), 1, i], [2, 256 // (2 * j), 1, j], [256 // kc, kc]]
-        instructions = [["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]]
+        instructions: list[object] = [["GetLoops", ["b0"], [], ["l1", "l2", "l3"]]]
         instructions += [["SamplePerfectTile", [f"l{n + 1}"], [4, 64], []] for n in range(3)]
         decisions = [[n + 1, found] for n, found in enumerate(factors)]
         seconds = None if place == len(tiles) - 1 else [1e-3 / (place + 1)]
@@ -59,9 +59,14 @@ def test_imported_records_are_history_and_no_answer(tmp_path: Path) -> None:
         sketch = sketches_for(PRODUCT, HERE.device.target)[0].name
         assert {schedule.sketch for schedule, _ in learned.results} == {sketch}
     with Service.open(settings) as service:
-        place = {"device_key": HERE.device.key, "toolchain_key": HERE.toolchain.key}
+        everything = ("profile", "toolchain", "device", "shape")
         with pytest.raises(NotFound):
-            service.best(workload_key(PRODUCT), **place, relax=("profile", "toolchain", "device", "shape"))
+            service.best(
+                workload_key(PRODUCT),
+                device_key=HERE.device.key,
+                toolchain_key=HERE.toolchain.key,
+                relax=everything,
+            )
         assert [device.info.name for device in service.devices() if device.info.imported] == [stand_in.name]
 
 
