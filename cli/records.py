@@ -6,8 +6,13 @@ from typing import Annotated
 
 import typer
 
+from ..api.requests import ExpressionIn
 from ..core.errors import InvalidParameter
+from ..service.tuning_logs import FORMS, device_named, read_tuning_log
+from ..service.views import TaskSpec
+from ..service.wiring import CACHES, operator_named
 from .context import CommandContext
+from .expression import read_task
 
 app = typer.Typer(help="Export and import records as JSON lines.", no_args_is_help=True)
 
@@ -50,3 +55,49 @@ def import_records(context: typer.Context, file: Path) -> None:
         given.print_json(counts)
     else:
         given.console.print(f"{counts.imported} records imported, {counts.known} were known")
+
+
+@app.command("import-log")
+def import_log(
+    context: typer.Context,
+    file: Path,
+    operator: Annotated[str | None, typer.Argument(help="The operator that was tuned.")] = None,
+    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help=f"What wrote the log: {', '.join(FORMS)}.")] = FORMS[0],
+    target: Annotated[
+        str, typer.Option(help="What it ran on: llvm, cuda, cuda:sm_90a, …, or the key of a device.")
+    ] = "llvm",
+    cache: Annotated[
+        str | None, typer.Option(help="warm or cold: what the caches held; default: as jobs on such a device.")
+    ] = None,
+) -> None:
+    """Read what another autotuner measured. Searches learn from it, and no look-up serves it."""
+    given: CommandContext = context.obj
+    asked = read_task(operator, parameters or [], workload)
+    if isinstance(asked, ExpressionIn):
+        given_parameters, name = asked.parameters or {}, asked.operator or ""
+        task = TaskSpec(operator_named(name).workload(given_parameters), name, given_parameters)
+    else:
+        task = TaskSpec(asked)
+    if cache not in (None, *CACHES):
+        raise InvalidParameter(f"{cache!r} is no state of caches; allowed: {', '.join(CACHES)}", field="cache")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidParameter(f"cannot read {file}: {error.strerror}", field="file") from error
+    except UnicodeDecodeError as error:
+        raise InvalidParameter(f"{file} is not a text file: {error.reason}", field="file") from error
+    with given.client() as client:
+        known = [device.model_dump(mode="json") for device in client.devices()]
+        log = read_tuning_log(text, form, task, device_named(target, known), cache)
+        counts = client.import_records(log.lines) if log.lines else None
+    added, before = (0, 0) if counts is None else (counts.imported, counts.known)
+    if given.as_json:
+        given.print_json({"imported": added, "known": before, "refused": dict(log.refused)})
+        return
+    given.console.print(f"{added} records imported, {before} were known")
+    for reason, count in log.refused.items():
+        given.console.print(f"{count} rows not taken: {reason}")

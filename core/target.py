@@ -39,6 +39,10 @@ class Target:
         return content_key(self.to_json())
 
 
+IMPORTED = "imported"
+"""The column of ``DeviceInfo.hardware`` that marks what another program timed."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """The physical thing a kernel is timed on.
@@ -51,6 +55,11 @@ class DeviceInfo:
     target: Target
     hardware: Mapping[str, float] = field(default_factory=dict)
     measured: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def imported(self) -> bool:
+        """Whether it stands for what another program timed on a device: no unit is one, and no look-up serves it."""
+        return IMPORTED in self.hardware
 
     @property
     def key(self) -> str:

@@ -43,7 +43,9 @@ def distance(one: Situation, other: Situation) -> float:
         return inf
     if not family(one.workload, targets[0]) & family(other.workload, targets[1]):
         return inf
-    apart = float(np.abs(workload_features(one.workload) - workload_features(other.workload)).sum())
+    apart = 0.0
+    if one.workload != other.workload:  # of Triton kernels no feature is known
+        apart = float(np.abs(workload_features(one.workload) - workload_features(other.workload)).sum())
     apart += DEVICE * (one.device.key != other.device.key) + ARCHITECTURE * (targets[0].arch != targets[1].arch)
     return apart + TOOLCHAIN * (one.toolchain_key != other.toolchain_key) + PROTOCOL * (protocol != other_protocol)
 

@@ -520,10 +520,10 @@ class RecordStore:
             seen = record_tenant() is None or sees_workload(connection, key)
             return load_workload(connection, key) if seen else None
 
-    def devices(self) -> tuple[DeviceInfo, ...]:
-        """Return every device ever seen."""
+    def devices(self, *, imported: bool = False) -> tuple[DeviceInfo, ...]:
+        """Return every device ever seen; with ``imported`` those, too, that stand for another program's clock."""
         with self.database.reading() as connection:
-            return load_devices(connection)
+            return tuple(info for info in load_devices(connection) if imported or not info.imported)
 
     def measured(self, device_key: str) -> Mapping[str, float]:
         """Return what was measured on a device; the mapping is empty when nothing was."""

@@ -1,13 +1,16 @@
 """What earlier tasks say of a pool's candidates: the same settings on other devices or for other shapes.
 
-Each earlier task is a *source*. Where it measured a candidate its result counts, elsewhere a Gaussian process on its
-results fills in. Sources are weighed by how well they order what this task has measured.
+Each earlier task is a *source*. Where it measured a candidate its result counts; elsewhere a Gaussian process on its
+results fills in, together with trees that know the results of all sources. Sources are weighed by how well they order
+what this task has measured.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor
 
 from ..core.schedule import Schedule
 from ..core.streams import stream
@@ -25,9 +28,14 @@ _SOURCES = 8
 """So many sources with the most results are used."""
 _LEARN_FROM = 320
 """Results of a source that its Gaussian process sees: half of them the fastest."""
+_LENGTHS_FROM = 200
+"""So many of them choose its lengths."""
+_TREES = 60
 _BELIEF, _WORTH = 0.7, 6
 """The rank correlation that a source is expected to have, and how many results this expectation is worth."""
 _OWN_MEAN = 0.1
+_SHARP = 3.0
+"""Of the first candidates the fastest of a source count: those that are slower by a tenth by a quarter less."""
 _LEAST_AGREEMENT = 0.2
 """Sources that agree less are dropped."""
 
@@ -41,9 +49,9 @@ class Transfer:
         points = encoding.points(pool)
         largest = sorted(history, key=lambda e: -len(e.results))[:_SOURCES]
         places = {point.tobytes(): place for place, point in enumerate(points)}
-        found = [_source(encoding, points, places, e.results, seed) for e in largest]
+        kept = [s for e in largest if (s := _source(encoding, places, e.results)) is not None]
         self.points = points
-        self.sources = np.array([s for s in found if s is not None], np.float32).reshape(-1, len(pool))
+        self.sources = np.array(_filled(points, kept, seed), np.float32).reshape(-1, len(pool))
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -71,11 +79,11 @@ class Transfer:
         return np.asarray(np.clip(slope, 0.0, 1.5) * mean)
 
     def cover(self, count: int) -> list[int]:
-        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the fastest of those chosen.
+        """Up to ``count`` candidates: each adds most to the mean, over the sources, of the greatest speed^3 chosen.
 
         Its own mean counts a little, which decides once every source has its best.
         """
-        speed = np.exp(-self.sources)
+        speed = np.exp(-_SHARP * self.sources)
         best = np.zeros(len(speed), np.float32)
         chosen: list[int] = []
         while len(chosen) < count and len(speed):
@@ -86,37 +94,68 @@ class Transfer:
         return list(dict.fromkeys(chosen))
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What a source measured: ``points`` float32[n, width] with ``z`` float64[n], and float32[pool] of the same, NaN
+    where it measured nothing."""
+
+    points: NDArray[np.float32]
+    z: Floats
+    measured: NDArray[np.float32]
+
+
 def _source(
-    encoding: Encoding,
-    points: NDArray[np.float32],
-    places: Mapping[bytes, int],
-    results: Sequence[tuple[Schedule, Outcome]],
-    seed: int,
-) -> NDArray[np.float32] | None:
-    kept = [(s, p, o) for s, o in results if (p := encoding.point(s)) is not None]
-    seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, _, o in kept])
+    encoding: Encoding, places: Mapping[bytes, int], results: Sequence[tuple[Schedule, Outcome]]
+) -> _Source | None:
+    kept = [(p, o) for s, o in results if (p := encoding.point(s)) is not None]
+    seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, o in kept])
     if np.count_nonzero(~np.isnan(seconds)) < _LEAST:
         return None
     z = compressed(np.log(np.where(np.isnan(seconds), np.nanmax(seconds), seconds)))
-    found = np.full(len(points), np.nan, np.float32)
-    for (_, point, _), value in zip(kept, z, strict=True):
+    measured = np.full(len(places), np.nan, np.float32)
+    for (point, _), value in zip(kept, z, strict=True):
         place = places.get(point.tobytes())
         if place is not None:
-            found[place] = value
-    if np.isnan(found).any():
-        found = np.where(np.isnan(found), _filled(points, np.array([p for _, p, _ in kept]), z, seed), found)
+            measured[place] = value
+    return _Source(np.array([point for point, _ in kept]), z, measured)
+
+
+def _filled(points: NDArray[np.float32], sources: Sequence[_Source], seed: int) -> list[NDArray[np.float32]]:
+    """float32[pool] for each source: what it measured, and elsewhere the mean of what a Gaussian process says that
+    knows its results alone, and of what trees say that know all sources'."""
+    if not any(np.isnan(s.measured).any() for s in sources):
+        return [s.measured for s in sources]
+    few = [_few(s, seed) for s in sources]
+    scales = [(s.z[rows].mean(), max(s.z[rows].std(), 1e-3)) for s, rows in zip(sources, few, strict=True)]
+    values = [(s.z[rows] - m) / d for s, rows, (m, d) in zip(sources, few, scales, strict=True)]
+    known = [s.points[rows] for s, rows in zip(sources, few, strict=True)]
+    which = np.eye(len(sources), dtype=np.float32)
+
+    def marked(rows: NDArray[np.float32], number: int) -> NDArray[np.float32]:
+        return np.concatenate([rows, np.tile(which[number], (len(rows), 1))], axis=1)
+
+    trees = ExtraTreesRegressor(_TREES, min_samples_leaf=2, random_state=seed % (1 << 31))
+    trees.fit(np.concatenate([marked(p, n) for n, p in enumerate(known)]), np.concatenate(values))
+    found = []
+    for number, source in enumerate(sources):
+        smooth = _smooth(points, known[number], values[number], seed)
+        both = (smooth + trees.predict(marked(points, number))) / 2
+        middle, spread = scales[number]
+        found.append(np.where(np.isnan(source.measured), both * spread + middle, source.measured))
     return found
 
 
-def _filled(points: NDArray[np.float32], known: NDArray[np.float32], z: Floats, seed: int) -> NDArray[np.float32]:
-    """float32[pool]: what a Gaussian process expects after some of the results ``z`` of the points ``known``."""
-    order = np.argsort(z, kind="stable")
+def _few(source: _Source, seed: int) -> NDArray[np.int64]:
+    """The rows that are learned from: the fastest, and a random part of the others."""
+    order = np.argsort(source.z, kind="stable")
     rest = stream(seed, "transfer").permutation(order[_LEARN_FROM // 2 :])
-    rows = np.concatenate([order[: _LEARN_FROM // 2], rest[: _LEARN_FROM // 2]])
-    middle, spread = z[rows].mean(), max(z[rows].std(), 1e-3)
-    values = (z[rows] - middle) / spread
-    process = GaussianProcess(np.concatenate([points, known[rows]]))
-    at = len(points) + np.arange(len(rows))
-    few = stream(seed, "lengths").permutation(len(rows))[:96]
+    return np.concatenate([order[: _LEARN_FROM // 2], rest[: _LEARN_FROM // 2]])
+
+
+def _smooth(points: NDArray[np.float32], known: NDArray[np.float32], values: Floats, seed: int) -> NDArray[np.float32]:
+    """float32[pool]: what a Gaussian process expects after the ``values`` of the points ``known``."""
+    process = GaussianProcess(np.concatenate([points, known]))
+    at = len(points) + np.arange(len(known))
+    few = stream(seed, "lengths").permutation(len(known))[:_LENGTHS_FROM]
     process.learn(at[few], values[few], at)
-    return np.asarray(process.posterior(values)[0][: len(points)] * spread + middle, np.float32)
+    return process.posterior(values)[0][: len(points)]

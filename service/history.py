@@ -37,7 +37,7 @@ def related_groups(
     roughly = sorted(groups, key=lambda g: (g.operator != operator, abs(log2(1 + g.flops) - operations)))
     keys = list(dict.fromkeys(group.workload_key for group in roughly))[:MOST_WORKLOADS]
     workloads = {key: found for key in keys if (found := _workload(store, key)) is not None}
-    devices = {info.key: info for info in store.devices()}
+    devices = {info.key: info for info in store.devices(imported=True)}
     known = [group for group in groups if group.workload_key in workloads]
     situations = [
         Situation(workloads[g.workload_key], devices[g.device_key], g.toolchain_key, g.profile) for g in known
@@ -59,7 +59,7 @@ def experiences(store: RecordStore, records: Sequence[Record]) -> tuple[Experien
         part = record.identity
         key = (part.workload_key, part.device_key, part.toolchain_key, part.profile)
         groups.setdefault(key, []).append(record)
-    devices = {info.key: info for info in store.devices()}
+    devices = {info.key: info for info in store.devices(imported=True)}
     found = []
     for (workload_key, device_key, toolchain_key, profile), members in groups.items():
         workload = _workload(store, workload_key)

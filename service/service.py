@@ -462,7 +462,7 @@ class Service:
 
     def devices(self) -> tuple[DeviceView, ...]:
         """Return the devices attached to this machine, then others that records came from."""
-        known = {info.key: info for info in self._store.devices()}
+        known = {info.key: info for info in self._store.devices(imported=True)}
         present = {info.key: known.get(info.key, info) for info in wiring.present_devices()}
         others = {key: info for key, info in known.items() if key not in present}
         return tuple(DeviceView(info, key, key in present) for key, info in {**present, **others}.items())

@@ -69,7 +69,7 @@ def _unseen(store: RecordStore, model: ModelSummary, limit: int) -> tuple[Record
 
 
 def _device(store: RecordStore, key: str | None) -> DeviceInfo | None:
-    return next((info for info in store.devices() if info.key == key), None)
+    return next((info for info in store.devices(imported=True) if info.key == key), None)
 
 
 def _importance(model: CostModel) -> tuple[ImportanceView, ...]:
@@ -85,7 +85,7 @@ def _held_out(
     by_task = defaultdict[tuple[str, int], list[Record]](list)
     for record in records:
         by_task[record.job_id, record.task].append(record)
-    devices = {info.key: info for info in store.devices()}
+    devices = {info.key: info for info in store.devices(imported=True)}
     tasks, points = list[HeldOutTask](), list[HeldOutRecord]()
     for (job_id, task), own in by_task.items():
         found = _predicted(store, model, own, devices)

@@ -19,6 +19,9 @@ _ALONE = 16
 """Until there are so many results the cold search proposes nothing, unless the earlier tasks disagree with them."""
 _LEAST_COLD, _MOST_COLD = 0.5, 0.85
 """The share of the cold search afterwards: where earlier tasks order the results perfectly, and where not at all."""
+_LATE = 64
+"""From so many results on it is the greatest anyhow: the task's own results say more by now, and the cold search has
+trees and crossover, which find lone settings that no earlier task has."""
 
 
 class WarmSearch:
@@ -27,7 +30,7 @@ class WarmSearch:
     then:   expected improvement under a Gaussian process whose mean is what the sources say, so that it learns
             only how this task differs from them
     guard:  sources count by their rank agreement with the results; after 16 results every other candidate is the
-            cold search's, which is told everything, and more where the sources agree less
+            cold search's, which is told everything, and more where the sources agree less; after 64, most
     """
 
     def __init__(self, problem: Problem, cold: Strategy) -> None:
@@ -62,5 +65,7 @@ class WarmSearch:
     def _cold_share(self, candidates: Sequence[int], z: Floats) -> float:
         if len(candidates) < _ALONE:
             return 0.0
+        if len(candidates) >= _LATE:
+            return _MOST_COLD
         agreement = float(np.clip(self._transfer.agreement(candidates, z).max(), 0.0, 1.0))
         return _MOST_COLD + (_LEAST_COLD - _MOST_COLD) * agreement

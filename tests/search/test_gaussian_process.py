@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from tilewright.core.streams import stream
 from tilewright.core.trial import Timed
 from tilewright.cost_model.dataset import Experience
+from tilewright.cost_model.metrics import rank_correlation
 from tilewright.runtime.devices import device_infos
 from tilewright.search.encoding import Encoding
 from tilewright.search.gaussian_process import GaussianProcess
@@ -93,3 +94,17 @@ def test_a_source_that_disagrees_loses_its_weight(step: int) -> None:
     assert weights[0] > 0.99
     expected = transfer.expected(own, z)
     assert np.corrcoef(expected[own], z)[0, 1] > 0.8
+
+
+def test_a_few_results_of_sources_order_all_candidates() -> None:
+    workload, device = OPERATORS["matmul"].workload({"m": 1, "n": 1, "k": 1}), device_infos()[0]
+    history = []
+    for seed in range(2):
+        rows = np.random.default_rng(seed).choice(len(TABLE.space), 150, replace=False)
+        results = tuple((TABLE.space.schedule(int(r)), TABLE.outcomes[int(r)]) for r in rows)
+        history.append(Experience(workload, device, results))
+    transfer = Transfer(TABLE.pool, history, 0)
+    seconds = np.array([o.seconds if isinstance(o, Timed) else 1.0 for o in TABLE.outcomes])
+    for source in transfer.sources:
+        assert rank_correlation(source, seconds) > 0.8
+    assert seconds[transfer.cover(8)].min() < 0.6 * np.median(seconds)
