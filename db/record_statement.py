@@ -10,6 +10,9 @@ nothing is written unless all is: without the lease, or with a gap in the sequen
 caller then takes the general way, which says why. It also adds a device that is new. Ids of rows that never change are
 asked for once (``_Place``), because each table and each index of the statement takes PostgreSQL time, used or not.
 
+The tenant's row is the only one that task workers of different jobs change. Whoever finds it locked passes over it, and
+charges the tenant with the next trial: otherwise each commit would wait for the one before it and for the disk.
+
 The statement has a connection of its own, where it is planned once. It is written with PostgreSQL's own placeholders:
 psycopg would parse a statement of this length again each time. Event ids come from a sequence that is asked while the
 job's row is locked, so that they grow in the order of commits.
@@ -21,11 +24,13 @@ import re
 import select
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
 
+from ..core.errors import StoreError
 from ..core.fleet import Lease, Wanted
 from ..core.record import MeasuredOn
 from ..core.trial import Timed
@@ -123,17 +128,23 @@ WITH held AS MATERIALIZED (
   FROM job, task, (VALUES (1, 'trial', CAST(%(trial_event)s AS TEXT)), (2, 'best', CAST(%(best_event)s AS TEXT)))
     AS about (place, kind, data)
   WHERE about.place = 1 OR task.is_best ORDER BY about.place
+), free AS MATERIALIZED (
+  SELECT tenants.name FROM job JOIN tenants ON tenants.name = job.tenant FOR NO KEY UPDATE OF tenants SKIP LOCKED
 ), charged AS (
   UPDATE tenants SET virtual_seconds = tenants.virtual_seconds + %(spent)s / tenants.weight
-  FROM job WHERE tenants.name = job.tenant
+  FROM free WHERE tenants.name = free.name RETURNING 1
 )
-SELECT task.id, job.state, job.paused OR attempts.fence IS NULL OR EXISTS (SELECT FROM units WHERE state <> 'ready')
+SELECT EXISTS (SELECT FROM charged), task.id, job.state, job.paused OR attempts.fence IS NULL
+  OR EXISTS (SELECT FROM units WHERE state <> 'ready')
   OR (attempts.began_at <= {_CLOCK} - {SLICE_SECONDS} AND EXISTS (
     SELECT FROM tasks AS w WHERE w.state = 'ready' AND w.tenant = task.tenant AND w.executor = task.executor
       AND w.target = task.target AND w.priority > job.priority AND w.ready_since <= {_CLOCK} - {PATIENCE_SECONDS}))
 FROM task CROSS JOIN job LEFT JOIN attempts
   ON attempts.job = task.job AND attempts.task = %(task)s AND attempts.fence = %(fence)s""")
 _PLACE, _PLACE_NAMES = _numbered(_PLACE)
+_CHARGE, _CHARGE_NAMES = _numbered("""
+UPDATE tenants SET virtual_seconds = tenants.virtual_seconds + %(spent)s / tenants.weight
+FROM jobs WHERE jobs.number = %(job)s AND tenants.name = jobs.tenant RETURNING 1""")
 
 
 class _Place(NamedTuple):
@@ -156,11 +167,15 @@ class RecordStatement:
         self._lock = threading.Lock()
         self._connection: Any = None
         self._places: dict[tuple[object, ...], _Place] = {}
+        self._owed: dict[int, float] = {}
         self._on: tuple[MeasuredOn, Mapping[str, str]] | None = None
 
     def close(self) -> None:
         """Close the connection. The next trial opens another one."""
         with self._lock:
+            if self._connection is not None:
+                with suppress(StoreError):
+                    self._charge_others(None)
             self._drop()
 
     def record(self, new: NewTrial, lease: Lease) -> StoredTrial | None:
@@ -174,16 +189,26 @@ class RecordStatement:
             place = self._place_of(new)
             if place is None:
                 return None
-            row = self._execute(_RECORD, _NAMES, self._parameters(new, lease, place))
+            self._charge_others(place.job)
+            parameters = self._parameters(new, lease, place)
+            row = self._execute(_RECORD, _NAMES, parameters)
             if row is None:
                 self._places.clear()
                 return None
-        record_id, state, look = row
+            charged, record_id, state, look = row
+            self._owed = {} if charged else {place.job: cast(float, parameters["spent"])}
         wanted = wanted_in(state)
         if look and wanted is Wanted.GO:
             with self._database.reading() as connection:
                 wanted = wanted_of(connection, [lease])
         return StoredTrial(record_id, state, wanted)
+
+    def _charge_others(self, job: int | None) -> None:
+        """Charge the tenant of a job before this one for what its last trials took, if it was not."""
+        for other, spent in list(self._owed.items()):
+            if other != job:
+                self._execute(_CHARGE, _CHARGE_NAMES, {"job": other, "spent": spent})
+                self._owed.pop(other)
 
     def _place_of(self, new: NewTrial) -> _Place | None:
         """Return what a trial refers to; None where something of that is new."""
@@ -219,7 +244,7 @@ class RecordStatement:
             "subject": lease.subject,
             "fence": lease.fence,
             "device_seconds": clocks.check + clocks.time,
-            "spent": sum(dataclasses.astuple(clocks)),
+            "spent": sum(dataclasses.astuple(clocks)) + self._owed.get(place.job, 0.0),
             "failure": None if timed else f"{outcome.stage.value}:{outcome.reason.value}",  # type: ignore[union-attr]
             "answer": None if answer is None else _continued(answer),
             "trial_event": _continued(json.dumps(trial_event)),

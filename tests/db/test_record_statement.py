@@ -1,6 +1,6 @@
 """The statement that records a trial on PostgreSQL does what the general way does, and gives way where it cannot."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 from sqlalchemy import select, text
@@ -143,6 +143,34 @@ def test_the_statement_says_what_is_wanted_of_the_holder(shared_store: RecordSto
     shared_store.fleet.cancel_job("j")
     wanted.append(shared_store.add_trial(trial("j", 0, 3), lease=held.lease).wanted)
     assert wanted == [Wanted.GO, Wanted.YIELD, Wanted.GO, Wanted.STOP]
+
+
+def test_who_finds_the_tenant_locked_records_and_charges_it_later(shared_store: RecordStore) -> None:
+    for job in ("j", "k"):
+        submit(shared_store, job)
+    held = [claimed(shared_store, job) for job in ("j", "k")]
+    spent = sum(astuple(trial("j", 0, 0).trial.clocks))
+    for one in held:
+        shared_store.add_trial(trial(one.job_id, 0, 0), lease=one.lease)
+    before = charged(shared_store, "default")
+
+    def record_beside_a_lock(sequence: int) -> None:
+        with shared_store.database.writing() as connection:
+            connection.execute(select(tenants).with_for_update())
+            shared_store.add_trial(trial("j", 0, sequence), lease=held[0].lease)
+
+    for sequence in (1, 2):
+        record_beside_a_lock(sequence)
+    assert charged(shared_store, "default") == before
+    shared_store.add_trial(trial("j", 0, 3), lease=held[0].lease)
+    assert charged(shared_store, "default") == pytest.approx(before + 3 * spent)
+    record_beside_a_lock(4)
+    shared_store.add_trial(trial("k", 0, 1), lease=held[1].lease)  # of another job
+    assert charged(shared_store, "default") == pytest.approx(before + 5 * spent)
+    record_beside_a_lock(5)
+    assert shared_store._statement is not None
+    shared_store._statement.close()
+    assert charged(shared_store, "default") == pytest.approx(before + 6 * spent)
 
 
 def test_a_connection_that_the_server_ended_is_replaced(postgres: PostgresServer, shared_store: RecordStore) -> None:
