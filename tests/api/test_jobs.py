@@ -37,6 +37,15 @@ def test_how_a_job_searches_is_a_choice_of_its_own(http: httpx2.Client) -> None:
         assert len(described[name]["description"]) > 40
 
 
+def test_a_job_may_ask_for_several_units(http: httpx2.Client) -> None:
+    assert http.post("/v1/jobs", json=job()).json()["units"] == 1
+    made = http.post("/v1/jobs", json=job(units=8)).json()
+    assert made["units"] == 8 and http.get(f"/v1/jobs/{made['id']}").json() == made
+    for units in (0, 9):
+        refused = http.post("/v1/jobs", json=job(units=units))
+        assert (refused.status_code, refused.json()["field"]) == (422, "/units")
+
+
 def test_a_repeated_request_with_a_key_makes_one_job(http: httpx2.Client) -> None:
     key = {"Idempotency-Key": "once"}
     first = http.post("/v1/jobs", json=job(), headers=key)

@@ -89,8 +89,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.mark.slow
 def test_a_worker_joins_searches_and_leaves(fleet: Fleet) -> None:
     tune = ("tune", *MATMUL, "--strategy", "random", "--detach", "--fresh", "--trials", "3", "--tenant", "team")
-    job = fleet.answer(*tune, "--priority", "4", "--deadline", "9000")
+    job = fleet.answer(*tune, "--priority", "4", "--deadline", "9000", "--units", "2")
     assert (job["tenant"], job["priority"], job["fresh"]) == ("team", 4, True) and job["deadline"]
+    assert job["units"] == 2
     assert job["tasks"][0]["waits_for"] == "no unit of the fleet serves llvm"
     with Client(fleet.address, token=TOKEN) as client, fleet.started("worker") as worker:
         held = client.submit(LONG_TASK, budget=Budget(100_000), strategy="random", fresh=True).id
