@@ -415,15 +415,26 @@ class _Partition:
         return []
 
     def _keeps_class(self, region: _Region, node: Node, grown: _Region) -> bool:
-        """Whether a kernel class takes the grown region, or took neither part of it."""
-        together = self._write(grown)
-        if together is None:
+        """Whether a kernel class takes the grown region, or takes neither part of it. Views before its anchor may be
+        stored for that, as they will be."""
+        if self._write(grown) is None:
             return False
-        if self._fits(together.workload):
-            return True
         parts = (region, _Region([]).with_node(node, self.graph))
-        written = [self._write(part) for part in parts if part.main is not None]
-        return not any(w is not None and self._fits(w.workload) for w in written)
+        return self._may_fit(grown) or not any(self._may_fit(part) for part in parts if part.main is not None)
+
+    def _may_fit(self, region: _Region) -> bool:
+        """Whether a kernel class takes a region as it is, or where the views before its anchor are stored."""
+        written = self._write(region)
+        if written is not None and self._fits(written.workload):
+            return True
+        views = set() if region.main is None else set(self._views_before(region.main))
+        if not views:
+            return False
+        stored, known = set(self.stored), self._written
+        self._written = {}
+        fits = self._fits_with_stored(region, views)
+        self.stored, self._written = stored, known
+        return fits
 
     def _store_operands(self, region: _Region) -> None:
         """Store the views that an anchor or a reduction reads where no class takes it otherwise, and one does then."""

@@ -8,12 +8,14 @@ from tests.golden import check_golden
 from tests.random_graphs import graphs, residual_block
 from tilewright.core.dtypes import float32
 from tilewright.core.errors import InvalidGraph
+from tilewright.core.target import Target
 from tilewright.graph.graph import FOREIGN, Graph, GraphBuilder, Node, Value, check_graph
 from tilewright.graph.memory import Lifetime, plan_arena
 from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.partition import ForeignCall, KernelCall, ViewCall
 from tilewright.graph.program import Program, compile_program
 from tilewright.graph.text import graph_text, program_text
+from tilewright.schedule.defaults import has_class
 from tilewright.te.workload import Workload
 
 
@@ -169,3 +171,17 @@ def test_values_that_live_at_once_do_not_overlap(values: list[Lifetime]) -> None
             apart = arena.offsets[a.name] + a.bytes <= arena.offsets[b.name]
             apart |= arena.offsets[b.name] + b.bytes <= arena.offsets[a.name]
             assert apart or not together
+
+
+def test_a_product_of_permuted_heads_gets_a_class_before_it_gets_an_epilogue_that_none_takes() -> None:
+    """The projection behind float32 attention in a ViT: the heads are stored in order, and the residual stays apart."""
+    target = Target("cuda", "sm_90a", (), 132, 16)
+    heads, residual = value("heads", 4, 12, 50, 64), value("x", 4, 50, 768)
+    w, bias = value("w", 768, 768), value("bias", 768)
+    b = GraphBuilder(["heads", "x", "w", "bias"])
+    rows = b.node("reshape", b.node("permute", heads, order=(0, 2, 1, 3)), shape=(200, 768))
+    y = b.node("matmul", rows, b.node("permute", w, order=(1, 0)), precision="tf32")
+    y = b.node("add", residual, b.node("add", b.node("reshape", y, shape=(4, 50, 768)), bias))
+    graph = check_graph(Graph((heads, residual), (w, bias), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda workload: has_class(workload, target), gpu=True)
+    assert all(has_class(call.workload, target) for call in program.kernels)
