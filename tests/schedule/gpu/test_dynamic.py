@@ -13,6 +13,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
 from tilewright.schedule.sketches import SKETCHES, sketches_for
+from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.dynamic import at_extent, at_representative, with_dynamic
 from tilewright.te.operators import OPERATORS
@@ -77,6 +78,35 @@ def test_all_extents_agree_with_the_reference(form: str) -> None:
     workload = _workload(operator, parameters)
     kernel = finish(lower(workload, SMALL, Schedule.of(sketch, SKETCHES[sketch].version, knobs)), SMALL)
     for extent in extents:
+        static = at_extent(workload, extent)
+        inputs = random_inputs(static, 1)
+        agree(f"{extent}", interpret(kernel, inputs), reference(static, inputs), tolerance(static))
+
+
+def _sequences(most: int, length: int) -> tuple[Workload, Workload]:
+    """(a linear layer, RMS-normed rows) of up to ``most`` sequences."""
+    x, b = te.placeholder((most, length, 128), "float16", "X"), te.placeholder((136, 128), "float16", "B")
+    k, j = te.reduce_axis(128, "k"), te.reduce_axis(128, "j")
+    wide = te.compute(
+        (most, length, 136), lambda n, i, o: te.sum(te.cast(x[n, i, k], "float32") * te.cast(b[o, k], "float32"), k)
+    )
+    y = te.compute(wide.shape, lambda n, i, o: te.cast(wide[n, i, o], "float16"), "Y")
+    squares = te.compute(
+        (most, length), lambda n, i: te.sum(te.cast(x[n, i, j], "float32") * te.cast(x[n, i, j], "float32"), j)
+    )
+    z = te.compute(
+        x.shape, lambda n, i, o: te.cast(te.cast(x[n, i, o], "float32") * te.rsqrt(squares[n, i]), "float16")
+    )
+    return te.workload(y), te.workload(z)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_sequences_of_a_batch_are_rows(number: int) -> None:
+    workload = with_dynamic(_sequences(7, 50)[number])
+    (sketch,) = sketches_for(workload, SMALL)
+    knobs = (TILE, {"vector": 8, "threads_per_row": 16, "rows_per_cta": 8})[number]
+    kernel = finish(lower(workload, SMALL, Schedule.of(sketch.name, sketch.version, knobs)), SMALL)
+    for extent in (1, 5):
         static = at_extent(workload, extent)
         inputs = random_inputs(static, 1)
         agree(f"{extent}", interpret(kernel, inputs), reference(static, inputs), tolerance(static))
