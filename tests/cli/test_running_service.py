@@ -98,6 +98,7 @@ def test_commands_that_only_read_run_no_jobs(tmp_path: Path) -> None:
         ("operators", "operators"),
         ("records", "export_records"),
         ("records", "import_records"),
+        ("records", "import_log"),
         ("job", "list_jobs"),
         ("job", "show"),
         ("job", "trials"),
