@@ -10,15 +10,16 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
 
 from .. import __version__
 from ..te.schema import workload_definitions, workload_schema
 from .access import OPEN_PATHS
+from .problem import ProblemDetails
 from .routes import ROUTES
 from .scopes import scope_of
 
 _SCHEMAS = "#/components/schemas"
-_TEXT = {"type": "string"}
 DOCUMENT = Path(__file__).parent / "openapi.json"
 DESCRIPTION = """Tilewright tunes tensor expressions: submit a job, follow it, fetch the best schedule and its evidence.
 
@@ -38,6 +39,9 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     schemas["Workload"] = workload_schema(_SCHEMAS)
     schemas.update(workload_definitions(_SCHEMAS))
+    schemas.update(
+        models_json_schema([(ProblemDetails, "serialization")], ref_template=f"{_SCHEMAS}/{{model}}")[1]["$defs"]
+    )
     for name in ("ExpressionIn", "LookupIn", "ExplainIn", "ExportIn", "ModelWorkloadIn"):
         schemas[name]["properties"]["workload"] = {
             "anyOf": [{"$ref": f"{_SCHEMAS}/Workload"}, {"type": "null"}],
@@ -49,19 +53,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             if path not in OPEN_PATHS:
                 operation["security"] = [{"key": []}]
                 operation["x-tilewright-scope"] = scope_of([method.upper()], path)
-            for answer in operation["responses"].values():
-                _problem_only(answer)
     return document
-
-
-def _problem_only(answer: dict[str, Any]) -> None:
-    """Remove the other media types of a problem document. FastAPI describes it under the route's own type too."""
-    content = answer.get("content", {})
-    problem = content.get("application/problem+json")
-    if problem is not None:
-        for kind in [kind for kind, other in content.items() if other.get("schema") in (problem["schema"], _TEXT)]:
-            if kind != "application/problem+json":
-                del content[kind]
 
 
 def document_text() -> str:

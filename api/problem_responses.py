@@ -1,8 +1,9 @@
-"""Defines the problem documents that routes declare in OpenAPI, by status."""
+"""Defines the problem documents that routes declare in OpenAPI, by status.
+
+Routes name no model for them: FastAPI would make a validator for each status of each route when a server starts.
+"""
 
 from typing import Any
-
-from .problem import ProblemDetails
 
 DESCRIPTIONS = {
     400: "The body is not JSON, or the Host header is not one of this service's names.",
@@ -25,7 +26,6 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return OpenAPI responses for the given statuses and for those that any route may answer with."""
     return {
         status: {
-            "model": ProblemDetails,
             "description": DESCRIPTIONS[status],
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
         }

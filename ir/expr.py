@@ -6,14 +6,17 @@ Arithmetic on float16 and bfloat16 may be carried out in float32; stores and cas
 Select guards its branches: a load in the branch not taken is never performed, lane by lane.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import is_
+from typing import TypeVar
 
 from ..core.dtypes import INDEX, DType, boolean
 from ..core.errors import InvalidKernel
 from .buffer import Buffer
+
+Node = TypeVar("Node", bound="Expr")
 
 
 class BinaryOp(StrEnum):
@@ -78,7 +81,8 @@ FLOAT_ONLY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT}
 class Expr:
     """Base of all expressions. ``+ - * / // %`` and the orders build expressions; ``==`` compares structure."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
+    _hash: int  # no field: copies and other processes compute their own
 
     @property
     def dtype(self) -> DType:
@@ -138,6 +142,22 @@ class Expr:
         return Compare(CompareOp.GE, self, as_expr(other, self.dtype))
 
 
+def _hashed_once(node: type[Node]) -> type[Node]:
+    """Let each node of a class remember its hash: the simplifier looks nodes up in tables, again and again, and the
+    hash that dataclasses make goes through the whole tree."""
+    computed: Callable[[Node], int] = node.__hash__
+
+    def remembered(self: Node) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", computed(self))
+            return self._hash
+
+    node.__hash__ = remembered  # type: ignore[assignment]
+    return node
+
+
 @dataclass(frozen=True, slots=True)
 class Var(Expr):
     """A loop variable, or another integer bound by a statement."""
@@ -181,6 +201,7 @@ class Const(Expr):
         return self.type
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
     op: BinaryOp
@@ -200,6 +221,7 @@ class Binary(Expr):
         return (self.a, self.b)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Compare(Expr):
     op: CompareOp
@@ -219,6 +241,7 @@ class Compare(Expr):
         return (self.a, self.b)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Logic(Expr):
     op: LogicOp
@@ -238,6 +261,7 @@ class Logic(Expr):
         return (self.a, self.b)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Unary(Expr):
     op: UnaryOp
@@ -256,6 +280,7 @@ class Unary(Expr):
         return (self.value,)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
     """``then`` where ``condition`` holds, ``otherwise`` elsewhere. Loads of the branch not taken do not happen."""
@@ -277,6 +302,7 @@ class Select(Expr):
         return (self.condition, self.then, self.otherwise)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
     """A cast to a float rounds to nearest, ties to even. One from float to integer rounds towards zero, saturates and
@@ -298,6 +324,7 @@ class Cast(Expr):
         return (self.value,)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
     """``buffer[indices]``. It has the lanes of its indices; each index has that number of lanes, or one.
@@ -322,6 +349,7 @@ class Load(Expr):
         return self.indices if self.mask is None else (*self.indices, self.mask)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Ramp(Expr):
     """The index vector ``base, base + stride, …`` with ``count`` lanes."""
@@ -343,6 +371,7 @@ class Ramp(Expr):
         return (self.base,)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Broadcast(Expr):
     """The scalar ``value`` in each of ``count`` lanes."""
@@ -363,6 +392,7 @@ class Broadcast(Expr):
         return (self.value,)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class ReduceLanes(Expr):
     """The lanes of a vector combined to a scalar by ``add``, ``mul``, ``min`` or ``max``, in any order."""
@@ -389,6 +419,7 @@ class ShuffleMode(StrEnum):
     INDEX = "index"
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class Shuffle(Expr):
     """The scalar ``value`` as another lane of the same warp has it (``shfl.sync``). All 32 lanes take part."""
@@ -407,6 +438,7 @@ class Shuffle(Expr):
         return (self.value, self.lane)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True)
 class ClusterLoad(Expr):
     """``buffer[indices]`` of the block with rank ``block`` in this cluster (distributed shared memory).
@@ -484,7 +516,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while waiting:
         here = waiting.pop()
         yield here
-        waiting.extend(reversed(here.children))
+        waiting += here.children[::-1]
 
 
 def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:

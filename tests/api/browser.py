@@ -51,6 +51,7 @@ def watched(
     context = browser.new_context(
         viewport={"width": width, "height": 900},
         color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",  # what pulses is drawn sixty times a second
         java_script_enabled=scripts,
         base_url=address,
     )

@@ -62,11 +62,14 @@ def test_the_whole_api_under_fuzzing(guarded: tuple[str, str], tmp_path: Path) -
     address, key = guarded
     config, description = tmp_path / CONFIG.name, tmp_path / "openapi.json"
     config.write_text(CONFIG.read_text() + ("" if LONG else QUICK))
-    answer = httpx2.get(f"{address}/openapi.json", headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+    answer = httpx2.get(
+        f"{address}/openapi.json", headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=120
+    )
     description.write_text(json.dumps(answer.json() if LONG else flat(answer.json())))
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run", str(description)]
     command += ["--url", address, "--header", f"Authorization: Bearer {key}"]
     options = ["--checks=all", f"--seed={SEED}", f"--max-examples={EXAMPLES}", "--continue-on-failure", "--no-shrink"]
+    options.append("--request-timeout=120")  # a machine that is busy with other tests answers late
     ran = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
     assert "82 selected / 84 total" in ran.stdout
