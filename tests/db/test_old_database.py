@@ -86,6 +86,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         "device_seconds": None,
         "retuning": None,
         "request_id": "",
+        "units": 1,
     }
     assert [{**row, **added} for row in old["jobs"]] == new["jobs"]
     for before, after in zip(old["tasks"], new["tasks"], strict=True):

@@ -13,8 +13,8 @@ lives_with_before = True
 """A release that a program from before freezes meanwhile is not named at its records."""
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
-HEADER, CONDITIONS, ENTRY = struct.Struct("<8s5Q"), 112, struct.Struct("<32s2Q")
-HEADER_BYTES = {1: 128, 2: 160}
+HEADER, ENTRY = struct.Struct("<8s5Q"), struct.Struct("<32s2Q")
+HEADER_BYTES, CONDITIONS_BYTES = {1: 128, 2: 160, 3: 160}, {1: 112, 2: 112, 3: 128}
 """By version of the bundle, whose layout ``service.bundle`` describes."""
 ROWS_AT_ONCE = 1_000
 
@@ -48,7 +48,7 @@ def downgrade() -> None:
 def _records(bundle: bytes) -> Iterator[int]:
     """Yield the ids of the records in a bundle."""
     _, version, _, entries, conditions, manifest = HEADER.unpack_from(bundle)
-    index = HEADER_BYTES[version] + manifest + conditions * CONDITIONS
+    index = HEADER_BYTES[version] + manifest + conditions * CONDITIONS_BYTES[version]
     for number in range(entries):
         _, offset, length = ENTRY.unpack_from(bundle, index + number * ENTRY.size)
         yield int(json.loads(bundle[offset : offset + length])["record_id"])
