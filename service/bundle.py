@@ -5,17 +5,21 @@
                each), zeros up to 64; SHA-256 of these and of all behind the header; Ed25519 signature of the first 96
                bytes
     manifest   a JSON object, filled up with blanks to a multiple of 8
-    conditions 128 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), number
-               of the first entry, number of the first one of the next conditions, offset of their directory, its bits
-    index      48 bytes each, by conditions and then by key: workload key (32), offset and bytes of the record
-    directories for each conditions 2^bits + 1 numbers of 32 bits: number n is the first entry whose key begins with the
-               bits of n or with later ones. So a look-up reads one place here and one or two entries of the index,
-               however many there are
+    conditions 128 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), offset
+               of their table, its homes, its slots, its entries
+    tables     slots of 48 bytes: workload key (32), offset and bytes of the record; an empty slot is all zeros. Entries
+               stand in the order of their keys, each at its home or behind it:
+
+                   home of a key = (its first 32 bits * homes) >> 32      ┌───┬───┬───┬───┬───┬───┐
+                   there are twice as many homes as entries               │ a │   │ b │ c │   │ d │   c's home is b's
+                                                                          └───┴───┴───┴───┴───┴───┘
+               So a look-up waits for one place of memory, which the key alone tells, however many entries there are
     records    the JSON texts that look-ups answer with (``db.best``)
 
 Equal records give equal files. ``include/tilewright_bundle.h`` reads the same from C. Earlier versions are still read:
-version 2 has no directories, and conditions of 112 bytes; version 1 has also a header of 128 bytes, whose signature is
-the HMAC-SHA256 of the hash.
+version 2 has one index of all entries by conditions and key, without empty slots, and conditions of 112 bytes, which
+name their first entry and the first one of the next conditions; version 1 has also a header of 128 bytes, whose
+signature is the HMAC-SHA256 of the hash.
 """
 
 import hashlib
@@ -23,14 +27,12 @@ import hmac
 import json
 import mmap
 import struct
-import sys
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ..core.errors import InvalidParameter
 from ..core.keys import canonical_json
@@ -42,7 +44,6 @@ HEADER = Path(__file__).parent / "include" / "tilewright_bundle.h"
 _FIXED = struct.Struct("<8s5Q16x")
 _PLACE, _EARLIER_PLACE = struct.Struct("<32s32s32s4Q"), struct.Struct("<32s32s32s2Q")
 _ENTRY = struct.Struct("<32s2Q")
-_RANGE = struct.Struct("<2I")
 _HASHED, _SIGNED = 64, 96
 _HEADER_BYTES = {1: 128, 2: _SIGNED + SIGNATURE_BYTES, 3: _SIGNED + SIGNATURE_BYTES}
 """By version."""
@@ -81,41 +82,44 @@ def write_bundle(manifest: Mapping[str, object], entries: Iterable[BundleEntry],
         if len({entry.workload_key for entry in group}) < len(group):
             raise ValueError(f"two entries of one workload under the same conditions, {place}")
     header = _HEADER_BYTES[VERSION]
-    tables = header + len(text) + len(groups) * _PLACE.size + len(ordered) * _ENTRY.size
-    places, directories, first = bytearray(), bytearray(), 0
-    for (device, toolchain, profile), group in groups:
-        named, numbers = profile.encode().ljust(32, b"\0"), (first, first + len(group))
-        bits = _bits(len(group))
-        place = (bytes.fromhex(device), bytes.fromhex(toolchain), named, *numbers, tables + len(directories), bits)
-        places += _PLACE.pack(*place)
-        directories += _directory(group, first, bits)
-        first += len(group)
-    offset, index, records = tables + len(directories), bytearray(), bytearray()
-    for entry in ordered:
-        record = entry.record.encode()
-        index += _ENTRY.pack(bytes.fromhex(entry.workload_key), offset + len(records), len(record))
-        records += record
-    content = text + bytes(places) + bytes(index) + bytes(directories) + bytes(records)
+    at = header + len(text) + len(groups) * _PLACE.size
+    places, tables = bytearray(), [_slots(group) for _, group in groups]
+    for ((device, toolchain, profile), group), slots in zip(groups, tables, strict=True):
+        named, homes = profile.encode().ljust(32, b"\0"), _homes(len(group))
+        numbers = (at, homes, len(slots), len(group))
+        places += _PLACE.pack(bytes.fromhex(device), bytes.fromhex(toolchain), named, *numbers)
+        at += len(slots) * _ENTRY.size
+    index, records = bytearray(), bytearray()
+    for entry in chain.from_iterable(tables):
+        if entry is None:
+            index += bytes(_ENTRY.size)
+        else:
+            record = entry.record.encode()
+            index += _ENTRY.pack(bytes.fromhex(entry.workload_key), at + len(records), len(record))
+            records += record
+    content = text + bytes(places) + bytes(index) + bytes(records)
     fixed = _FIXED.pack(MAGIC, VERSION, header + len(content), len(ordered), len(groups), len(text))
     signed = fixed + hashlib.sha256(fixed + content).digest()
     return signed + key.sign(signed) + content
 
 
-def _bits(entries: int) -> int:
-    """Return how many bits of a key choose its place in a directory: one or two entries have the same."""
-    return max(1, entries).bit_length() - 1
+def _homes(entries: int) -> int:
+    return 2 * entries
 
 
-def _directory(group: Sequence[BundleEntry], first: int, bits: int) -> bytes:
-    starts, number = array("I"), 0
-    for place in range(1 << bits):
-        while number < len(group) and int(group[number].workload_key[:16], 16) >> (64 - bits) < place:
-            number += 1
-        starts.append(first + number)
-    starts.append(first + len(group))
-    if sys.byteorder == "big":
-        starts.byteswap()
-    return starts.tobytes()
+def _home(workload_key: bytes, homes: int) -> int:
+    return int.from_bytes(workload_key[:4], "big") * homes >> 32
+
+
+def _slots(group: Sequence[BundleEntry]) -> list[BundleEntry | None]:
+    """Return the slots of a table, in which the entries, given in the order of their keys, stand at their homes or
+    behind them. What is behind the last home is as much as they need."""
+    homes = _homes(len(group))
+    slots: list[BundleEntry | None] = []
+    for entry in group:
+        slots += [None] * (_home(bytes.fromhex(entry.workload_key), homes) - len(slots))
+        slots.append(entry)
+    return slots + [None] * (homes - len(slots))
 
 
 def _check_signature(version: int, header: bytes, public_key: str | None, key: bytes | None) -> None:
@@ -131,6 +135,15 @@ def _check_signature(version: int, header: bytes, public_key: str | None, key: b
         good = is_signed(header[:_SIGNED], signature, public_key)
     if not good:
         raise BadBundle("the bundle was not signed with this key")
+
+
+class _Table(NamedTuple):
+    """The slots of the answers under the same conditions: the offset of the first one, how many are homes, and how many
+    there are. Without homes the entries are sorted by key, and no slot is empty."""
+
+    at: int
+    homes: int
+    slots: int
 
 
 class Bundle:
@@ -169,21 +182,22 @@ class Bundle:
         if public_key is not None or key is not None:
             _check_signature(version, data[:header], public_key, key)
         form = _PLACE if version > 2 else _EARLIER_PLACE
-        self._index = header + manifest + places * form.size
-        if self._index + entries * _ENTRY.size > size:
+        tables = header + manifest + places * form.size
+        if tables + entries * _ENTRY.size > size:
             raise BadBundle("the tables of the bundle reach beyond its end")
         self.manifest: Mapping[str, Any] = json.loads(data[header : header + manifest])
         self.entries: int = entries
         """How many answers there are."""
-        self._places: dict[tuple[str, str, str], tuple[int, int, int, int]] = {}
+        self._places: dict[tuple[str, str, str], _Table] = {}
         for number in range(places):
-            device, toolchain, profile, first, end, *directory = form.unpack_from(
-                data, header + manifest + number * form.size
-            )
-            table, bits = directory or (0, 0)
-            if not first <= end <= entries or bits > 32 or table + 4 * ((1 << bits) + 1) > size:
+            device, toolchain, profile, *numbers = form.unpack_from(data, header + manifest + number * form.size)
+            if version > 2:
+                table = _Table(numbers[0], numbers[1], numbers[2])
+            else:
+                table = _Table(tables + numbers[0] * _ENTRY.size, 0, numbers[1] - numbers[0])
+            if not 0 <= table.homes <= table.slots or table.at + table.slots * _ENTRY.size > size:
                 raise BadBundle("the conditions of the bundle name entries that it does not have")
-            self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = (first, end, table, 64 - bits)
+            self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = table
 
     @classmethod
     def open(
@@ -218,16 +232,22 @@ class Bundle:
         found = self._places.get((device_key, toolchain_key, profile))
         if found is None:
             return None
-        low, high, table, shift = found
-        wanted, data, index = bytes.fromhex(workload_key), self._data, self._index
-        if table:
-            low, high = _RANGE.unpack_from(data, table + 4 * (int.from_bytes(wanted[:8], "big") >> shift))
+        at, homes, count = found
+        wanted, data = bytes.fromhex(workload_key), self._data
+        if homes:
+            for slot in range(at + _home(wanted, homes) * 48, at + count * 48, 48):
+                key, offset, length = _ENTRY.unpack_from(data, slot)
+                if key == wanted and offset:
+                    return str(data[offset : offset + length], "utf-8")
+                if key > wanted or not offset:
+                    return None
+            return None
+        low, high = 0, count
         while low < high:
             middle = (low + high) // 2
-            at = index + middle * 48
-            key = data[at : at + 32]
+            key = data[at + middle * 48 : at + middle * 48 + 32]
             if key == wanted:
-                return self._record(at)
+                return self._record(at + middle * 48)
             if wanted < key:
                 high = middle
             else:
@@ -241,10 +261,10 @@ class Bundle:
 
     def items(self) -> Iterator[BundleEntry]:
         """Yield every answer, in the order of the file."""
-        for place, (first, end, *_) in self._places.items():
-            for number in range(first, end):
-                at = self._index + number * _ENTRY.size
-                yield BundleEntry(*place, self._data[at : at + 32].hex(), self._record(at))
+        for place, (first, _, count) in self._places.items():
+            for at in range(first, first + count * _ENTRY.size, _ENTRY.size):
+                if _ENTRY.unpack_from(self._data, at)[1]:
+                    yield BundleEntry(*place, self._data[at : at + 32].hex(), self._record(at))
 
     def _record(self, at: int) -> str:
         _, offset, length = _ENTRY.unpack_from(self._data, at)

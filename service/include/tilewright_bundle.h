@@ -30,7 +30,7 @@ enum {
 };
 
 typedef struct {
-    const unsigned char *data, *places, *index;
+    const unsigned char *data, *places, *tables;
     uint64_t bytes, entries, conditions, version, place_bytes;
 } tilewright_bundle;
 
@@ -129,11 +129,9 @@ static inline uint64_t tilewright_number(const unsigned char *p, int bytes) {
     return value;
 }
 
-/* The first 8 bytes of a key, in the order that keys are compared in. */
+/* The first 32 bits of a key, in the order that keys are compared in. */
 static inline uint64_t tilewright_prefix(const unsigned char *p) {
-    uint64_t value = 0;
-    for (int i = 0; i < 8; i++) value = value << 8 | p[i];
-    return value;
+    return (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
 }
 
 /* Open a bundle that lies in memory and check all of it. Without a `key` (NULL) its content is checked against the hash
@@ -170,7 +168,7 @@ static inline int tilewright_bundle_open(tilewright_bundle *b, const void *data,
     b->data = p, b->bytes = bytes, b->entries = entries, b->conditions = places, b->version = version;
     b->place_bytes = place_bytes;
     b->places = p + header + manifest;
-    b->index = b->places + places * place_bytes;
+    b->tables = b->places + places * place_bytes;
     return TILEWRIGHT_BUNDLE_OK;
 }
 
@@ -222,32 +220,34 @@ static inline int tilewright_bundle_find(const tilewright_bundle *b, long condit
                                          const char **json, size_t *length) {
     unsigned char wanted[32];
     if (conditions < 0 || (uint64_t)conditions >= b->conditions || memchr(workload_key, 0, 64) != NULL) return 0;
-    if (!tilewright_hex(workload_key, wanted, 8)) return 0;
+    if (!tilewright_hex(workload_key, wanted, 4)) return 0;
     const unsigned char *place = b->places + (uint64_t)conditions * b->place_bytes;
-    uint64_t low = tilewright_number(place + 96, 8), high = tilewright_number(place + 104, 8);
-    if (b->version > 2) { /* the directory leaves one entry or two of them */
-        uint64_t at = tilewright_number(place + 112, 8), bits = tilewright_number(place + 120, 8);
-        if (bits > 32 || at > b->bytes || 4 * ((UINT64_C(1) << bits) + 1) > b->bytes - at) return 0;
-        const unsigned char *range = b->data + at + 4 * (bits ? tilewright_prefix(wanted) >> (64 - bits) : 0);
-        low = tilewright_number(range, 4), high = tilewright_number(range + 4, 4);
+    uint64_t first = tilewright_number(place + 96, 8), homes = tilewright_number(place + 104, 8);
+    uint64_t low = 0, high = tilewright_number(place + 112, 8);
+    if (b->version > 2) {
+        if (first > b->bytes || high > (b->bytes - first) / TILEWRIGHT_ENTRY || homes > high) return 0;
+        low = (tilewright_prefix(wanted) * homes) >> 32;
+    } else { /* the numbers of the first entry, and of the first one of the next conditions */
+        if (first > homes || homes > b->entries) return 0;
+        high = homes - first, first = (uint64_t)(b->tables - b->data) + first * TILEWRIGHT_ENTRY;
     }
-    if (low > high || high > b->entries) return 0;
-    const unsigned char *first = b->index + (low + (high - low) / 2) * TILEWRIGHT_ENTRY;
-    TILEWRIGHT_PREFETCH(first); /* it may lie on two lines of a cache, and arrives while the rest of the key is read */
-    TILEWRIGHT_PREFETCH(first + TILEWRIGHT_ENTRY - 1);
-    if (!tilewright_hex(workload_key + 16, wanted + 8, 24)) return 0;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        const unsigned char *entry = b->index + middle * TILEWRIGHT_ENTRY;
+    const unsigned char *table = b->data + first, *home = table + low * TILEWRIGHT_ENTRY;
+    TILEWRIGHT_PREFETCH(home); /* it may lie on two lines of a cache, and arrives while the rest of the key is read */
+    TILEWRIGHT_PREFETCH(home + TILEWRIGHT_ENTRY);
+    if (!tilewright_hex(workload_key + 8, wanted + 4, 28)) return 0;
+    while (low < high) { /* from slot to slot, or by bisection where no slot is empty */
+        uint64_t middle = b->version > 2 ? low : low + (high - low) / 2;
+        const unsigned char *entry = table + middle * TILEWRIGHT_ENTRY;
+        uint64_t offset = tilewright_number(entry + 32, 8), bytes = tilewright_number(entry + 40, 8);
         int order = memcmp(wanted, entry, 32);
-        if (order == 0) {
-            uint64_t offset = tilewright_number(entry + 32, 8), bytes = tilewright_number(entry + 40, 8);
+        if (order == 0 && offset != 0) {
             if (offset > b->bytes || bytes > b->bytes - offset) return 0;
             *json = (const char *)b->data + offset, *length = (size_t)bytes;
             return 1;
         }
-        if (order < 0) high = middle;
-        else low = middle + 1;
+        if (order > 0 && offset != 0) low = middle + 1;
+        else if (b->version > 2) return 0;
+        else high = middle;
     }
     return 0;
 }

@@ -84,32 +84,35 @@ def read(reader: Path, file: Path, asked: list[BundleEntry], key: str = "") -> t
     return done.returncode, done.stdout.split("\n")[:-1]
 
 
-def before_directories(data: bytes, header: int = 160) -> tuple[bytes, bytes]:
+def before_slots(data: bytes, header: int = 160) -> tuple[bytes, bytes]:
     """Return the first 64 bytes and the content of a bundle in version 2, or with a shorter ``header`` in version 1."""
     fixed, content = bytearray(data[:64]), data[160:]
     entries, places, manifest = struct.unpack_from("<3Q", data, 24)
-    tables = [content[manifest + 128 * number :][:128] for number in range(places)]
-    index = manifest + 128 * places
-    records = struct.unpack_from("<Q", content, index + 32)[0] - 160 if entries else len(content)
-    moved = 160 + records - (header + manifest + 112 * places + 48 * entries)
-    kept = b"".join(table[:112] for table in tables)
-    for at in range(index, index + 48 * entries, 48):
-        key, offset, length = struct.unpack_from("<32s2Q", content, at)
-        kept += struct.pack("<32s2Q", key, offset - moved, length)
-    content = content[:manifest] + kept + content[records:]
+    conditions, index, first = b"", [], 0
+    for at in range(manifest, manifest + 128 * places, 128):
+        table, _, slots, count = struct.unpack_from("<4Q", content, at + 96)
+        conditions += content[at : at + 96] + struct.pack("<2Q", first, first + count)
+        found = [struct.unpack_from("<32s2Q", data, table + 48 * slot) for slot in range(slots)]
+        index += [slot for slot in found if slot[1]]
+        first += count
+    assert first == len(index) == entries
+    records = min((offset for _, offset, _ in index), default=len(data))
+    moved = records - (header + manifest + 112 * places + 48 * entries)
+    kept = b"".join(struct.pack("<32s2Q", key, offset - moved, length) for key, offset, length in index)
+    content = content[:manifest] + conditions + kept + data[records:]
     struct.pack_into("<2Q", fixed, 8, 2 if header == 160 else 1, header + len(content))
     return bytes(fixed), content
 
 
 def in_version_2(data: bytes) -> bytes:
-    fixed, content = before_directories(data)
+    fixed, content = before_slots(data)
     signed = fixed + hashlib.sha256(fixed + content).digest()
     return signed + KEY.sign(signed) + content
 
 
 def signed_by_hmac(data: bytes, secret: bytes = SECRET) -> bytes:
     """Return a bundle in version 1, as services wrote it before there were key pairs."""
-    fixed, content = before_directories(data, 128)
+    fixed, content = before_slots(data, 128)
     digest = hashlib.sha256(fixed + content).digest()
     return fixed + digest + hmac.digest(secret, digest, "sha256") + content
 
@@ -244,18 +247,24 @@ def test_tables_that_reach_beyond_the_file_are_refused_though_they_are_signed(tm
             Bundle(bad, public_key=KEY.public_key)
 
 
-def test_directories_that_reach_beyond_the_file_find_nothing(tmp_path: Path, reader: Path) -> None:
+def test_slots_beyond_the_file_find_nothing(tmp_path: Path, reader: Path) -> None:
     asked, file = entries(2)[:1], tmp_path / "beyond.bundle"
     data = write_bundle({"name": "e"}, asked, KEY)
     place = 160 + struct.unpack_from("<Q", data, 40)[0]
-    directory = struct.unpack_from("<Q", data, place + 112)[0]
-    for at, value in ((place + 112, 1 << 60), (place + 112, len(data) - 4), (place + 120, 63), (place + 120, 30)):
-        bad = changed_and_signed(data, at, value.to_bytes(8, "little"))
+    for at, value in ((96, 1 << 60), (96, len(data) - 4), (104, 1 << 40), (112, 1 << 60), (112, 1 << 20)):
+        bad = changed_and_signed(data, place + at, value.to_bytes(8, "little"))
         file.write_bytes(bad)
         assert read(reader, file, asked) == (0, ["-"])
         with pytest.raises(BadBundle, match="entries that it does not have"):
             Bundle(bad, public_key=KEY.public_key)
-    bad = changed_and_signed(data, directory, struct.pack("<2I", 1 << 30, 1 << 31))
-    file.write_bytes(bad)
-    assert read(reader, file, asked) == (0, ["-"])
-    assert Bundle(bad, public_key=KEY.public_key).find_text(asked[0].workload_key, *asked[0].place) is None
+
+
+def test_an_empty_slot_is_no_answer_for_the_key_of_zeros(tmp_path: Path, reader: Path) -> None:
+    """Its bytes are all zeros, as the first home of these entries."""
+    file, made = tmp_path / "empty.bundle", [BundleEntry("ab" * 32, "cd" * 32, "p", "80" * 32, '{"key": 1}')]
+    file.write_bytes(write_bundle({}, made, KEY))
+    asked = BundleEntry(*made[0].place, "00" * 32, "-")
+    assert read(reader, file, [asked, *made]) == (0, ["-", '{"key": 1}'])
+    with Bundle.open(file, public_key=KEY.public_key) as bundle:
+        assert bundle.find_text("00" * 32, *made[0].place) is None
+        assert list(bundle.items()) == made

@@ -14,7 +14,7 @@ lives_with_before = True
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 HEADER, ENTRY = struct.Struct("<8s5Q"), struct.Struct("<32s2Q")
-HEADER_BYTES, CONDITIONS_BYTES = {1: 128, 2: 160, 3: 160}, {1: 112, 2: 112, 3: 128}
+HEADER_BYTES, CONDITIONS_BYTES, TABLE = {1: 128, 2: 160, 3: 160}, 112, struct.Struct("<96x4Q")
 """By version of the bundle, whose layout ``service.bundle`` describes."""
 ROWS_AT_ONCE = 1_000
 
@@ -48,7 +48,13 @@ def downgrade() -> None:
 def _records(bundle: bytes) -> Iterator[int]:
     """Yield the ids of the records in a bundle."""
     _, version, _, entries, conditions, manifest = HEADER.unpack_from(bundle)
-    index = HEADER_BYTES[version] + manifest + conditions * CONDITIONS_BYTES[version]
-    for number in range(entries):
-        _, offset, length = ENTRY.unpack_from(bundle, index + number * ENTRY.size)
-        yield int(json.loads(bundle[offset : offset + length])["record_id"])
+    places = HEADER_BYTES[version] + manifest
+    tables = [(places + conditions * CONDITIONS_BYTES, entries)]
+    if version == 3:
+        found = (TABLE.unpack_from(bundle, places + number * TABLE.size) for number in range(conditions))
+        tables = [(at, slots) for at, _, slots, _ in found]
+    for at, slots in tables:
+        for number in range(slots):
+            _, offset, length = ENTRY.unpack_from(bundle, at + number * ENTRY.size)
+            if offset:
+                yield int(json.loads(bundle[offset : offset + length])["record_id"])
