@@ -50,6 +50,8 @@ TOKEN = "a-token-of-a-benchmark"
 LOOKUPS, BATCHES, KEYS, FOUND = 20_000, 60, 1_000, 200_000
 HALF_LOAD_SECONDS = 10.0
 USERS = 4
+C_PASSES = 25
+"""In the first pass of C through the keys the bundle comes from memory; later ones have caches as warm as in Python."""
 PARTS = "lookups,fresh,bundle,lists"
 FEWEST = {"sqlite": 3_000.0, "postgresql": 1_500.0}
 FEWEST_KEYS, MOST_P99_MS, MOST_GROWTH, MOST_C_US, MOST_PYTHON_US = 40_000.0, 20.0, 1.3, 2.0, 20.0
@@ -58,7 +60,12 @@ C_READER = r"""
 #include <stdlib.h>
 #include <time.h>
 #include "tilewright_bundle.h"
-/* reader FILE DEVICE TOOLCHAIN PROFILE KEYS REPEATS: prints nanoseconds for each look-up, and how many hit */
+/* reader FILE DEVICE TOOLCHAIN PROFILE KEYS PASSES: prints nanoseconds for each look-up in the first pass through all
+ * keys, and in the median of all passes, and how many hit */
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
 int main(int count, char **a) {
     FILE *file = fopen(a[1], "rb"), *keys = fopen(a[5], "rb");
     if (count < 7 || !file || !keys) return 9;
@@ -71,15 +78,20 @@ int main(int count, char **a) {
     tilewright_bundle bundle;
     if (tilewright_bundle_open(&bundle, data, bytes, NULL, 0)) return 8;
     long at = tilewright_bundle_conditions(&bundle, a[2], a[3], a[4]);
-    struct timespec start, end;
-    const char *json;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
-    for (int i = 0; i < atoi(a[6]); i++)
+    int passes = atoi(a[6]);
+    double *ns = malloc(sizeof(double) * (size_t)passes), first;
+    for (int i = 0; i < passes; i++) {
+        struct timespec start, end;
+        const char *json;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
         for (size_t k = 0; k < n; k++)
             hits += (size_t)tilewright_bundle_find(&bundle, at, names + 65 * k, &json, &length);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
-    double ns = 1e9 * (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec);
-    printf("%.1f %zu\n", ns / (double)(n * (size_t)atoi(a[6])), hits);
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+        ns[i] = (1e9 * (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec)) / (double)n;
+    }
+    first = ns[0];
+    qsort(ns, (size_t)passes, sizeof(double), by_size);
+    printf("%.1f %.1f %zu\n", first, ns[passes / 2], hits);
     return 0;
 }
 """
@@ -338,9 +350,12 @@ def _bundle(at: Measured, options: Options) -> list[dict[str, object]]:
         reader = folder / "reader"
         command = [compiler, "-O2", f"-I{HEADER.parent}", str(folder / "reader.c"), "-o", str(reader)]
         subprocess.run(command, check=True)
-        told = subprocess.run([reader, file, *place, folder / "keys", "5"], capture_output=True, text=True, check=True)
-        ns, hits = told.stdout.split()
-        assert int(hits) == 5 * len(keys)
-        c_us = float(ns) / 1e3
-        rows.append({"row": f"bundle {records} c", "cpu_us": c_us, "most_us": MOST_C_US, "met": c_us < MOST_C_US})
+        command = [reader, file, *place, folder / "keys", str(C_PASSES)]
+        first, usual, hits = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert int(hits) == C_PASSES * len(keys)
+        c_us, first_us = float(usual) / 1e3, float(first) / 1e3
+        met = first_us < MOST_C_US
+        rows.append(
+            {"row": f"bundle {records} c", "cpu_us": c_us, "first_us": first_us, "most_us": MOST_C_US, "met": met}
+        )
     return [{**row, **about} for row in rows]
