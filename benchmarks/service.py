@@ -350,7 +350,7 @@ def _bundle(at: Measured, options: Options) -> list[dict[str, object]]:
         reader = folder / "reader"
         command = [compiler, "-O2", f"-I{HEADER.parent}", str(folder / "reader.c"), "-o", str(reader)]
         subprocess.run(command, check=True)
-        command = [reader, file, *place, folder / "keys", str(C_PASSES)]
+        command = [str(reader), str(file), *place, str(folder / "keys"), str(C_PASSES)]
         first, usual, hits = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         assert int(hits) == C_PASSES * len(keys)
         c_us, first_us = float(usual) / 1e3, float(first) / 1e3
