@@ -131,10 +131,12 @@ class Disturber:
     draws: np.random.Generator
     done: Counter[str] = field(default_factory=Counter)
 
-    def fault(self, kind: str) -> None:
-        """Do a fault of this kind, one of KINDS or FURTHER_KINDS. Where nothing is there that it could be done to, it
-        is not counted."""
-        self.done[kind] += {**KINDS, **FURTHER_KINDS}[kind](self)
+    def fault(self, kind: str) -> bool:
+        """Do a fault of this kind, one of KINDS or FURTHER_KINDS. Return whether there was what it could be done to; it
+        is not counted otherwise."""
+        done = {**KINDS, **FURTHER_KINDS}[kind](self)
+        self.done[kind] += done
+        return done
 
     def kill_service(self) -> bool:
         server = self._one(self.fleet.services.servers)
@@ -372,9 +374,9 @@ def _run(
         try:
             for kind in lanes[name]:
                 progress.await_turn(kind, int(disturber.draws.integers(1, MOST_TRIALS + 1)))
-                if progress.over.is_set():
-                    return
-                disturber.fault(kind)
+                # a process may end before its signal comes, and another one starts
+                while not progress.over.is_set() and not disturber.fault(kind):
+                    progress.over.wait(LOOK_SECONDS)
         except Exception as error:
             progress.problems.append(f"lane {name}: {error!r}")
 
