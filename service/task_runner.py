@@ -28,6 +28,7 @@ from ..search.strategy import Strategy
 from ..search.tuner import Finished
 from ..te.json import workload_from_json
 from ..te.workload import Workload
+from ..workers.joint_executor import UnitExecutor
 from ..workers.peaks_cache import best_peaks
 from . import wiring
 from .artefacts import Artefacts
@@ -65,7 +66,7 @@ class PreparedTask:
     job: JobRow
     task: TaskRow
     workload: Workload
-    executor: wiring.JobExecutor
+    executor: UnitExecutor
     on: MeasuredOn
     device: DeviceInfo
     pool: CandidatePool
@@ -86,7 +87,7 @@ class TaskRunner:
         store: TaskStore,
         unit: Unit,
         keeper: LeaseKeeper,
-        executor_for: Callable[[TaskClaim], wiring.JobExecutor],
+        executor_for: Callable[[TaskClaim], UnitExecutor],
         on_commit: Callable[[], None],
         on_trial: Callable[[Trial], None],
         host_of: Callable[[str], str],
@@ -100,9 +101,9 @@ class TaskRunner:
         self._on_trial = on_trial
         self._host_of = host_of
         self._artefacts = Artefacts(store.artefacts, settings.artefact_bytes)
-        self._measured: tuple[tuple[str, str, str], wiring.JobExecutor, DeviceInfo] | None = None
+        self._measured: tuple[tuple[str, str, str], UnitExecutor, DeviceInfo] | None = None
 
-    def measure_device(self, claim: TaskClaim) -> tuple[wiring.JobExecutor, DeviceInfo]:
+    def measure_device(self, claim: TaskClaim) -> tuple[UnitExecutor, DeviceInfo]:
         """Return the executor of a claim, and its device with its peaks. Peaks are measured again for every job, which
         takes a moment, since a busy machine may have hidden them before. Raises WorkerLost, StoreError, LeaseLost."""
         known = self.known_device(claim)
@@ -120,7 +121,7 @@ class TaskRunner:
         self._measured = (claim.job_id, claim.executor, claim.cache), executor, device
         return executor, device
 
-    def known_device(self, claim: TaskClaim) -> tuple[wiring.JobExecutor, DeviceInfo] | None:
+    def known_device(self, claim: TaskClaim) -> tuple[UnitExecutor, DeviceInfo] | None:
         """Return what ``measure_device`` returns, where the claim is of the same job as the one before."""
         if self._measured is None or self._measured[0] != (claim.job_id, claim.executor, claim.cache):
             return None
@@ -130,7 +131,7 @@ class TaskRunner:
         """The executor that was open is closed."""
         self._measured = None
 
-    def prepare(self, claim: TaskClaim, executor: wiring.JobExecutor, device: DeviceInfo) -> PreparedTask:
+    def prepare(self, claim: TaskClaim, executor: UnitExecutor, device: DeviceInfo) -> PreparedTask:
         """Make what a task needs before anything is measured. Its first candidates are built in the background, where
         that disturbs no timing. This may run on a thread of its own. Raises StoreError, LeaseLost, UnsupportedTarget.
         """

@@ -22,7 +22,7 @@ from ..core.errors import StoreError, TilewrightError, WorkerLost
 from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
 from ..core.target import DeviceInfo
 from ..db.store import RecordStore
-from ..workers.joint_executor import JointExecutor
+from ..workers.joint_executor import JointExecutor, UnitExecutor
 from ..workers.losses import DriverLost, MachineLost, NodeLost
 from ..workers.main import die_with
 from . import logs, wiring
@@ -94,7 +94,7 @@ class TaskWorker:
             server.note,
             self._further.host_of,
         )
-        self._executor: wiring.JobExecutor | None = None
+        self._executor: UnitExecutor | None = None
         self._options: tuple[str, str, bool] | None = None
         self._next: TaskClaim | None = None
         self._preparing: TaskClaim | None = None
@@ -180,7 +180,7 @@ class TaskWorker:
         if claim is not None and (known := self._runner.known_device(claim)) is not None:
             self._begin_to_prepare(claim, *known)
 
-    def _begin_to_prepare(self, claim: TaskClaim, executor: wiring.JobExecutor, device: DeviceInfo) -> None:
+    def _begin_to_prepare(self, claim: TaskClaim, executor: UnitExecutor, device: DeviceInfo) -> None:
         self._preparing = claim
         with working_for_task(claim, self._setup.unit.uuid):  # it may not be the present task
             self._preparer.start(lambda: self._runner.prepare(claim, executor, device))
@@ -259,7 +259,7 @@ class TaskWorker:
                     self._keeper.guard()
                     time.sleep(POLL_SECONDS)
 
-    def _executor_for(self, claim: TaskClaim) -> wiring.JobExecutor:
+    def _executor_for(self, claim: TaskClaim) -> UnitExecutor:
         """Return the executor that is open when it has the options of the claim; else open another one."""
         options = (claim.executor, claim.cache, claim.units > 1)
         if self._executor is None or self._options != options:
@@ -273,7 +273,7 @@ class TaskWorker:
             self._executor, self._options = executor, options
         return self._executor
 
-    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> wiring.JobExecutor:
+    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> UnitExecutor:
         """Open the executor of a unit. This may run on any thread."""
         setup = self._setup
         return wiring.open_executor(

@@ -1,18 +1,15 @@
 """Joins the concrete parts: operators, sketches, code generation, devices, executors, search. No other file does."""
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
-from ..codegen.backend import CompiledKernel
 from ..codegen.export import DESCRIPTION_FILE
 from ..codegen.lowering import sketch_of
 from ..core.budget import Budget, StopReason
 from ..core.errors import IllegalSchedule, InvalidParameter, UnsupportedTarget
 from ..core.fleet import Unit
 from ..core.policy import SpacePolicy
-from ..core.record import MeasuredOn
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo, Target
 from ..core.trial import Timed, Trial
@@ -37,6 +34,7 @@ from ..te.workload import Workload
 from ..workers.compilation_pool import CompilationPool
 from ..workers.executors import EXECUTORS
 from ..workers.executors import open_executor as _open_executor
+from ..workers.joint_executor import UnitExecutor
 from ..workers.reference_data import available_bytes, needed_bytes
 from ..workers.settings import Deadlines, ExecutorSettings, settings_for
 from .settings import Settings
@@ -66,38 +64,9 @@ def present_devices() -> tuple[DeviceInfo, ...]:
     return device_infos()
 
 
-class JobExecutor(Protocol):
-    """Builds, checks and times the candidates of jobs; see ``workers``."""
-
-    heartbeat: Callable[[], object]
-    allowed: Callable[[], float]
-
-    @property
-    def overlaps(self) -> bool: ...
-
-    @property
-    def measured_on(self) -> MeasuredOn: ...
-
-    def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None: ...
-
-    def measure(self, workload: Workload, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]: ...
-
-    def remeasure(self, workload: Workload, schedules: Sequence[Schedule]) -> Sequence[tuple[float, ...]]: ...
-
-    def binary(self, schedule: Schedule) -> CompiledKernel | None: ...
-
-    def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None: ...
-
-    def peaks(self) -> dict[str, float]: ...
-
-    def abandon(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def open_executor(
     name: str, unit: Unit, cache: str, settings: Settings, *, fence: int, builders: int | None
-) -> JobExecutor:
+) -> UnitExecutor:
     """Start an executor for a unit, under the lease with this fence. ``builders`` says how many children build; None:
     what is usual for the device. The caller closes it.
 
@@ -145,7 +114,7 @@ def pool_of(
 def tuning(
     pool: CandidatePool,
     strategy: Strategy,
-    executor: JobExecutor,
+    executor: UnitExecutor,
     budget: Budget,
     *,
     resumed: Sequence[Trial],
@@ -201,7 +170,7 @@ def winners_elsewhere(pool: CandidatePool, job: JobRow, position: int) -> list[i
     return winning_candidates(pool, winners, this.flops, this.minimum_bytes)
 
 
-def remeasure(workload: Workload, executor: JobExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
+def remeasure(workload: Workload, executor: UnitExecutor, trials: Sequence[Trial]) -> dict[int, Timed]:
     """Time the fastest trials of a task again, interleaved; return the outcomes that this changes, by position (see
     ``search.remeasurement``). A repetition that the machine disturbed is made again, and counts only where none was
     quiet."""

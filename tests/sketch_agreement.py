@@ -4,8 +4,9 @@ Without a device for the target, kernels are compiled all the same, one of each 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from tilewright.ir.verify import verify
 from tilewright.runtime.device import Device
 from tilewright.runtime.devices import open_device
 from tilewright.schedule.sketches import SKETCHES
+from tilewright.schedule.space.space import Space
 from tilewright.te.data import random_inputs
 from tilewright.te.dynamic import at_extent
 from tilewright.te.operators import OPERATORS
@@ -52,35 +54,36 @@ def check_schedules(
     if not SKETCHES[sketch].matches(workload, target):
         return 0
     space = SKETCHES[sketch].space(workload, target, seed=seed, limit=10_000, policy=policy)
-    rows = stream(seed, "schedules").permutation(len(space))[:count]
-    inputs = random_inputs(workload, seed)
-    wanted, limits = reference(workload, inputs), tolerance(workload)
-    device = _device(target)
-    for number, row in enumerate(rows):
-        schedule = space.schedule(int(row))
-        try:
-            lowered = lower(workload, target, schedule)
-            verify(lowered)
-            final = finish(lowered, target)
-            agree("interpreted", interpret(final, inputs), wanted, limits)
-            if device is not None or number == 0:
-                _compiled(device, final, target, inputs, wanted, limits)
-        except Exception as error:
-            error.add_note(str(schedule))
-            raise
-    return len(rows)
+    return _check(space, target, workload, seed, count, [_Call.of(workload, seed)])
 
 
 def check_dynamic(sketch: str, target: Target, workload: Workload, extents: Sequence[int], count: int) -> int:
     """Draw ``count`` schedules of a workload with a dynamic dimension and compare one kernel of each at all
     ``extents``, with references of their own; how many kernels were compared."""
     space = SKETCHES[sketch].space(workload, target, limit=10_000)
-    rows = stream(0, "schedules").permutation(len(space))[:count]
-    calls = []
-    for extent in extents:
-        static = at_extent(workload, extent)
-        inputs = random_inputs(static, extent)
-        calls.append((inputs, reference(static, inputs), tolerance(static)))
+    calls = [_Call.of(at_extent(workload, extent), extent, extent) for extent in extents]
+    return _check(space, target, workload, 0, count, calls)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The inputs of a call, what it should compute, and how far from that it may be. ``extent``: that of the dynamic
+    dimension, 0 where the kernel is static."""
+
+    inputs: Arrays
+    wanted: Arrays
+    limits: Mapping[str, tuple[float, float]]
+    extent: int
+
+    @classmethod
+    def of(cls, static: Workload, seed: int, extent: int = 0) -> Self:
+        inputs = random_inputs(static, seed)
+        return cls(inputs, reference(static, inputs), tolerance(static), extent)
+
+
+def _check(space: Space, target: Target, workload: Workload, seed: int, count: int, calls: Sequence[_Call]) -> int:
+    """Draw ``count`` schedules of a space and compare one kernel of each in all calls; how many were compared."""
+    rows = stream(seed, "schedules").permutation(len(space))[:count]
     device = _device(target)
     for number, row in enumerate(rows):
         schedule = space.schedule(int(row))
@@ -89,11 +92,10 @@ def check_dynamic(sketch: str, target: Target, workload: Workload, extents: Sequ
             verify(lowered)
             final = finish(lowered, target)
             verify(final, final=True)
-            for inputs, wanted, limits in calls:
-                agree("interpreted", interpret(final, inputs), wanted, limits)
-            if device is not None or number == 0:
-                for extent, (inputs, wanted, limits) in zip(extents, calls, strict=True):
-                    _compiled(device, final, target, inputs, wanted, limits, extent)
+            for call in calls:
+                agree("interpreted", interpret(final, call.inputs), call.wanted, call.limits)
+                if device is not None or number == 0:
+                    _compiled(device, final, target, call)
         except Exception as error:
             error.add_note(str(schedule))
             raise
@@ -109,24 +111,15 @@ def assert_kernel_agrees(workload: Workload, kernel: Kernel, target: Target) -> 
     agree("interpreted", interpret(final, inputs), reference(workload, inputs), tolerance(workload))
 
 
-def _compiled(
-    device: Device | None,
-    final: Kernel,
-    target: Target,
-    inputs: Arrays,
-    wanted: Arrays,
-    limits: Mapping[str, tuple[float, float]],
-    extent: int = 0,
-) -> None:
-    """Compile, and run where there is a device, at ``extent`` where the kernel is dynamic. What does not fit its
-    registers is refused, and that is an answer."""
+def _compiled(device: Device | None, final: Kernel, target: Target, call: _Call) -> None:
+    """Compile, and run where there is a device. What does not fit its registers is refused, and that is an answer."""
     try:
         backend = backend_for(target)
-        binary = backend.compile(backend.emit(final, target), target).at_extent(extent)
+        binary = backend.compile(backend.emit(final, target), target).at_extent(call.extent)
     except ResourcesExceeded:
         return
     if device is not None:
-        agree("compiled", _run(device, binary, inputs), wanted, limits)
+        agree("compiled", _run(device, binary, call.inputs), call.wanted, call.limits)
 
 
 @cache

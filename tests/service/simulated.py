@@ -23,9 +23,9 @@ from tilewright.service import logs
 from tilewright.service.settings import Settings
 from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
 from tilewright.service.task_worker import TaskWorker, WorkerSetup
-from tilewright.service.wiring import JobExecutor
 from tilewright.te.key import workload_key
 from tilewright.te.workload import Workload
+from tilewright.workers.joint_executor import UnitExecutor
 from tilewright.workers.probe import local_unit
 
 SEEN_SECONDS = 86_400.0
@@ -34,7 +34,7 @@ PREFIX = "SIMULATED-"
 
 
 class SimulatedExecutor:
-    """See ``wiring.JobExecutor``."""
+    """See ``workers.joint_executor.UnitExecutor``."""
 
     overlaps = True
 
@@ -85,7 +85,7 @@ class SimulatedTaskWorker(TaskWorker):
 
     trial_seconds = 0.05
 
-    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> JobExecutor:
+    def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> UnitExecutor:
         return SimulatedExecutor(unit, claim.cache, self.trial_seconds)
 
     def _reaches(self, executor: str, unit: Unit) -> bool:

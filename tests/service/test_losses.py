@@ -14,18 +14,18 @@ from tilewright.service.lease_keeper import LeaseKeeper
 from tilewright.service.settings import Settings
 from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
 from tilewright.service.task_worker import WorkerSetup
-from tilewright.service.wiring import JobExecutor
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 from tilewright.tests.db.fleets import LONG, migrated, submit
 from tilewright.tests.service.simulated import SimulatedExecutor, SimulatedTaskWorker, simulated_unit
+from tilewright.workers.joint_executor import UnitExecutor
 from tilewright.workers.losses import ActorLost
 
 
 class LosingWorker(SimulatedTaskWorker):
     """A task worker that loses its executor with the first candidate, and is to stop then."""
 
-    def _executor_for(self, claim: TaskClaim) -> JobExecutor:
+    def _executor_for(self, claim: TaskClaim) -> UnitExecutor:
         self._executor = LosingExecutor(self._setup.unit, claim.cache, 0.0)
         return self._executor
 
