@@ -1,8 +1,8 @@
 """Kernels with a dynamic extent, which every call gives (``ir.stmt.DynamicExtent``).
 
 The shapes of the parameters that have it, and the extents of loops and of grids, are those of the largest extent.
-Guards with the variable of the extent keep a call inside its tensors, and its grid may have fewer blocks. ``at_extent``
-gives the static kernel that one call is: what the interpreter runs, and what the runtime launches.
+Guards with the variable of the extent keep a call inside its tensors, and its grid may have fewer blocks.
+``kernel_at_extent`` gives the static kernel that one call is: what the interpreter runs, and what the runtime launches.
 """
 
 from dataclasses import replace

@@ -7,8 +7,8 @@
     manifest   a JSON object, filled up with blanks to a multiple of 8
     conditions 128 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), offset
                of their table, its homes, its slots, its entries
-    tables     slots of 48 bytes: workload key (32), offset and bytes of the record; an empty slot is all zeros. Entries
-               stand in the order of their keys, each at its home or behind it:
+    tables     hash tables with linear probing. A slot has 48 bytes: workload key (32), offset and bytes of the record;
+               an empty slot is all zeros. Entries stand in the order of their keys, each at its home slot or behind it:
 
                    home of a key = (its first 32 bits * homes) >> 32      ┌───┬───┬───┬───┬───┬───┐
                    there are twice as many homes as entries               │ a │   │ b │ c │   │ d │   c's home is b's

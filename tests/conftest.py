@@ -3,7 +3,6 @@
 import gc
 import os
 from functools import cache
-from itertools import chain, groupby
 
 import pytest
 from threadpoolctl import threadpool_limits
@@ -35,21 +34,9 @@ WAITING = ("tests/service", "tests/cli", "tests/api", "tests/workers", "tests/co
 """These tests wait for servers and children, some of them for a minute."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """One half of xdist's processes begins with the tests that wait, the other with those that compute, so that the
-    processors are busy all the time. xdist gives each process an equal part of the list; one that has done its part
-    takes tests from the end of another's."""
-    processes: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    computing = [item for item in items if not item.nodeid.startswith(WAITING)]
-    files = groupby((item for item in items if item.nodeid.startswith(WAITING)), key=lambda item: item.path)
-    parts: list[list[pytest.Item]] = [[] for _ in range(max(1, processes // 2))]
-    for number, (_, found) in enumerate(files):
-        parts[number % len(parts)] += found
-    for part in parts:
-        room = max(0, len(items) // processes - len(part))
-        part += computing[:room]
-        del computing[:room]
-    items[:] = [*chain.from_iterable(parts), *computing]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest tests, so that none of them is left alone in the end while the other processors idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 def pytest_collection_finish() -> None:

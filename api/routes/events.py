@@ -163,7 +163,7 @@ async def events(
             stream = _stream(request, service, streams, job_id, known, first)
             return StreamingResponse(stream, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
         look = await streams.look(service, job_id, known, wait_seconds)
-        if not look.events:
+        if not look.events and not look.final:
             look = await streams.look(service, job_id, known, 0.0)
     found = look.events
     answer = EventList(
