@@ -11,7 +11,7 @@ from . import nvrtc
 from .cache import CompileCache, key_of
 from .resources import check_launches, check_log, parse_log
 
-CODEGEN_VERSION = 6
+CODEGEN_VERSION = 7
 """It grows whenever the emitter or the options change what a kernel compiles to."""
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--fmad=true", "--diag-suppress=177")

@@ -6,6 +6,8 @@ from typing import Protocol
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, index
+from ....ir.linear_form import LinearForm, linear_form
+from ....ir.rewrite import free_variables
 from .access import StridedOffset, lane_offsets, split_multiples, strided_offset, uniform_mask, vector_accesses
 from .arithmetic import from_bits
 from .function import EmittedFunction, is_packed
@@ -89,6 +91,19 @@ def address(emitter: AccessEmitter, buffer: Buffer, at: CppValue) -> str:
     return f"&{emitter.fn.name_of(buffer.name)}[{at.text}]"
 
 
+def folded_address(emitter: AccessEmitter, buffer: Buffer, at: Expr) -> str:
+    """Return ``&buffer[at]`` of a buffer without a swizzle. Constants, which variables of unrolled loops become, are
+    added to the pointer: they are then part of the instruction that accesses memory, while each further index takes
+    instructions to be an address."""
+    form = linear_form(at)
+    constants = {term for term in form.terms if free_variables(term) <= emitter.fn.unrolled}
+    constant = form.only(constants) + form.constant
+    pointer = address(emitter, buffer, emitter.value((form.without(constants) - form.constant).to_expr()))
+    if constant == LinearForm({}):
+        return pointer
+    return f"{pointer} + {emitter.value(constant.to_expr()).within(Precedence.ADDITIVE)}"
+
+
 def mbarrier_address(emitter: AccessEmitter, barriers: Buffer, at: Expr) -> str:
     """Return the address of mbarrier ``at`` of a buffer of them."""
     return address(emitter, barriers, emitter.value(at))
@@ -146,7 +161,7 @@ def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
             return raw_bits(emitter, value)
         case Load(mask=None) if not _is_vectorised(expr):
             return _cell(emitter, expr.buffer, expr.indices)
-        case Load(buffer=buffer, mask=mask) if mask is not None and not _is_vectorised(expr) and _is_linear(buffer):
+        case Load(buffer=buffer, mask=mask) if mask is not None and not _is_vectorised(expr) and is_linear(buffer):
             test, cell = emitter.value(mask), _cell(emitter, buffer, expr.indices)
             return conditional(test, cell, CppValue("0", "int"), storage_type(dtype))
         case Select(condition=condition, then=then, otherwise=otherwise):
@@ -165,11 +180,11 @@ def _is_one_expression(expr: Expr) -> bool:
         case Broadcast(value=value):
             return _is_one_expression(value)
         case Load(buffer=buffer, mask=None):
-            return _is_linear(buffer) and not _is_vectorised(expr)
+            return is_linear(buffer) and not _is_vectorised(expr)
     return False
 
 
-def _is_linear(buffer: Buffer) -> bool:
+def is_linear(buffer: Buffer) -> bool:
     """Return whether no swizzle moves the elements of a buffer."""
     return buffer.layout is None or buffer.layout.swizzle is None
 
@@ -240,11 +255,11 @@ def load_bits(
     """Return ``size`` bytes of a contiguous load, from lane ``lane`` on, in one access; zeros where ``test`` is
     false."""
     fn, buffer = emitter.fn, expr.buffer
-    at = offset_of_lane(emitter, buffer, base, lane)
-    if is_packed(buffer):
-        pointer = f"&{fn.name_of(buffer.name)}[{word_index(at)}]"
+    if buffer.scope is MemoryScope.SHARED and is_linear(buffer):
+        pointer = folded_address(emitter, buffer, base + lane)
     else:
-        pointer = address(emitter, buffer, at)
+        at = offset_of_lane(emitter, buffer, base, lane)
+        pointer = f"&{fn.name_of(buffer.name)}[{word_index(at)}]" if is_packed(buffer) else address(emitter, buffer, at)
     source = f"{fn.use('recast')}<{VECTOR_TYPES[size]}>({pointer})"
     if isinstance(expr, ClusterLoad):
         return f"{fn.use('ld_shared_cluster')}({source}, {emitter.value(expr.block).text})"

@@ -21,7 +21,7 @@ from . import mma, tma
 from .access import WIDEST_BYTES, divisibility, strided_offset
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction
-from .memory import address, mbarrier_address, offset
+from .memory import address, folded_address, is_linear, mbarrier_address, offset
 from .text import CppText
 
 _ORDERED_SEQUENCE: dict[type[Operation], str] = {
@@ -88,8 +88,8 @@ def _copy(emitter: ExpressionEmitter, stmt: Prefetch | CopyAsync | CopyAsyncComm
             return f"{fn.use(function)}<{size}>({_address_of(emitter, buffer, indices)});"
         case CopyAsync():
             predicate = "" if stmt.mask is None else f", {emitter.value(stmt.mask).text}"
-            target = _address_of(emitter, stmt.target, stmt.target_indices)
-            source = _address_of(emitter, stmt.source, stmt.source_indices)
+            target = _folded_address_of(emitter, stmt.target, stmt.target_indices)
+            source = _folded_address_of(emitter, stmt.source, stmt.source_indices)
             return f"{fn.use('cp_async')}<{stmt.elements * stmt.target.dtype.bytes}>({target}, {source}{predicate});"
         case CopyAsyncCommit():
             return f"{fn.use('cp_async_commit_group')}();"
@@ -122,3 +122,10 @@ def _mbarrier_operation(
 
 def _address_of(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
     return address(emitter, buffer, offset(emitter, buffer, indices))
+
+
+def _folded_address_of(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
+    found = strided_offset(indices, buffer.strides)
+    if found is None or not is_linear(buffer):
+        return _address_of(emitter, buffer, indices)
+    return folded_address(emitter, buffer, found.base)

@@ -12,7 +12,7 @@ template <int BYTES> $void cp_async(void* to, const void* from, bool predicate =
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(address), "l"(__cvta_generic_to_global(from)), "r"(size) : "memory");
   else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;"
                  :: "r"(address), "l"(__cvta_generic_to_global(from)), "n"(BYTES), "r"(size) : "memory");
 }""",
         ("smem_address",),

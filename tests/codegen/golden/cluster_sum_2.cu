@@ -73,9 +73,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) tw_cl
   if (t < 4) {
     __align__(16) float values_v[16];
     *recast<uint4>(&values_v[0]) = *recast<uint4>(&values[t * 16]);
-    *recast<uint4>(&values_v[4]) = *recast<uint4>(&values[t * 16 + 4]);
-    *recast<uint4>(&values_v[8]) = *recast<uint4>(&values[t * 16 + 8]);
-    *recast<uint4>(&values_v[12]) = *recast<uint4>(&values[t * 16 + 12]);
+    *recast<uint4>(&values_v[4]) = *recast<uint4>(&values[t * 16] + 4);
+    *recast<uint4>(&values_v[8]) = *recast<uint4>(&values[t * 16] + 8);
+    *recast<uint4>(&values_v[12]) = *recast<uint4>(&values[t * 16] + 12);
     float partial[16];
     #pragma unroll
     for (int l = 0; l < 16; ++l) {
