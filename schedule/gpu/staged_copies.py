@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...ir.buffer import Buffer
 from ...ir.build import Writer
-from ...ir.expr import Expr, Load, index, minimum
+from ...ir.expr import Expr, Load, index, logical_and, minimum
 from ...ir.gpu.async_copy import CopyAsync
 from ...ir.rewrite import substitute
 from ...ir.stmt import LoopKind
@@ -20,8 +20,7 @@ from ..problems.gemm import Gemm
 class StagedOperand:
     """One operand in shared memory: ``stages`` is (stage, row, column), with rows along the axis ``outer`` and columns
     along the axis ``inner``. ``width``: elements of one copy. ``registers``: (vector of a thread, element), where it
-    goes through registers. ``lanes``: how many lanes load neighbouring rows of a stage. Where that is not 1, each of
-    them has 4 rows that are neighbours in the operand: rows are permuted in groups of ``4 * lanes``."""
+    goes through registers. ``run``: how many vectors of a row are copied before the next row begins; 0: all."""
 
     load: Load
     stages: Buffer
@@ -29,18 +28,11 @@ class StagedOperand:
     inner: str
     width: int
     registers: Buffer | None = None
-    lanes: int = 1
+    run: int = 0
 
     @property
     def along_k(self) -> bool:
         return self.inner == "k"
-
-    def outer_row(self, row: Expr) -> Expr:
-        """Which row of the operand a row of a stage holds, both counted from the first one of the tile."""
-        if self.lanes == 1:
-            return row
-        group = 4 * self.lanes
-        return row // group * group + row % self.lanes * 4 + row // self.lanes % 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +53,27 @@ class StagedCopies:
     thread: Expr
     threads: int
 
-    def copy(self, operand: StagedOperand, k_iter: Expr, stage: Expr) -> None:
-        """Begin to copy a k iteration to a stage. Beyond the end of ``k`` zeros arrive. Beyond the end of ``m`` or
-        ``n`` anything may arrive, since nobody stores what is made of it."""
-        with self.vectors(operand, operand.width) as (_, row, column):
+    def count(self, operand: StagedOperand, width: int) -> int:
+        """How many vectors of a stage a thread copies."""
+        rows, columns = operand.stages.shape[1:]
+        return -(-rows * columns // (width * self.threads))
+
+    def copy(
+        self,
+        operand: StagedOperand,
+        k_iter: Expr,
+        stage: Expr,
+        numbers: range | None = None,
+        exists: Expr | None = None,
+    ) -> None:
+        """Begin to copy a k iteration to a stage: all vectors, or those with ``numbers`` (see ``count``). Beyond the
+        end of ``k``, and where the iteration does not exist, zeros arrive. Beyond the end of ``m`` or ``n`` anything
+        may arrive, since nobody stores what is made of it."""
+        with self.vectors(operand, operand.width, numbers) as (_, row, column):
             at = self.position(operand, k_iter, row, column)
-            mask = None if self.is_whole("k") else at["k"] < self.gemm.k.extent
+            inside = [] if self.is_whole("k") else [at["k"] < self.gemm.k.extent]
+            inside += [] if exists is None else [exists]
+            mask = logical_and(*inside) if inside else None
             at[operand.outer] = self.clamped(at, operand.outer, 1)
             at[operand.inner] = self.clamped(at, operand.inner, operand.width)
             source = tuple(substitute(i, at) for i in operand.load.indices)
@@ -80,21 +87,30 @@ class StagedCopies:
         return minimum(at[axis], index((self.extent(axis) - 1) // elements * elements))
 
     @contextmanager
-    def vectors(self, operand: StagedOperand, width: int) -> Iterator[tuple[Expr, Expr, Expr]]:
-        """The vectors of a stage that this thread copies: the number of each, its row and its column."""
+    def vectors(
+        self, operand: StagedOperand, width: int, numbers: range | None = None
+    ) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """The vectors of a stage that this thread copies, or those with ``numbers``: the number of each, its row and
+        its column."""
         rows, columns = operand.stages.shape[1:]
         vectors = rows * columns // width
-        with self.w.loop("vector", -(-vectors // self.threads), LoopKind.UNROLLED) as number:
+        numbers = range(self.count(operand, width)) if numbers is None else numbers
+        with self.w.loop("vector", len(numbers), LoopKind.UNROLLED) as step:
+            number = step + numbers.start
             vector = number * self.threads + self.thread
             with self.w.when(vector < vectors if vectors % self.threads else None):
-                yield number, vector // (columns // width), vector % (columns // width) * width
+                run = operand.run or columns // width
+                if run * width == columns:
+                    yield number, vector // run, vector % run * width
+                else:
+                    yield number, vector // run % rows, (vector // (run * rows) * run + vector % run) * width
 
     def position(self, operand: StagedOperand, k_iter: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
         """Where a row and a column of a stage lie in the operand: axis -> index."""
         at = {**self.at, "k": (self.k_rank * self.k_iters + k_iter) * self.block_k}
         return {
             **at,
-            operand.outer: at[operand.outer] + operand.outer_row(row),
+            operand.outer: at[operand.outer] + row,
             operand.inner: at[operand.inner] + column,
         }
 

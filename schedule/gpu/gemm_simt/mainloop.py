@@ -6,16 +6,18 @@ memory by cp.async, some k iterations ahead of the products. Its warps share out
 
     fill all stages but one
     for each k iteration:
-        wait for its stage, and a barrier
-        begin to fill the stage that the iteration before has left
-        for every 4 places of k:
-            load these places of the thread's rows and columns, 16 bytes at a time
-            add the products of these places to all results, in the order of k
+        for each place of k:
+            at some places: go on filling the stage that the iteration before has left
+            load the thread's rows and columns at the next place, 16 bytes at a time (after the last place of a stage:
+                wait for the next stage, and a barrier)
+            add the products of this place to all results
 
-An operand whose rows lie along ``k`` keeps them in shared memory: one load gives 4 places of a row. Other operands lie
-along ``m`` or ``n``: one load gives 4 neighbours at one place. Either way a thread has groups of 4 neighbouring rows
-and columns, so that it stores 16 bytes at a time. Rows along ``k`` are permuted and padded, so that the lanes of a
-warp load neighbouring ones, from different banks, at addresses that differ from those of the first load by constants.
+Multiply-adds are issued one in a cycle, if the register file keeps up. It has two banks, registers with even and with
+odd numbers, and each gives one operand in a cycle. A multiply-add has three, of which one at least must still be there
+from an instruction before, and the two others must come from different banks. So both operands lie in shared memory as
+neighbours along ``m`` and ``n``: neighbouring rows, and neighbouring columns, are then in different banks. With
+neighbours along ``k``, all rows of one place would be in the same bank, which took a quarter more cycles. Operands
+whose rows lie along ``k`` are therefore turned by copies of single elements.
 """
 
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Expr, Load, const, index, logical_and
+from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -40,6 +42,11 @@ from .sizes import LANES_M, LANES_N, PADDING, VECTOR, GemmSimtSizes
 
 UNROLLED = LoopKind.UNROLLED
 LANES = {"m": LANES_M, "n": LANES_N}
+COPIED_RUN = 8
+"""Of an operand whose rows lie along ``k``, lanes copy so many neighbours of a row, and then those of the next row: 32
+bytes each, which the padding spreads over all banks."""
+COPIES_AT_ONCE = 8
+"""A thread makes so many copies, and then goes on with products."""
 GROUP_M = 8
 """Tiles along m that are scheduled before the next along n."""
 
@@ -51,18 +58,12 @@ def lower_gemm_simt(gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Fragments:
-    """The ``count`` rows of A, or columns of B, of one thread, which shares out a warp's with ``lanes`` others.
-    ``first``: where the first one is in the stages. ``held``: 4 places of k of them, (row, place) where
-    ``operand`` lies along ``k``, otherwise (place, row)."""
+    """The rows of A, or the columns of B, of one thread: (place of ``k`` modulo 2, row), and the stages that they come
+    from. While those of one place are multiplied, those of the next one are loaded."""
 
     operand: StagedOperand
-    first: Expr
-    lanes: int
-    count: int
     held: Buffer
-
-    def value(self, row: Expr, place: Expr) -> Expr:
-        return Load(self.held, (row, place) if self.operand.along_k else (place, row))
+    axis: str
 
 
 class _GemmSimtWriter:
@@ -106,25 +107,30 @@ class _GemmSimtWriter:
         return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
 
     def _stages(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
-        """The stages of an operand. Padding moves neighbouring rows along ``k`` to different banks."""
+        """The stages of an operand: neighbours along ``axis`` are neighbours there, too. Rows along ``k`` are turned by
+        copies of single elements, and padding moves what a warp copies at once to different banks."""
         width, along_k = copy_width(self.gemm, operand, axis, VECTOR)
         assert operand.load is not None
-        block_k = self.s.block_k
-        rows, columns = (extent, block_k) if along_k else (block_k, extent)
-        pitch = columns + (PADDING if along_k else 0)
-        layout = Layout((rows * pitch, pitch, 1))
-        stages = self.w.allocate(name, (self.s.stages, rows, columns), float32, MemoryScope.SHARED, layout)
-        outer, inner = (axis, "k") if along_k else ("k", axis)
-        lanes = LANES[axis] if along_k else 1
-        return StagedOperand(operand.load, stages, outer, inner, width, lanes=lanes)
+        s = self.s
+        pitch = extent + (PADDING if along_k else 0)
+        stage = s.block_k * pitch + (s.spare if axis == "m" else 0)
+        if not along_k:
+            layout = Layout((stage, pitch, 1))
+            stages = self.w.allocate(name, (s.stages, s.block_k, extent), float32, MemoryScope.SHARED, layout)
+            return StagedOperand(operand.load, stages, "k", axis, width)
+        layout = Layout((stage, 1, pitch))
+        stages = self.w.allocate(name, (s.stages, extent, s.block_k), float32, MemoryScope.SHARED, layout)
+        return StagedOperand(operand.load, stages, axis, "k", 1, run=COPIED_RUN)
 
     # --- the main loop
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w, gemm = self.s, self.w, self.gemm
-        staged = (
-            self._stages("staged_a", gemm.a, "m", s.tile_m),
-            self._stages("staged_b", gemm.b, "n", s.tile_n),
+        sides = (("a", gemm.a, "m", s.tile_m, s.thread_m), ("b", gemm.b, "n", s.tile_n, s.thread_n))
+        staged = [self._stages(f"staged_{name}", operand, axis, tile) for name, operand, axis, tile, _ in sides]
+        self.a, self.b = (
+            _Fragments(stages, w.allocate(name, (2, count), float32, MemoryScope.REGISTER), axis)
+            for stages, (name, _, axis, _, count) in zip(staged, sides, strict=True)
         )
         with w.loop("filled", self.distance, UNROLLED) as k_iter:
             for operand in staged:
@@ -132,72 +138,62 @@ class _GemmSimtWriter:
             w.emit(CopyAsyncCommit())
         with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("column", s.thread_n, UNROLLED) as j:
             w.store(accumulators, (i, j), const(0.0, float32))
+        w.emit(CopyAsyncWait(self.distance - 1))
+        w.barrier()
+        self._load_fragments(index(0), 0)
         with w.loop("k_iter", s.k_iters) as k_iter:
-            w.emit(CopyAsyncWait(self.distance - 1))
-            w.barrier()
-            if s.k_iters > self.distance:
-                following = k_iter + self.distance
-                with w.when(following < s.k_iters):
-                    for operand in staged:
-                        self.copies.copy(operand, following, following % s.stages)
-                w.emit(CopyAsyncCommit())
-            with w.loop("quad", s.block_k // VECTOR, UNROLLED) as quad:
-                self._products(accumulators, staged, k_iter % s.stages, quad * VECTOR)
+            self._k_iteration(accumulators, k_iter)
+        w.emit(CopyAsyncWait(0))
         if s.split_k > 1:  # its partial sums lie in the place of the stages
-            w.emit(CopyAsyncWait(0))
             w.barrier()
 
-    def _products(
-        self, accumulators: Buffer, staged: tuple[StagedOperand, StagedOperand], stage: Expr, k: Expr
-    ) -> None:
-        """Add the products of 4 places of ``k``. Only what is needed next is loaded, to save registers."""
+    def _k_iteration(self, accumulators: Buffer, k_iter: Expr) -> None:
+        """The products of a k iteration. The last fragments that it loads are the first ones of the next iteration;
+        after the last iteration they are what an earlier one left there, and nobody multiplies them."""
         s, w = self.s, self.w
-        a = self._fragments("a", staged[0], "m", s.thread_m)
-        b = self._fragments("b", staged[1], "n", s.thread_n)
-        if a.operand.along_k and b.operand.along_k:
-            with self._rows(b) as (group, row):
-                self._load_row(b, stage, group, row, k)
-            with self._rows(a) as (group, row):
-                self._load_row(a, stage, group, row, k)
-                with w.loop("place", VECTOR, UNROLLED) as place, w.loop("column", s.thread_n, UNROLLED) as j:
-                    self._add_product(accumulators, a, b, group * VECTOR + row, j, place)
-            return
-        for held in (a, b):
-            if held.operand.along_k:
-                with self._rows(held) as (group, row):
-                    self._load_row(held, stage, group, row, k)
-        with w.loop("place", VECTOR, UNROLLED) as place:
-            for held in (a, b):
-                if not held.operand.along_k:
-                    with w.loop("group", held.count // VECTOR, UNROLLED) as group:
-                        source = (stage, k + place, held.first + group * (held.lanes * VECTOR))
-                        value = Load(held.operand.stages, contiguous_vector(source, VECTOR))
-                        w.store(held.held, contiguous_vector((place, group * VECTOR), VECTOR), value)
+        for place in range(s.block_k):
+            if place < s.block_k - 1:
+                self._load_fragments(k_iter % s.stages, place + 1)
+            elif s.k_iters > 1:
+                w.emit(CopyAsyncWait(self.distance - 1))
+                w.barrier()
+                self._load_fragments((k_iter + 1) % s.stages, 0)
+            self._refill(k_iter, place)
             with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("step", s.thread_n, UNROLLED) as step:
-                self._add_product(accumulators, a, b, i, _serpentine(i, step, s.thread_n), place)
+                j, now = _serpentine(i, step, s.thread_n), index(place % 2)
+                product = Load(self.a.held, (now, i)) * Load(self.b.held, (now, j))
+                w.store(accumulators, (i, j), Load(accumulators, (i, j)) + product)
 
-    def _fragments(self, name: str, operand: StagedOperand, axis: str, count: int) -> _Fragments:
-        shape = (count, VECTOR) if operand.along_k else (VECTOR, count)
-        held = self.w.allocate(name, shape, float32, MemoryScope.REGISTER)
-        first = self.warp_at[axis] + self.lane_at[axis] * (1 if operand.along_k else VECTOR)
-        return _Fragments(operand, first, LANES[axis], count, held)
+    def _refill(self, k_iter: Expr, place: int) -> None:
+        """Begin to fill the stage that the iteration before has left, some copies at a time, so that loads of fragments
+        never wait for many of them. After the last stage that is needed, zeros arrive: a mask leaves addresses to be
+        computed once, which a branch around each copy would not."""
+        s, following = self.s, k_iter + self.distance
+        operands = (self.a.operand, self.b.operand)
+        copies = [(o, number) for o in operands for number in range(self.copies.count(o, o.width))]
+        groups = min(s.block_k - 1, -(-len(copies) // COPIES_AT_ONCE))
+        group, between = divmod(place, (s.block_k - 1) // groups)
+        if s.k_iters <= self.distance or between or group >= groups:
+            return
+        copies = copies[len(copies) * group // groups : len(copies) * (group + 1) // groups]
+        for operand in operands:
+            numbers = [number for o, number in copies if o is operand]
+            if numbers:
+                these = range(numbers[0], numbers[-1] + 1)
+                self.copies.copy(operand, following, following % s.stages, these, following < s.k_iters)
+        if group == groups - 1:
+            self.w.emit(CopyAsyncCommit())
 
-    @contextmanager
-    def _rows(self, fragments: _Fragments) -> Iterator[tuple[Expr, Expr]]:
-        """The number of each group, and that of each row within it."""
-        w = self.w
-        with w.loop("group", fragments.count // VECTOR, UNROLLED) as group, w.loop("row", VECTOR, UNROLLED) as row:
-            yield group, row
-
-    def _load_row(self, f: _Fragments, stage: Expr, group: Expr, row: Expr, k: Expr) -> None:
-        """Load 4 places of a row that lies along ``k``."""
-        source = (stage, f.first + (group * VECTOR + row) * f.lanes, k)
-        value = Load(f.operand.stages, contiguous_vector(source, VECTOR))
-        self.w.store(f.held, contiguous_vector((group * VECTOR + row, index(0)), VECTOR), value)
-
-    def _add_product(self, accumulators: Buffer, a: _Fragments, b: _Fragments, i: Expr, j: Expr, place: Expr) -> None:
-        total = Load(accumulators, (i, j)) + a.value(i, place) * b.value(j, place)
-        self.w.store(accumulators, (i, j), total)
+    def _load_fragments(self, stage: Expr, place: int) -> None:
+        """Load what a thread multiplies at one place of ``k``: groups of 4 neighbours along ``m``, and along ``n``."""
+        for f in (self.a, self.b):
+            first = self.warp_at[f.axis] + self.lane_at[f.axis] * VECTOR
+            with self.w.loop("group", f.held.shape[1] // VECTOR, UNROLLED) as group:
+                at = Broadcast(first + group * (LANES[f.axis] * VECTOR), VECTOR) + Ramp(index(0), 1, VECTOR)
+                of_stage, k = Broadcast(stage, VECTOR), Broadcast(index(place), VECTOR)
+                source = (of_stage, at, k) if f.operand.along_k else (of_stage, k, at)
+                to = contiguous_vector((index(place % 2), group * VECTOR), VECTOR)
+                self.w.store(f.held, to, Load(f.operand.stages, source))
 
     # --- the epilogue
 

@@ -12,11 +12,9 @@ from ...space.pruning import best_by_prior
 from ..gemm_mma.prior import (
     END_CYCLES,
     EXCHANGE_BYTES_PER_CYCLE,
-    EXCHANGE_CYCLES,
     L2_BYTES_PER_CYCLE,
     LATENCY_CYCLES,
     START_CYCLES,
-    tiles_per_sm,
 )
 from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
@@ -30,14 +28,26 @@ STORED_PER_CYCLE = 8.0
 """So many elements of the result are stored in a cycle."""
 WAVEFRONTS = 2
 """So many cycles shared memory takes for a load of a warp, 16 bytes a lane, most of which are the same."""
-COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 6, 40
+FMA_CYCLES = 1.03
+"""So many cycles a multiply-add takes for the register file, where one without conflicts takes one."""
+COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 2, 50
 """So many instructions a copy takes, and an iteration besides them."""
+COPY_CYCLES, WIDE_COPY_CYCLES = 3.0, 2.0
+"""So many cycles loads of fragments wait for a copy of single elements, and for a wider one, of a warp."""
 BARRIER_CYCLES = 80
 """So many cycles the warps of a CTA wait at the barrier of an iteration, while those of others go on."""
-WARPS_OF_PART = 3
-"""With fewer warps, a part of a multiprocessor is idle between dependent instructions."""
+EXCHANGE_CYCLES = 1000
+"""With split-K, two barriers of the cluster take so many cycles."""
+CLUSTERED = 0.9
+"""This share of the multiprocessors run CTAs in clusters of more than two: a cluster lies in one part of the device
+(GPC), and those differ in size."""
+IDLE = 0.5
+"""With one warp, a part of a multiprocessor idles for this share of the time that it works; with ``n`` warps for
+``1 / n**2`` of it."""
 
 MOST_SETTINGS = 250
+MOST_UNROLLED = 2048
+"""Worthwhile iterations have at most so many multiply-adds, which the caches of instructions hold."""
 MOST_THREADS = 256
 
 
@@ -46,35 +56,51 @@ def unit_cycles(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Unit
     s = sizes
     warps = s.threads // WARP_LANES
     loads = s.block_k * (s.thread_m + s.thread_n) / VECTOR
-    fmas = s.thread_m * s.thread_n * s.block_k
+    fmas = s.thread_m * s.thread_n * s.block_k * FMA_CYCLES
     others = loads + COPY_INSTRUCTIONS * s.copies + ITERATION_INSTRUCTIONS
     stage = (s.tile_m + s.tile_n) * s.block_k
-    narrow = sum(VECTOR // width for width, _ in widths_of(gemm)) / 2
+    waits = sum(
+        tile * s.block_k / (width * WARP_LANES) * (COPY_CYCLES if width == 1 else WIDE_COPY_CYCLES)
+        for tile, (width, _) in zip((s.tile_m, s.tile_n), widths_of(gemm), strict=True)
+    )
     lanes = peaks.float32_flops_per_cycle / 2
     return UnitCycles(
-        mma=warps * (fmas * WARP_LANES / lanes + others / PARTS),
-        shared=warps * loads * WAVEFRONTS + 4 * stage * narrow / peaks.shared_bytes_per_cycle,
+        mma=warps * (fmas * WARP_LANES / lanes + others / PARTS) + waits,
+        shared=warps * loads * WAVEFRONTS + waits,
         l2=4 * stage / L2_BYTES_PER_CYCLE,
     )
+
+
+def ctas_of_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
+    """How many CTAs a multiprocessor runs in all, of those that run most."""
+    usable = np.where(sizes.split_k > 2, int(CLUSTERED * multiprocessors), multiprocessors)
+    ctas: Ints = -(-sizes.tiles * sizes.split_k // usable)
+    return ctas
 
 
 def prior_seconds(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:
     """The estimated time of each setting in seconds.
 
     k iteration = the slowest of arithmetic, shared memory and L2, and a barrier; at least a share of the latency
-    time        = launch + waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
+    round       = start + k iterations + epilogue, of CTAs that run at once
+    time        = launch + rounds of ``ctas_per_sm`` CTAs, and one of those that are left + adding up partial sums
     """
     s, work = sizes, unit_cycles(gemm, sizes, peaks)
-    tiles = tiles_per_sm(s, peaks.multiprocessors)
-    at_once = np.minimum(tiles, s.ctas_per_sm)
-    warps = at_once * s.threads / (WARP_LANES * PARTS)
-    idle = np.maximum(1.0, WARPS_OF_PART / warps)
-    iteration = at_once * np.maximum(np.maximum(work.mma * idle, work.l2), work.shared) + BARRIER_CYCLES / at_once
-    iteration = np.maximum(iteration, LATENCY_CYCLES / np.maximum(s.stages - 1, 1))
-    epilogue = at_once * s.tile_m * s.tile_n / STORED_PER_CYCLE / s.split_k
+
+    def round_of(ctas: Ints) -> Floats:
+        """The cycles of a round of so many CTAs; no cycles for no CTAs."""
+        at_once = np.maximum(ctas, 1)
+        idle = 1 + IDLE / (at_once * s.threads / (WARP_LANES * PARTS)) ** 2
+        iteration = at_once * np.maximum(np.maximum(work.mma * idle, work.l2), work.shared) + BARRIER_CYCLES / at_once
+        iteration = np.maximum(iteration, LATENCY_CYCLES / np.maximum(s.stages - 1, 1))
+        epilogue = at_once * s.tile_m * s.tile_n / STORED_PER_CYCLE / s.split_k
+        cycles: Floats = np.where(ctas > 0, START_CYCLES + s.k_iters * iteration + epilogue, 0.0)
+        return cycles
+
+    tiles = ctas_of_sm(s, peaks.multiprocessors)
+    rounds = tiles // s.ctas_per_sm * round_of(s.ctas_per_sm) + round_of(tiles % s.ctas_per_sm)
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
-    cycles = END_CYCLES + exchange + tiles / at_once * (START_CYCLES + s.k_iters * iteration + epilogue)
-    seconds: Floats = peaks.launch_seconds + cycles / peaks.clock_hz
+    seconds: Floats = peaks.launch_seconds + (END_CYCLES + exchange + rounds) / peaks.clock_hz
     return seconds
 
 
@@ -82,8 +108,9 @@ def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats)
     """Which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds. A
     multiprocessor should run as many CTAs at once as there is room and work for."""
     room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
-    usual = s.ctas_per_sm == np.minimum(np.minimum(room, 4), -(-s.tiles * s.split_k // target.threads))
+    usual = s.ctas_per_sm == np.minimum(np.minimum(room, 4), ctas_of_sm(s, target.threads))
     usual |= s.ctas_per_sm == 1
+    usual &= s.thread_m * s.thread_n * s.block_k <= MOST_UNROLLED
     usual &= (s.threads <= MOST_THREADS) & (s.stages >= np.minimum(3, s.k_iters))
     # a tile that is half empty gains nothing, nor does a longer iteration beyond the end of k
     usual &= (s.tile_m < 2 * gemm.m.extent) | (s.tile_m <= 32)

@@ -14,16 +14,17 @@ from ...space.knob import Knob
 from ..gemm_mma.operands import copy_width
 from ..occupancy import limits_of
 
-VERSION = 1
+VERSION = 2
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 LANES_M, LANES_N = 4, 8
 """How the lanes of a warp share out its tile."""
 VECTOR = 4
 """Elements of the widest copies and accesses: 16 bytes."""
-MOST_STAGES = 5
-"""More stages than these do not hide more latency."""
+MOST_STAGES = 4
+"""More stages than these do not hide more latency, and which stage comes next is one instruction."""
 PADDING = 4
-"""The padding between rows along ``k`` and rows of partial sums, in elements. Vectors still begin at 16 bytes."""
+"""The padding between rows of a turned operand and rows of partial sums, in elements. Vectors still begin at 16
+bytes."""
 FREE_COPIES = 8
 """The addresses of so many copies of a stage take no more registers; those of two others take one."""
 SPARE_REGISTERS, VALUE_REGISTERS = 24, 8
@@ -34,7 +35,7 @@ N = TypeVar("N", int, Ints)
 
 def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
     """The knobs on one target. A new knob is also a field of ``GemmSimtSizes``."""
-    splits = (1, 2, 4) if limits_of(target).clusters else (1,)
+    splits = (1, 2, 4, 8) if limits_of(target).clusters else (1,)
     return (
         Knob("thread_m", (8, 4, 16), "how many rows of a tile a thread takes"),
         Knob("thread_n", (8, 4), "how many columns of a tile a thread takes"),
@@ -59,6 +60,9 @@ class GemmSimtSizes(Generic[N]):
     ``copies``: how many copies a thread makes for a stage.
     ``registers``: about how many registers a thread takes.
     ``room``, ``shared_bytes``: how much shared memory a CTA may take, and how much it takes.
+    ``spare``: how many elements lie unused between two stages of A. So much is taken that no more than ``ctas_per_sm``
+        CTAs fit into a multiprocessor. Otherwise CTAs of a launch that starts while the one before still runs gather on
+        those multiprocessors that have room first, and others idle.
     """
 
     thread_m: N
@@ -78,6 +82,7 @@ class GemmSimtSizes(Generic[N]):
     copies: N
     registers: N
     room: N
+    spare: N
     shared_bytes: N
 
 
@@ -89,21 +94,20 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSimtSiz
     tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
     k_iters = -(-gemm.k.extent // (k["split_k"] * k["block_k"]))
     (width_a, a_along_k), (width_b, b_along_k) = widths_of(gemm)
-    padded = k["block_k"] + PADDING
-    stage_bytes = 4 * sum(
-        tile * (padded if along_k else k["block_k"]) for tile, along_k in ((tile_m, a_along_k), (tile_n, b_along_k))
-    )
+    stage_bytes = 4 * k["block_k"] * (tile_m + tile_n + PADDING * (a_along_k + b_along_k))
     copies = -(-tile_m * k["block_k"] // (width_a * threads)) - (-tile_n * k["block_k"] // (width_b * threads))
     unpadded = 4 * PADDING * (a_along_k + b_along_k)  # behind the last row of the last stage
-    room = limits_of(target).shared_bytes_for(k["ctas_per_sm"])
+    limits = limits_of(target)
+    room = limits.shared_bytes_for(k["ctas_per_sm"])
     stages = np.minimum(np.minimum(room // stage_bytes, k_iters), MOST_STAGES)
+    gaps = np.maximum(stages - 1, 1)
+    lacking = limits.shared_bytes_for(k["ctas_per_sm"] + 1) + 1 - (stages * stage_bytes - unpadded)
+    spare = np.where(stages > 1, VECTOR * np.maximum(-(-lacking // (4 * VECTOR * gaps)), 0), 0)
     partial_bytes = 4 * (tile_m * (tile_n + PADDING) - PADDING)
     partial_bytes = np.where(k["split_k"] > 1, partial_bytes, 0)  # in the place of the stages
-    held = [VECTOR if along_k else 1 for along_k in (a_along_k, b_along_k)]
-    fragments = k["thread_m"] * held[0] + k["thread_n"] * held[1]  # what is needed later is loaded ahead, too
-    fragments = fragments + np.maximum(copies - FREE_COPIES, 0) // 2
+    fragments = 2 * (k["thread_m"] + k["thread_n"]) + np.maximum(copies - FREE_COPIES, 0) // 2
     plain = all(isinstance(r.value, Load) for r in gemm.results)
-    spare = SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
+    others = SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
     return GemmSimtSizes(
         **k,
         tile_m=tile_m,
@@ -114,12 +118,18 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSimtSiz
         stages=stages,
         stage_bytes=stage_bytes,
         copies=copies,
-        registers=k["thread_m"] * k["thread_n"] + fragments + spare,
+        registers=k["thread_m"] * k["thread_n"] + fragments + others,
         room=room,
-        shared_bytes=np.maximum(np.maximum(stages, 1) * stage_bytes - unpadded, partial_bytes),
+        spare=spare,
+        shared_bytes=np.maximum(
+            np.maximum(stages, 1) * stage_bytes - unpadded + 4 * spare * (gaps * (stages > 1)), partial_bytes
+        ),
     )
 
 
 def widths_of(gemm: Gemm) -> tuple[tuple[int, bool], tuple[int, bool]]:
-    """How many elements of A and of B one copy can take, and whether their rows lie along ``k``."""
-    return copy_width(gemm, gemm.a, "m", VECTOR), copy_width(gemm, gemm.b, "n", VECTOR)
+    """How many elements of A and of B one copy takes, and whether their rows lie along ``k``: then it is one."""
+    (width_a, a_along_k), (width_b, b_along_k) = (
+        copy_width(gemm, operand, axis, VECTOR) for operand, axis in ((gemm.a, "m"), (gemm.b, "n"))
+    )
+    return (1 if a_along_k else width_a, a_along_k), (1 if b_along_k else width_b, b_along_k)
