@@ -98,10 +98,12 @@ def folded_address(emitter: AccessEmitter, buffer: Buffer, at: Expr) -> str:
     form = linear_form(at)
     constants = {term for term in form.terms if free_variables(term) <= emitter.fn.unrolled}
     constant = form.only(constants) + form.constant
-    pointer = address(emitter, buffer, emitter.value((form.without(constants) - form.constant).to_expr()))
+    varying = emitter.value((form.without(constants) - form.constant).to_expr())
     if constant == LinearForm({}):
-        return pointer
-    return f"{pointer} + {emitter.value(constant.to_expr()).within(Precedence.ADDITIVE)}"
+        return address(emitter, buffer, varying)
+    if buffer.scope is MemoryScope.SHARED and varying.type == "int":  # NVRTC 13.0 would merge what has no common bits
+        varying = call(emitter.fn.use("opaque"), "int", varying)
+    return f"{address(emitter, buffer, varying)} + {emitter.value(constant.to_expr()).within(Precedence.ADDITIVE)}"
 
 
 def mbarrier_address(emitter: AccessEmitter, barriers: Buffer, at: Expr) -> str:

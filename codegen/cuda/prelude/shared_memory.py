@@ -3,6 +3,10 @@
 from .device_function import DeviceFunction
 
 SHARED_MEMORY: dict[str, DeviceFunction] = {
+    "opaque": DeviceFunction(
+        """// the same number, of which the compiler knows nothing: constants that an instruction could add stay outside
+int opaque(int number) { asm("" : "+r"(number)); return number; }"""
+    ),
     "smem_address": DeviceFunction(
         """unsigned smem_address(const void* pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }"""
     ),
