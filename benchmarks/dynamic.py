@@ -2,9 +2,9 @@
 
 Each row is one kernel class at one extent. Both kernels have one schedule, the default one of the dynamic workload,
 where that is legal for the static one; else the static kernel has its own default. ``registers`` and ``instructions``
-(SASS, of all launches) need no GPU. With one, both kernels are checked and timed interleaved, cold, and ``ratio`` is
-the time of the dynamic kernel by that of the static one. Bar: a geometric mean of at most 1.03 where kernels are
-timed, and no kernel that spills.
+(SASS, of all launches) need no GPU, but a disassembler: they are 0 where there is none. With a GPU, both kernels are
+checked and timed interleaved, cold, and ``ratio`` is the time of the dynamic kernel by that of the static one. Bar: a
+geometric mean of at most 1.03 where kernels are timed, and no kernel that spills.
 """
 
 from collections.abc import Iterator, Mapping
@@ -111,7 +111,7 @@ def _artifacts(workload: Workload, target: Target, schedule: Schedule) -> Artifa
 
 
 def _registers(found: Artifacts) -> int:
-    return max(taken.registers for taken in found.resources.values())
+    return max((taken.registers for taken in found.resources.values()), default=0)
 
 
 def _more(rows: list[dict[str, object]]) -> list[int]:
