@@ -143,6 +143,7 @@ class _Partition:
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
         self._positions = {n.name: p for p, n in enumerate(graph.nodes)}
+        self._computed = {n.name for n in graph.nodes if not is_view(n)}
 
     def _is_reduced(self, name: str) -> bool:
         """Whether a reduction reads a value or a reshape of it: kernels for rows and columns read one tensor at each
@@ -474,9 +475,9 @@ class _Partition:
         key = tuple(n.name for n in nodes)
         if key not in self._written:
             # What has no region yet will be stored, or be part of a region that is stored.
-            later = {n.name for n in self.graph.nodes if not is_view(n)}
+            stored = self.stored | self._computed
             try:
-                self._written[key] = write_workload(self.graph, nodes, [region.output.name], self.stored | later)
+                self._written[key] = write_workload(self.graph, nodes, [region.output.name], stored)
             except InvalidWorkload:
                 self._written[key] = None
         return self._written[key]
