@@ -30,6 +30,9 @@ ADD_CYCLES = 4.0
 ISSUED = 2.0
 """Vector instructions that a core begins in one cycle."""
 LINE_BYTES = 64
+"""How many bytes a cache line has, below which nothing is moved."""
+EXPOSED = 0.2
+"""The share of the shorter of arithmetic and transfer that does not overlap with the longer one; a guess."""
 
 QUANTITIES = (
     Quantity("tasks", "tasks", "how many groups of lines threads take one after the other"),
@@ -84,8 +87,8 @@ class CpuScanPlan(Plan):
         return good & (s.tasks >= min(self.target.threads, self.problem.lines // int(np.max(s.vector))))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """The bytes or the arithmetic, whichever takes longer. A step takes at least as long as one addition. What
-        does not fill a cache line is moved all the same."""
+        """The bytes and the arithmetic, which overlap for the most part. A step takes at least as long as one addition.
+        What does not fill a cache line is moved all the same."""
         s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
         elements = p.lines * p.length
         operations = max(flops(p.workload) / elements, 1.0) + len(p.loads) + len(p.outputs)
@@ -94,10 +97,9 @@ class CpuScanPlan(Plan):
         run = np.full_like(s.tasks, LINE_BYTES) if p.along_rows else self._contiguous_bytes(s)
         wasted: NDArray[np.float64] = np.maximum(LINE_BYTES / run, 1.0)
         moved: NDArray[np.float64] = elements * sum(p.element_bytes) * wasted / rates.memory_bytes_per_second
-        found: NDArray[np.float64] = rates.launch_seconds + np.maximum(work, moved) / (
-            1 - idle_share(s.tasks, rates.threads)
-        )
-        return found
+        busy: NDArray[np.float64] = 1 - idle_share(s.tasks, rates.threads)
+        together: NDArray[np.float64] = np.maximum(work, moved) + EXPOSED * np.minimum(work, moved)
+        return rates.launch_seconds + together / busy
 
     def _contiguous_bytes(self, s: CpuScanSizes[Ints]) -> Ints:
         run = s.vector if self.problem.along_rows else np.minimum(s.vector * s.unroll, self.problem.lane_axis.extent)

@@ -2,7 +2,7 @@
 
     load the vectors of the chunk to registers (those of the first one, or with two stages those of the next one)
     every thread: scan its elements
-    rows: scan the sums of lanes by shuffles, item after item; the last lane knows the sum of the warp's segment
+    the lanes of a line: scan their sums by shuffles, rows item after item; all of them know the sum of their segment
     store the sums of all segments in shared memory; barrier; every thread adds up those before its own, and the carry
     combine each element with the prefix of its vector; compute the outputs and store them
     the carry becomes the sum of all segments
@@ -53,15 +53,18 @@ def scan_kernel(problem: ScanProblem, sizes: ScanSizes[int]) -> Kernel:
 @dataclass(frozen=True, slots=True)
 class _Lines:
     """The lines of a thread. ``at``: the indices of the other axes than the scanned one, at the first of them.
-    ``exists``: whether what it computes is to be stored; None: it is. ``segment``: which segment of a chunk the thread
-    has. ``slot``: where its lines are among those of the CTA. ``lane``: its number among the lanes of a segment.
+    ``exists``: whether what it computes is to be stored; None: it is. ``slot``: where its lines are among those of the
+    CTA. ``rank``: its number among the threads that share them. ``segment``: which segment of a chunk it has a part of.
+    ``lane``: its number among the lanes that share the segment, and ``warp_lane`` in its warp.
     """
 
     at: Mapping[str, Expr]
     exists: Expr | None
-    segment: Expr
     slot: Expr
+    rank: Expr
+    segment: Expr
     lane: Expr
+    warp_lane: Expr
 
 
 class _ScanWriter:
@@ -74,7 +77,7 @@ class _ScanWriter:
         self.dtype = self.how.accumulator_dtype
         self.width = 1 if problem.along_rows else sizes.vector
         """How many lines a thread has."""
-        self.lanes = min(sizes.line_threads, WARP_LANES) if problem.along_rows else 1
+        self.lanes = sizes.line_threads // sizes.segments
         """How many lanes share a segment."""
         large = [b.name for b in buffers if b.elements >= problem.result.elements]
         self.evict_first = tuple(dict.fromkeys(large))
@@ -122,15 +125,15 @@ class _ScanWriter:
 
     def _lines(self, block: Expr, thread: Expr) -> _Lines:
         p, s = self.p, self.s
+        across = s.line_vectors
         if p.along_rows:
-            slot = thread // s.line_threads if s.line_vectors > 1 else index(0)
-            rank = thread % s.line_threads if s.line_vectors > 1 else thread
-            segment: Expr = rank // WARP_LANES if s.segments > 1 else index(0)
-            lane = rank % self.lanes if s.segments > 1 else rank
-            number, count = block * s.line_vectors + slot if s.line_vectors > 1 else block, p.lines
+            slot, rank = (thread // s.line_threads, thread % s.line_threads) if across > 1 else (index(0), thread)
+            number, count = block * across + slot if across > 1 else block, p.lines
         else:
-            slot, segment, lane = thread % s.line_vectors, thread // s.line_vectors, index(0)
-            number, count = block * s.line_vectors + slot, p.lines // s.vector
+            slot, rank = thread % across, thread // across
+            number, count = block * across + slot, p.lines // s.vector
+        segment = rank // self.lanes if s.segments > 1 else index(0)
+        lane = rank % self.lanes if s.segments > 1 else rank
         exists = None if count % s.line_vectors == 0 else number < count
         number = number if exists is None else minimum(number, index(count - 1))
         others = [a for a in p.axes if a != p.axis]
@@ -139,17 +142,17 @@ class _ScanWriter:
         at = dict(axis_indices(number, others))
         if not p.along_rows and s.vector > 1:
             at[p.lane_axis.name] = at[p.lane_axis.name] * s.vector
-        return _Lines(at, exists, segment, slot, lane)
+        return _Lines(at, exists, slot, rank, segment, lane, thread % WARP_LANES)
 
     def _position(self, lines: _Lines, chunk: Expr, item: Expr) -> Expr:
         """How many elements of a line are scanned before the first one of an item."""
         s = self.s
-        first = lines.segment * (s.chunk // s.segments) if s.segments > 1 else index(0)
-        if s.chunks > 1:
-            first = first + chunk * s.chunk
         if self.p.along_rows:
-            return first + item * (self.lanes * s.vector) + lines.lane * s.vector
-        return first + item
+            first = item * (self.lanes * s.vector) + lines.lane * s.vector
+            first = first + lines.segment * (s.chunk // s.segments) if s.segments > 1 else first
+        else:
+            first = lines.rank * s.items + item
+        return first + chunk * s.chunk if s.chunks > 1 else first
 
     def _point(self, lines: _Lines, position: Expr) -> dict[str, Expr]:
         """The point at which the vector of an item begins in memory."""
@@ -205,22 +208,29 @@ class _ScanWriter:
 
     def _scan(self, lines: _Lines, loaded: Loaded, chunk: Expr, shared: Buffer | None, carry: Buffer | None) -> None:
         s, w = self.s, self.w
+        along_rows = self.p.along_rows
         values = self._register("values", s.items, s.vector)
         totals = self._register("segment_total", self.width)
-        before = self._register("before", s.items) if self.p.along_rows else None
+        before = self._register("before", s.items if along_rows else self.width)
+        own = self._register("own", self.width)
         with self._lines_of_thread() as v:
             w.store(totals, (v,), self.how.identity[0])
+            w.store(own, (v,), self.how.identity[0])
         with w.loop("item", s.items, LoopKind.UNROLLED) as n:
-            position = self._position(lines, chunk, n)
-            if before is None:
-                self._scan_item(lines, loaded, values, totals, n, position)
-            else:
-                own = self._register("own", 1)
+            if along_rows:
                 w.store(own, (index(0),), self.how.identity[0])
-                self._scan_item(lines, loaded, values, own, n, position)
-                self._scan_lanes(lines, own, totals, before, n)
+            self._scan_item(lines, loaded, values, own, n, self._position(lines, chunk, n))
+            if along_rows:
+                self._scan_lanes(lines, own, totals, index(0), before, n)
+        if not along_rows:
+            with self._lines_of_thread() as v:
+                self._scan_lanes(lines, own, totals, v, before, v)
         prefix = self._prefix(lines, totals, chunk, shared, carry)
-        self._write(lines, loaded, chunk, values, before, prefix)
+        if prefix is not None:
+            with w.loop("place", before.shape[0], LoopKind.UNROLLED) as n:
+                line = index(0) if along_rows else n
+                w.store(before, (n,), self._combined(Load(prefix, (line,)), Load(before, (n,))))
+        self._write(lines, loaded, chunk, values, before)
 
     def _scan_item(
         self, lines: _Lines, loaded: Loaded, values: Buffer, running: Buffer, n: Expr, position: Expr
@@ -247,28 +257,36 @@ class _ScanWriter:
                 w.store(running, line, self.how.accumulate([Load(running, line)], value, index(0))[0])
                 w.store(values, (n, element), Load(running, line))
 
-    def _scan_lanes(self, lines: _Lines, own: Buffer, total: Buffer, before: Buffer, n: Expr) -> None:
-        """What is before the item of each lane within its segment; ``total`` grows by the items of all lanes."""
-        w, zero = self.w, (index(0),)
+    def _scan_lanes(self, lines: _Lines, own: Buffer, totals: Buffer, v: Expr, before: Buffer, place: Expr) -> None:
+        """What is before the part of each lane in its segment, of line ``v`` of a thread; the total of the segment
+        grows by the parts of all lanes."""
+        w, part, total = self.w, Load(own, (v,)), Load(totals, (v,))
         if self.lanes == 1:
-            w.store(before, (n,), Load(total, zero))
-            w.store(total, zero, self._combined(Load(total, zero), Load(own, zero)))
+            w.store(before, (place,), total)
+            w.store(totals, (v,), self._combined(total, part))
             return
         other = self._register("other")
         distance = 1
         while distance < self.lanes:
-            w.store(other, (), self._from_lane(Load(own, zero), maximum(lines.lane - distance, index(0))))
-            grown = self._combined(Load(other, ()), Load(own, zero))
-            w.store(own, zero, Select(lines.lane >= distance, grown, Load(own, zero)))
+            w.store(other, (), self._of_earlier(lines, part, distance))
+            w.store(own, (v,), Select(lines.lane >= distance, self._combined(Load(other, ()), part), part))
             distance *= 2
-        w.store(other, (), self._from_lane(Load(own, zero), maximum(lines.lane - 1, index(0))))
-        with_lanes = self._combined(Load(total, zero), Load(other, ()))
-        w.store(before, (n,), Select(lines.lane >= 1, with_lanes, Load(total, zero)))
-        w.store(other, (), self._from_lane(Load(own, zero), index(self.lanes - 1)))
-        w.store(total, zero, self._combined(Load(total, zero), Load(other, ())))
+        w.store(other, (), self._of_earlier(lines, part, 1))
+        w.store(before, (place,), Select(lines.lane >= 1, self._combined(total, Load(other, ())), total))
+        w.store(other, (), self._of_last(lines, part))
+        w.store(totals, (v,), self._combined(total, Load(other, ())))
 
-    def _from_lane(self, value: Expr, lane: Expr) -> Shuffle:
-        return Shuffle(ShuffleMode.INDEX, value, lane, self.lanes)
+    def _of_earlier(self, lines: _Lines, value: Expr, distance: int) -> Shuffle:
+        """The value of the lane that is ``distance`` before in the same segment; any value where there is none."""
+        if self.p.along_rows:
+            return Shuffle(ShuffleMode.INDEX, value, maximum(lines.lane - distance, index(0)), self.lanes)
+        return Shuffle(ShuffleMode.INDEX, value, maximum(lines.warp_lane - distance * self.s.line_vectors, index(0)))
+
+    def _of_last(self, lines: _Lines, value: Expr) -> Shuffle:
+        """The value of the last lane of the segment."""
+        if self.p.along_rows:
+            return Shuffle(ShuffleMode.INDEX, value, index(self.lanes - 1), self.lanes)
+        return Shuffle(ShuffleMode.INDEX, value, lines.slot + (self.lanes - 1) * self.s.line_vectors)
 
     def _prefix(
         self, lines: _Lines, totals: Buffer, chunk: Expr, shared: Buffer | None, carry: Buffer | None
@@ -304,33 +322,20 @@ class _ScanWriter:
 
     # --- outputs
 
-    def _write(
-        self,
-        lines: _Lines,
-        loaded: Loaded,
-        chunk: Expr,
-        values: Buffer,
-        before: Buffer | None,
-        prefix: Buffer | None,
-    ) -> None:
-        """The outputs of a chunk. ``before``: what is before an item within its segment; ``prefix``: before that."""
+    def _write(self, lines: _Lines, loaded: Loaded, chunk: Expr, values: Buffer, before: Buffer) -> None:
+        """The outputs of a chunk. ``before``: what is before each item, or along columns before all of a thread's."""
         p, s, w = self.p, self.s, self.w
         with w.loop("item", s.items, LoopKind.UNROLLED) as n:
             position = self._position(lines, chunk, n)
             at = self._point(lines, position)
             conditions = [c for c in (self._inside(position), lines.exists) if c is not None]
-            ahead = None
-            if before is not None:
-                ahead = self._register("ahead")
-                known: Expr = Load(before, (n,))
-                w.store(ahead, (), known if prefix is None else self._combined(Load(prefix, (index(0),)), known))
             with w.when(logical_and(*conditions) if conditions else None):
-                later = {m: allocate_registers(w, self.names, m, (), p.lane_axis.name, s.vector) for m in p.later_loads}
+                lane = p.lane_axis.name
+                later = {m: allocate_registers(w, self.names, m, (), lane, s.vector) for m in p.later_loads}
                 self._load_item(later, (), at)
                 with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
-                    start = Load(ahead, ()) if ahead is not None else None if prefix is None else Load(prefix, (v,))
-                    if start is not None:
-                        w.store(values, (n, v), self._combined(start, Load(values, (n, v))))
+                    start = Load(before, (n if p.along_rows else v,))
+                    w.store(values, (n, v), self._combined(start, Load(values, (n, v))))
                 for stage in p.outputs:
                     self._store(stage, loaded, later, values, n, at)
 

@@ -6,7 +6,8 @@ A CTA takes one or several whole lines, chunk by chunk. A chunk is as much of th
                                        item 0: a vector of each lane, item 1: a vector of each lane, ...
     lines that are columns      thread (x, y) has vector x of the columns, and the y-th ``items`` rows of the chunk
 
-Segments are scanned each by itself. Every thread then adds what is before its segment.
+A segment is what the lanes of one warp have of a line in a chunk. Segments are scanned each by itself; every thread
+then adds what is before its segment.
 """
 
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         chunk, lines = line_threads * items * vector, one * problem.lines
     else:
         line_threads, line_vectors = c.ints("threads_y"), c.ints("threads_x")
-        segments, width = line_threads, vector
+        segments, width = -(-line_threads // np.maximum(WARP_LANES // line_vectors, 1)), vector
         chunk, lines = line_threads * items, problem.lines // vector
     chunks = -(-problem.length // chunk)
     words = -(-problem.accumulation.accumulator_dtype.bytes // 4)
@@ -83,7 +84,8 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
     cell = words * 4
     shared_bytes = np.where(segments > 1, slots * segments * line_vectors * width * cell, 0)
     ctas = -(-lines // line_vectors)
-    resident = limits.resident_blocks(line_threads * line_vectors, registers, shared_bytes)
+    # The compiler is held to fewer CTAs than fit by the estimate, lest it spills where that is too low.
+    surely = limits.resident_blocks(line_threads * line_vectors, registers + SPARE_REGISTERS, shared_bytes)
     return ScanSizes(
         vector=vector,
         items=items,
@@ -96,7 +98,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         ctas=ctas,
         registers=registers,
         shared_bytes=shared_bytes,
-        min_ctas_per_sm=np.minimum(resident, np.maximum(-(-ctas // target.threads), 1)),
+        min_ctas_per_sm=np.minimum(surely, np.maximum(-(-ctas // target.threads), 1)),
     )
 
 

@@ -10,7 +10,6 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
-from ....te.cost import flops, minimum_bytes
 from ....te.workload import Workload
 from ...problems.scan import ScanProblem, scan_problem
 from ...sketch import Peaks
@@ -18,23 +17,17 @@ from ...space.columns import Bools, Columns, Ints, columns_of_setting
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
-from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import scan_kernel
+from .prior import SECTOR_BYTES, contiguous_bytes, held_share, scan_seconds
 from .sizes import ScanSizes, one_setting, scan_sizes
 
 MAX_VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
-SECTOR_BYTES = 32
-"""How many contiguous bytes memory gives at least."""
-MOST_HELD = 64
+MOST_HELD = 32
 """Registers of a thread for the elements of a chunk, at most: with more, too few threads run at once."""
-SHUFFLE_OPERATIONS = 8
-"""How many float32 operations take as long as one step of a scan across lanes: a shuffle, a select and an addition."""
-BARRIER_SECONDS = 250e-9
-"""Roughly how long the warps of a CTA take to exchange sums through shared memory, with a barrier."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -139,60 +132,17 @@ class ScanPlan(Plan):
     def _resident(self, s: ScanSizes[Ints]) -> Ints:
         return limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
 
-    @property
-    def defaults(self) -> Mapping[str, KnobValue]:
-        return {}
-
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few."""
         s, p = self._sizes(columns), self.problem
         held = s.items * s.vector * p.accumulation.accumulator_dtype.bytes // 4
         good: Bools = (s.threads >= min(128, p.lines * p.length)) & (held <= MOST_HELD)
         good &= (held >= 4) | (s.chunks == 1)
-        good &= self._contiguous_bytes(s) >= min(SECTOR_BYTES, p.lane_axis.extent * min(p.element_bytes))
+        good &= contiguous_bytes(p, s) >= min(SECTOR_BYTES, p.lane_axis.extent * min(p.element_bytes))
         return good
 
-    def _contiguous_bytes(self, s: ScanSizes[Ints]) -> Ints:
-        lanes = np.minimum(s.line_threads if self.problem.along_rows else s.line_vectors, WARP_LANES)
-        bytes = np.minimum(lanes * s.vector, self.problem.lane_axis.extent) * max(self.problem.element_bytes)
-        contiguous: Ints = bytes
-        return contiguous
-
-    def _held_share(self, s: ScanSizes[Ints]) -> NDArray[np.float64]:
-        """Elements of all chunks for each one that exists."""
-        lines = s.ctas * s.line_vectors * (1 if self.problem.along_rows else s.vector)
-        share: NDArray[np.float64] = s.chunk * s.chunks / self.problem.length * lines / self.problem.lines
-        return share
-
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        s, p = self._sizes(columns), self.problem
-        elements = p.lines * p.length
-        vectors = elements / s.vector * self._held_share(s)
-        moved = elements * sum(p.element_bytes)
-        wasted = np.maximum(SECTOR_BYTES / self._contiguous_bytes(s), 1.0)
-        lanes = np.minimum(s.line_threads, WARP_LANES) if p.along_rows else np.ones_like(s.chunk)
-        steps = np.log2(lanes) + 2 * (lanes > 1)
-        exchange = np.where(s.segments > 1, s.segments * elements / (s.items * s.vector), 0)
-        resident = np.maximum(self._resident(s), 1)
-        rates = gpu_peaks(self.target, peaks)
-        traffic = MemoryTraffic(
-            blocks=s.ctas,
-            resident=resident,
-            rounds=np.where(s.stages > 1, (s.chunks + 1) / 2, s.chunks),
-            memory_bytes=minimum_bytes(p.workload) * wasted,
-            l2_bytes=moved * wasted,
-            accesses=vectors * (len(p.loads) + len(p.outputs)) / WARP_LANES + exchange / WARP_LANES,
-            shared_bytes=exchange * 4,
-            operations=flops(p.workload) + 2 * elements + vectors * steps * SHUFFLE_OPERATIONS,
-        )
-        in_flight = s.items * s.vector * s.threads * s.stages * sum(m.load.dtype.bytes for m in p.body_loads)
-        busy = np.minimum(resident * rates.multiprocessors, s.ctas)
-        # Little's law: what all blocks have asked for arrives in the latency of a load, and no faster.
-        starved = moved * wasted * LOAD_LATENCY_SECONDS / np.maximum(in_flight * busy, 1)
-        waves = -(-s.ctas // (resident * rates.multiprocessors))
-        barriers = np.where(s.segments > 1, waves * s.chunks * BARRIER_SECONDS / resident, 0.0)
-        found: NDArray[np.float64] = np.maximum(memory_bound_seconds(rates, traffic), starved) + barriers
-        return found
+        return scan_seconds(self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s, p = self._sizes(columns), self.problem
@@ -207,10 +157,10 @@ class ScanPlan(Plan):
         )
         return {
             **common,
-            "contiguous_bytes": self._contiguous_bytes(s).astype(np.float64),
+            "contiguous_bytes": contiguous_bytes(p, s).astype(np.float64),
             "chunks": s.chunks.astype(np.float64),
             "segments": s.segments.astype(np.float64),
-            "idle_share": 1 - 1 / self._held_share(s),
+            "idle_share": 1 - 1 / held_share(p, s),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
