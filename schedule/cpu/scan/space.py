@@ -76,7 +76,7 @@ class CpuScanPlan(Plan):
     def _vectors(self, s: CpuScanSizes[Ints]) -> NDArray[np.float64]:
         """Running values of a task in registers of the instruction set."""
         bytes = self.problem.accumulation.accumulator_dtype.bytes
-        each = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
+        each: NDArray[np.float64] = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
         vectors: NDArray[np.float64] = s.unroll * each
         return vectors
 

@@ -86,5 +86,5 @@ def _operations(p: ScanProblem) -> int:
 def _lane_operations(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
     """Operations of the scan across lanes, for each vector of a row; along columns there is one for all items."""
     lanes = s.line_threads // s.segments
-    steps = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
+    steps: NDArray[np.float64] = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
     return steps if p.along_rows else steps * s.vector / s.items
