@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Self
 
+from ...te.limits import MAX_POINTS
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS
 from ..operators.attributes import real
@@ -17,8 +18,6 @@ _REDUCTION = {"running_sum": ("sum", "add"), "running_product": ("prod", "mul")}
 _MOVING = ("pad", "concatenate")
 FEW_SCANS, LONG = 64, 8192
 """A GPU has few scans where most multiprocessors would have none, and then splits those of more elements."""
-MOST_POINTS = 1 << 46
-"""Scans of n elements have n² points each as an expression, which ``te.limits`` bounds."""
 BLOCK = 2048
 """How many elements a block of a long scan has, roughly."""
 
@@ -168,9 +167,10 @@ def _number(b: Rewriter, value: Value) -> float | None:
 
 
 def _is_long(x: Value, d: int, few: int) -> bool:
+    """Whether scans leave a device idle, or are beyond the limits of ``te``, where one of n elements has n² points."""
     extent = x.shape[d]
     scans = x.elements // max(extent, 1)
-    return (scans < few and extent > LONG) or (extent > BLOCK and x.elements * extent > MOST_POINTS)
+    return (scans < few and extent > LONG) or (extent > BLOCK and x.elements * extent >= MAX_POINTS)
 
 
 def _in_blocks(b: Rewriter, scan: _Scan, x: Value, few: int) -> Value:

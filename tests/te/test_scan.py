@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilewright.ir.expr import Expr
 from tilewright.te import build as te
 from tilewright.te.cost import flops
 from tilewright.te.data import random_inputs
+from tilewright.te.evaluate import Evaluator
+from tilewright.te.join import COMBINE
 from tilewright.te.operators import OPERATORS
 from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
@@ -84,3 +88,24 @@ def test_long_scans_have_a_reference_at_once() -> None:
     x = np.arange(1_000_000)[None]
     (found,) = reference(workload, {"X": x}).values()
     np.testing.assert_array_equal(found, x[:, ::-1].cumsum(1)[:, ::-1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    axis=st.integers(0, 3),
+    kind=st.sampled_from(["sum", "prod", "max", "min"]),
+    flags=st.fixed_dictionaries({name: st.booleans() for name in ("reverse", "exclusive", "masked")}),
+)
+def test_any_scan_is_what_its_stages_say_step_by_step(
+    shape: list[int], axis: int, kind: str, flags: dict[str, bool]
+) -> None:
+    """The reference by running values against the expression as it is written, all n² points of it."""
+    parameters = {"shape": shape, "axis": axis % len(shape), "kind": kind, "dtype": "int32", **flags}
+    workload = OPERATORS["scan"].workload(parameters)
+    inputs, (stage,) = random_inputs(workload, 0), workload.stages
+    assert stage.reducer is not None and (scan_of(stage) is not None)
+    grid = {a.name: (0, a.extent) for a in (*stage.axes, *stage.reduce_axes)}
+    points = np.broadcast_to(Evaluator(inputs, grid)(stage.body), [n for _, n in grid.values()])
+    wanted = COMBINE[stage.reducer].reduce(points, axis=-1, dtype=np.int32)
+    np.testing.assert_array_equal(reference(workload, inputs)["Y"], wanted)
