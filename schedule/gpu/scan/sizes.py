@@ -79,7 +79,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
     values = items * vector * words
     # What is loaded ahead is held beside the values of a chunk, which otherwise take its place.
     registers = SPARE_REGISTERS + np.maximum(values, items * loaded) + (stages - 1) * items * loaded
-    registers = registers + later + 2 * words * (vector + width)
+    registers = registers + later + 2 * words * (vector + width) + (items * words if problem.along_rows else 0)
     slots = np.where(chunks > 1, 2, 1)
     cell = words * 4
     shared_bytes = np.where(segments > 1, slots * segments * line_vectors * width * cell, 0)
@@ -98,7 +98,7 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         ctas=ctas,
         registers=registers,
         shared_bytes=shared_bytes,
-        min_ctas_per_sm=np.minimum(surely, np.maximum(-(-ctas // target.threads), 1)),
+        min_ctas_per_sm=np.maximum(np.minimum(surely, -(-ctas // target.threads)), 1),
     )
 
 
