@@ -18,7 +18,7 @@ from ...core.precision import IEEE
 from ...core.streams import stream
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, rebuild, walk
-from ...ir.linear_form import LinearForm, flat_form
+from ...ir.linear_form import LinearForm, flat_form, linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
 from ...te.dynamic import dynamic_extent
@@ -61,6 +61,13 @@ class Result:
     def step(self, axis: str) -> int:
         """The stride along ``axis``, in elements."""
         return element_form(Load(self.tensor, self.indices)).coefficient(axis)
+
+    @property
+    def last_digit(self) -> int:
+        """The extent of the last dimension where its index is the last digit of ``n``; 0 where it is anything else."""
+        last = self.indices[-1] if self.indices else Var("n")
+        is_digit = isinstance(last, Binary) and last.op is BinaryOp.MOD and last.a == Var("n")
+        return self.tensor.shape[-1] if is_digit else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,15 @@ class Gemm:
     def m_end(self) -> Expr:
         """How many rows a call has."""
         return index(self.m.extent) if self.dynamic is None else self.dynamic
+
+    def rows_inside(self, m: Expr) -> list[Expr]:
+        """The conditions on which ``m`` is a row of the results of a call."""
+        return [m < self.m_end, *(() if self.window is None else self.window.inside(m))]
+
+    @property
+    def along_pixels(self) -> bool:
+        """Whether rows are output pixels, and those are neighbours in the results, not their channels (NCHW)."""
+        return self.window is not None and self.results[0].step("n") != 1
 
     @property
     def accumulators(self) -> tuple[str, ...]:
@@ -386,11 +402,11 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
                 index(0) if extent == 1 else i for i, extent in zip(load.indices, load.buffer.shape, strict=True)
             )
             reads.append(indices)
-            return rebuild(load, indices)  # type: ignore[return-value]
+            return rebuild(load, wanted)  # type: ignore[return-value]
         return load
 
     value = map_loads(value, normalised)
-    if not reads or any(r != wanted for r in reads):
+    if not reads or any(r != reads[0] for r in reads):
         return None
     return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value)
 
@@ -398,17 +414,34 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
 def _axes_in(
     stage: Stage, axes: Sequence[Axis], totals: Sequence[str], at: Mapping[str, Expr]
 ) -> dict[str, Expr] | None:
-    """The axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum."""
+    """The axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum. Several of
+    them may be the digits of one axis of the sum, as where channels become pixels."""
     own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
     load = next((e for e in _loads(stage.body) if e.buffer.name in totals), None)
     if load is None:
         return None
     for i, axis in zip(load.indices, axes, strict=True):
         if axis.extent > 1:
-            if not isinstance(i, Var) or i.name in own:
+            digits = _digits(i, stage.axes, axis.extent)
+            if any(a.name in own for a in digits) or not digits:
                 return None
-            own[i.name] = at[axis.name]
+            own |= axis_indices(at[axis.name], digits)
     return own if {a.name for a in stage.axes} == set(own) else None
+
+
+def _digits(i: Expr, axes: Sequence[Axis], extent: int) -> list[Axis]:
+    """The axes whose indices are the digits of ``i``, the slowest first; none where it does not go through ``extent``
+    places once."""
+    form, extents = linear_form(i), {a.name: a.extent for a in axes}
+    names = sorted(form.variables, key=form.coefficient, reverse=True)
+    if form.constant or len(names) < len(form.terms) or any(name not in extents for name in names):
+        return []
+    step = 1
+    for name in reversed(names):
+        if form.coefficient(name) != step:
+            return []
+        step *= extents[name]
+    return [Axis(name, extents[name]) for name in names] if step == extent else []
 
 
 def _loads(body: Expr) -> list[Load]:
