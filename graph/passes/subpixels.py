@@ -10,12 +10,15 @@ becomes channels of a convolution of the given image, and a permutation moves th
 Pointwise nodes behind it are computed ahead of the permutation, so that it is the last one of a kernel.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
-from .rewrite import Rewriter, attributes_of, integers_of
+from .rewrite import Rewriter, attributes_of
+
+_CHANNELS_LAST = ("convolution", "max_pool", "average_pool", "concatenate", "batch_norm", "group_norm", "spread")
+"""What is computed with channels last."""
 
 
 def use_subpixels(graph: Graph) -> Graph:
@@ -30,11 +33,16 @@ def use_subpixels(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """A value of ``shape`` before its channels become pixels. ``steps``: how many do so along each dimension."""
+    """A value of ``shape`` before its channels become pixels. ``steps``: how many do so along each dimension. Of its
+    channels those that become neighbours are neighbours, or with ``phases_first`` those that stay channels."""
 
     value: Value
     steps: tuple[int, ...]
     shape: tuple[int, ...]
+    phases_first: bool
+
+    def like(self, value: Value) -> "_Split":
+        return replace(self, value=value)
 
 
 class _Subpixels(Rewriter):
@@ -64,8 +72,10 @@ class _Subpixels(Rewriter):
             return
         y, steps, shape = (s := self.split[name]).value, s.steps, s.shape
         (batch, _, *counts), rank = y.shape, len(steps)
-        y = self.node("reshape", y, shape=(batch, shape[1], *steps, *counts))
-        order = (0, 1, *(d for n in range(rank) for d in (2 + rank + n, 2 + n)))
+        channels = (*steps, shape[1]) if s.phases_first else (shape[1], *steps)
+        y = self.node("reshape", y, shape=(batch, *channels, *counts))
+        channel, phase = (1 + rank, 1) if s.phases_first else (1, 2)
+        order = (0, channel, *(d for n in range(rank) for d in (2 + rank + n, phase + n)))
         y = self.node("permute", y, order=order)
         self.values[name] = self.node("reshape", y, shape=shape)
 
@@ -91,13 +101,28 @@ class _Subpixels(Rewriter):
         w = self.node("reshape", w, shape=(*w.shape[:2], *(n for pair in zip(taps, steps, strict=True) for n in pair)))
         phases = tuple(range(3, 3 + 2 * rank, 2))
         w = self.node("flip", w, dims=phases)
-        w = self.node("permute", w, order=(0, *phases, 1, *range(2, 2 + 2 * rank, 2)))
-        w = self.node("reshape", w, shape=(w.shape[0] * prod(steps), w.shape[rank + 1], *taps))
-        bias = [self.node("repeat", v, dim=0, times=prod(steps)) for v in bias]
+        made = _Split(x, steps, node.result.shape, self._stays_last(node))
+        channels = (*phases, 0) if made.phases_first else (0, *phases)
+        w = self.node("permute", w, order=(*channels, 1, *range(2, 2 + 2 * rank, 2)))
+        w = self.node("reshape", w, shape=(prod(w.shape[: rank + 1]), w.shape[rank + 1], *taps))
+        bias = [self._for_phases(v, made) for v in bias]
         border = {"before": tuple(s.before for s in sides), "behind": tuple(s.behind for s in sides)}
-        return _Split(
-            self.node("convolution", x, w, *bias, **{**node.attributes, **border}), steps, node.result.shape
+        return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **border}))
+
+    def _stays_last(self, node: Node) -> bool:
+        """Whether what reads a value wants its channels last, behind pointwise nodes."""
+        return any(
+            reader.op in _CHANNELS_LAST or (_is_pointwise(reader) and self._stays_last(reader))
+            for reader in self.graph.readers[node.name]
         )
+
+    def _for_phases(self, channels: Value, split: _Split) -> Value:
+        """Numbers of channels, for each of those that they come from."""
+        count, times = channels.elements, prod(split.steps)
+        if not split.phases_first:
+            return self.node("repeat", channels, dim=0, times=times)
+        tiled = self.node("expand", self.node("reshape", channels, shape=(1, count)), shape=(times, count))
+        return self.node("reshape", tiled, shape=(times * count,))
 
     def _before_spread(self, name: str, rank: int) -> tuple[Value, tuple[int, ...]]:
         """The image that ``name`` is spread from, and by how much along each dimension."""
@@ -112,29 +137,35 @@ class _Subpixels(Rewriter):
 
     def _pointwise(self, node: Node) -> _Split | None:
         """A pointwise node of such values, and of others that are the same for all pixels."""
-        if OPERATORS[node.op].kind is not Kind.POINTWISE or node.op in ("batch_norm", "gather", "gather_elements"):
+        if not _is_pointwise(node):
             return None
         whole = [self.split[name] for name in node.operands if name in self.split]
         others = [self.graph.values[name].shape for name in node.operands if name not in self.split]
         shape = node.result.shape
-        if not whole or any(s.shape != shape or s.steps != whole[0].steps for s in whole):
+        if not whole or any(s != whole[0].like(s.value) or s.shape != shape for s in whole):
             return None
         rank = len(shape)
         if any(prod(o) != 1 and (len(o) < rank - 1 or prod(o) != o[1 - rank]) for o in others):
             return None
         operands = [
-            self.split[name].value if name in self.split else self._repeated(name, rank, prod(whole[0].steps))
+            self.split[name].value if name in self.split else self._repeated(name, rank, whole[0])
             for name in node.operands
         ]
-        return _Split(self.node(node.op, *operands, **node.attributes), whole[0].steps, shape)
+        return whole[0].like(self.node(node.op, *operands, **node.attributes))
 
-    def _repeated(self, name: str, rank: int, times: int) -> Value:
+    def _repeated(self, name: str, rank: int, split: _Split) -> Value:
         """A value that is the same for all pixels, for each of the channels that become pixels."""
         value = self.values[name]
         if value.elements == 1:
             return self.node("reshape", value, shape=()) if value.shape else value
-        value = self.node("repeat", self.node("reshape", value, shape=(value.elements,)), dim=0, times=times)
+        value = self._for_phases(self.node("reshape", value, shape=(value.elements,)), split)
         return self.node("reshape", value, shape=(value.elements, *[1] * (rank - 2)))
+
+
+def _is_pointwise(node: Node) -> bool:
+    if node.op in (FOREIGN, "batch_norm", "gather", "gather_elements"):
+        return False
+    return OPERATORS[node.op].kind is Kind.POINTWISE
 
 
 @dataclass(frozen=True, slots=True)

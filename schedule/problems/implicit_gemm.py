@@ -31,7 +31,7 @@ def implicit_gemm_of(
 
     ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order. ``halo``: the
     dimension along which patches have a halo. ``along_n``: whether all results must be contiguous along the filters;
-    otherwise neighbours are pixels (NCHW and its kin), or channels that lie between them, of 32 bits.
+    otherwise neighbours are pixels (NCHW and its kin), or a digit of the filters that lies between them.
     """
     found = sides_of(workload, joined=True)
     for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
@@ -67,11 +67,12 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bo
 
 
 def _along(product: Gemm, pixel: Expr) -> bool:
-    """Whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them, and have
-    32 bits: eight of them fill a sector of memory."""
+    """Whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them. They are
+    words of 32 bits, or pairs of such a digit are: eight of them fill a sector of memory."""
     for r in product.results:
         *outer, last = r.indices[:-1] if r.last_digit else r.indices
-        if r.tensor.dtype.bits != 32 or last != pixel or not any("n" in free_variables(i) for i in outer):
+        is_word = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and r.last_digit % 2 == 0 < r.last_digit)
+        if not is_word or last != pixel or not any("n" in free_variables(i) for i in outer):
             return False
     return True
 

@@ -6,7 +6,7 @@ There are three ways to store a subtile:
     by TMA            it is put into one of several stages in shared memory (16 bits by stmatrix), and a TMA store takes
                       it from there
     as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged
-    from registers    every thread stores the pairs of columns that it holds; where pixels are the rows, and neighbours in
+    from registers    every thread stores the pairs of columns that it holds; where rows are pixels, and neighbours in
                       the results, eight threads store eight pixels of a column, which are a sector of memory
 
 What an output reads besides the accumulators (its sources: a bias, a residual) is loaded one subtile ahead.
@@ -182,7 +182,7 @@ class Epilogue:
     def _store_pixels(self, accumulators: Buffer, atom: int, at: Mapping[str, Expr]) -> None:
         """Store what a thread holds of 64 pixels. What is the same for all pixels is loaded ahead of the stores, for
         some pairs of columns at once. A pair that is a pair in the results too is stored as one."""
-        w, gemm, pairs = self.w, self.gemm, self.s.tile_n // 8
+        w, pairs = self.w, self.s.tile_n // 8
         together = gcd(pairs, PAIRS_AT_ONCE)
         with w.loop("pairs", pairs // together, UNROLLED) as group:
             held = self._load_same(group * together, together, at)
@@ -424,8 +424,8 @@ def _sources(gemm: Gemm, result: Result) -> list[Load]:
 
 
 def _has_pairs(result: Result, columns: int) -> bool:
-    """Whether an even column and the next one are neighbours in a result: the last index is the last digit of ``n``, and
-    no other one depends on that."""
+    """Whether an even column and the next one are neighbours in a result: the last index is the last digit of ``n``,
+    and no other one depends on that."""
     base = result.last_digit
     return base > 0 and base % 2 == 0 and columns % 2 == 0 and all(_is_quotient(i, base) for i in result.indices[:-1])
 

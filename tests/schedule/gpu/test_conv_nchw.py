@@ -29,7 +29,7 @@ def conv(
     batch: int = 2, channels: int = 32, height: int = 6, width: int = 10, filters: int = 24, stride: int = 1,
     padding: int = 1, residual: bool = False, shuffle: int = 1, result: str = "float32",
 ) -> Workload:  # fmt: skip
-    """relu(convolution + bias), of NHWC images and a 3x3 window, as NCHW; or with ``shuffle``² channels each as pixels."""
+    """relu(convolution + bias), of NHWC images and a 3x3 window, as NCHW, or with ``shuffle``² channels as pixels."""
     x = te.placeholder((batch, height, width, channels), "float32", "X")
     w, bias = te.placeholder((filters, 3, 3, channels), "float32", "W"), te.placeholder((filters,), "float32", "B")
     c, r, s = te.reduce_axis(channels, "c"), te.reduce_axis(3, "r"), te.reduce_axis(3, "s")
@@ -49,7 +49,7 @@ def conv(
 
         def shuffled(n: Expr, o: Expr, y: Expr, p: Expr, z: Expr, q: Expr) -> Expr:
             channel = (o * shuffle + p) * shuffle + q
-            return te.maximum(total[n, y, z, channel] + bias[channel], 0.0)
+            return te.cast(te.maximum(total[n, y, z, channel] + bias[channel], 0.0), result)
 
         return te.workload(te.compute((batch, outer, rows, shuffle, columns, shuffle), shuffled, "Y"), precision="tf32")
     added = te.placeholder((batch, filters, rows, columns), "float32", "R") if residual else None
@@ -81,6 +81,7 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "split_k": ({"height": 4}, {"pixels": "im2col", "split_k": 2, "mma_n": 32}),
     "split_k of halos": ({"batch": 1, "channels": 64}, {"pixels": "halo_1x8x8", "split_k": 2, "mma_n": 32}),
     "two filters": ({"filters": 40}, {"pixels": "im2col", "cluster_n": 2, "mma_n": 32}),
+    "channels as pixels, 16 bits": ({"shuffle": 2, "result": "float16"}, {"pixels": "im2col", "mma_n": 32}),
     "channels as pixels": ({"shuffle": 2}, {"pixels": "halo_1x8x8", "mma_n": 32}),
     "odd numbers of channels as pixels": ({"shuffle": 3, "filters": 18}, {"pixels": "im2col", "mma_n": 32}),
 }
