@@ -13,6 +13,8 @@ Pointwise nodes behind it are computed ahead of the permutation, so that it is t
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...core.dtypes import float32
+from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
 from .rewrite import Rewriter, attributes_of
@@ -77,7 +79,11 @@ class _Subpixels(Rewriter):
         channel, phase = (1 + rank, 1) if s.phases_first else (1, 2)
         order = (0, channel, *(d for n in range(rank) for d in (2 + rank + n, phase + n)))
         y = self.node("permute", y, order=order)
-        self.values[name] = self.node("reshape", y, shape=shape)
+        y = self.node("reshape", y, shape=(*shape[:2], *(n * step for n, step in zip(counts, steps, strict=True))))
+        for d, extent in enumerate(shape):
+            if y.shape[d] > extent:
+                y = self.node("slice", y, dim=d, start=0, stop=extent, step=1)
+        self.values[name] = y
 
     def _convolution(self, node: Node) -> _Split | None:
         """A convolution of a spread image; None for any other node, and where windows would leave the image."""
@@ -92,8 +98,12 @@ class _Subpixels(Rewriter):
         sides = [
             _Side.of(*side) for side in zip(steps, given.integers("before"), kernel, x.shape[2:], counts, strict=True)
         ]
-        if prod(steps) == 1 or any(n % step or s.behind < 0 for s, n, step in zip(sides, counts, steps, strict=True)):
+        if prod(steps) == 1 or any(s.behind < 0 for s in sides):
             return None
+        made = _Split(x, steps, node.result.shape, self._stays_last(node))
+        rounds = node.result.dtype == float32 and given.values["precision"] != IEEE
+        if any(n % step for n, step in zip(counts, steps, strict=True)) and not (made.phases_first or rounds):
+            return None  # no kernel class leaves pixels out
         w, *bias = (self.values[name] for name in node.operands[1:])
         taps = tuple(s.taps for s in sides)
         padding = {"before": (0, 0, *(s.first for s in sides)), "behind": (0, 0, *(s.last for s in sides))}
@@ -101,7 +111,6 @@ class _Subpixels(Rewriter):
         w = self.node("reshape", w, shape=(*w.shape[:2], *(n for pair in zip(taps, steps, strict=True) for n in pair)))
         phases = tuple(range(3, 3 + 2 * rank, 2))
         w = self.node("flip", w, dims=phases)
-        made = _Split(x, steps, node.result.shape, self._stays_last(node))
         channels = (*phases, 0) if made.phases_first else (0, *phases)
         w = self.node("permute", w, order=(*channels, 1, *range(2, 2 + 2 * rank, 2)))
         w = self.node("reshape", w, shape=(prod(w.shape[: rank + 1]), w.shape[rank + 1], *taps))
@@ -185,5 +194,5 @@ class _Side:
         ``step``, with ``before`` pixels of border, at ``count`` positions."""
         lowest, highest = -(before // step), (step - 1 + kernel - 1 - before) // step
         taps, first = highest - lowest + 1, step - 1 - before - step * lowest
-        behind = count // step - extent + lowest + taps - 1
+        behind = -(-count // step) - extent + lowest + taps - 1
         return _Side(taps, -lowest, behind, first, step * taps - kernel - first)

@@ -304,7 +304,8 @@ def store_outputs(
     for result in gemm.results:
         value = vector_at(result.value, at, "n", width, replaced)
         indices = [vector_at(i, at, "n", width) for i in result.indices]
-        w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+        with w.when(_all([vector_at(i, at, "n", width) for i in result.inside])):
+            w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
 
 def _spread(value: Expr, width: int) -> Expr:

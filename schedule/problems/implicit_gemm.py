@@ -55,7 +55,7 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bo
         if patch:
             named = zip(pixels.rows, window.position(Var("m")), strict=True)
             rows = {name: position for name, position in named if name is not None}
-        product = phased.product(phased.rows, phased.columns, rows)
+        product = phased.product(phased.rows, phased.columns, rows, part=not along_n)
         pixel = rows.get(pixels.rows[-1] or "", index(0))
         if product is not None and (product.results[0].step("n") == 1 if along_n else _along(product, pixel)):
             group = Var(product.batch[0].name) * window.channels if sides.batch else index(0)
@@ -70,9 +70,9 @@ def _along(product: Gemm, pixel: Expr) -> bool:
     """Whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them. They are
     words of 32 bits, or pairs of such a digit are: eight of them fill a sector of memory."""
     for r in product.results:
-        *outer, last = r.indices[:-1] if r.last_digit else r.indices
-        is_word = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and r.last_digit % 2 == 0 < r.last_digit)
-        if not is_word or last != pixel or not any("n" in free_variables(i) for i in outer):
+        has_words = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and r.last_digit % 2 == 0 < r.last_digit)
+        along = any("n" in free_variables(i) for i in r.indices[:-1])
+        if not has_words or not along or r.digits_before(pixel) is None:
             return False
     return True
 

@@ -59,18 +59,20 @@ def test_values_stay(
     before = decoder(extents, kernel, stride, padding, further, next_filters=next_filters)
     after = drop_unused(use_subpixels(before))
     check_equal(before, after, 1e-5)
-    if stride > 1 and all(n % stride == 0 for n in counts) and min(extents) > kernel:
+    if stride > 1 and min(extents) > kernel:
         assert not any(node.op == "spread" for node in after.nodes)
 
 
-@pytest.mark.parametrize(("kernel", "further"), [(2, 0), (3, 1), (4, 0)])
+@pytest.mark.parametrize(("kernel", "further"), [(2, 0), (3, 0), (3, 1), (4, 0)])
 def test_one_kernel_writes_what_a_transposed_convolution_gives(kernel: int, further: int) -> None:
     """Scale and activation are part of it, and its output has channels first."""
     graph = decoder((8, 8), kernel, 2, (kernel - 1) // 2, further, channels=32, filters=16)
     program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
     *_, product = program.kernels
     assert len(program.kernels) == 2 and has_class(product.workload, H200)
-    assert program.graph.values[product.writes[0]].shape == (2, 16, 8, 2, 8, 2)
+    whole = kernel != 3 or further
+    shape = program.graph.values[product.writes[0]].shape
+    assert shape == ((2, 16, 8, 2, 8, 2) if whole else (2, 16, 15, 15))
     assert {"convolution", "mul", "relu"} <= {program.graph.producers[name].op for name in product.nodes}
 
 

@@ -223,7 +223,9 @@ class Epilogue:
                     first = pair * 4 + half * 2 + column
                     value = self._value(accumulators, atom, first, result, here, width, sources)
                     *outer, last = (vector_at(i, here, "n", 1) for i in result.indices)
-                    w.store(result.tensor, (*outer, Ramp(last, 1, width) if width > 1 else last), value)
+                    inside = [vector_at(i, here, "n", 1) for i in result.inside]
+                    with w.when(logical_and(*inside) if inside else None):
+                        w.store(result.tensor, (*outer, Ramp(last, 1, width) if width > 1 else last), value)
 
     def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
         """Whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""

@@ -27,7 +27,7 @@ FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
 
 def conv(
     batch: int = 2, channels: int = 32, height: int = 6, width: int = 10, filters: int = 24, stride: int = 1,
-    padding: int = 1, residual: bool = False, shuffle: int = 1, result: str = "float32",
+    padding: int = 1, residual: bool = False, shuffle: int = 1, crop: int = 0, result: str = "float32",
 ) -> Workload:  # fmt: skip
     """relu(convolution + bias), of NHWC images and a 3x3 window, as NCHW, or with ``shuffle``² channels as pixels."""
     x = te.placeholder((batch, height, width, channels), "float32", "X")
@@ -44,6 +44,14 @@ def conv(
         return te.sum(w[o, r, s, c] * seen(n, y, z), axis=(r, s, c))
 
     total = te.compute((batch, rows, columns, filters), terms, "total")
+    if crop:
+
+        def cropped(n: Expr, o: Expr, y: Expr, z: Expr) -> Expr:
+            channel = (o * shuffle + y % shuffle) * shuffle + z % shuffle
+            return te.maximum(total[n, y // shuffle, z // shuffle, channel] + bias[channel], 0.0)
+
+        shape = (batch, filters // shuffle**2, rows * shuffle - crop, columns * shuffle - crop)
+        return te.workload(te.compute(shape, cropped, "Y"), precision="tf32")
     if shuffle > 1:
         outer = filters // shuffle**2
 
@@ -82,6 +90,11 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "split_k of halos": ({"batch": 1, "channels": 64}, {"pixels": "halo_1x8x8", "split_k": 2, "mma_n": 32}),
     "two filters": ({"filters": 40}, {"pixels": "im2col", "cluster_n": 2, "mma_n": 32}),
     "channels as pixels, 16 bits": ({"shuffle": 2, "result": "float16"}, {"pixels": "im2col", "mma_n": 32}),
+    "all but the last pixels": ({"shuffle": 2, "crop": 1}, {"pixels": "halo_1x8x8", "mma_n": 32}),
+    "all but the last pixels, split_k": (
+        {"shuffle": 2, "crop": 1, "batch": 1},
+        {"pixels": "im2col", "mma_n": 32, "split_k": 2},
+    ),
     "channels as pixels": ({"shuffle": 2}, {"pixels": "halo_1x8x8", "mma_n": 32}),
     "odd numbers of channels as pixels": ({"shuffle": 3, "filters": 18}, {"pixels": "im2col", "mma_n": 32}),
 }
@@ -105,7 +118,8 @@ def test_results_of_16_bits_are_left_to_a_permutation() -> None:
 
 
 def test_no_registers_are_spilled() -> None:
-    for parameters in ({"filters": 128}, {"filters": 256, "shuffle": 2}):
+    cases: tuple[dict[str, Any], ...] = ({"filters": 128}, {"filters": 256, "shuffle": 2})
+    for parameters in cases:
         workload = conv(batch=16, channels=64, height=126, width=126, **parameters)
         kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload))
         (resources,) = build_kernel(kernel, H200).resources.values()
