@@ -159,6 +159,7 @@ class _Partition:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
             self._attend(node)
+            self._move(node)
         self._written.clear()  # what reads an attention may have been written before its output was stored
         for node in reversed(self.graph.nodes):
             computed = not node.is_foreign and self._is_computed(node)
@@ -283,6 +284,29 @@ class _Partition:
                     self._region_of |= {n.name: region for n in region.nodes if n not in numbers}
                     self.stored.add(region.output.name)
                     return
+
+    def _move(self, node: Node) -> None:
+        """Make the part of a convolution that is read, or the order in which several nodes read it, the output of its
+        kernel, with the pointwise nodes and the views between them, where a kernel class takes that."""
+        found, cropped = [node], False
+        while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
+            (node,) = readers
+            is_moved = not node.is_foreign and node.op in ("permute", "reshape", "slice")
+            if not is_moved and (cropped or node.is_foreign or OPERATORS[node.op].kind is not Kind.POINTWISE):
+                break
+            cropped |= node.op == "slice"
+            if not is_moved or alias_of(self.graph, node.name) is None:
+                found.append(node)
+        reordered = found[-1].op == "permute" and len(self.graph.readers[found[-1].name]) > 1
+        if found[0].op != "convolution" or not (cropped or reordered):
+            return
+        computed, region = [n for n in found[:-1] if not is_view(n)], _Region([])
+        for n in (found[-1], *reversed(computed)):
+            region = region.with_node(n, self.graph)
+        if self._fits_with_stored(region, set()):
+            self.regions.append(region)
+            self._region_of |= {n.name: region for n in region.nodes}
+            self.stored.add(region.output.name)
 
     def _independent_of_data(self, names: Iterable[str]) -> list[Node]:
         """The nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has the

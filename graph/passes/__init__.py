@@ -14,6 +14,7 @@ from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
 from .scans import find_scans, split_longest_scans, split_scans
+from .subpixels import use_subpixels
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
@@ -59,6 +60,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     sink_reshapes,
     drop_identities,
     raise_splits,
+    use_subpixels,
     use_channels_last,
     multiply_as_stored,
     split_group_norms,
