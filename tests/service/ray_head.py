@@ -1,5 +1,6 @@
 """The head of a Ray cluster, as ``ray start --head`` starts it: its only node."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,15 @@ class RayHead:
     def __init__(self, port: int, processors: int = 2) -> None:
         ray = Path(sys.executable).parent / "ray"
         options = [f"--port={port}", f"--num-cpus={processors}", "--include-dashboard=false", "--disable-usage-stats"]
+        options += ["--include-log-monitor=false"]
         self._command = [str(ray), "start", "--head", "--block", *options]
         self._process: psutil.Popen | None = None
         self.address = f"127.0.0.1:{port}"
 
     def start(self) -> None:
         """Start it, and return at once."""
-        self._process = psutil.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet, environment = subprocess.DEVNULL, {**os.environ, "RAY_prestart_worker_first_driver": "0"}
+        self._process = psutil.Popen(self._command, stdout=quiet, stderr=quiet, env=environment)
 
     def kill(self) -> None:
         """End all its processes at once, as when its machine is lost."""

@@ -26,9 +26,10 @@ SETTINGS = {
     "RAY_health_check_failure_threshold": "8",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
     "RAY_worker_niceness": "0",
+    "RAY_prestart_worker_first_driver": "0",
 }
 """A node is declared dead after about ten seconds, and gives the head up after as many. Ray's own niceness of 15 leaves
-actors nothing of a processor that others want, too."""
+actors nothing of a processor that others want, too. Ray starts no processes that nobody asked for."""
 
 
 class RayNode:
@@ -36,7 +37,7 @@ class RayNode:
 
     def __init__(self, *options: str) -> None:
         ray = Path(sys.executable).parent / "ray"
-        self._command = [str(ray), "start", "--block", "--disable-usage-stats", *options]
+        self._command = [str(ray), "start", "--block", "--disable-usage-stats", "--include-log-monitor=false", *options]
         self._process: psutil.Popen | None = None
 
     @property
