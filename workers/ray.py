@@ -94,7 +94,6 @@ def connect(address: str) -> bool:
     # read by the processes that ray.init starts; with Ray's niceness of 15 a busy host gives them next to nothing
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # a process for each processor, beside our actors
     local: dict[str, Any] = {} if address else {"include_dashboard": False}
     try:
         _knock(address)

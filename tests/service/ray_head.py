@@ -1,6 +1,5 @@
 """The head of a Ray cluster, as ``ray start --head`` starts it: its only node."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +23,7 @@ class RayHead:
 
     def start(self) -> None:
         """Start it, and return at once."""
-        quiet, environment = subprocess.DEVNULL, {**os.environ, "RAY_prestart_worker_first_driver": "0"}
-        self._process = psutil.Popen(self._command, stdout=quiet, stderr=quiet, env=environment)
+        self._process = psutil.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self) -> None:
         """End all its processes at once, as when its machine is lost."""

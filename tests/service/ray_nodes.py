@@ -26,10 +26,9 @@ SETTINGS = {
     "RAY_health_check_failure_threshold": "8",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
     "RAY_worker_niceness": "0",
-    "RAY_prestart_worker_first_driver": "0",
 }
 """A node is declared dead after about ten seconds, and gives the head up after as many. Ray's own niceness of 15 leaves
-actors nothing of a processor that others want, too. Ray starts no processes that nobody asked for."""
+actors nothing of a processor that others want, too."""
 
 
 class RayNode:

@@ -47,7 +47,6 @@ FAST = {
     "RAY_health_check_timeout_ms": "500",
     "RAY_health_check_failure_threshold": "3",
     "RAY_worker_niceness": "0",
-    "RAY_prestart_worker_first_driver": "0",
 }
 """A lost node is declared dead after two seconds. On a loaded cluster that is too soon. Ray's own niceness of 15 leaves
 actors nothing of a processor that other tests want, too."""
