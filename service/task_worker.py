@@ -1,4 +1,4 @@
-"""A task worker: ``python -m tilewright.service.task_worker SOCKET PARENT``, a child of the service.
+"""A task worker: a child of the service, which starts it by ``task_worker_pool.PROGRAM``.
 
 It leases one unit while there are tasks that the unit serves, and searches one after another on it. The server
 gives it its set-up through the pipe, stops it by SIGTERM, and replaces it when it dies: its leases run out then.
@@ -296,10 +296,18 @@ class TaskWorker:
             self._runner.forget_device()
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Serve as a task worker with the server at the other end of ``descriptor``."""
+def main() -> None:
+    """Serve as a task worker, as the command line says."""
+    descriptor, parent = map(int, sys.argv[1:])
     die_with(parent)
-    connection = Connection(descriptor)
+    try:
+        _serve(Connection(descriptor))
+    except StoreError as stopped:
+        log.error("task worker ends", pid=os.getpid(), error=stopped.message)
+        sys.exit(1)
+
+
+def _serve(connection: Connection) -> None:
     setup: WorkerSetup = connection.recv()
     logs.configure(setup.settings)
     pipe = ServerPipe(connection)
@@ -316,11 +324,3 @@ def _work(setup: WorkerSetup, store: TaskStore, pipe: ServerPipe) -> None:
     signal.signal(signal.SIGTERM, lambda *_: worker.stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server, which is in the same terminal, decides
     worker.run()
-
-
-if __name__ == "__main__":
-    try:
-        main(int(sys.argv[1]), int(sys.argv[2]))
-    except StoreError as stopped:
-        log.error("task worker ends", pid=os.getpid(), error=stopped.message)
-        sys.exit(1)

@@ -42,6 +42,8 @@ FOUND_SECONDS = 0.3
 """The thread does other things after so long, while the units are not known yet."""
 LOOKS_FOR_A_LEASE = 5
 """In the time that a lease lasts, leases that ran out are looked for so often."""
+PROGRAM = (sys.executable, "-P", "-m", "tilewright.core.collector", "tilewright.service.task_worker")
+"""Starts a task worker; its arguments follow."""
 PROCESSES = 3
 """The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
 DRAIN_SECONDS = 120.0
@@ -193,7 +195,7 @@ class TaskWorkerProcess:
         parent, child = socket.socketpair()
         with child:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tilewright.service.task_worker", str(child.fileno()), str(os.getpid())],
+                [*PROGRAM, str(child.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(child.fileno(),),
                 start_new_session=True,

@@ -28,8 +28,7 @@ from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
 from tilewright.tests.db.postgres import server as postgres_server
 from tilewright.tests.service.fork_server import ForkServer
-from tilewright.tests.service.killing import MODULE as SERVICE
-from tilewright.tests.service.killing import KillableServer, Observer, free_port
+from tilewright.tests.service.killing import SERVICE_MODULES, KillableServer, Observer, free_port
 from tilewright.tests.service.late_records import late_records, watch_for_late_records
 from tilewright.tests.service.ray_nodes import RayCluster
 from tilewright.tests.service.simulated import simulated_unit
@@ -49,7 +48,6 @@ that was lost five times in a row without a new record is dead."""
 MOST_TRIALS = 4
 """A lane waits for so many new trials at most between two of its faults, and for one at least."""
 TRIAL_SECONDS = 0.4
-SERVICE_MODULES = ("tilewright.api.server", f"{SERVICE}.__main__")
 JOBS_OF_SIMULATED = 3
 """So many jobs at once are for simulated devices: with few tasks at once, all faults would come to the same ones."""
 DISK_MEBIBYTES = 256
