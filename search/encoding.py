@@ -58,8 +58,9 @@ class Encoding:
             found = [numbers.get(k[name], np.nan) if name in k else 0.0 for k in knobs]
             points[:, column] = found
         if len(self.sketches) > 1:
-            for row in np.flatnonzero(known):
-                points[row, len(self.columns) + self.sketches[schedules[row].sketch]] = 1
+            for row, schedule in enumerate(schedules):
+                if schedule.sketch in self.sketches:
+                    points[row, len(self.columns) + self.sketches[schedule.sketch]] = 1
         return points, known & ~np.isnan(points).any(axis=1)
 
 

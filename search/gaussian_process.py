@@ -25,7 +25,7 @@ _LENGTH, _LENGTH_SPREAD = 0.6, 0.8
 _NOISE = 1e-3
 """Of variance 1, what the logarithm of the noise is normal around."""
 _JITTER = 1e-6
-_STEPS = 20
+_STEPS = 12
 
 
 class GaussianProcess:
@@ -36,6 +36,7 @@ class GaussianProcess:
     _solved: Points
     _factor: Floats
     _rows: NDArray[np.int64]
+    _looked_at: NDArray[np.int64]
 
     def __init__(self, points: Points) -> None:
         """``points``: float32[n, columns] in 0..1."""
@@ -85,16 +86,17 @@ class GaussianProcess:
 
     def mean(self, values: Floats, row: int) -> float:
         """The mean of one point, whether it is looked at or not."""
-        return float(self._solve(values) @ self._solve(self._covariance(self._observed(), np.array([row]))[:, 0]))
+        known = self._solve(self._covariance(self._observed(), np.array([row]))[:, 0])
+        return float(np.dot(self._solve(values), known))
 
-    def _solve(self, right: Floats) -> Floats:
+    def _solve(self, right: Floats | Points) -> Floats:
         factor = self._factor[: self._count, : self._count]
-        return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False))
+        return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False), np.float64)
 
     def _observed(self) -> NDArray[np.int64]:
         return self._rows[: self._count]
 
-    def _covariance(self, rows: NDArray[np.int64], others: NDArray[np.int64] | slice) -> Points:
+    def _covariance(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> Points:
         squared = self._squares[rows][:, None] + self._squares[others] - 2 * self._scaled[rows] @ self._scaled[others].T
         return np.asarray(self.scale * _matern(np.sqrt(5 * np.maximum(squared, 0))), np.float32)
 
@@ -118,7 +120,7 @@ class GaussianProcess:
             factor[:begin, :begin], solved[:begin] = self._factor[:begin, :begin], self._solved[:begin]
             self._factor, self._solved, self._rows = factor, solved, np.resize(self._rows, room)
         covariance = self._covariance(rows, self._looked_at)
-        known = self._solve(self._covariance(self._observed(), rows).astype(np.float64)).T
+        known = self._solve(self._covariance(self._observed(), rows)).T
         own = self._covariance(rows, rows).astype(np.float64)
         diagonal = _cholesky(own - known @ known.T + (self.noise + _JITTER) * np.eye(len(rows)))
         self._factor[begin:end, :begin], self._factor[begin:end, begin:end] = known, diagonal

@@ -4,7 +4,7 @@
     z - expected is what the process learns: `expected` is what is known beforehand, 0 where nothing is
     gain(x) = E[max(least z - z(x), 0)] under the process; candidates that are pending count with their mean
 
-Lengths are learned again whenever the results have grown by 30 %.
+Lengths are learned again whenever the results have grown by 40 %.
 """
 
 from collections.abc import Collection, Sequence
@@ -25,7 +25,7 @@ _TAIL = 0.5
 _BOLD = 2.0
 """Every other candidate is chosen with the standard deviation doubled: a process that learned its lengths from few
 results is too sure of itself, and stays near the first good candidate."""
-_GROWTH = 1.3
+_GROWTH = 1.4
 _MOST, _LENGTHS_FROM = 256, 64
 """How many results the process is conditioned on when it learns, and chooses its lengths from: the fastest half of that
 many and a random half of the others."""
@@ -66,6 +66,8 @@ class Improvement:
     ) -> list[int]:
         """Up to ``count`` candidates, none of ``results`` or ``pending``. ``results`` has a valid time and at least
         FIRST entries; ``expected``: float[pool]."""
+        if not count:
+            return []
         with _BLAS.limit(limits=1):
             return self._proposed(results, pending, count, expected)
 

@@ -10,6 +10,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.trial import Prediction
 from ..cost_model.dataset import labels
 from ..cost_model.models import new_model
 from .improvement import learning_point
@@ -24,6 +25,7 @@ class Stacking:
         self._features = np.concatenate([transfer.points, transfer.sources.T], axis=1)
         self._model = new_model(model)
         self._seed = seed
+        self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
 
     def propose(self, seen: Seen, pending: Collection[int], count: int) -> list[int]:
@@ -35,9 +37,13 @@ class Stacking:
         shortlist = np.argpartition(-scores, min(taken + count, len(scores) - 1))[: taken + count]
         return seen.fresh(shortlist[np.argsort(-scores[shortlist], kind="stable")], count, pending)
 
+    def prediction(self, candidate: int) -> Prediction | None:
+        """What the trees say of a candidate; None before they have learned."""
+        return None if self._scores is None else Prediction(float(self._scores[candidate]), self._learned_from)
+
     def _ranking(self, seen: Seen) -> NDArray[np.float32]:
         point = learning_point(len(seen.observations))
-        if self._learned_from != point:
+        if self._scores is None or self._learned_from != point:
             results = seen.observations[:point]
             own = self._features[[o.candidate for o in results]]
             self._model.fit(own, labels([o.outcome for o in results]), seed=self._seed)

@@ -60,6 +60,8 @@ class ModelSearch:
         self._learned_from = -1
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
+        if not count:
+            return []
         told = len(self._seen.observations)
         rng = stream(self._seed, "model", told + len(pending))
         smooth = self._smooth_count(count, told, rng)

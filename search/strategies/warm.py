@@ -57,9 +57,8 @@ class WarmSearch:
         stacked = int(rng.binomial(count - cold, _STACKED if len(results) >= _STACKED_FROM else 0.0))
         chosen = self._stacking.propose(self._seen, pending, stacked)
         smooth = count - cold - stacked
-        if smooth:
-            expected = self._transfer.expected(results.candidates, z, agreement)
-            chosen += self._smooth.propose(results, sorted([*pending, *chosen]), smooth, expected)
+        expected = self._transfer.expected(results.candidates, z, agreement) if smooth else None
+        chosen += self._smooth.propose(results, sorted([*pending, *chosen]), smooth, expected)
         return chosen + self._cold.ask(count - len(chosen), [*pending, *chosen])
 
     def tell(self, observations: Sequence[Observation]) -> None:
@@ -67,7 +66,8 @@ class WarmSearch:
         self._cold.tell(observations)
 
     def prediction(self, candidate: int) -> Prediction | None:
-        return self._cold.prediction(candidate) if isinstance(self._cold, Predicts) else None
+        cold = self._cold.prediction(candidate) if isinstance(self._cold, Predicts) else None
+        return cold if self._stacking.prediction(candidate) is None else self._stacking.prediction(candidate)
 
 
 def _cold_share(told: int, agreement: Floats) -> float:

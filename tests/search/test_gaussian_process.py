@@ -136,7 +136,7 @@ def test_a_few_results_of_sources_order_all_candidates() -> None:
 def test_stacked_trees_find_where_a_source_is_right() -> None:
     """Each of two sources is right for half of the settings and wrong for the others."""
     workload, device = OPERATORS["matmul"].workload({"m": 1, "n": 1, "k": 1}), device_infos()[0]
-    half = TABLE.space.column("block_size_x") <= np.median(TABLE.space.column("block_size_x"))
+    half = TABLE.space.codes[:, 0] <= np.median(TABLE.space.codes[:, 0])
     seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for o in TABLE.outcomes])
     history = []
     for right in (half, ~half):
