@@ -159,7 +159,7 @@ class _Partition:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
             self._attend(node)
-            self._move(node)
+            self._crop(node)
         self._written.clear()  # what reads an attention may have been written before its output was stored
         for node in reversed(self.graph.nodes):
             computed = not node.is_foreign and self._is_computed(node)
@@ -285,9 +285,9 @@ class _Partition:
                     self.stored.add(region.output.name)
                     return
 
-    def _move(self, node: Node) -> None:
-        """Make the part of a convolution that is read, or the order in which several nodes read it, the output of its
-        kernel, with the pointwise nodes and the views between them, where a kernel class takes that."""
+    def _crop(self, node: Node) -> None:
+        """Make the part that is read of a convolution the output of its kernel, with the pointwise nodes and the views
+        between them, where a kernel class takes that."""
         found, cropped = [node], False
         while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
             (node,) = readers
@@ -297,8 +297,7 @@ class _Partition:
             cropped |= node.op == "slice"
             if not is_moved or alias_of(self.graph, node.name) is None:
                 found.append(node)
-        reordered = found[-1].op == "permute" and len(self.graph.readers[found[-1].name]) > 1
-        if found[0].op != "convolution" or not (cropped or reordered):
+        if not cropped or found[0].op != "convolution":
             return
         computed, region = [n for n in found[:-1] if not is_view(n)], _Region([])
         for n in (found[-1], *reversed(computed)):

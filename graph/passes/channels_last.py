@@ -68,14 +68,14 @@ class _ChannelsLast(Rewriter):
         """The new value that stands for ``name``, in its own order of dimensions."""
         if name not in self.values:
             held = self.last[name]
-            self.values[name] = self.ordered(held, to_first(len(held.shape)))
+            self.values[name] = self._ordered(held, to_first(len(held.shape)))
         return self.values[name]
 
     def in_last(self, name: str) -> Value:
         """The channels-last form of a value of three dimensions or more."""
         if name not in self.last:
             value = self.values[name]
-            self.last[name] = self.ordered(value, to_last(len(value.shape)))
+            self.last[name] = self._ordered(value, to_last(len(value.shape)))
         return self.last[name]
 
     def broadcast_in_last(self, name: str, rank: int) -> Value:
@@ -87,10 +87,10 @@ class _ChannelsLast(Rewriter):
         if value.elements == 1:
             return self.node("reshape", value, shape=()) if shape else value
         shape = (*[1] * (rank - len(shape)), *shape)
-        value = self.ordered(self.node("reshape", value, shape=shape), to_last(rank))
+        value = self._ordered(self.node("reshape", value, shape=shape), to_last(rank))
         return self.node("reshape", value, shape=_without_leading_ones(value.shape))
 
-    def ordered(self, value: Value, order: tuple[int, ...]) -> Value:
+    def _ordered(self, value: Value, order: tuple[int, ...]) -> Value:
         """``value`` in another order of dimensions, by a reshape where only dimensions of one element move."""
         long = [d for d in order if value.shape[d] > 1]
         if long == sorted(long):
@@ -126,32 +126,8 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
     else:
         w = b.node("permute", w, order=to_last(2 + rank) if filters_first else (*range(2, 2 + rank), 1, 0))
     y = b.node("convolution", x, w, *bias, **{**given, "channels_last": True, "filters_first": filters_first})
-    if filters_first and groups == 1 and _is_reduced_and_left(b.graph, node):
-        b.values[node.name] = b.ordered(y, to_first(2 + rank))
-        return True
     b.last[node.name] = b.node("reshape", y, shape=(*y.shape[:-2], y.shape[-2] * y.shape[-1])) if groups > 1 else y
     return True
-
-
-def _is_reduced_and_left(graph: Graph, node: Node) -> bool:
-    """Whether statistics of a value are computed, and what it becomes leaves the graph with channels first: no other
-    large value meets it, and no node wants its channels last."""
-    reduced, todo, shape = False, [node.name], node.result.shape
-    while todo:
-        name = todo.pop()
-        for reader in graph.readers[name]:
-            kind = None if reader.is_foreign else OPERATORS[reader.op].kind
-            if kind is Kind.REDUCTION and reader.op in ("mean", "variance", "sum"):
-                reduced = True
-            elif kind is Kind.POINTWISE and all(o == name or _is_small(graph, o, shape) for o in reader.operands):
-                todo.append(reader.name)
-            else:
-                return False
-    return reduced
-
-
-def _is_small(graph: Graph, name: str, shape: Sequence[int]) -> bool:
-    return graph.values[name].elements < prod(shape)
 
 
 def _sees_patches(graph: Graph, node: Node) -> bool:
