@@ -8,7 +8,8 @@
     kept (an executor opens or closes)   beat from another thread, for BLOCKED_SECONDS at most
 
 A worker that hangs does not beat, so that its leases run out and another worker takes over. A worker that was stopped,
-or whose database is away, finds its leases ended by its own monotonic clock, and gives nothing more to the device.
+or whose database is away, finds its leases ended by its own monotonic clock, and gives nothing more to the device. It
+says so when it can, because its task is not to blame for that loss.
 """
 
 import threading
@@ -27,6 +28,10 @@ LOOK_SECONDS = 0.25
 
 BLOCKED_SECONDS = 120.0
 """Opening or closing an executor may take so long: connecting to Ray alone takes seconds, and more on a busy host."""
+
+OWN_SHARE = 0.5
+"""A worker that used a processor for this part of a lease between two beats has itself to blame if it loses the lease.
+One that used less would have renewed in time on a processor of its own: it does so after a third."""
 
 
 class TaskStopped(Exception):
@@ -50,6 +55,7 @@ class LeaseKeeper:
         self._seconds = seconds
         self._yielding = yielding
         self._renewed = self._looked = -inf
+        self._used = time.process_time()
         self._wanted = Wanted.GO
         self.guard = LeaseGuard(-inf)
         """What the executor asks before anything is given to the device."""
@@ -58,6 +64,7 @@ class LeaseKeeper:
         """Keep the lease of the unit, which was asked for at ``asked`` by the monotonic clock; None: it is given up."""
         self._unit, self._wanted = unit, Wanted.GO
         self._renewed = self._looked = asked
+        self._used = time.process_time()
         self.guard.renewed(-inf if unit is None else asked + self._seconds)
 
     def add(self, task: Lease) -> None:
@@ -85,6 +92,16 @@ class LeaseKeeper:
         """What is wanted, as far as is known: of the first task that is held, or of the unit."""
         return Wanted.YIELD if self._wanted is Wanted.GO and self._yielding() else self._wanted
 
+    @property
+    def delay(self) -> str | None:
+        """Once a lease is lost: that this process was held up, for people; None where its own work kept it from its
+        beats. It was held up where it used little processor time since the last one: it was stopped, other processes
+        had the processors, or the database did not answer."""
+        used = time.process_time() - self._used
+        if used >= OWN_SHARE * self._seconds:
+            return None
+        return f"its holder was held up: it used a processor for {used:.2f} s since its last heartbeat"
+
     def learn(self, wanted: Wanted) -> None:
         """Note what a write of the holder was answered."""
         self._wanted = wanted
@@ -106,6 +123,7 @@ class LeaseKeeper:
         except LeaseLost:
             self.guard.revoke()
             raise
+        self._used = time.process_time()
         if self._wanted is Wanted.STOP:
             raise TaskStopped
 
