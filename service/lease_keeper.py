@@ -55,7 +55,8 @@ class LeaseKeeper:
         self._seconds = seconds
         self._yielding = yielding
         self._renewed = self._looked = -inf
-        self._used = time.process_time()
+        self._beaten = time.process_time()
+        self._busy: float | None = None
         self._wanted = Wanted.GO
         self.guard = LeaseGuard(-inf)
         """What the executor asks before anything is given to the device."""
@@ -64,13 +65,14 @@ class LeaseKeeper:
         """Keep the lease of the unit, which was asked for at ``asked`` by the monotonic clock; None: it is given up."""
         self._unit, self._wanted = unit, Wanted.GO
         self._renewed = self._looked = asked
-        self._used = time.process_time()
+        self._beaten, self._busy = time.process_time(), None
         self.guard.renewed(-inf if unit is None else asked + self._seconds)
 
     def add(self, task: Lease) -> None:
         """Keep the lease of a task, which was taken a moment ago."""
         self._tasks.append(task)
         self._wanted = Wanted.GO
+        self._beaten, self._busy = time.process_time(), None
 
     def drop(self, task: Lease) -> None:
         """Keep the lease no longer: the task is finished, or given back."""
@@ -96,8 +98,9 @@ class LeaseKeeper:
     def delay(self) -> str | None:
         """Once a lease is lost: that this process was held up, for people; None where its own work kept it from its
         beats. It was held up where it used little processor time since the last one: it was stopped, other processes
-        had the processors, or the database did not answer."""
-        used = time.process_time() - self._used
+        had the processors, or the database did not answer. What its threads use while a beat waits for the database is
+        not counted."""
+        used = time.process_time() - self._beaten if self._busy is None else self._busy
         if used >= OWN_SHARE * self._seconds:
             return None
         return f"its holder was held up: it used a processor for {used:.2f} s since its last heartbeat"
@@ -109,6 +112,7 @@ class LeaseKeeper:
     def beat(self) -> None:
         """Renew the leases where it is time to. Raises TaskStopped, and LeaseLost where a lease has ended. While the
         database is away, the leases last until their end."""
+        self._busy = time.process_time() - self._beaten
         self._alive()
         now = time.monotonic()
         try:
@@ -123,7 +127,7 @@ class LeaseKeeper:
         except LeaseLost:
             self.guard.revoke()
             raise
-        self._used = time.process_time()
+        self._beaten, self._busy = time.process_time(), None
         if self._wanted is Wanted.STOP:
             raise TaskStopped
 
