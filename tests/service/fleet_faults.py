@@ -137,8 +137,8 @@ class Disturber:
     fleet: Fleet
     draws: np.random.Generator
     done: Counter[str] = field(default_factory=Counter)
-    waited: Counter[str] = field(default_factory=Counter)
-    took: Counter[str] = field(default_factory=Counter)
+    times: list[tuple[str, float, float]] = field(default_factory=list)
+    """For each fault: its kind, for how long its turn was waited for, and how long it took to be done, in seconds."""
 
     def fault(self, kind: str) -> bool:
         """Do a fault of this kind, one of KINDS or FURTHER_KINDS. Return whether there was what it could be done to; it
@@ -357,7 +357,7 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
     return FaultReport(
         dict(done),
         ends,
-        _means(disturbers.values(), done),
+        _means(disturbers.values()),
         len(observer.jobs),
         len(observer.jobs) * 2 * plan.trials,
         len(observer.seen),
@@ -367,14 +367,15 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
     )
 
 
-def _means(disturbers: Iterable[Disturber], done: Mapping[str, int]) -> dict[str, tuple[float, float]]:
-    waited, took = Counter[str](), Counter[str]()
-    for disturber in disturbers:
-        waited.update(disturber.waited)
-        took.update(disturber.took)
-    return {
-        kind: (round(waited[kind] / count, 2), round(took[kind] / count, 2)) for kind, count in done.items() if count
-    }
+def _means(disturbers: Iterable[Disturber]) -> dict[str, tuple[float, float]]:
+    """For each kind of fault, the means of what ``Disturber.times`` says."""
+    times = [entry for disturber in disturbers for entry in disturber.times]
+    found = {}
+    for kind in sorted({kind for kind, _, _ in times}):
+        own = [(waited, took) for other, waited, took in times if other == kind]
+        waited, took = (sum(column) / len(own) for column in zip(*own, strict=True))
+        found[kind] = (round(waited, 2), round(took, 2))
+    return found
 
 
 def _run(
@@ -398,8 +399,7 @@ def _run(
                 # a process may end before its signal comes, and another one starts
                 while not progress.over.is_set() and not disturber.fault(kind):
                     progress.over.wait(LOOK_SECONDS)
-                disturber.waited[kind] += turn - began
-                disturber.took[kind] += time.monotonic() - turn
+                disturber.times.append((kind, turn - began, time.monotonic() - turn))
         except Exception as error:
             progress.problems.append(f"lane {name}: {error!r}")
 
