@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ..core.collector import collector_resting
+from ..core.collector import collector_resting, program_loading
 from ..core.errors import DatabaseInUse, TilewrightError
 from ..service.announced import announced_service
 from ..service.settings import Settings
@@ -42,7 +42,7 @@ def find_service(settings: Settings) -> RunningService | None:
 def serve_when_free(settings: Settings) -> None:
     """``server.serve``, after waiting for a command that has the database open for a moment. Raises what ``serve``
     raises, and DatabaseInUse at once where another service runs on the database."""
-    with collector_resting():
+    with program_loading():
         from .server import serve
 
     deadline = time.monotonic() + WAIT_SECONDS

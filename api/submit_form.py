@@ -40,11 +40,11 @@ STARTS: dict[str, dict[str, object]] = {
 """Sizes of a usual problem. An operator that is not here starts with its first example, which is small."""
 JOB_FIELDS: tuple[str, ...] = (
     *("target", "trials", "seconds", "stall", "strategy", "seed", "executor", "cache", "tenant", "priority"),
-    *("deadline_seconds", "all_settings", "no_prior", "fresh"),
+    *("deadline_seconds", "units", "all_settings", "no_prior", "fresh"),
 )
 _FLAG = ("false", "true")
 _FLAGS = {"all_settings": ("prune", False), "no_prior": ("prior", False), "fresh": ("fresh", True)}
-_WHOLE = ("trials", "stall", "seed", "priority")
+_WHOLE = ("trials", "stall", "seed", "priority", "units")
 _DECIMAL = ("seconds", "deadline_seconds")
 _POINTER = re.compile(r"/tasks/\d+/parameters/([^/]+)")
 
@@ -121,7 +121,7 @@ def job_of(operator: OperatorView | None, given: Mapping[str, str]) -> JobIn:
         name: _number(name, given[name]) for name in ("trials", "seconds", "stall") if given.get(name, "").strip()
     }
     body["budget"] = budget
-    for name in ("target", "strategy", "executor", "cache", "tenant", "seed", "priority", "deadline_seconds"):
+    for name in ("target", "strategy", "executor", "cache", "tenant", "seed", "priority", "deadline_seconds", "units"):
         text = given.get(name, "").strip()
         if text:
             body[name] = _number(name, text) if name in (*_WHOLE, *_DECIMAL) else text
@@ -157,6 +157,7 @@ def filled_from(job: JobView, task: TaskView) -> dict[str, str]:
         "cache": job.cache,
         "tenant": job.tenant,
         "priority": str(job.priority),
+        "units": str(job.units),
     }
     flags = {"all_settings": not job.prune, "no_prior": not job.prior, "fresh": job.fresh}
     return {name: text for name, text in found.items() if text} | {name: "on" for name, yes in flags.items() if yes}

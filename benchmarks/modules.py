@@ -65,6 +65,10 @@ def _log_sum_exp(y: torch.Tensor) -> torch.Tensor:
     return torch.logsumexp(functional.mish(y) * 2, 1, keepdim=True)
 
 
+def _exclusive_sum(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat((torch.zeros_like(x[:, :1]), torch.cumsum(x, 1)[:, :-1]), 1)
+
+
 MODULES: dict[str, Model] = {
     "matmul": _function(torch.matmul, (2048, 2048), (2048, 2048)),
     "matmul-tall": _function(torch.matmul, (32768, 32), (32, 512)),
@@ -73,6 +77,11 @@ MODULES: dict[str, Model] = {
     "softmax": _of(lambda: nn.Softmax(dim=1), (1024, 16384)),
     "gelu": _of(nn.GELU, (4096, 8192)),
     "cumsum": _function(lambda x: torch.cumsum(x, 1), (4096, 4096)),
+    "cumsum-columns": _function(lambda x: torch.cumsum(x, 0), (4096, 4096)),
+    "cumprod": _function(lambda x: torch.cumprod(x, 1), (4096, 4096)),
+    "cumsum-masked": _function(lambda x, m: torch.cumsum(x * (m > 0), 1), (4096, 4096), (4096, 4096)),
+    "cumsum-exclusive": _function(_exclusive_sum, (4096, 4096)),
+    "cumsum-reverse": _function(lambda x: x.flip(1).cumsum(1).flip(1), (4096, 4096)),
     "argmax": _function(lambda x: torch.argmax(x, 1), (64, 512, 1024)),
     "batch_norm": _of(lambda: nn.BatchNorm2d(64), (16, 64, 256, 256)),
     "instance_norm": _of(lambda: nn.InstanceNorm2d(64), (16, 64, 256, 256)),

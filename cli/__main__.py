@@ -1,6 +1,14 @@
-"""``python -m tilewright.cli`` runs a command."""
+"""``python -m tilewright.cli``, and the program ``tilewright``, run a command."""
 
-from .main import main
+from ..core.collector import program_loading
+
+
+def main() -> None:
+    """Load the commands, and run the one of the command line."""
+    with program_loading():
+        from .main import main as run
+    run()
+
 
 if __name__ == "__main__":
     main()

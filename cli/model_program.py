@@ -76,7 +76,9 @@ def read_model(path: Path, dims: Sequence[str], target: Target) -> ModelProgram:
                 raise InvalidParameter("a StableHLO module has shapes of its own", field="dim")
             imported = load_stablehlo(path)
     except ImportError as error:
-        raise InvalidParameter(f"this needs the package {package}: pip install {package}", field="file") from error
+        install = "'tilewright[stablehlo]'" if package == "jax" else package
+        message = f"to read {path.name}, the package {package} is needed: pip install {install}"
+        raise InvalidParameter(message, field="file") from error
     program = compile_program(imported.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
     return ModelProgram(program, tuple(imported.weights[v.name] for v in program.graph.constants), foreign)
 

@@ -60,7 +60,7 @@ def import_records(context: typer.Context, file: Path) -> None:
 @app.command("import-log")
 def import_log(
     context: typer.Context,
-    file: Path,
+    file: Annotated[Path, typer.Argument(help="The log.")],
     operator: Annotated[str | None, typer.Argument(help="The operator that was tuned.")] = None,
     parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
     workload: Annotated[

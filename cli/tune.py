@@ -65,7 +65,11 @@ def tune(
         bool, typer.Option("--fresh", help="Measure everything anew, even what records have already.")
     ] = False,
     units: Annotated[
-        int, typer.Option(help="1 to 8 devices of one class, which it has at once while nobody else waits for them.")
+        int,
+        typer.Option(
+            help="1 to 8 devices of one class, which each task has at once while nobody else waits for them; its "
+            "budget needs 24 trials for each."
+        ),
     ] = 1,
     detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
 ) -> None:

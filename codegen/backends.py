@@ -1,13 +1,45 @@
 """Holds the table of backends: kind of target -> backend."""
 
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+
 from ..core.errors import UnsupportedTarget
 from ..core.target import Target
-from .amdgpu.backend import AmdgpuBackend
 from .backend import Backend
-from .cuda.backend import CudaBackend
-from .llvm.backend import LlvmBackend
 
-BACKENDS: dict[str, Backend] = {"llvm": LlvmBackend(), "cuda": CudaBackend(), "amdgpu": AmdgpuBackend()}
+_CLASSES = {
+    "llvm": "llvm.backend:LlvmBackend",
+    "cuda": "cuda.backend:CudaBackend",
+    "amdgpu": "amdgpu.backend:AmdgpuBackend",
+}
+"""Kind -> ``module:class`` in this folder. Named rather than imported: a process loads the back ends that it uses."""
+
+
+class _Backends(Mapping[str, Backend]):
+    """The backend of each kind, which is loaded when it is asked for first."""
+
+    def __getitem__(self, kind: str) -> Backend:
+        return _loaded(kind)
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+@cache
+def _loaded(kind: str) -> Backend:
+    module, name = _CLASSES[kind].split(":")
+    backend: Backend = getattr(import_module(f".{module}", __package__), name)()
+    return backend
+
+
+BACKENDS: Mapping[str, Backend] = _Backends()
 
 
 def backend_for(target: Target) -> Backend:

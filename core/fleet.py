@@ -121,6 +121,9 @@ class AttemptEnd(StrEnum):
     DATABASE_LOST = "database_lost"
     KILLED = "killed"
     """Somebody killed its process from outside, which says nothing about the task."""
+    HOLDER_DELAYED = "holder_delayed"
+    """Its holder lived and could not renew its lease: it was stopped, had no processor, or could not reach the
+    database."""
 
 
 class LeaseLost(Conflict):

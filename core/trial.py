@@ -55,7 +55,8 @@ class Timed:
     @property
     def seconds(self) -> float:
         """What a launch takes: the median sample, of the final where there was one."""
-        return median(self.final_samples or self.samples)
+        samples = self.final_samples or self.samples
+        return samples[0] if len(samples) == 1 else median(samples)
 
     @property
     def rank_seconds(self) -> float:

@@ -7,19 +7,18 @@ version). Among equal times the schedule's key decides, and then the record's id
 
 import json
 import math
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import ARRAY, Connection, Select, String, Table, any_, bindparam, delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import RowMapping
+from sqlalchemy.engine import Dialect, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
 
 from ..core.trial import Evidence, Timed, Trial
 from .rows import AnswerRow
-from .tables import best_records, devices, jobs, measured_on, toolchains, trials, workloads
+from .tables import KEY_START, START_DIGITS, best_records, devices, jobs, measured_on, toolchains, trials, workloads
 from .trials import FULL, trial_of
 
 ORACLE = "float64 reference of the workload"
@@ -54,18 +53,32 @@ _MANY = {
     "postgresql": best_records.c.workload_key == any_(bindparam("workload_keys", type_=ARRAY(String))),
 }
 """The condition on several workloads, by dialect."""
+_STARTS = KEY_START.in_(bindparam("key_starts", type_=String, expanding=True))
 _PARTS = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
 _OF_TENANT = best_records.c.tenant == bindparam("tenant")
 _EXACT_ONE: Select[Any] = select(*_ANSWER).where(_ONE, _is_on())
-_EXACT_MANY: dict[str, Select[Any]] = {name: select(*_ANSWER).where(many, _is_on()) for name, many in _MANY.items()}
+_EXACT_MANY: dict[str, Select[Any]] = {
+    "sqlite": select(*_ANSWER).where(_STARTS, _is_on()),
+    "postgresql": select(*_ANSWER).where(_MANY["postgresql"], _is_on()),
+}
+_DIALECTS: dict[str, Dialect] = {
+    "sqlite": sqlite.dialect(paramstyle="named"),
+    "postgresql": postgresql.dialect(paramstyle="pyformat"),  # type: ignore[no-untyped-call]
+}
 
 
-def _sqlite_text(query: Select[Any]) -> str:
-    return str(query.compile(dialect=sqlite.dialect(paramstyle="named")))
+def _texts(query: Select[Any], dialect: str) -> dict[bool, str]:
+    """Return the text of a statement, by whether it is for one tenant."""
+    queries = {False: query, True: query.where(_OF_TENANT)}
+    return {known: str(one.compile(dialect=_DIALECTS[dialect])) for known, one in queries.items()}
 
 
-_EXACT_ONE_SQLITE = {False: _sqlite_text(_EXACT_ONE), True: _sqlite_text(_EXACT_ONE.where(_OF_TENANT))}
-"""The statement for one workload, by whether it is for one tenant."""
+_DRIVEN = {
+    ("sqlite", False): _texts(_EXACT_ONE, "sqlite"),
+    ("postgresql", False): _texts(_EXACT_ONE, "postgresql"),
+    ("postgresql", True): _texts(_EXACT_MANY["postgresql"], "postgresql"),
+}
+"""The statements that the driver is asked for directly, by dialect and by whether there are several workloads."""
 _ANY: Select[Any] = select(*_ANSWER, *_PARTS).join(measured_on, measured_on.c.id == best_records.c.measured_on)
 
 
@@ -79,30 +92,34 @@ def find_exact(
 ) -> list[AnswerRow]:
     """Return what is kept of these workloads under these conditions: one row for each tenant, sketch and version; with
     a ``tenant`` of that one alone."""
-    parts: dict[str, Any] = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
+    wanted: dict[str, Any] = {"device_key": device_key, "toolchain_key": toolchain_key, "profile": profile}
     if tenant is not None:
-        parts["tenant"] = tenant
-    if len(workload_keys) == 1:
-        return _find_one(connection, {**parts, "workload_key": workload_keys[0]})
-    query = _EXACT_MANY[connection.dialect.name]
-    if tenant is not None:
-        query = query.where(_OF_TENANT)
-    found = connection.execute(query, {"workload_keys": list(workload_keys), **parts})
-    return [AnswerRow(*(*row, device_key, toolchain_key, profile)) for row in found]
-
-
-def _find_one(connection: Connection, wanted: dict[str, Any]) -> list[AnswerRow]:
-    """Find one workload. On SQLite the driver is asked directly, because SQLAlchemy takes several times as long as this
-    statement. Where the driver fails, SQLAlchemy runs it again and says why in its own way."""
-    rows: Iterable[Any] | None = None
-    driver = connection.connection.driver_connection
-    if isinstance(driver, sqlite3.Connection):
-        with suppress(sqlite3.Error):
-            rows = driver.execute(_EXACT_ONE_SQLITE["tenant" in wanted], wanted).fetchall()
+        wanted["tenant"] = tenant
+    dialect, many = connection.dialect.name, len(workload_keys) != 1
+    if not many:
+        wanted["workload_key"] = workload_keys[0]
+    elif dialect == "sqlite":
+        wanted["key_starts"] = [key[:START_DIGITS] for key in workload_keys]
+    else:
+        wanted["workload_keys"] = list(workload_keys)
+    rows = _driven(connection, _DRIVEN.get((dialect, many)), wanted)
     if rows is None:
-        rows = connection.execute(_EXACT_ONE.where(_OF_TENANT) if "tenant" in wanted else _EXACT_ONE, wanted)
-    place = (wanted["device_key"], wanted["toolchain_key"], wanted["profile"])
-    return [AnswerRow(*(*row, *place)) for row in rows]
+        query = _EXACT_MANY[dialect] if many else _EXACT_ONE
+        rows = connection.execute(query if tenant is None else query.where(_OF_TENANT), wanted)
+    known = set(workload_keys)  # another key may start alike
+    return [AnswerRow(*(*row, device_key, toolchain_key, profile)) for row in rows if row[0] in known]
+
+
+def _driven(connection: Connection, texts: dict[bool, str] | None, wanted: dict[str, Any]) -> Iterable[Any] | None:
+    """Ask the driver directly, because SQLAlchemy takes several times as long as such a statement. None where there is
+    no text, or where the driver fails: SQLAlchemy runs the statement then, and says why in its own way."""
+    if texts is None:
+        return None
+    driver: Any = connection.connection.driver_connection
+    with suppress(connection.dialect.loaded_dbapi.Error):
+        rows: Iterable[Any] = driver.execute(texts["tenant" in wanted], wanted).fetchall()
+        return rows
+    return None
 
 
 def find_any(connection: Connection, workload_keys: Sequence[str], tenant: str | None = None) -> list[AnswerRow]:

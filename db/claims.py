@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, select, tuple_, union_all, update
+from sqlalchemy import ColumnElement, Connection, Select, select, tuple_, union_all, update
 from sqlalchemy.engine import RowMapping
 
 from ..core.budget import StopReason
@@ -23,7 +23,7 @@ from .jobs import (
     update_job,
     update_task,
 )
-from .leases import TASK, drop, take, task_in, task_subject
+from .leases import TASK, drop, lock, take, task_in, task_subject
 from .tables import IS_READY, attempts, jobs, tasks
 from .units import all_ready
 from .units import lease as lease_unit
@@ -36,7 +36,10 @@ RECONNECT_SECONDS = 5.0
 """Holders have so long after a start of the database to reach it again."""
 
 NO_LOSS = (AttemptEnd.DONE, AttemptEnd.YIELDED, AttemptEnd.CANCELLED)
-INFRASTRUCTURE = (AttemptEnd.NODE_LOST, AttemptEnd.DRIVER_LOST, AttemptEnd.DATABASE_LOST, AttemptEnd.KILLED)
+INFRASTRUCTURE = (
+    *(AttemptEnd.NODE_LOST, AttemptEnd.DRIVER_LOST, AttemptEnd.DATABASE_LOST),
+    *(AttemptEnd.KILLED, AttemptEnd.HOLDER_DELAYED),
+)
 """After these ends it was not the task that failed."""
 
 
@@ -148,8 +151,9 @@ def leave(connection: Connection, lease: Lease, unit: Lease) -> None:
 
 def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:
     """End the attempt of a lease that the caller has locked, unfinished. The task is ready again, or dead after too
-    many losses in a row. A loss counts where nothing but the task is known to be at fault: its units are ready, and
-    neither its node, its cluster nor the database was lost, nor did anybody kill its process."""
+    many losses in a row. A loss counts where nothing but the task is known to be at fault: its units are ready,
+    neither its node, its cluster nor the database was lost, and its process was neither killed nor held up from
+    outside."""
     job_id, position = task_in(lease)
     number = number_of_job(connection, job_id)
     task = load_task(connection, number, position, lock=True)
@@ -173,19 +177,34 @@ def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str
     settle(connection, number)
 
 
-def forgive(connection: Connection, owner: str, detail: str) -> None:
-    """Take losses back that were counted when leases of this owner ran out: its process had been killed from outside.
-    A task that they made dead stays so."""
+def forgive(connection: Connection, owner: str, how: AttemptEnd, detail: str) -> None:
+    """Take losses back that were counted when leases of this owner ran out: it is known now how that came, and that no
+    task was to blame. A task that they made dead stays so."""
+    _forgive(connection, (attempts.c.owner == owner,), how, detail)
+
+
+def excuse(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:
+    """Say how an attempt ended whose lease ran out, or is about to, though no task was to blame: end it, or take the
+    loss back that was counted when somebody else found that the lease had run out."""
+    if lock(connection, lease):
+        give_back(connection, lease, how, detail)
+    else:
+        job_id, position = task_in(lease)
+        this = (attempts.c.job == number_of_job(connection, job_id), attempts.c.task == position)
+        _forgive(connection, (*this, attempts.c.fence == lease.fence), how, detail)
+
+
+def _forgive(connection: Connection, these: Sequence[ColumnElement[bool]], how: AttemptEnd, detail: str) -> None:
     lost = (
         select(attempts.c.job, attempts.c.task, attempts.c.fence)
         .join(tasks, (attempts.c.job == tasks.c.job) & (attempts.c.task == tasks.c.position))
         .where(tasks.c.state.in_((TaskState.READY.value, TaskState.LEASED.value, TaskState.BLOCKED.value)))
-        .where(tasks.c.losses > 0, attempts.c.owner == owner, attempts.c.how == AttemptEnd.LEASE_LOST.value)
+        .where(tasks.c.losses > 0, attempts.c.how == AttemptEnd.LEASE_LOST.value, *these)
         .order_by(attempts.c.job, attempts.c.task)
     )
     for number, position, fence in connection.execute(lost).all():
         losses = load_task(connection, number, position, lock=True)["losses"]
-        end_attempt(connection, number, position, fence, AttemptEnd.KILLED, detail)
+        end_attempt(connection, number, position, fence, how, detail)
         update_task(connection, number, position, losses=max(0, losses - 1))
 
 

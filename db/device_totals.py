@@ -4,12 +4,14 @@ A job is counted once, some time after its end: its tasks change no more then. J
 that run or failed among them, are added up when somebody asks. So a program that knows nothing of this may end jobs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, func, or_, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .dashboard_rows import SpentRow
+from .ended_totals import NOT_COUNTED, add_states, of_job
 from .engine import Database
 from .tables import device_totals, devices, jobs, tasks
 from .visibility import job_tenant, visible
@@ -19,6 +21,7 @@ ENDED = ("succeeded", "cancelled")
 JOBS_AT_ONCE = 200
 _SUMS = ("tasks", "trials", "device_seconds")
 _UNCOUNTED = jobs.c.device_seconds.is_(None)
+"""Set too where only a program of the version before has counted a job (``NOT_COUNTED``)."""
 
 
 def count_ended(database: Database) -> int:
@@ -32,11 +35,19 @@ def count_ended(database: Database) -> int:
 
 
 def _count_some(connection: Connection) -> int:
-    ended = select(jobs.c.number).where(_UNCOUNTED, jobs.c.state.in_(ENDED)).order_by(jobs.c.number)
-    chosen = ended.limit(JOBS_AT_ONCE).with_for_update(skip_locked=True)
-    numbers = list(connection.execute(chosen).scalars())
-    if not numbers:
-        return 0
+    ended = select(jobs.c.number, jobs.c.device_seconds).where(NOT_COUNTED, jobs.c.state.in_(ENDED))
+    chosen = ended.order_by(jobs.c.number).limit(JOBS_AT_ONCE).with_for_update(skip_locked=True)
+    rows = connection.execute(chosen).all()
+    if rows:
+        # a program of the version before may have added what they did
+        _add_spent(connection, [number for number, device_seconds in rows if device_seconds is None])
+        numbers = [number for number, _ in rows]
+        add_states(connection, numbers)
+        connection.execute(update(jobs).where(jobs.c.number.in_(numbers)).values(counted=True))
+    return len(rows)
+
+
+def _add_spent(connection: Connection, numbers: Sequence[int]) -> None:
     sums = _of_tasks(jobs.c.tenant, jobs.c.device).where(jobs.c.number.in_(numbers), jobs.c.device.is_not(None))
     kind = sqlite if connection.dialect.name == "sqlite" else postgresql
     # all transactions change rows in one order, so that none waits for another that waits for it
@@ -47,7 +58,6 @@ def _count_some(connection: Connection) -> int:
     own = select(func.coalesce(func.sum(tasks.c.device_seconds), 0.0)).where(tasks.c.job == jobs.c.number)
     counted = update(jobs).where(jobs.c.number.in_(numbers))
     connection.execute(counted.values(device_seconds=own.scalar_subquery()))
-    return len(numbers)
 
 
 def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
@@ -69,7 +79,7 @@ def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
     uncounted = _of_tasks(jobs.c.device).where(_UNCOUNTED, *seen)
     add(uncounted, 0)
     lately = or_(jobs.c.finished_at.is_(None), jobs.c.finished_at > since)
-    day = select(jobs.c.device, func.sum(tasks.c.device_seconds)).join(tasks, tasks.c.job == jobs.c.number)
+    day = select(jobs.c.device, func.sum(tasks.c.device_seconds)).select_from(jobs.join(tasks, of_job(tasks.c.job)))
     add(day.where(_UNCOUNTED, lately, *seen).group_by(jobs.c.device), 3)
     day = select(jobs.c.device, func.sum(jobs.c.device_seconds))
     add(day.where(~_UNCOUNTED, jobs.c.finished_at > since, *seen).group_by(jobs.c.device), 3)
@@ -84,4 +94,4 @@ def load_spent(connection: Connection, since: str) -> tuple[SpentRow, ...]:
 def _of_tasks(*groups: Any) -> Select[Any]:
     """Select the sums over the tasks of jobs, for each of these groups."""
     sums = (func.count(), func.sum(tasks.c.trials), func.sum(tasks.c.device_seconds))
-    return select(*groups, *sums).join(tasks, tasks.c.job == jobs.c.number).group_by(*groups)
+    return select(*groups, *sums).select_from(jobs.join(tasks, of_job(tasks.c.job))).group_by(*groups)

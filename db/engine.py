@@ -1,5 +1,6 @@
 """Opens a database, SQLite by default and PostgreSQL by URL, and reads and writes both in one way."""
 
+import select
 import threading
 import weakref
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from ..core.errors import InvalidParameter, StoreError
@@ -27,6 +28,8 @@ from ending its leases."""
 MAPPED_BYTES = 1 << 31
 """So much of an embedded database is read where it lies in memory (SQLite maps at most 2 GiB). Look-ups of many
 workloads read another page each time, and would copy it by a system call."""
+SINGLE_CONNECTIONS = 8
+"""A process has so many for single statements that read, beside the 32 of its pool."""
 STATEMENT_SECONDS = 60
 """PostgreSQL gives a statement up after so long, unless the transaction is ``writing(unlimited=True)``."""
 
@@ -76,6 +79,7 @@ class Database:
             self.engine = _engine(url, self.embedded)
         except ModuleNotFoundError as error:
             raise StoreError("PostgreSQL needs the extra: pip install 'tilewright[pg]'") from error
+        self._single = self.engine if self.embedded else _engine_of_single_statements(url)
         if self.embedded:
             event.listen(self.engine, "connect", _set_up_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -88,10 +92,11 @@ class Database:
 
     @contextmanager
     def autocommit(self) -> Iterator[Connection]:
-        """Give a connection for a single statement that reads. On SQLite each thread keeps one, without a transaction
-        around it: opening and closing would cost a third of a look-up."""
+        """Give a connection for a single statement that reads, without a transaction around it. On SQLite each thread
+        keeps one: opening and closing would cost a third of a look-up. On PostgreSQL they have a pool of their own,
+        where neither a ping nor the end of a transaction is another wait for the server."""
         if not self.embedded:
-            with self.reading() as connection:
+            with translated(self.url), self._single.connect() as connection:
                 yield connection
             return
         with translated(self.url):
@@ -142,7 +147,7 @@ class Database:
             yield
 
     def connections(self) -> tuple[int, int]:
-        """Return how many connections of the pool are (in use, idle)."""
+        """Return how many connections of the pool are (in use, idle), those for single statements apart."""
         pool = self.engine.pool
         assert isinstance(pool, QueuePool)
         return pool.checkedout(), pool.checkedin()
@@ -154,6 +159,7 @@ class Database:
                 for kept in list(self._to_close):
                     kept.close()
             self.engine.dispose()
+            self._single.dispose()
         if self.lock is not None:
             self.lock.release()
 
@@ -174,12 +180,39 @@ def _engine(url: URL, embedded: bool) -> Engine:
     if embedded:
         # with isolation_level None the driver begins no transaction by itself: _begin_sqlite does
         return create_engine(url, connect_args={"isolation_level": None, "timeout": 5.0}, pool_size=8, max_overflow=64)
+    arguments = _postgres_arguments(url)
+    return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args=arguments)
+
+
+def _engine_of_single_statements(url: URL) -> Engine:
+    """Return an engine whose connections are no transactions. One that the server has closed is noticed without
+    asking it: its socket has something to read."""
+    engine = create_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        pool_reset_on_return=None,
+        pool_use_lifo=True,
+        pool_size=SINGLE_CONNECTIONS,
+        max_overflow=0,
+        connect_args=_postgres_arguments(url),
+    )
+    event.listen(engine, "checkout", _refuse_closed)
+    return engine
+
+
+def _refuse_closed(connection: Any, _entry: ConnectionPoolEntry, _proxy: object) -> None:
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    if connection.closed or waiting.poll(0):
+        raise DisconnectionError("the server has closed the connection")  # the pool takes another one
+
+
+def _postgres_arguments(url: URL) -> dict[str, Any]:
     given = url.query.get("options", "")
     options = [given] if isinstance(given, str) else list(given)
     options.append(f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_SECONDS}s")
     options.append(f"-c statement_timeout={STATEMENT_SECONDS}s")
-    arguments = {"connect_timeout": 3, **SILENT_LINK, "options": " ".join(filter(None, options))}
-    return create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=24, connect_args=arguments)
+    return {"connect_timeout": 3, **SILENT_LINK, "options": " ".join(filter(None, options))}
 
 
 def _set_up_sqlite(connection: object, _entry: ConnectionPoolEntry) -> None:

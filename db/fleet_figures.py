@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, func, select
 
 from .clock import clock, database_now
+from .ended_totals import ATTEMPT, TASK, count_states
 from .rows import FleetFigures
 from .tables import IS_LEASED, IS_READY, attempts, leases, tasks, trials
 
@@ -20,14 +21,13 @@ def load_figures(connection: Connection) -> FleetFigures:
     """Count tasks by state, leases, and attempts by how they ended."""
     now = database_now(connection)
     held = select(leases.c.kind, func.count()).where(leases.c.until > clock()).group_by(leases.c.kind)
-    ends = select(attempts.c.how, func.count()).where(attempts.c.ended_at.is_not(None)).group_by(attempts.c.how)
     losses = select(func.coalesce(func.sum(tasks.c.losses), 0)).where(tasks.c.state.in_(("ready", "leased", "blocked")))
     by_state, oldest_ready_seconds = count_tasks(connection, now)
     return FleetFigures(
         tasks=by_state,
         oldest_ready_seconds=oldest_ready_seconds,
         leases={kind: count for kind, count in connection.execute(held)},
-        attempts={how: count for how, count in connection.execute(ends)},
+        attempts=count_states(connection, ATTEMPT, of_all=True),
         losses=int(connection.execute(losses).scalar_one()),
         busy=_busy(connection, now),
         silent_seconds=silent_seconds(connection, now),
@@ -37,10 +37,9 @@ def load_figures(connection: Connection) -> FleetFigures:
 def count_tasks(connection: Connection, now: float) -> tuple[dict[str, int], float | None]:
     """Return how many tasks there are in each state that has any, and for how long the oldest of those that are ready
     has waited; None where none is."""
-    by_state = select(tasks.c.state, func.count()).group_by(tasks.c.state)
     since = connection.execute(select(func.min(tasks.c.ready_since)).where(IS_READY)).scalar()
     waited = None if since is None else max(0.0, now - since)
-    return {state: count for state, count in connection.execute(by_state)}, waited
+    return count_states(connection, TASK, of_all=True), waited
 
 
 def silent_seconds(connection: Connection, now: float) -> float:
@@ -76,10 +75,11 @@ def load_task_seconds(connection: Connection) -> dict[str, float]:
 def _busy(connection: Connection, now: float) -> dict[str, float]:
     """Return the share of the last ``BUSY_WINDOW_SECONDS`` in which each unit had a task."""
     start = now - BUSY_WINDOW_SECONDS
-    lately = or_(attempts.c.ended_at.is_(None), attempts.c.ended_at > start)
-    query = select(attempts.c.units, attempts.c.began_at, attempts.c.ended_at).where(lately)
+    columns = (attempts.c.units, attempts.c.began_at, attempts.c.ended_at)
+    lately = (attempts.c.ended_at.is_(None), attempts.c.ended_at > start)  # each has an index of its own
+    found = [row for condition in lately for row in connection.execute(select(*columns).where(condition))]
     spans = defaultdict[str, list[tuple[float, float]]](list)
-    for uuids, began, ended in connection.execute(query.order_by(attempts.c.began_at)):
+    for uuids, began, ended in sorted(found, key=lambda row: row.began_at):
         for uuid in uuids:
             spans[uuid].append((max(began, start), now if ended is None else ended))
     return {uuid: min(1.0, _covered(found) / BUSY_WINDOW_SECONDS) for uuid, found in spans.items()}

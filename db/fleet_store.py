@@ -148,12 +148,12 @@ class FleetStore:
     def end_leases_of(self, owner: str, how: AttemptEnd, detail: str) -> int:
         """End the leases of a process that has died, without waiting until they run out; return how many. Its attempts
         ended as ``how`` says (see ``end_attempt``), also those whose lease was found to have run out a moment before:
-        what was counted as a loss of a task is none where its process was killed from outside. A write of it that the
-        database has still in hand comes first: its lease is left to ``reap``."""
+        what was counted as a loss of a task is none where the process was killed or held up from outside. A write of
+        it that the database has still in hand comes first: its lease is left to ``reap``."""
         ended = self._end_leases(alive=True, owner=owner, end=(how, detail))
-        if how is AttemptEnd.KILLED:
+        if how in claims.INFRASTRUCTURE:
             with self._database.writing() as connection:
-                claims.forgive(connection, owner, detail)
+                claims.forgive(connection, owner, how, detail)
         self._go_on()
         return ended
 
@@ -268,12 +268,20 @@ class FleetStore:
 
     def end_attempt(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
         """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss; any other end counts as one where the
-        units of the attempt are ready, and neither the node, the cluster nor the database was lost, nor was its process
-        killed from outside. ``MOST_LOSSES`` losses in a row without a new record make the task dead. Raises
-        LeaseLost."""
+        units of the attempt are ready, neither the node, the cluster nor the database was lost, and its process was
+        neither killed nor held up from outside. ``MOST_LOSSES`` losses in a row without a new record make the task
+        dead. Raises LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.give_back(connection, lease, how, detail)
+        self._go_on(lease_rows.task_in(lease)[0])
+
+    def excuse_delay(self, lease: Lease, detail: str) -> None:
+        """Note that the holder of a task lives, and was held up until its lease ran out: the attempt ends as
+        ``holder_delayed``, which is no loss, also where it was counted as one before. Its lease ends, if it has not.
+        For an attempt that ended in another way, nothing happens."""
+        with self._database.writing() as connection:
+            claims.excuse(connection, lease, AttemptEnd.HOLDER_DELAYED, detail)
         self._go_on(lease_rows.task_in(lease)[0])
 
     def attempts(self, job_id: str, task: int) -> tuple[AttemptRow, ...]:

@@ -271,12 +271,6 @@ def page_of_jobs(
     return _jobs_of(connection, rows, LISTED_TASKS)
 
 
-def count_by_state(connection: Connection) -> dict[str, int]:
-    """Return how many jobs there are in each state that has any."""
-    query = select(jobs.c.state, func.count()).where(visible(jobs.c.tenant)).group_by("state")
-    return {state: count for state, count in connection.execute(query)}
-
-
 def _jobs_of(connection: Connection, rows: Sequence[RowMapping], most_tasks: int | None = None) -> tuple[JobRow, ...]:
     """Return jobs with their tasks; with ``most_tasks`` the first ones, in rows that say how many there are."""
     numbers = [row["number"] for row in rows]

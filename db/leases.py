@@ -92,6 +92,12 @@ def load_leases(connection: Connection, *, alive: bool) -> list[Lease]:
     return [_lease(row) for row in found.mappings()]
 
 
+def lock(connection: Connection, lease: Lease) -> bool:
+    """Lock a lease, whether it ran out or not, and wait for whoever has it locked. Return False where it is gone."""
+    held = select(leases.c.fence).where(*_row_of(lease)).with_for_update(key_share=True)
+    return connection.execute(held).first() is not None
+
+
 def lock_to_end(connection: Connection, lease: Lease, *, alive: bool) -> bool:
     """Lock a lease that ran out, with ``alive`` also one that did not. Return False when it was renewed or dropped
     meanwhile, or when somebody else has it locked: a holder in the middle of a write, or another process that ends

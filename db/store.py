@@ -27,6 +27,7 @@ from .dashboard_store import DashboardStore
 from .device_totals import count_ended
 from .driver_errors import DuplicateKey
 from .encode import now
+from .ended_totals import JOB, count_states
 from .engine import Database, embedded_path, parse_url
 from .fleet_store import FleetStore
 from .history import load_groups, load_records
@@ -265,7 +266,7 @@ class RecordStore:
     def count_by_state(self) -> dict[str, int]:
         """Return how many jobs there are in each state that has any."""
         with self.database.reading() as connection:
-            return job_rows.count_by_state(connection)
+            return count_states(connection, JOB)
 
     # models that users run
 

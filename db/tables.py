@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    func,
     literal_column,
     text,
     true,
@@ -117,34 +118,19 @@ jobs = Table(
     Column("units", Integer, nullable=False, server_default="1"),
     # those of its tasks, once it has ended and stands in ``device_totals``
     Column("device_seconds", Float),
+    # set once the job has ended and stands in ``ended_totals``
+    Column("counted", Boolean),
     Index("ix_jobs_tenant_number", "tenant", "number"),
-    Index(
-        "ix_jobs_uncounted",
-        "number",
-        sqlite_where=text("device_seconds IS NULL"),
-        postgresql_where=text("device_seconds IS NULL"),
-    ),
     Index(None, "state", "number"),
-    Index(
-        "ix_jobs_model",
-        "model",
-        "number",
-        sqlite_where=text("model IS NOT NULL"),
-        postgresql_where=text("model IS NOT NULL"),
-    ),
-    Index(
-        "ix_jobs_finished_at",
-        "finished_at",
-        sqlite_where=text("finished_at IS NOT NULL"),
-        postgresql_where=text("finished_at IS NOT NULL"),
-    ),
-    Index(
-        "ix_jobs_deadline",
-        "deadline",
-        sqlite_where=text("deadline IS NOT NULL"),
-        postgresql_where=text("deadline IS NOT NULL"),
-    ),
 )
+for _name, _columns, _where in (
+    ("ix_jobs_not_counted", ("number",), "counted IS NULL"),
+    ("ix_jobs_uncounted", ("number",), "device_seconds IS NULL"),
+    ("ix_jobs_model", ("model", "number"), "model IS NOT NULL"),
+    ("ix_jobs_finished_at", ("finished_at",), "finished_at IS NOT NULL"),
+    ("ix_jobs_deadline", ("deadline",), "deadline IS NOT NULL"),
+):
+    Index(_name, *(jobs.c[name] for name in _columns), sqlite_where=text(_where), postgresql_where=text(_where))
 
 tasks = Table(
     "tasks",
@@ -271,6 +257,8 @@ attempts = Table(
 )
 OPEN = text("ended_at IS NULL")
 Index("ix_attempts_open", attempts.c.job, attempts.c.task, sqlite_where=OPEN, postgresql_where=OPEN)
+OVER = text("ended_at IS NOT NULL")
+Index("ix_attempts_ended_at", attempts.c.ended_at, sqlite_where=OVER, postgresql_where=OVER)
 
 tenants = Table(
     "tenants",
@@ -347,9 +335,12 @@ Index(
     postgresql_where=TIMED,
 )
 FAILED = text("seconds IS NULL")
-for _name, _place in (("ix_trials_failed", ("job", "task")), ("ix_trials_failed_at", ("created_at",))):
-    _failed = (trials.c[name] for name in (*_place, "failed_stage", "failed_reason", "id"))
-    Index(_name, *_failed, sqlite_where=FAILED, postgresql_where=FAILED)
+_KINDS = ("failed_stage", "failed_reason", "id")
+for _name, _failed in (
+    ("ix_trials_failed", ("job", "task", *_KINDS)),
+    ("ix_trials_failed_since", ("created_at", *_KINDS, "job")),  # with the job, so that no row is read for its tenant
+):
+    Index(_name, *(trials.c[name] for name in _failed), sqlite_where=FAILED, postgresql_where=FAILED)
 BY_UNIT = text("unit IS NOT NULL")
 Index("ix_trials_unit", trials.c.unit, trials.c.id, sqlite_where=BY_UNIT, postgresql_where=BY_UNIT)
 ADOPTED = text("adopted_from IS NOT NULL")
@@ -382,6 +373,14 @@ best_records = Table(
     Index(None, "record_id"),
 )
 
+START_DIGITS = 12
+"""So much of a key tells nearly all workloads apart."""
+KEY_START = func.substr(best_records.c.workload_key, literal_column("1"), literal_column(str(START_DIGITS)), type_=KEY)
+"""On SQLite an index of these starts is a fifth of the primary key's, and stays in the caches of a processor, where
+many workloads are looked up at once."""
+_key_start = Index("ix_best_records_key_start", KEY_START, best_records.c.measured_on, info=SQLITE_ONLY)
+_key_start.ddl_if(dialect="sqlite")
+
 # sums over the tasks of jobs that have ended (``device_totals``), for each tenant and class of devices
 device_totals = Table(
     "device_totals",
@@ -391,6 +390,16 @@ device_totals = Table(
     Column("tasks", BigInteger, nullable=False),
     Column("trials", BigInteger, nullable=False),
     Column("device_seconds", Float, nullable=False),
+)
+
+# how many jobs, tasks and attempts of jobs that have ended are in which state (``ended_totals``)
+ended_totals = Table(
+    "ended_totals",
+    metadata,
+    Column("tenant", String(64), primary_key=True),
+    Column("kind", String(8), primary_key=True),
+    Column("state", String(16), primary_key=True),
+    Column("count", BigInteger, nullable=False),
 )
 
 # the binaries of records that were the best of their task; ``code`` is packed, and ``bytes`` its size

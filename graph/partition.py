@@ -143,6 +143,7 @@ class _Partition:
         self._region_of: dict[str, _Region] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
         self._positions = {n.name: p for p, n in enumerate(graph.nodes)}
+        self._computed = {n.name for n in graph.nodes if not is_view(n)}
 
     def _is_reduced(self, name: str) -> bool:
         """Whether a reduction reads a value or a reshape of it: kernels for rows and columns read one tensor at each
@@ -158,6 +159,7 @@ class _Partition:
         """Grow the regions, and write what they are."""
         for node in reversed(self.graph.nodes):
             self._attend(node)
+            self._crop(node)
         self._written.clear()  # what reads an attention may have been written before its output was stored
         for node in reversed(self.graph.nodes):
             computed = not node.is_foreign and self._is_computed(node)
@@ -282,6 +284,28 @@ class _Partition:
                     self._region_of |= {n.name: region for n in region.nodes if n not in numbers}
                     self.stored.add(region.output.name)
                     return
+
+    def _crop(self, node: Node) -> None:
+        """Make the part that is read of a convolution the output of its kernel, with the pointwise nodes and the views
+        between them, where a kernel class takes that."""
+        found, cropped = [node], False
+        while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
+            (node,) = readers
+            is_moved = not node.is_foreign and node.op in ("permute", "reshape", "slice")
+            if not is_moved and (cropped or node.is_foreign or OPERATORS[node.op].kind is not Kind.POINTWISE):
+                break
+            cropped |= node.op == "slice"
+            if not is_moved or alias_of(self.graph, node.name) is None:
+                found.append(node)
+        if not cropped or found[0].op != "convolution":
+            return
+        computed, region = [n for n in found[:-1] if not is_view(n)], _Region([])
+        for n in (found[-1], *reversed(computed)):
+            region = region.with_node(n, self.graph)
+        if self._fits_with_stored(region, set()):
+            self.regions.append(region)
+            self._region_of |= {n.name: region for n in region.nodes}
+            self.stored.add(region.output.name)
 
     def _independent_of_data(self, names: Iterable[str]) -> list[Node]:
         """The nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has the
@@ -474,9 +498,9 @@ class _Partition:
         key = tuple(n.name for n in nodes)
         if key not in self._written:
             # What has no region yet will be stored, or be part of a region that is stored.
-            later = {n.name for n in self.graph.nodes if not is_view(n)}
+            stored = self.stored | self._computed
             try:
-                self._written[key] = write_workload(self.graph, nodes, [region.output.name], self.stored | later)
+                self._written[key] = write_workload(self.graph, nodes, [region.output.name], stored)
             except InvalidWorkload:
                 self._written[key] = None
         return self._written[key]

@@ -17,6 +17,8 @@ from .passes.products import join_products
 from .passes.reshapes import raise_splits
 from .siblings import join_siblings
 
+_SMALL_UPDATE_BYTES = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -123,8 +125,9 @@ def _fixed_nodes(graph: Graph) -> tuple[Node, ...]:
 
 
 def fresh_values(graph: Graph, calls: tuple[Call, ...] | list[Call]) -> frozenset[str]:
-    """The values that get memory of their own in every call, because something outside of the kernels sees them."""
-    seen = set(graph.kept)
+    """The values that get memory of their own in every call, because something outside of the kernels sees them. Small
+    values that overwrite inputs lie in the arena until the end of the call: training norms have hundreds of them."""
+    seen = set(graph.outputs) | {name for _, name in graph.updates if graph.values[name].bytes > _SMALL_UPDATE_BYTES}
     for call in calls:
         if isinstance(call, ForeignCall):
             seen.update(call.reads)
@@ -147,5 +150,6 @@ def _arena(graph: Graph, calls: list[Call]) -> Arena:
         elif isinstance(call, KernelCall):
             for name in call.writes:
                 first[name] = last[name] = n
+    last |= {roots.get(name, name): len(calls) for _, name in graph.updates}
     values = (name for name in first if name not in fresh)
     return plan_arena([Lifetime(v, graph.values[v].bytes, first[v], last[v]) for v in values])

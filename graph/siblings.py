@@ -2,7 +2,8 @@
 variance of rows, the greatest elements and where they are, what overwrites small buffers, layers of a small multilayer
 perceptron."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ..core.errors import InvalidWorkload
 from .graph import Graph
@@ -22,11 +23,16 @@ def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call
     shape. Products stay alone, but for small ones one behind the other; so do convolutions, and what is computed once
     for each set of weights."""
     found = list(calls)
+    computed = _Computed(
+        {v.name for v in (*graph.inputs, *graph.constants)}
+        | {v.name for node in graph.nodes if not is_view(node) for v in node.results},
+        {node.name: place for place, node in enumerate(graph.nodes)},
+    )
     n = 0
     while n < len(found):
         for m in range(n + 1, min(n + 1 + _REACH, len(found))):
             place = _place(found, n, m)
-            joined = None if place is None else _joined(graph, found, n, m, fits)
+            joined = None if place is None else _joined(graph, computed, found, n, m, fits)
             if place is not None and joined is not None:
                 del found[m], found[n]
                 found.insert(place, joined)
@@ -34,6 +40,14 @@ def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call
         else:
             n += 1
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """``stored``: the values that are no views. ``places``: where each node stands in the graph, by its name."""
+
+    stored: set[str]
+    places: Mapping[str, int]
 
 
 def _place(calls: Sequence[Call], n: int, m: int) -> int | None:
@@ -44,15 +58,14 @@ def _place(calls: Sequence[Call], n: int, m: int) -> int | None:
     return m - 1 if not any(name in c.reads for c in between for name in calls[n].writes) else None
 
 
-def _joined(graph: Graph, calls: Sequence[Call], n: int, m: int, fits: Fits) -> KernelCall | None:
+def _joined(graph: Graph, computed: _Computed, calls: Sequence[Call], n: int, m: int, fits: Fits) -> KernelCall | None:
     """Two calls as one kernel; None where they are not alike, or where no kernel class takes them together."""
     first, second = calls[n], calls[m]
     if not isinstance(first, KernelCall) or not isinstance(second, KernelCall) or not _is_alike(graph, first, second):
         return None
-    wanted = {*first.nodes, *second.nodes}
-    nodes = tuple(node for node in graph.nodes if node.name in wanted)
-    stored = {v.name for v in (*graph.inputs, *graph.constants)} | {name for c in calls for name in c.writes}
-    stored |= {v.name for node in graph.nodes if not is_view(node) for v in node.results}
+    names = sorted({*first.nodes, *second.nodes}, key=computed.places.__getitem__)
+    nodes = tuple(graph.producers[name] for name in names)
+    stored = computed.stored.union(*(c.writes for c in calls))
     others = {name for k, c in enumerate(calls) if k not in (n, m) for name in c.reads} | set(graph.kept)
     outputs = tuple(name for name in (*first.writes, *second.writes) if name in others)
     try:
@@ -62,7 +75,7 @@ def _joined(graph: Graph, calls: Sequence[Call], n: int, m: int, fits: Fits) -> 
     same = set(written.reads) <= {*first.reads, *second.reads} - set(first.writes)
     if not same or not fits(written.workload):
         return None
-    return KernelCall(written.workload, written.reads, written.writes, tuple(node.name for node in nodes))
+    return KernelCall(written.workload, written.reads, written.writes, tuple(names))
 
 
 def _is_alike(graph: Graph, first: KernelCall, second: KernelCall) -> bool:

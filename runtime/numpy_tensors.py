@@ -74,8 +74,9 @@ class NumpyTensors:
     def from_numpy(self, array: Array, dtype: DType) -> Array:
         return array.astype(dtype.numpy)
 
-    def overwrite(self, target: Array, source: Array) -> None:
-        target[...] = source
+    def overwrite(self, targets: Sequence[Array], sources: Sequence[Array]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            target[...] = source
 
     def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
         if self._foreign is None:

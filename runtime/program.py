@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import ref
 
 from ..core.errors import InvalidParameter
 from ..graph.operators.operator import TensorType
@@ -38,12 +39,14 @@ Watch = Callable[[Call, Mapping[str, Any]], None]
 @dataclass(slots=True)
 class _Stream:
     """What the calls of one stream share: the arena, the addresses that never change, the kernels by what they write
-    first, and the steps of a call. ``captured``: a graph of the caller has such a call, so that all this must stay."""
+    first, the steps of a call, and tensors in the arena that the library was given. ``captured``: a graph of the caller
+    has such a call, so that all this must stay."""
 
     arena: Any
     fixed: dict[str, int]
     kernels: dict[str, BoundKernel]
     steps: list[KernelRun | KernelCall | ForeignCall]
+    views: dict[str, Any] = field(default_factory=dict)
     captured: bool = False
 
 
@@ -77,6 +80,8 @@ class BoundProgram:
         self._replaced = dict(replaced or {})
         self._fresh = fresh_values(program.graph, program.calls)
         self._empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
+        places = {v.name: n for n, v in enumerate(program.graph.inputs)}
+        self._updated = [places[target] for target, _ in program.graph.updates]
         self._kept: Any = None  # the memory of what is computed from constants
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._captured: list[_Stream] = []
@@ -84,6 +89,7 @@ class BoundProgram:
         self._seen: tuple[Any, ...] | None = None
         self._held: tuple[Any, ...] = ()
         self._constants: tuple[dict[str, Any], dict[str, int]] = {}, {}
+        self._checked_last: list[tuple[Callable[[], Any], int]] = [(object, 0)] * len(program.graph.inputs)
 
     def with_replaced(self, replaced: Mapping[str, Replacement]) -> "BoundProgram":
         """The program with further calls of kernels replaced."""
@@ -158,14 +164,14 @@ class BoundProgram:
         return self.program.roots.get(name, name)
 
     def __call__(
-        self, inputs: Sequence[Any], constants: Sequence[Any], watch: Watch | None = None
-    ) -> tuple[list[Any], list[Any]]:
-        """The outputs of the graph, and the values that overwrite inputs, which is left to the caller.
+        self, inputs: Sequence[Any], constants: Sequence[Any], watch: Watch | None = None, *, overwrite: bool = True
+    ) -> list[Any]:
+        """The outputs of the graph. Inputs are overwritten as the graph says, unless ``overwrite`` is false.
 
         Raises InvalidParameter for a tensor of another shape or dtype than the graph says.
         """
         graph, library = self.program.graph, self._library
-        given = [self._checked(v.name, v.type, t) for v, t in zip(graph.inputs, inputs, strict=True)]
+        given = [self._input(n, t) for n, t in enumerate(inputs)]
         with self._lock, library.on_device():
             self._prepare(constants)
             handle = library.stream()
@@ -185,8 +191,10 @@ class BoundProgram:
             else:
                 self._watched(state, watch)
             outputs = [self._result(name, state) for name in graph.outputs]
-            updates = [self._result(name, state) for _, name in graph.updates]
-        return outputs, updates
+            if overwrite and graph.updates:
+                targets = [inputs[n] for n in self._updated]
+                library.overwrite(targets, [self.tensor(name, state) for _, name in graph.updates])
+        return outputs
 
     def _watched(self, state: _State, watch: Watch) -> None:
         """All calls, one by one."""
@@ -197,6 +205,17 @@ class BoundProgram:
                 self._by_library(call, state)
             if isinstance(call, KernelCall):
                 watch(call, {name: self.tensor(name, state) for name in (*call.reads, *call.writes)})
+
+    def _input(self, n: int, tensor: Any) -> Any:
+        """The ``n``-th input, checked unless it is the tensor of the last call."""
+        seen, address = self._checked_last[n]
+        if seen() is tensor and self._library.address(tensor) == address:
+            return tensor
+        value = self.program.graph.inputs[n]
+        found = self._checked(value.name, value.type, tensor)
+        if found is tensor and value.type is not None:
+            self._checked_last[n] = ref(tensor), self._library.address(tensor)
+        return found
 
     def _checked(self, name: str, wanted: TensorType | None, tensor: Any) -> Any:
         """``tensor``, or a copy of it that kernels can read."""
@@ -237,7 +256,7 @@ class BoundProgram:
             for name, array in graph_reference(self.program.recipe, arrays).items():
                 kept = self.program.kept_arena.offsets[name]
                 tensor = library.view_of(self._kept, kept, graph.values[name].tensor)
-                library.overwrite(tensor, library.from_numpy(array, graph.values[name].dtype))
+                library.overwrite([tensor], [library.from_numpy(array, graph.values[name].dtype)])
         while self._streams and state.at != self._constants[1]:
             self._drop_stream()
         self._constants, self._seen = (state.tensors, state.at), seen
@@ -256,7 +275,7 @@ class BoundProgram:
                     self._add(state, value.name, tensor if value.type is None else self._readable(tensor))
         else:
             for name, tensor in zip(call.writes, self._replaced[call.writes[0]](reads), strict=True):
-                self._library.overwrite(self.tensor(name, state), tensor)
+                self._library.overwrite([self.tensor(name, state)], [tensor])
 
     def tensor(self, name: str, state: _State) -> Any:
         """A value as a tensor of the library, wherever it lies."""
@@ -267,9 +286,13 @@ class BoundProgram:
             return found if name == root or value is None else library.reshaped(found, value.shape)
         if value is None:
             raise InvalidParameter(f"{name} has no memory", field=name)
-        for arena, offsets in ((state.stream.arena, self.program.arena), (self._kept, self.program.kept_arena)):
-            if root in offsets.offsets:
-                return library.view_of(arena, offsets.offsets[root], value.tensor)
+        if root in self.program.kept_arena.offsets:
+            return library.view_of(self._kept, self.program.kept_arena.offsets[root], value.tensor)
+        if root in self.program.arena.offsets:
+            views = state.stream.views
+            if name not in views:
+                views[name] = library.view_of(state.stream.arena, self.program.arena.offsets[root], value.tensor)
+            return views[name]
         raise InvalidParameter(f"{name} has no memory", field=name)
 
     def _result(self, name: str, state: _State) -> Any:

@@ -83,8 +83,8 @@ class TensorLibrary(Protocol):
         """A tensor of ``dtype`` with the elements of an array, rounded."""
         ...
 
-    def overwrite(self, target: Any, source: Any) -> None:
-        """Copy the elements of ``source`` to ``target``, which has its shape."""
+    def overwrite(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        """Copy the elements of each source to its target, which has its shape."""
         ...
 
     def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:

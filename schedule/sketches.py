@@ -7,6 +7,7 @@ from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .cpu.gemm.fma import CPU_GEMM
 from .cpu.gemv.space import CPU_GEMV
 from .cpu.loops.sketch import CPU_LOOPS
+from .cpu.scan.space import CPU_SCAN
 from .gpu.attention.space import CUDA_ATTENTION
 from .gpu.columnwise.space import CUDA_COLUMNWISE
 from .gpu.conv.space import CUDA_CONV
@@ -20,6 +21,7 @@ from .gpu.mlp.space import CUDA_MLP
 from .gpu.permute.space import CUDA_PERMUTE
 from .gpu.pointwise.space import CUDA_POINTWISE
 from .gpu.rowwise.space import AMDGPU_ROWWISE, CUDA_ROWWISE
+from .gpu.scan.space import AMDGPU_SCAN, CUDA_SCAN
 from .gpu.skinny.mma_space import CUDA_SKINNY_MMA
 from .gpu.skinny.tma_space import CUDA_SKINNY_TMA
 from .gpu.triton import CUDA_TRITON
@@ -34,12 +36,14 @@ SKETCHES: dict[str, Sketch] = {
         CPU_GEMV,
         CPU_GEMM_DOT,
         CPU_GEMM_AMX,
+        CPU_SCAN,
         CUDA_LOOPS,
         CUDA_POINTWISE,
         CUDA_PERMUTE,
         CUDA_WINDOW,
         CUDA_ROWWISE,
         CUDA_COLUMNWISE,
+        CUDA_SCAN,
         CUDA_GEMV,
         CUDA_SKINNY_MMA,
         CUDA_SKINNY_TMA,
@@ -50,6 +54,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_GEMM_MMA,
         CUDA_GEMM_SIMT,
         AMDGPU_ROWWISE,
+        AMDGPU_SCAN,
         AMDGPU_GEMM,
     )
 }

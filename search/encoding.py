@@ -49,20 +49,19 @@ class Encoding:
             parts.append(part)
         return np.concatenate(parts)
 
-    def point(self, schedule: Schedule) -> NDArray[np.float32] | None:
-        """float32[width] for one schedule; None where its sketch or one of its values is not in the pool."""
-        if schedule.sketch not in self.sketches:
-            return None
-        point = np.zeros(self.width, np.float32)
-        knobs = dict(schedule.knobs)
+    def rows(self, schedules: Sequence[Schedule]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """(float32[n, width], bool[n]: whether the sketch and all values of a schedule are in the pool)."""
+        points = np.zeros((len(schedules), self.width), np.float32)
+        known = np.array([s.sketch in self.sketches for s in schedules], np.bool_)
+        knobs = [dict(s.knobs) for s in schedules]
         for column, (name, numbers) in enumerate(self.columns.items()):
-            if name in knobs:
-                if knobs[name] not in numbers:
-                    return None
-                point[column] = numbers[knobs[name]]
+            found = [numbers.get(k[name], np.nan) if name in k else 0.0 for k in knobs]
+            points[:, column] = found
         if len(self.sketches) > 1:
-            point[len(self.columns) + self.sketches[schedule.sketch]] = 1
-        return point
+            for row, schedule in enumerate(schedules):
+                if schedule.sketch in self.sketches:
+                    points[row, len(self.columns) + self.sketches[schedule.sketch]] = 1
+        return points, known & ~np.isnan(points).any(axis=1)
 
 
 def _scaled(values: Sequence[KnobValue]) -> dict[KnobValue, float]:

@@ -4,7 +4,9 @@
     L L' = k(X, X) + b,  V = L^-1 k(X, points),  mean = (L^-1 y)' V,  variance = a - sum of V^2
 
 V grows by a row for each observation, so that an observation costs O(points * observations) instead of a new
-factorisation. Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5.
+factorisation. ``focus`` leaves fewer points to look at; others can still be observed.
+
+Formulas: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5.
 """
 
 from typing import TypeVar
@@ -23,7 +25,7 @@ _LENGTH, _LENGTH_SPREAD = 0.6, 0.8
 _NOISE = 1e-3
 """Of variance 1, what the logarithm of the noise is normal around."""
 _JITTER = 1e-6
-_STEPS = 20
+_STEPS = 12
 
 
 class GaussianProcess:
@@ -33,6 +35,8 @@ class GaussianProcess:
     _variance: Points
     _solved: Points
     _factor: Floats
+    _rows: NDArray[np.int64]
+    _looked_at: NDArray[np.int64]
 
     def __init__(self, points: Points) -> None:
         """``points``: float32[n, columns] in 0..1."""
@@ -59,8 +63,15 @@ class GaussianProcess:
         return self._count
 
     def observe(self, row: int) -> None:
-        """Add an observation of a point."""
+        """Add an observation of a point, whether it is looked at or not."""
         self._add(np.array([row]))
+
+    def focus(self, places: NDArray[np.int64]) -> None:
+        """Look at these of the points looked at alone, until lengths are learned again."""
+        self._looked_at = self._looked_at[places]
+        self._variance, solved = self._variance[places], self._solved
+        self._solved = np.empty((len(solved), len(places)), np.float32)
+        self._solved[: self._count] = solved[: self._count, places]
 
     def forget(self, count: int) -> None:
         """Forget all observations after the first ``count``."""
@@ -68,15 +79,33 @@ class GaussianProcess:
         self._count = count
 
     def posterior(self, values: Floats) -> tuple[Points, Points]:
-        """(mean, standard deviation) of every point, where the observations are ``values`` in their order."""
-        left = solve_triangular(self._factor[: self._count, : self._count], values, lower=True, check_finite=False)
+        """(mean, standard deviation) of the points looked at, where the observations are ``values`` in their order."""
+        left = self._solve(values)
         mean = left.astype(np.float32) @ self._solved[: self._count]
         return mean, np.sqrt(np.maximum(self._variance, 1e-9))
+
+    def mean(self, values: Floats, row: int) -> float:
+        """The mean of one point, whether it is looked at or not."""
+        known = self._solve(self._covariance(self._observed(), np.array([row]))[:, 0])
+        return float(np.dot(self._solve(values), known))
+
+    def _solve(self, right: Floats | Points) -> Floats:
+        factor = self._factor[: self._count, : self._count]
+        return np.asarray(solve_triangular(factor, right, lower=True, check_finite=False), np.float64)
+
+    def _observed(self) -> NDArray[np.int64]:
+        return self._rows[: self._count]
+
+    def _covariance(self, rows: NDArray[np.int64], others: NDArray[np.int64]) -> Points:
+        squared = self._squares[rows][:, None] + self._squares[others] - 2 * self._scaled[rows] @ self._scaled[others].T
+        return np.asarray(self.scale * _matern(np.sqrt(5 * np.maximum(squared, 0))), np.float32)
 
     def _condition(self, rows: NDArray[np.int64]) -> None:
         self._scaled = (self._points / self.lengths).astype(np.float32)
         self._squares = np.sum(self._scaled**2, axis=1)
         self._count = 0
+        self._looked_at = np.arange(len(self._points))
+        self._rows = np.zeros(len(rows) + 32, np.int64)
         self._factor = np.zeros((len(rows) + 32, len(rows) + 32))
         self._solved = np.empty((len(rows) + 32, len(self._points)), np.float32)
         self._variance = np.full(len(self._points), self.scale, np.float32)
@@ -87,19 +116,18 @@ class GaussianProcess:
         begin, end = self._count, self._count + len(rows)
         if end > len(self._factor):
             room = 2 * end
-            factor, solved = np.zeros((room, room)), np.empty((room, len(self._points)), np.float32)
+            factor, solved = np.zeros((room, room)), np.empty((room, len(self._looked_at)), np.float32)
             factor[:begin, :begin], solved[:begin] = self._factor[:begin, :begin], self._solved[:begin]
-            self._factor, self._solved = factor, solved
-        squared = self._squares[rows][:, None] + self._squares[None] - 2 * self._scaled[rows] @ self._scaled.T
-        covariance = self.scale * _matern(np.sqrt(5 * np.maximum(squared, 0)))
-        known = self._solved[:begin, rows].T.astype(np.float64)
-        rest = covariance[:, rows] - known @ known.T + (self.noise + _JITTER) * np.eye(len(rows))
-        diagonal = _cholesky(rest)
+            self._factor, self._solved, self._rows = factor, solved, np.resize(self._rows, room)
+        covariance = self._covariance(rows, self._looked_at)
+        known = self._solve(self._covariance(self._observed(), rows)).T
+        own = self._covariance(rows, rows).astype(np.float64)
+        diagonal = _cholesky(own - known @ known.T + (self.noise + _JITTER) * np.eye(len(rows)))
         self._factor[begin:end, :begin], self._factor[begin:end, begin:end] = known, diagonal
         open_part = covariance - known.astype(np.float32) @ self._solved[:begin]
         self._solved[begin:end] = solve_triangular(diagonal, open_part, lower=True, check_finite=False)
         self._variance -= np.sum(self._solved[begin:end] ** 2, axis=0)
-        self._count = end
+        self._rows[begin:end], self._count = rows, end
 
     def _loss(self, theta: Floats, points: Floats, values: Floats) -> tuple[float, Floats]:
         """The negative logarithm of the posterior density of ``theta``, and its gradient."""

@@ -4,7 +4,7 @@
     z - expected is what the process learns: `expected` is what is known beforehand, 0 where nothing is
     gain(x) = E[max(least z - z(x), 0)] under the process; candidates that are pending count with their mean
 
-Lengths are learned again whenever the results have grown by 30 %.
+Lengths are learned again whenever the results have grown by 40 %.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,23 +15,24 @@ from scipy.special import ndtr
 from threadpoolctl import ThreadpoolController
 
 from ..core.streams import stream
-from ..core.trial import Timed
 from .encoding import Encoding
-from .gaussian_process import Floats, GaussianProcess
+from .gaussian_process import Floats, GaussianProcess, Points
 from .pool import CandidatePool
-from .strategy import Observation
+from .seen import Results
 
 _TAIL = 0.5
 """What is slower than the best by a factor over exp(0.5) differs little: the order of the fast ones matters."""
 _BOLD = 2.0
 """Every other candidate is chosen with the standard deviation doubled: a process that learned its lengths from few
 results is too sure of itself, and stays near the first good candidate."""
-_GROWTH = 1.3
+_GROWTH = 1.4
 _MOST, _LENGTHS_FROM = 256, 64
 """How many results the process is conditioned on when it learns, and chooses its lengths from: the fastest half of that
 many and a random half of the others."""
 _POINTS = 12_288
 """In a larger pool the process looks at so many candidates, sampled anew whenever it learns."""
+_LOOKED_AT = 2048
+"""Until it learns again it looks at so many alone: those of which it expected most when it had learned."""
 _BLAS = ThreadpoolController().select(user_api="blas")
 """On matrices of this size its threads cost more than they bring, most of all beside compilers: 6 ms a candidate."""
 FIRST = 3
@@ -58,52 +59,56 @@ class Improvement:
 
     def propose(
         self,
-        results: Sequence[Observation],
+        results: Results,
         pending: Collection[int],
         count: int,
         expected: Floats | None = None,
     ) -> list[int]:
         """Up to ``count`` candidates, none of ``results`` or ``pending``. ``results`` has a valid time and at least
         FIRST entries; ``expected``: float[pool]."""
+        if not count:
+            return []
         with _BLAS.limit(limits=1):
             return self._proposed(results, pending, count, expected)
 
-    def _proposed(
-        self, results: Sequence[Observation], pending: Collection[int], count: int, expected: Floats | None
-    ) -> list[int]:
+    def _proposed(self, results: Results, pending: Collection[int], count: int, expected: Floats | None) -> list[int]:
         offset = np.zeros(len(self._pool)) if expected is None else expected
         point = learning_point(len(results))
         if self._learned_from != point:
-            self._learn(results[:point], offset)
+            self._learn(results.first(point), offset)
         self._observe(results)
-        values = (logarithms(results) - offset[[o.candidate for o in results]])[self._kept]
+        values = (logarithms(results.seconds) - offset[results.candidates])[self._kept]
         middle, spread = values.mean(), max(values.std(), 1e-3)
         scaled = (values - middle) / spread
-        limit = -(middle + offset[self._members]) / spread  # the best of all results has z = 0
-        taken = np.zeros(len(self._members), np.bool_)
-        places = self._place[[*(o.candidate for o in results), *pending]]
-        taken[places[places >= 0]] = True
+        limit = -(middle + offset[self._looked_at]) / spread  # the best of all results has z = 0
+        taken = np.zeros(len(self._pool), np.bool_)
+        taken[results.candidates] = True
+        taken[list(pending)] = True
         own, chosen = len(self._process), list[int]()
         for candidate in pending:
             scaled = self._impute(candidate, scaled)
-        while len(chosen) < count and not taken.all():
+        while len(chosen) < count and not taken[self._looked_at].all():
             if chosen:
                 scaled = self._impute(chosen[-1], scaled)
-            mean, deviation = self._process.posterior(scaled)
-            if (len(results) + len(pending) + len(chosen)) % 2:
-                deviation = _BOLD * deviation
-            u = (limit - mean) / deviation
-            gain = deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi))
-            place = int(np.where(taken, -1.0, gain).argmax())
-            taken[place] = True
-            chosen.append(int(self._members[place]))
+            bold = (len(results) + len(pending) + len(chosen)) % 2
+            gain = self._gain(scaled, limit, _BOLD if bold else 1.0)
+            best = int(self._looked_at[np.where(taken[self._looked_at], -1.0, gain).argmax()])
+            taken[best] = True
+            chosen.append(best)
         self._process.forget(own)
         return chosen
 
-    def _observe(self, results: Sequence[Observation]) -> None:
+    def _gain(self, scaled: Floats, limit: Floats, bold: float) -> Points:
+        """float32[looked at]: the expected improvement, the standard deviation being ``bold`` times as large."""
+        mean, deviation = self._process.posterior(scaled)
+        deviation = bold * deviation
+        u = (limit - mean) / deviation
+        return np.asarray(deviation * (u * ndtr(u) + np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)))
+
+    def _observe(self, results: Results) -> None:
         """Add what is new since the process learned, as far as it looks at those candidates."""
         for n in range(self._seen, len(results)):
-            place = int(self._place[results[n].candidate])
+            place = int(self._place[results.candidates[n]])
             if place >= 0:
                 self._kept.append(n)
                 self._process.observe(place)
@@ -113,29 +118,37 @@ class Improvement:
         place = int(self._place[candidate])
         if place < 0:
             return scaled
-        mean, _ = self._process.posterior(scaled)
+        mean = self._process.mean(scaled, place)
         self._process.observe(place)
-        return np.append(scaled, mean[place])
+        return np.append(scaled, mean)
 
-    def _learn(self, results: Sequence[Observation], offset: Floats) -> None:
+    def _learn(self, results: Results, offset: Floats) -> None:
         rng = stream(self._seed, "improvement", len(results))
-        z = logarithms(results) - offset[[o.candidate for o in results]]
+        z = logarithms(results.seconds) - offset[results.candidates]
         self._kept = [int(n) for n in _few(np.argsort(z, kind="stable"), _MOST, rng)]
         self._choose_members(results, rng)
-        places = self._place[[results[n].candidate for n in self._kept]]
-        values = (z[self._kept] - z[self._kept].mean()) / max(z[self._kept].std(), 1e-3)
+        places = self._place[results.candidates[self._kept]]
+        middle, spread = z[self._kept].mean(), max(z[self._kept].std(), 1e-3)
+        values = (z[self._kept] - middle) / spread
         few = _few(np.argsort(values, kind="stable"), _LENGTHS_FROM, rng)
         self._process.learn(places[few], values[few], places)
+        self._looked_at = self._members
+        if len(self._members) > _LOOKED_AT:
+            gain = self._gain(values, -(middle + offset[self._members]) / spread, _BOLD)
+            gain[self._place[results.candidates]] = -1.0  # all of them are members
+            most = np.sort(np.argpartition(-gain, _LOOKED_AT)[:_LOOKED_AT])
+            self._process.focus(most)
+            self._looked_at = self._members[most]
         self._learned_from = self._seen = len(results)
 
-    def _choose_members(self, results: Sequence[Observation], rng: np.random.Generator) -> None:
+    def _choose_members(self, results: Results, rng: np.random.Generator) -> None:
         if len(self._pool) <= _POINTS:
             if self._learned_from >= 0:
                 return
             self._members = np.arange(len(self._pool))
         else:
             drawn = rng.choice(len(self._pool), _POINTS, replace=False)
-            self._members = np.unique(np.concatenate([drawn, [o.candidate for o in results]]))
+            self._members = np.unique(np.concatenate([drawn, results.candidates]))
         self._place = np.full(len(self._pool), -1)
         self._place[self._members] = np.arange(len(self._members))
         self._process = GaussianProcess(self.points[self._members])
@@ -149,9 +162,9 @@ def learning_point(told: int) -> int:
     return point
 
 
-def logarithms(results: Sequence[Observation]) -> Floats:
-    """float64[results]: z of every result."""
-    z = np.array([np.log(o.outcome.seconds) if isinstance(o.outcome, Timed) else np.nan for o in results])
+def logarithms(seconds: Floats) -> Floats:
+    """float64[n]: z of every result; NaN seconds are failures."""
+    z = np.log(seconds)
     return compressed(np.where(np.isnan(z), np.nanmax(z), z))
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn.ensemble import ExtraTreesRegressor
 
 from ..core.schedule import Schedule
 from ..core.streams import stream
 from ..core.trial import Outcome, Timed
 from ..cost_model.dataset import Experience
-from ..cost_model.metrics import rank_correlation
 from .encoding import Encoding
 from .gaussian_process import Floats, GaussianProcess
 from .improvement import compressed
@@ -56,22 +56,21 @@ class Transfer:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def agreement(self, candidates: Sequence[int], z: Floats) -> Floats:
+    def agreement(self, candidates: NDArray[np.int64], z: Floats) -> Floats:
         """float64[sources], the rank correlation with this task's ``z``, drawn towards what is expected at first."""
         told = len(candidates)
-        found = [rank_correlation(source, z) for source in self.sources[:, list(candidates)]]
-        return np.array([(told * np.nan_to_num(r) + _WORTH * _BELIEF) / (told + _WORTH) for r in found])
+        ranks = rankdata(np.concatenate([self.sources[:, candidates], z[None]]), axis=1)
+        ranks -= ranks.mean(axis=1, keepdims=True) if told else 0.0
+        length = np.sqrt(np.sum(ranks**2, axis=1))
+        found = ranks[:-1] @ ranks[-1] / np.maximum(length[:-1] * length[-1], 1e-30)
+        return np.asarray((told * found + _WORTH * _BELIEF) / (told + _WORTH))
 
-    def weights(self, candidates: Sequence[int], z: Floats) -> Floats:
-        """float64[sources] that add up to 1, or all 0 where no source agrees."""
-        agreement = self.agreement(candidates, z)
+    def expected(self, candidates: NDArray[np.int64], z: Floats, agreement: Floats) -> Floats:
+        """float64[pool]: the mean of the sources, weighted by their agreement (those that agree little are left out),
+        scaled to this task's results by least squares."""
         weight = np.where(agreement < _LEAST_AGREEMENT, 0.0, agreement**4)
-        return np.asarray(weight / max(weight.sum(), 1e-30))
-
-    def expected(self, candidates: Sequence[int], z: Floats) -> Floats:
-        """float64[pool]: the weighted mean of the sources, scaled to this task's results by least squares."""
-        mean = self.weights(candidates, z) @ self.sources
-        own = mean[list(candidates)]
+        mean = weight / max(weight.sum(), 1e-30) @ self.sources
+        own = mean[candidates]
         if not len(own):
             return np.asarray(mean)
         spread = own.var() + 1e-9
@@ -107,17 +106,18 @@ class _Source:
 def _source(
     encoding: Encoding, places: Mapping[bytes, int], results: Sequence[tuple[Schedule, Outcome]]
 ) -> _Source | None:
-    kept = [(p, o) for s, o in results if (p := encoding.point(s)) is not None]
-    seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, o in kept])
+    rows, known = encoding.rows([schedule for schedule, _ in results])
+    rows = rows[known]
+    seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, o in results])[known]
     if np.count_nonzero(~np.isnan(seconds)) < _LEAST:
         return None
     z = compressed(np.log(np.where(np.isnan(seconds), np.nanmax(seconds), seconds)))
     measured = np.full(len(places), np.nan, np.float32)
-    for (point, _), value in zip(kept, z, strict=True):
+    for point, value in zip(rows, z, strict=True):
         place = places.get(point.tobytes())
         if place is not None:
             measured[place] = value
-    return _Source(np.array([point for point, _ in kept]), z, measured)
+    return _Source(rows, z, measured)
 
 
 def _filled(points: NDArray[np.float32], sources: Sequence[_Source], seed: int) -> list[NDArray[np.float32]]:

@@ -8,7 +8,8 @@
     kept (an executor opens or closes)   beat from another thread, for BLOCKED_SECONDS at most
 
 A worker that hangs does not beat, so that its leases run out and another worker takes over. A worker that was stopped,
-or whose database is away, finds its leases ended by its own monotonic clock, and gives nothing more to the device.
+or whose database is away, finds its leases ended by its own monotonic clock, and gives nothing more to the device. It
+says so when it can, because its task is not to blame for that loss.
 """
 
 import threading
@@ -27,6 +28,10 @@ LOOK_SECONDS = 0.25
 
 BLOCKED_SECONDS = 120.0
 """Opening or closing an executor may take so long: connecting to Ray alone takes seconds, and more on a busy host."""
+
+OWN_SHARE = 0.5
+"""A worker that used a processor for this part of a lease between two beats has itself to blame if it loses the lease.
+One that used less would have renewed in time on a processor of its own: it does so after a third."""
 
 
 class TaskStopped(Exception):
@@ -50,6 +55,8 @@ class LeaseKeeper:
         self._seconds = seconds
         self._yielding = yielding
         self._renewed = self._looked = -inf
+        self._beaten = time.process_time()
+        self._busy: float | None = None
         self._wanted = Wanted.GO
         self.guard = LeaseGuard(-inf)
         """What the executor asks before anything is given to the device."""
@@ -58,12 +65,14 @@ class LeaseKeeper:
         """Keep the lease of the unit, which was asked for at ``asked`` by the monotonic clock; None: it is given up."""
         self._unit, self._wanted = unit, Wanted.GO
         self._renewed = self._looked = asked
+        self._beaten, self._busy = time.process_time(), None
         self.guard.renewed(-inf if unit is None else asked + self._seconds)
 
     def add(self, task: Lease) -> None:
         """Keep the lease of a task, which was taken a moment ago."""
         self._tasks.append(task)
         self._wanted = Wanted.GO
+        self._beaten, self._busy = time.process_time(), None
 
     def drop(self, task: Lease) -> None:
         """Keep the lease no longer: the task is finished, or given back."""
@@ -85,6 +94,17 @@ class LeaseKeeper:
         """What is wanted, as far as is known: of the first task that is held, or of the unit."""
         return Wanted.YIELD if self._wanted is Wanted.GO and self._yielding() else self._wanted
 
+    @property
+    def delay(self) -> str | None:
+        """Once a lease is lost: that this process was held up, for people; None where its own work kept it from its
+        beats. It was held up where it used little processor time since the last one: it was stopped, other processes
+        had the processors, or the database did not answer. What its threads use while a beat waits for the database is
+        not counted."""
+        used = time.process_time() - self._beaten if self._busy is None else self._busy
+        if used >= OWN_SHARE * self._seconds:
+            return None
+        return f"its holder was held up: it used a processor for {used:.2f} s since its last heartbeat"
+
     def learn(self, wanted: Wanted) -> None:
         """Note what a write of the holder was answered."""
         self._wanted = wanted
@@ -92,6 +112,7 @@ class LeaseKeeper:
     def beat(self) -> None:
         """Renew the leases where it is time to. Raises TaskStopped, and LeaseLost where a lease has ended. While the
         database is away, the leases last until their end."""
+        self._busy = time.process_time() - self._beaten
         self._alive()
         now = time.monotonic()
         try:
@@ -106,6 +127,7 @@ class LeaseKeeper:
         except LeaseLost:
             self.guard.revoke()
             raise
+        self._beaten, self._busy = time.process_time(), None
         if self._wanted is Wanted.STOP:
             raise TaskStopped
 

@@ -31,8 +31,8 @@ METHODS = {
         "newest_model newest_record note_task set_device trials trials_by_seconds workload".split()
     ),
     "fleet": frozenset(
-        "adopt_known claim_task end_attempt finish_task has_ready is_wanted join_unit lease_unit leave_unit release "
-        "renew set_unit_state units wanted".split()
+        "adopt_known claim_task end_attempt excuse_delay finish_task has_ready is_wanted join_unit lease_unit "
+        "leave_unit release renew set_unit_state units wanted".split()
     ),
     "artefacts": frozenset({"keep"}),
 }

@@ -1,4 +1,4 @@
-"""A task worker: ``python -m tilewright.service.task_worker SOCKET PARENT``, a child of the service.
+"""A task worker: a child of the service, which starts it by ``task_worker_pool.PROGRAM``.
 
 It leases one unit while there are tasks that the unit serves, and searches one after another on it. The server
 gives it its set-up through the pipe, stops it by SIGTERM, and replaces it when it dies: its leases run out then.
@@ -98,6 +98,7 @@ class TaskWorker:
         self._options: tuple[str, str, bool] | None = None
         self._next: TaskClaim | None = None
         self._preparing: TaskClaim | None = None
+        self._delays: list[tuple[Lease, str]] = []
 
     def run(self) -> None:
         """Search tasks until there are none for a while, or until the worker is stopped."""
@@ -110,12 +111,14 @@ class TaskWorker:
             self._give_next_back()
             self._release_unit()
             self._close_executor()
+            self._tell_delays()
 
     def _claimed(self) -> TaskClaim | None:
         """Return the next task, of which the unit is leased too; None once there has been none for a while, or the
         worker is to stop."""
         idle_since = time.monotonic()
         while not self.stopping.is_set() and time.monotonic() - idle_since < IDLE_SECONDS:
+            self._tell_delays()
             if self._unit_lease is None:
                 self._give_next_back()
             claim, self._next = self._next, None
@@ -152,9 +155,11 @@ class TaskWorker:
         if self._next is not None:
             lease, self._next = self._next.lease, None
             self._keeper.drop(lease)
-            with suppress(LeaseLost, StoreError):
+            try:
                 self._store.fleet.end_attempt(lease, AttemptEnd.YIELDED)
                 self._note(None)
+            except (LeaseLost, StoreError):
+                self._lose(lease)
 
     def _claim(self) -> TaskClaim | None:
         """Claim a task, if there is one. A database that is away has none."""
@@ -202,6 +207,7 @@ class TaskWorker:
             self._give_back(lease, AttemptEnd.CANCELLED)
         except LeaseLost as lost:
             log.info("task lost", why=lost.message)
+            self._lose(lease)
             self._stop_executor()
             self._keeper.drop(lease)
             self._check_unit()
@@ -242,22 +248,42 @@ class TaskWorker:
         self._write(lambda: self._store.fleet.set_unit_state(uuid, UnitState.SUSPECT, reason, before=ready))
 
     def _give_back(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
-        self._write(lambda: self._store.fleet.end_attempt(lease, how, detail))
+        written = self._write(lambda: self._store.fleet.end_attempt(lease, how, detail))
+        if not written and how not in (AttemptEnd.ACTOR_LOST, AttemptEnd.DEVICE_FAULT):
+            self._lose(lease)
+
+    def _lose(self, lease: Lease) -> None:
+        """The lease of a task was lost. Where this process was held up, its task is not to blame, and nobody else can
+        say so."""
+        delay = self._keeper.delay
+        if delay is not None:
+            self._delays.append((lease, delay))
+            self._tell_delays()
+
+    def _tell_delays(self) -> None:
+        """Say of which tasks this process lost the lease because it was held up, as soon as the database answers."""
+        with suppress(StoreError):
+            while self._delays:
+                self._store.fleet.excuse_delay(*self._delays[0])
+                self._delays.pop(0)
+                self._note(None)
 
     def _fail(self, claim: TaskClaim, error: TilewrightError) -> None:
         self._write(lambda: self._runner.fail(claim, error))
 
-    def _write(self, write: Callable[[], object]) -> None:
-        """Write how an attempt ended, trying again while the database is away and the lease lasts."""
+    def _write(self, write: Callable[[], object]) -> bool:
+        """Write how an attempt ended, trying again while the database is away and the lease lasts. Return whether that
+        was written."""
         with suppress(LeaseLost):
             while True:
                 try:
                     write()
                     self._note(None)
-                    return
+                    return True
                 except StoreError:
                     self._keeper.guard()
                     time.sleep(POLL_SECONDS)
+        return False
 
     def _executor_for(self, claim: TaskClaim) -> UnitExecutor:
         """Return the executor that is open when it has the options of the claim; else open another one."""
@@ -296,10 +322,18 @@ class TaskWorker:
             self._runner.forget_device()
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Serve as a task worker with the server at the other end of ``descriptor``."""
+def main() -> None:
+    """Serve as a task worker, as the command line says."""
+    descriptor, parent = map(int, sys.argv[1:])
     die_with(parent)
-    connection = Connection(descriptor)
+    try:
+        _serve(Connection(descriptor))
+    except StoreError as stopped:
+        log.error("task worker ends", pid=os.getpid(), error=stopped.message)
+        sys.exit(1)
+
+
+def _serve(connection: Connection) -> None:
     setup: WorkerSetup = connection.recv()
     logs.configure(setup.settings)
     pipe = ServerPipe(connection)
@@ -316,11 +350,3 @@ def _work(setup: WorkerSetup, store: TaskStore, pipe: ServerPipe) -> None:
     signal.signal(signal.SIGTERM, lambda *_: worker.stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server, which is in the same terminal, decides
     worker.run()
-
-
-if __name__ == "__main__":
-    try:
-        main(int(sys.argv[1]), int(sys.argv[2]))
-    except StoreError as stopped:
-        log.error("task worker ends", pid=os.getpid(), error=stopped.message)
-        sys.exit(1)

@@ -11,10 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import structlog
 
@@ -25,23 +28,30 @@ from ..core.trial import Trial
 from ..db.store import RecordStore
 from ..workers.child_environment import ray_variables, scrubbed
 from ..workers.settings import most_builders
+from .lease_keeper import OWN_SHARE
 from .settings import Settings
 from .task_store import serve_worker
 from .task_worker import WorkerSetup
 from .unit_monitor import UnitMonitor
-from .worker_death import WorkerDeath, memory_kills
+from .worker_death import ProcessorUse, WorkerDeath, memory_kills
+from .worker_journal import WorkerJournal
 
 MAX_BACKOFF_SECONDS = 10.0
 LEAST_PAUSE_SECONDS = 1.0
 """The least time between two starts of a worker for one unit."""
 SILENT_LEASES = 1.5
 """A worker that has said nothing for the time of so many leases is killed."""
+STEADY_LEASES = 0.5
+"""Silence counts while this process looks at least so often. Where it was stopped, had no processor or waited for the
+database itself, its workers may have spoken, or waited as well."""
 START_SECONDS = 120.0
 """A worker may take so long until it says something for the first time."""
 FOUND_SECONDS = 0.3
 """The thread does other things after so long, while the units are not known yet."""
 LOOKS_FOR_A_LEASE = 5
 """In the time that a lease lasts, leases that ran out are looked for so often."""
+PROGRAM = (sys.executable, "-P", "-m", "tilewright.core.collector", "tilewright.service.task_worker")
+"""Starts a task worker; its arguments follow."""
 PROCESSES = 3
 """The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
 DRAIN_SECONDS = 120.0
@@ -75,6 +85,9 @@ class TaskWorkerPool:
         """How many workers were started, and how many of them ended in another way than they should."""
         self._monitor = UnitMonitor(settings, store)
         self._reaped = -settings.lease_seconds
+        self._looked = self._steady = -inf
+        folder = Path(settings.lock_folder or tempfile.gettempdir())
+        self._journal = None if store.embedded else WorkerJournal(folder, settings.database_url)
         self._thread = threading.Thread(target=self._run, name="task-workers", daemon=True)
         self._thread.start()
 
@@ -121,10 +134,13 @@ class TaskWorkerPool:
         finally:
             self._drain()
             self._monitor.close()
+            if self._journal is not None:
+                self._journal.close()
 
     def _step(self) -> None:
         now, fleet = time.monotonic(), self._store.fleet
         if now - self._reaped >= self._settings.lease_seconds / LOOKS_FOR_A_LEASE:
+            self._end_leases_of_dead_services()
             fleet.reap()
             self._on_commit()  # it may have ended jobs, too, that nobody held a task of
             self._reaped = now
@@ -136,7 +152,17 @@ class TaskWorkerPool:
                     self._settings, unit, self._store.embedded, targets, executors, self._builders(unit)
                 )
                 self.starts += 1
+                if self._journal is not None:
+                    alive = [worker.owner for worker in self._workers.values() if worker.alive]
+                    self._journal.write([*alive, setup.owner])
                 self._workers[unit.uuid] = TaskWorkerProcess(setup, self._store, self._noted, self._died)
+
+    def _end_leases_of_dead_services(self) -> None:
+        """Report workers of services that died on this host: they died with them."""
+        if self._journal is not None:
+            for owner, death in self._journal.dead_workers():
+                if death.end is not None:
+                    self._store.fleet.end_leases_of(owner, death.end, death.detail)
 
     def _serves(self, unit: Unit) -> tuple[str, ...]:
         """Return the names of targets that a unit serves. Numbers of devices mean something on one host alone."""
@@ -145,10 +171,17 @@ class TaskWorkerPool:
 
     def _end_silent(self) -> None:
         """Kill workers that say nothing any more, such as one that was stopped: their leases have run out."""
+        now, lease = time.monotonic(), self._settings.lease_seconds
+        if now - self._looked > STEADY_LEASES * lease:
+            self._steady = now
+        self._looked = now
         for uuid, worker in self._workers.items():
-            if worker.alive and worker.silent_seconds > SILENT_LEASES * self._settings.lease_seconds:
-                log.warning("silent task worker killed", unit=uuid, silent_seconds=round(worker.silent_seconds, 1))
-                worker.kill()
+            if not worker.alive:
+                continue
+            silent = min(worker.silent_seconds(), now - self._steady)
+            if silent > SILENT_LEASES * lease:
+                log.warning("silent task worker killed", unit=uuid, silent_seconds=round(silent, 1))
+                worker.kill_silent(OWN_SHARE * lease)
 
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""
@@ -186,14 +219,16 @@ class TaskWorkerProcess:
         died: Callable[[], None],
     ) -> None:
         self.began = time.monotonic()
-        self._owner = setup.owner
-        self._hung = False
+        self.owner = setup.owner
+        self._hung = self._held_up = False
         self._memory_kills = memory_kills()
         self._heard = self.began + START_SECONDS
+        self._looked = -inf
+        self._used: ProcessorUse | None = None
         parent, child = socket.socketpair()
         with child:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tilewright.service.task_worker", str(child.fileno()), str(os.getpid())],
+                [*PROGRAM, str(child.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(child.fileno(),),
                 start_new_session=True,
@@ -209,13 +244,21 @@ class TaskWorkerProcess:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    @property
     def silent_seconds(self) -> float:
-        """For how long it has said nothing."""
+        """Return for how long it has said nothing. This is asked again and again."""
+        if self._looked != self._heard:
+            self._looked, self._used = self._heard, ProcessorUse.of(self._process.pid)
         return time.monotonic() - self._heard
 
     def _hear(self) -> None:
         self._heard = time.monotonic()
+
+    def kill_silent(self, most_seconds: float) -> None:
+        """``kill``, and note whether it was held up: it used a processor for less than ``most_seconds`` since it spoke
+        last, for which it waits, or it was stopped."""
+        used = ProcessorUse.of(self._process.pid)
+        self._held_up = used is not None and self._used is not None and used.held_up(self._used, most_seconds)
+        self.kill()
 
     def kill(self) -> None:
         """End it now, because it does not answer; its children die with it."""
@@ -245,10 +288,10 @@ class TaskWorkerProcess:
         if code:
             died()
             log.warning("task worker ended", pid=self._process.pid, status=code)
-        death = WorkerDeath(code, self._hung, self._memory_kills, memory_kills())
+        death = WorkerDeath(code, self._hung, self._memory_kills, memory_kills(), self._held_up)
         if death.end is not None:
             with contextlib.suppress(StoreError):  # its leases run out then
-                store.fleet.end_leases_of(self._owner, death.end, death.detail)
+                store.fleet.end_leases_of(self.owner, death.end, death.detail)
                 noted(None)
 
 

@@ -5,6 +5,7 @@ from math import prod
 
 from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
 from .dynamic import at_representative
+from .scan import scan_of
 from .triton import TritonWorkload
 from .workload import Stage, Workload
 
@@ -20,7 +21,10 @@ def flops(workload: Workload) -> int:
 
 
 def stage_flops(stage: Stage) -> int:
-    """The operations of one stage, counted as in ``flops``."""
+    """The operations of one stage, counted as in ``flops``. A scan combines each value once."""
+    scan = scan_of(stage)
+    if scan is not None:
+        return stage.tensor.elements * (_operations(scan.body)[0] + 1)
     points = prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
     return points * (_operations(stage.body)[0] + (stage.reducer is not None))
 

@@ -13,6 +13,7 @@ from ..ir.rewrite import loads_of
 from .contraction import contract, contract_groups, contraction_of, grouped_contraction_of
 from .evaluate import Array, Evaluator
 from .join import Joined, join
+from .scan import accumulate, scan_of, values_stage
 from .threads import MOST_THREADS, available_threads
 from .workload import Stage, Workload
 
@@ -30,10 +31,11 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
     """The outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools
-    are exact, wrap, and come in their own dtype. Sums of products run as matrix products, the rest in chunks that
-    stay in cache, on ``threads`` threads where it is much (None: those this process may run on, at most 16); their
-    number changes at most the last digit of float64 sums. A tensor is dropped once nothing reads it any more. Raises
-    InvalidParameter naming an input that is missing or has another shape or dtype.
+    are exact, wrap, and come in their own dtype. Sums of products run as matrix products, scans keep a running value,
+    and the rest is computed in chunks that stay in cache, on ``threads`` threads where it is much (None: those this
+    process may run on, at most 16); their number changes at most the last digit of float64 sums. A tensor is dropped
+    once nothing reads it any more. Raises InvalidParameter naming an input that is missing or has another shape or
+    dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
     count = min(MOST_THREADS, available_threads()) if threads is None else threads
@@ -66,6 +68,9 @@ def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int) -> Array:
     grouped = grouped_contraction_of(stage)
     if grouped is not None:
         return contract_groups(grouped, tensors, threads)
+    scan = scan_of(stage)
+    if scan is not None:
+        return accumulate(scan, _stage(values_stage(scan), tensors, threads))
     result = np.empty(stage.tensor.shape, _dtype(stage))
     extents = [a.extent for a in stage.axes]
     box = [(0, extent) for extent in extents]

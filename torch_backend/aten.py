@@ -45,6 +45,14 @@ def _prod(o: Sequence[Any], v: Values) -> Any:
     return x
 
 
+def _running(x: Any, v: Values, function: Callable[..., Any], neutral: int) -> Any:
+    d = v.integer("dim")
+    y = function(x.flip(d) if v.flag("reverse") else x, d, dtype=x.dtype)
+    if v.flag("exclusive"):
+        y = torch.cat([torch.full_like(y.narrow(d, 0, 1), neutral), y.narrow(d, 0, y.shape[d] - 1)], d)
+    return y.flip(d) if v.flag("reverse") else y
+
+
 def _norm(o: Sequence[Any], v: Values, function: Callable[..., Any]) -> Any:
     x, *weights = o
     shape = x.shape[x.dim() - v.integer("dims") :]
@@ -213,8 +221,8 @@ FUNCTIONS: dict[str, _Function] = {
     "argmin": lambda o, v: o[0].argmin(v.integer("dim"), v.flag("keep")),
     "gather": _gather,
     "gather_elements": lambda o, v: o[0].gather(v.integer("dim"), _places(o, v)),
-    "running_sum": lambda o, v: o[0].cumsum(v.integer("dim"), dtype=o[0].dtype),
-    "running_product": lambda o, v: o[0].cumprod(v.integer("dim"), dtype=o[0].dtype),
+    "running_sum": lambda o, v: _running(o[0], v, torch.cumsum, 0),
+    "running_product": lambda o, v: _running(o[0], v, torch.cumprod, 1),
     "softmax": lambda o, v: torch.softmax(o[0], v.integer("dim")),
     "log_softmax": lambda o, v: torch.log_softmax(o[0], v.integer("dim")),
     "layer_norm": _layer_norm,

@@ -8,10 +8,11 @@ as ATen.
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,6 +33,11 @@ KEPT_WHOLE = (
     "xlogy",
 )  # fmt: skip
 """Operators of core ATen's table of decompositions for which there is a rule."""
+_RESAMPLING = (
+    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec",
+    "grid_sampler_2d.default",
+)  # fmt: skip
+"""Operators of core ATen that torch can write out. Gathers with indices that are computed once become one kernel."""
 
 _graphs: "weakref.WeakSet[CompiledGraph]" = weakref.WeakSet()
 
@@ -96,9 +102,11 @@ def status() -> list[Status]:
 
 
 def decompositions(trains: bool = False) -> dict[Any, Any]:
-    """Core ATen's table without the operators that have a rule, and without gradients that ATen computes faster."""
+    """Core ATen's table without the operators that have a rule, and without gradients that ATen computes faster;
+    resampling is written out where nothing trains."""
     named = ((op, str(op).split(".")[1], f) for op, f in core_aten_decompositions().items())
-    return {op: f for op, name, f in named if not _is_kept(name) and (not trains or is_written_out(name))}
+    found = {op: f for op, name, f in named if not _is_kept(name) and (not trains or is_written_out(name))}
+    return found if trains else {**found, **get_decompositions([attrgetter(n)(torch.ops.aten) for n in _RESAMPLING])}
 
 
 def _is_kept(name: str) -> bool:

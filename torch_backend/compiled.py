@@ -106,10 +106,8 @@ class CompiledShape:
                     return self._aten(arguments)
                 if self.status.state == "unverified" or self._options.verify == "always":
                     return self._verified(arguments)
-                outputs, updates = self._replace_failing(arguments, self._unchecked)
-                self._overwrite(arguments, updates)
-                return outputs
-        return self._run(arguments)
+                return self._replace_failing(arguments, self._unchecked, overwrite=True)
+        return self._results(arguments)
 
     def _aten(self, arguments: Sequence[Any]) -> list[Any]:
         return list(self._module.forward(*arguments))
@@ -191,20 +189,13 @@ class CompiledShape:
 
     # Running
 
-    def _run(self, arguments: Sequence[Any]) -> list[Any]:
-        outputs, updates = self._results(arguments)
-        self._overwrite(arguments, updates)
-        return outputs
-
-    def _results(self, arguments: Sequence[Any], watch: Any = None) -> tuple[list[Any], list[Any]]:
-        """The results of the model, and the values that overwrite inputs of the graph."""
+    def _results(self, arguments: Sequence[Any], watch: Any = None, *, overwrite: bool = True) -> list[Any]:
+        """The results of the model. ``overwrite``: whether it changes its inputs as eager would."""
         model, bound = self._model, self._bound
         assert model is not None and bound is not None
         with torch.no_grad():
-            results, updates = bound(*self.tensors(arguments), watch)
-            values = iter(results)
-            outputs = [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
-        return outputs, updates
+            values = iter(bound(*self.tensors(arguments), watch, overwrite=overwrite))
+            return [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
 
     def tensors(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The inputs and the constants of the program among the arguments of the traced graph."""
@@ -223,17 +214,6 @@ class CompiledShape:
         )
         return inputs, constants + self._attributes
 
-    def _overwrite(self, arguments: Sequence[Any], updates: Sequence[Any]) -> None:
-        model = self._model
-        assert model is not None
-        if not model.graph.updates:
-            return
-        places = {given.value: n for n, given in enumerate(model.inputs)}
-        with torch.no_grad():
-            for (target, _), value in zip(model.graph.updates, updates, strict=True):
-                given, tensor = model.inputs[places[target]], arguments[places[target]]
-                (tensor if given.in_order else tensor.permute(given.order)).copy_(value)
-
     # Checking
 
     def _verified(self, arguments: Sequence[Any]) -> list[Any]:
@@ -242,13 +222,13 @@ class CompiledShape:
         assert bound is not None
         truth = Float64Interpreter(self._module).run(*arguments)
         copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
-        ours, _ = self._results(arguments)
+        ours = self._results(arguments, overwrite=False)
         eager = self._aten(arguments)
         rounded = max(PRECISIONS[c.workload.precision].factor_error for c in bound.program.kernels)
         found = compare(ours, eager, truth, rounded)
         if found is not None:
-            self._replace_failing(copies, self._kernels)
-            again, _ = self._results(copies)
+            self._replace_failing(copies, self._kernels, overwrite=False)
+            again = self._results(copies, overwrite=False)
             found = compare(again, eager, truth, rounded)
         if found is not None:
             self._give_up(f"output {found.output} is off by {found.error:.3g}, allowed: {found.allowed:.3g}")
@@ -257,7 +237,7 @@ class CompiledShape:
         self._unchecked = frozenset()
         return eager
 
-    def _replace_failing(self, arguments: Sequence[Any], keys: Collection[str]) -> tuple[list[Any], list[Any]]:
+    def _replace_failing(self, arguments: Sequence[Any], keys: Collection[str], *, overwrite: bool) -> list[Any]:
         """Compare the kernels of these workloads with what torch makes of the same inputs. Those that are off are run
         by torch, now and from now on. Return what ``_results`` does."""
         bound = self._bound
@@ -279,7 +259,7 @@ class CompiledShape:
                     self._report(program, call, *wrong)
                     tensors[name].copy_(b)  # what comes after it is compared on right inputs
 
-        results = self._results(arguments, watch)
+        results = self._results(arguments, watch, overwrite=overwrite)
         self._unchecked -= frozenset(keys)
         if failed:
             self._bound = bound.with_replaced(failed)

@@ -91,8 +91,10 @@ class TorchTensors:
             return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
         return torch.from_numpy(array.copy()).to(torch_dtype(dtype))
 
-    def overwrite(self, target: Any, source: Any) -> None:
-        target.copy_(source)
+    def overwrite(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
+        for dtype in {t.dtype for t in targets}:  # tensors of one dtype are copied by one kernel
+            pairs = [pair for pair in zip(targets, sources, strict=True) if pair[0].dtype == dtype]
+            torch._foreach_copy_(*map(list, zip(*pairs, strict=True)))
 
     def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
         function = operator_named(str(node.attributes["target"]))

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..core.collector import collector_resting
+from ..core.collector import program_loading
 from .frames import Frame, receive, send
 from .sandbox import Sandbox
 
@@ -63,7 +63,7 @@ def main(descriptor: int, parent: int) -> None:
             if "sandbox" in setup:
                 Sandbox.from_json(setup["sandbox"]).enter()
             module, name = ROLES[str(setup["role"])].split(":")
-            with collector_resting():
+            with program_loading():
                 role: Role = getattr(import_module(f".{module}", __package__), name)(setup)
         except Exception as error:  # whatever keeps a child from starting must reach the parent as text
             send(connection, Frame({"error": f"{type(error).__name__}: {error}"}))

@@ -11,6 +11,7 @@ from .operator import GraphOperator, Kind
 from .pools import POOLS
 from .products import CONVOLUTION, GROUPED_MATMUL, MATMUL
 from .reductions import REDUCTIONS
+from .scans import SCANS
 from .views import EXPAND, FLIP, IDENTITY, PERMUTE, REPEAT, RESHAPE, SLICE
 
 OPERATORS: dict[str, GraphOperator] = {
@@ -34,6 +35,7 @@ OPERATORS: dict[str, GraphOperator] = {
         *ACTIVATIONS,
         *REDUCTIONS,
         *GATHERS,
+        *SCANS,
         *NORMS,
         BATCH_NORM,
         *POOLS,

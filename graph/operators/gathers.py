@@ -1,22 +1,21 @@
-"""Operators that read at places which other operands hold, and running sums and products.
+"""Operators that read at places which other operands hold.
 
 Places are integers. Negative ones count from the end; what is still out of bounds is the nearest end, so that no kernel
 reads what is not there.
 """
 
-from collections.abc import Callable, Sequence
-from math import isqrt
+from collections.abc import Sequence
 
 import numpy as np
 
 from ...core.dtypes import float32, int64
 from ...core.errors import InvalidGraph
-from ...ir.expr import Expr, index
+from ...ir.expr import Expr
 from ...te import build as te
 from ...te.limits import MAX_RANK
 from ...te.operators.parameter import Parameter, Values
 from .attributes import DIMENSION
-from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, TensorType, dimension, stored, wide
+from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, TensorType, dimension
 
 _DIM = Parameter("dim", "the dimension", DIMENSION)
 
@@ -88,79 +87,6 @@ def _elements_numpy(operands: Sequence[Array], v: Values) -> Array:
     return np.asarray(np.take_along_axis(part, _places_numpy(places, x.shape[d]), axis=d))
 
 
-def _running_type(operands: Sequence[TensorType], v: Values) -> TensorType:
-    x = operands[0]
-    dimension(v, "dim", len(x.shape))
-    if x.dtype.is_bool or len(x.shape) >= MAX_RANK:
-        raise InvalidGraph(f"a scan of {x}; allowed: numbers in under {MAX_RANK} dimensions", field="operands")
-    return x
-
-
-SHORT_SCAN = 16
-"""A scan of at most so many elements is the reduction of a window that ends at each element."""
-
-
-def _running(reduce: Callable[..., te.Reduction], neutral: int) -> Callable[..., GraphOperand]:
-    """A scan, which is a reduction of all elements up to each. A long one is done in blocks of about the square root of
-    the extent, so that an element costs two of these:
-
-    own[b, r] = sum of x in block b up to r;  ahead[b] = sum of own[c, last] over c < b;  y[i] = own[i] + ahead[block]
-    """
-
-    def build(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
-        x, d = operands[0], v.integer("dim")
-        if x.shape[d] <= SHORT_SCAN:
-            return _short(x, d)
-        extent = x.shape[d]
-        size = isqrt(extent - 1) + 1
-        blocks = -(-extent // size)
-        k, c = te.reduce_axis(size, "k"), te.reduce_axis(blocks, "c")
-
-        def own(*at: Expr) -> te.Reduction:
-            block, place = at[d], at[d + 1]
-            element = wide(x[(*at[:d], block * size + k, *at[d + 2 :])])
-            inside = te.all_of(k <= place, block * size + k < extent)
-            return reduce(te.select(inside, element, te.constant(neutral, element.dtype)), axis=k)
-
-        parts = stored((*x.shape[:d], blocks, size, *x.shape[d + 1 :]), own, "own")
-
-        def ahead(*at: Expr) -> te.Reduction:
-            last = parts[(*at[:d], c, index(size - 1), *at[d + 1 :])]
-            return reduce(te.select(c < at[d], last, te.constant(neutral, last.dtype)), axis=c)
-
-        before = stored((*x.shape[:d], blocks, *x.shape[d + 1 :]), ahead, "ahead")
-
-        def element(to: tuple[Expr, ...]) -> Expr:
-            block, place = to[d] // size, to[d] % size
-            inner = parts[(*to[:d], block, place, *to[d + 1 :])]
-            outer = before[(*to[:d], block, *to[d + 1 :])]
-            return inner * outer if neutral else inner + outer
-
-        return Element(x.shape, x.dtype, element)
-
-    def _short(x: GraphOperand, d: int) -> GraphOperand:
-        k = te.reduce_axis(max(1, x.shape[d]), "k")
-
-        def up_to(*at: Expr) -> te.Reduction:
-            element = wide(x[(*at[:d], at[d] - k, *at[d + 1 :])])
-            return reduce(te.select(k <= at[d], element, te.constant(neutral, element.dtype)), axis=k)
-
-        result = stored(x.shape, up_to, "up_to")
-        return Element(x.shape, x.dtype, lambda to: result[to])
-
-    return build
-
-
-def _running_operator(
-    name: str, summary: str, build: Callable[..., GraphOperand], numpy: Callable[..., Array]
-) -> GraphOperator:
-    cases = (Case((TensorType((3, 21), float32),), {"dim": 1}), Case((TensorType((5, 1, 4), int64),), {"dim": 0}))
-    return GraphOperator(
-        name, Kind.REDUCTION, summary, _running_type,
-        lambda o, v: np.asarray(numpy(o[0], axis=v.integer("dim"), dtype=o[0].dtype)), build, cases, (_DIM,), uses=2,
-    )  # fmt: skip
-
-
 _TABLE, _ROWS = TensorType((6, 4, 3), float32), TensorType((2, 5), int64)
 
 GATHERS = (
@@ -174,8 +100,4 @@ GATHERS = (
         (Case((_TABLE, TensorType((6, 2, 3), int64)), {"dim": 1}),
          Case((_TABLE, TensorType((9, 3, 2), int64)), {"dim": 0})), (_DIM,), (2, 2),
     ),
-    _running_operator("running_sum", "the sum of all elements up to each along a dimension", _running(te.sum, 0),
-                      np.cumsum),
-    _running_operator("running_product", "the product of all elements up to each along a dimension",
-                      _running(te.prod, 1), np.cumprod),
 )  # fmt: skip

@@ -13,12 +13,14 @@ from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
-from .scans import split_scans
+from .scans import find_scans, split_longest_scans, split_scans
+from .subpixels import use_subpixels
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     drop_unused,
     join_equal,
+    find_scans,
     fold_batch_norm,
     pick_first,
     pick_before_log_softmax,
@@ -34,6 +36,7 @@ FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
     *PASSES,
     use_channels_last,
     multiply_as_stored,
+    split_longest_scans,
     drop_identities,
     sink_reshapes,
     drop_identities,
@@ -57,6 +60,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     sink_reshapes,
     drop_identities,
     raise_splits,
+    use_subpixels,
     use_channels_last,
     multiply_as_stored,
     split_group_norms,

@@ -87,15 +87,19 @@ def raise_splits(graph: Graph) -> Graph:
     """
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
-        return (
-            _reshaped(rewriter, rewriter.values[node.operands[0]], node.result.shape) if node.op == "reshape" else None
-        )
+        return _raised(rewriter, rewriter.values[node.operands[0]], node.result.shape) if node.op == "reshape" else None
 
     return rewrite(graph, replaced)
 
 
 def _reshaped(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value:
     """``x`` in another shape, reshaped as early as possible."""
+    raised = _raised(rewriter, x, shape)
+    return rewriter.node("reshape", x, shape=shape) if raised is None else raised
+
+
+def _raised(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value | None:
+    """``x`` in another shape by a reshape that is earlier than one of ``x``; None where none can be."""
     made = rewriter.made.get(x.name)
     source = None if made is None or made.is_foreign or not made.operands else rewriter.value(made.operands[0])
     if x.shape == shape:
@@ -108,7 +112,7 @@ def _reshaped(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value:
             return rewriter.node("permute", _reshaped(rewriter, source, within), order=order)
         if made.op == "slice" and (sliced := _sliced(rewriter, made, source, shape)) is not None:
             return sliced
-    return rewriter.node("reshape", x, shape=shape)
+    return None
 
 
 def _split_order(

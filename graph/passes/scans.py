@@ -1,52 +1,194 @@
-"""Long scans as short ones in blocks, which kernels take as windows that end at each element."""
+"""Scans in the form that kernel classes take: one node for those from the end and those that leave an element out of
+its own result, and long ones in blocks, where there are too few to occupy a device."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Self
+
+from ...te.limits import MAX_POINTS
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS
-from ..operators.gathers import SHORT_SCAN
-from .rewrite import Rewriter, rewrite
+from ..operators.attributes import real
+from ..operators.scans import NEUTRAL
+from .rewrite import Rewriter, integers_of, rewrite
 
-_REDUCTION = {"running_sum": ("sum", "add", 0.0), "running_product": ("prod", "mul", 1.0)}
-"""A scan -> what it does with a block, what it does with two elements, and the element that changes none."""
+_REDUCTION = {"running_sum": ("sum", "add"), "running_product": ("prod", "mul")}
+"""A scan -> what it does with a block, and what it does with two elements."""
+_MOVING = ("pad", "concatenate")
+FEW_SCANS, LONG = 64, 8192
+"""A GPU has few scans where most multiprocessors would have none, and then splits those of more elements."""
+BLOCK = 2048
+"""How many elements a block of a long scan has, roughly."""
 
 
-def split_scans(graph: Graph) -> Graph:
-    """Write each scan of more than ``SHORT_SCAN`` elements in blocks of so many:
+def find_scans(graph: Graph) -> Graph:
+    """Write scans from the end, and exclusive ones, as one node each:
 
-    x' = x in blocks [b, 16];  t[b] = sum of block b of x';  a[b] = sum of t before b, likewise
-    y = scan of each block of x' + a
+    flip(scan(flip(x)))            ->    scan(x, reverse)
+    0, scan(x) without its last    ->    scan(x, exclusive)
+    scan(0, x without its last)    ->    scan(x, exclusive)
     """
 
-    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
-        if node.op not in _REDUCTION:
-            return None
-        d = OPERATORS[node.op].values(node.attributes).integer("dim")
-        x = rewriter.values[node.operands[0]]
-        return _scan(rewriter, node.op, x, d) if x.shape[d] > SHORT_SCAN else None
+    def replaced(b: Rewriter, node: Node) -> Value | None:
+        if node.op == "flip":
+            return _turned(b, node)
+        if node.op in _MOVING:
+            return _moved_scan(b, node)
+        return _scan_of_moved(b, node) if node.op in NEUTRAL else None
 
     return rewrite(graph, replaced)
 
 
-def _scan(b: Rewriter, op: str, x: Value, d: int) -> Value:
+def split_scans(graph: Graph) -> Graph:
+    """Write scans of long lines in blocks, where there are few of them:
+
+    x' = x in blocks [b, r];  t[b] = sum of block b;  a[b] = sum of t before b;  y = scan of each block of x' + a
+    """
+    return _split_where(graph, FEW_SCANS)
+
+
+def split_longest_scans(graph: Graph) -> Graph:
+    """``split_scans`` for processors: only a single scan, and those beyond the limits of ``te``."""
+    return _split_where(graph, 2)
+
+
+def _split_where(graph: Graph, few: int) -> Graph:
+    def replaced(b: Rewriter, node: Node) -> Value | None:
+        if node.op not in NEUTRAL:
+            return None
+        x, scan = b.values[node.operands[0]], _Scan.of(node)
+        return _in_blocks(b, scan, x, few) if _is_long(x, scan.dim, few) else None
+
+    return rewrite(graph, replaced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """A scan without its operand."""
+
+    op: str
+    dim: int
+    reverse: bool
+    exclusive: bool
+
+    @classmethod
+    def of(cls, node: Node) -> Self:
+        v = OPERATORS[node.op].values(node.attributes)
+        return cls(node.op, v.integer("dim"), v.flag("reverse"), v.flag("exclusive"))
+
+    def node(self, b: Rewriter, x: Value) -> Value:
+        return b.node(self.op, x, dim=self.dim, reverse=self.reverse, exclusive=self.exclusive)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """``whole``, moved by one element along ``dim``: forwards, or backwards. The first place then holds ``number``."""
+
+    whole: Value
+    dim: int
+    backwards: bool
+    number: float
+
+    def is_neutral_for(self, scan: _Scan) -> bool:
+        """Whether the scan goes the same way, and what came in changes no result of it."""
+        same = (self.dim, self.backwards) == (scan.dim, scan.reverse) and not scan.exclusive
+        return same and self.number == NEUTRAL[scan.op]
+
+
+def _turned(b: Rewriter, node: Node) -> Value | None:
+    """A flipped scan of what is flipped."""
+    made = b.made.get(b.values[node.operands[0]].name)
+    flip = None if made is None or made.op not in NEUTRAL else b.made.get(made.operands[0])
+    if made is None or flip is None or flip.op != "flip":
+        return None
+    over, scan = set(integers_of(node, "dims")), _Scan.of(made)
+    if over != set(integers_of(flip, "dims")) or scan.dim not in over:
+        return None
+    return replace(scan, reverse=not scan.reverse).node(b, b.value(flip.operands[0]))
+
+
+def _moved_scan(b: Rewriter, node: Node) -> Value | None:
+    """A scan whose results are moved by one element."""
+    moved = _moved(b, node, [b.values[name] for name in node.operands])
+    made = None if moved is None else b.made.get(moved.whole.name)
+    if moved is None or made is None or made.op not in NEUTRAL or not moved.is_neutral_for(_Scan.of(made)):
+        return None
+    return replace(_Scan.of(made), exclusive=True).node(b, b.value(made.operands[0]))
+
+
+def _scan_of_moved(b: Rewriter, node: Node) -> Value | None:
+    """A scan of what is moved by one element."""
+    made, scan = b.made.get(b.values[node.operands[0]].name), _Scan.of(node)
+    if made is None or made.op not in _MOVING:
+        return None
+    moved = _moved(b, made, [b.value(name) for name in made.operands])
+    if moved is None or not moved.is_neutral_for(scan):
+        return None
+    return replace(scan, exclusive=True).node(b, moved.whole)
+
+
+def _moved(b: Rewriter, node: Node, operands: Sequence[Value]) -> _Moved | None:
+    """What a pad or a concatenation moves by one element; None where it does something else."""
+    v = OPERATORS[node.op].values(node.attributes)
+    if node.op == "pad":
+        before, behind = v.integers("before"), v.integers("behind")
+        sides = [(d, n, m) for d, (n, m) in enumerate(zip(before, behind, strict=True)) if n or m]
+        if len(sides) != 1 or sides[0][1:] not in ((1, 0), (0, 1)):
+            return None
+        (d, _, last), part, number = sides[0], operands[0], real(v, "value")
+    else:
+        d, last = v.integer("dim"), int(_number(b, operands[0]) is None)
+        found = _number(b, operands[-last]) if len(operands) == 2 else None
+        if found is None or operands[-last].shape[d] != 1:
+            return None
+        part, number = operands[1 - last], found
+    whole = _whole(b, part, d, backwards=bool(last))
+    return None if whole is None else _Moved(whole, d, bool(last), number)
+
+
+def _whole(b: Rewriter, part: Value, d: int, *, backwards: bool) -> Value | None:
+    """The value that ``part`` is but for the last element along ``d``, or for the first one (``backwards``)."""
+    made = b.made.get(part.name)
+    if made is None or made.op != "slice":
+        return None
+    v, whole = OPERATORS["slice"].values(made.attributes), b.value(made.operands[0])
+    extent = whole.shape[d]
+    wanted = (d, 1, extent, 1) if backwards else (d, 0, extent - 1, 1)
+    return whole if tuple(v.integer(name) for name in ("dim", "start", "stop", "step")) == wanted else None
+
+
+def _number(b: Rewriter, value: Value) -> float | None:
+    """The number that all elements of a value are; None where they are no constant number."""
+    made = b.made.get(value.name)
+    while made is not None and made.op in ("expand", "reshape", "identity", "slice"):
+        made = b.made.get(made.operands[0])
+    return None if made is None or made.op != "full" else real(OPERATORS["full"].values(made.attributes), "value")
+
+
+def _is_long(x: Value, d: int, few: int) -> bool:
+    """Whether scans leave a device idle, or are beyond the limits of ``te``, where one of n elements has n² points."""
     extent = x.shape[d]
-    if extent <= SHORT_SCAN:
-        return b.node(op, x, dim=d)
-    reduce, combine, neutral = _REDUCTION[op]
-    count = -(-extent // SHORT_SCAN)
-    split = b.node(
-        "reshape", _padded(b, x, d, 0, count * SHORT_SCAN - extent, neutral),
-        shape=(*x.shape[:d], count, SHORT_SCAN, *x.shape[d + 1 :]),
-    )  # fmt: skip
-    of_blocks = _scan(b, op, b.node(reduce, split, dims=(d + 1,)), d)
-    ahead = _padded(b, b.node("slice", of_blocks, dim=d, start=0, stop=count - 1), d, 1, 0, neutral)
-    ahead = b.node("reshape", ahead, shape=(*x.shape[:d], count, 1, *x.shape[d + 1 :]))
-    whole = b.node(combine, b.node(op, split, dim=d + 1), ahead)
-    y = b.node("reshape", whole, shape=(*x.shape[:d], count * SHORT_SCAN, *x.shape[d + 1 :]))
-    return y if y.shape == x.shape else b.node("slice", y, dim=d, start=0, stop=extent)
+    scans = x.elements // max(extent, 1)
+    return (scans < few and extent > LONG) or (extent > BLOCK and x.elements * extent >= MAX_POINTS)
 
 
-def _padded(b: Rewriter, x: Value, d: int, before: int, behind: int, value: float) -> Value:
-    if not before and not behind:
-        return x
-    widths = [tuple(n if e == d else 0 for e in range(len(x.shape))) for n in (before, behind)]
-    given = value if x.dtype.is_float else int(value)
-    return b.node("pad", x, before=widths[0], behind=widths[1], value=given)
+def _in_blocks(b: Rewriter, scan: _Scan, x: Value, few: int) -> Value:
+    """A scan in blocks, and where there are very many of these, that of their sums in blocks as well."""
+    (reduce, combine), neutral, d = _REDUCTION[scan.op], NEUTRAL[scan.op], scan.dim
+    outer, extent, inner = prod(x.shape[:d]), x.shape[d], x.shape[d + 1 :]
+    behind = (prod(inner),) if prod(inner) > 1 else ()
+    size = next((n for n in range(2 * BLOCK, BLOCK // 2, -1) if extent % n == 0 and n % 8 == 0), BLOCK)
+    count = -(-extent // size)
+    lines = b.node("reshape", x, shape=(outer, extent, *behind))
+    if count * size > extent:
+        value, none = float(neutral) if x.dtype.is_float else neutral, (0,) * (2 + len(behind))
+        lines = b.node("pad", lines, before=none, behind=(0, count * size - extent, *none[2:]), value=value)
+    blocks = b.node("reshape", lines, shape=(outer, count, size, *behind))
+    totals, of_totals = b.node(reduce, blocks, dims=(2,)), replace(scan, dim=1, exclusive=True)
+    ahead = _in_blocks(b, of_totals, totals, few) if _is_long(totals, 1, few) else of_totals.node(b, totals)
+    own = replace(scan, dim=2).node(b, blocks)
+    whole = b.node(combine, own, b.node("reshape", ahead, shape=(outer, count, 1, *behind)))
+    y = b.node("reshape", whole, shape=(outer, count * size, *behind))
+    y = y if count * size == extent else b.node("slice", y, dim=1, start=0, stop=extent)
+    return b.node("reshape", y, shape=x.shape)

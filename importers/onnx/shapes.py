@@ -114,18 +114,12 @@ def _gather_elements(c: Call) -> Value:
     return c.node("gather_elements", x, places, dim=c.get("axis", 0) % len(x.shape))
 
 
-@rule("CumProd")
-def _cumprod(c: Call) -> Value:
+@rule("CumSum", "CumProd")
+def _scan(c: Call) -> Value:
     x, (axis,) = c.value(0), c.integers(1)
-    d = axis % len(x.shape)
-    if c.get("reverse", 0):
-        x = c.node("flip", x, dims=(d,))
-    if c.get("exclusive", 0):
-        before = tuple(int(e == d) for e in range(len(x.shape)))
-        one = 1.0 if x.dtype.is_float else 1
-        x = c.node("pad", slice_(c, x, d, 0, x.shape[d] - 1), before=before, behind=(0,) * len(x.shape), value=one)
-    total = c.node("running_product", x, dim=d)
-    return c.node("flip", total, dims=(d,)) if c.get("reverse", 0) else total
+    reverse, exclusive = (bool(c.get(name, 0)) for name in ("reverse", "exclusive"))
+    name = "running_sum" if c.op == "CumSum" else "running_product"
+    return c.node(name, x, dim=axis % len(x.shape), reverse=reverse, exclusive=exclusive)
 
 
 @rule("OneHot")
@@ -172,19 +166,6 @@ def _top_k(c: Call) -> Sequence[Value]:
     found = c.node("eq", reshape(c, rank, (*ahead, 1, n, *behind)), wanted)
     chosen = c.node("argmax", c.node("cast", found, dtype="int32"), dim=d + 1)
     return [c.node("gather_elements", x, chosen, dim=d), chosen]
-
-
-@rule("CumSum")
-def _cumsum(c: Call) -> Value:
-    x = c.value(0)
-    (axis,) = c.integers(1)
-    d = axis % len(x.shape)
-    if c.get("reverse", 0):
-        x = c.node("flip", x, dims=(d,))
-    total = c.node("running_sum", x, dim=d)
-    if c.get("exclusive", 0):
-        total = c.node("sub", total, x)
-    return c.node("flip", total, dims=(d,)) if c.get("reverse", 0) else total
 
 
 @rule("Tile")

@@ -143,8 +143,10 @@ def _reduce_window(c: HloCall) -> Value:
     moved = [d for d in range(rank) if (kernel[d], stride[d], *widths[d]) != (1, 1, 0, 0)]
     if len(moved) == 1 and kernel[moved[0]] == x.shape[moved[0]] and name in ("add", "multiply"):
         (d,) = moved
-        if stride[d] == 1 and apart[d] == 1 and widths[d] == (kernel[d] - 1, 0):
-            return c.node("running_sum" if name == "add" else "running_product", x, dim=d)
+        whole = (kernel[d] - 1, 0)
+        if stride[d] == 1 and apart[d] == 1 and widths[d] in (whole, whole[::-1]):
+            scan = "running_sum" if name == "add" else "running_product"
+            return c.node(scan, x, dim=d, reverse=widths[d] != whole)
     need(name in ("add", "maximum"), "another pool")
     order = [*(d for d in range(rank) if d not in moved), *moved]
     if not moved:

@@ -179,12 +179,13 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
     exact = t.split_k == 1 and vectors % (t.threads * min(at_once, -(-vectors // t.threads))) == 0
 
     def position(vector: Expr) -> tuple[Expr, Expr]:
-        return t.rank * rows + vector // (columns // width), vector % (columns // width) * width
+        row, column = place_in_tile(gemm, vector, rows, columns, width)
+        return t.rank * rows + row, column
 
     def destination(vector: Expr) -> tuple[At, Sequence[Expr]]:
         row, column = position(vector)
         at = {**t.at, "m": t.at["m"] + row, "n": t.at["n"] + column}
-        inside = [at["m"] < gemm.m_end, at["n"] < gemm.n.extent]
+        inside = [*gemm.rows_inside(at["m"]), at["n"] < gemm.n.extent]
         return at, inside if exact else [vector < vectors, *inside]
 
     def loads_if(vector: Expr) -> Sequence[Expr]:
@@ -204,6 +205,18 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
         in_cluster=t.split_k > 1,
     )
     reduce_partials(w, gemm, reduction, partials.dtype)
+
+
+def vector_width(gemm: Gemm) -> int:
+    """How many neighbours along ``n`` are added up at once."""
+    return 4 if gemm.n.extent % 4 == 0 and not gemm.along_pixels else 1
+
+
+def place_in_tile(gemm: Gemm, vector: Expr, rows: int, columns: int, width: int) -> tuple[Expr, Expr]:
+    """(row, column) of a vector by its number: neighbours are neighbours in the results."""
+    if gemm.along_pixels:
+        return vector % rows, vector // rows * width
+    return vector // (columns // width), vector % (columns // width) * width
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +304,8 @@ def store_outputs(
     for result in gemm.results:
         value = vector_at(result.value, at, "n", width, replaced)
         indices = [vector_at(i, at, "n", width) for i in result.indices]
-        w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+        with w.when(_all([vector_at(i, at, "n", width) for i in result.inside])):
+            w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
 
 def _spread(value: Expr, width: int) -> Expr:

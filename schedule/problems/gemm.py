@@ -17,15 +17,15 @@ from ...core.dtypes import float32
 from ...core.precision import IEEE
 from ...core.streams import stream
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, rebuild, walk
-from ...ir.linear_form import LinearForm, flat_form
+from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, index, rebuild, walk
+from ...ir.linear_form import LinearForm, flat_form, linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
 from ...te.dynamic import dynamic_extent
 from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..tile.delinearize import axis_indices
+from ..tile.delinearize import axis_indices, delinearize
 from .image_window import ImageWindow
 
 LARGEST_SKINNY_M = 64
@@ -52,15 +52,42 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Result:
     """One output: ``tensor[indices] = value``, on the axes of the product. Loads of the tensor ``Gemm.accumulator`` in
-    ``value`` stand for the accumulator at ``m`` and ``n``, whatever their indices."""
+    ``value`` stand for the accumulator at ``m`` and ``n``, whatever their indices. ``inside``: the conditions on which
+    it has an element there, where it is a part of the product."""
 
     tensor: Buffer
     indices: tuple[Expr, ...]
     value: Expr
+    inside: tuple[Expr, ...] = ()
 
     def step(self, axis: str) -> int:
         """The stride along ``axis``, in elements."""
         return element_form(Load(self.tensor, self.indices)).coefficient(axis)
+
+    def digits_before(self, pixel: Expr) -> int | None:
+        """How many neighbours are a digit of ``n``, before the next ``pixel`` along the last dimensions; 1 where pixels
+        are neighbours themselves, None where other elements are."""
+        *outer, last = self.indices
+        if last == pixel:
+            return 1
+        if _is_digit(last):
+            return self.tensor.shape[-1] if outer[-1:] == [pixel] else None
+        form = linear_form(last)
+        for digit in filter(_is_digit, form.terms):
+            step = int(digit.b.value) if isinstance(digit, Binary) and isinstance(digit.b, Const) else 0
+            if form.terms[digit] == 1 and form.without([digit]) == linear_form(pixel).scaled(step):
+                return step
+        return None
+
+    @property
+    def last_digit(self) -> int:
+        """The extent of the last dimension where its index is the last digit of ``n``; 0 where it is anything else."""
+        return self.tensor.shape[-1] if self.indices and _is_digit(self.indices[-1]) else 0
+
+
+def _is_digit(i: Expr) -> bool:
+    """Whether an index is the last digit of ``n``."""
+    return isinstance(i, Binary) and i.op is BinaryOp.MOD and i.a == Var("n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +153,15 @@ class Gemm:
     def m_end(self) -> Expr:
         """How many rows a call has."""
         return index(self.m.extent) if self.dynamic is None else self.dynamic
+
+    def rows_inside(self, m: Expr) -> list[Expr]:
+        """The conditions on which ``m`` is a row of the results of a call."""
+        return [m < self.m_end, *(() if self.window is None else self.window.inside(m))]
+
+    @property
+    def along_pixels(self) -> bool:
+        """Whether rows are output pixels, and those are neighbours in the results, not their channels (NCHW)."""
+        return self.window is not None and self.results[0].step("n") != 1
 
     @property
     def accumulators(self) -> tuple[str, ...]:
@@ -242,10 +278,12 @@ class Sides:
             outer, *rest = self.columns.axes
             yield replace(self, columns=replace(self.columns, axes=tuple(rest)), batch=(*self.batch, outer))
 
-    def product(self, short: Side, tall: Side, rows: Mapping[str, Expr] | None = None) -> Gemm | None:
+    def product(
+        self, short: Side, tall: Side, rows: Mapping[str, Expr] | None = None, *, part: bool = False
+    ) -> Gemm | None:
         """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is not a
         pointwise function of it. ``rows``: the indices along the axes of ``short``, where ``m`` does not count them in
-        their order."""
+        their order. ``part``: whether outputs may have a part of its elements."""
         stage = self.stage
         batch = self.new_batch
         rows = axis_indices(Var("m"), short.axes) if rows is None else rows
@@ -253,7 +291,7 @@ class Sides:
         stages, sums = self.inlined.stages, (stage, *(s for s, _ in self.others))
         results = [_result(s, sums, at) for s in stages if s.name in self.inlined.outputs]
         inner = sum(s.name not in self.inlined.outputs for s in sums)
-        if any(r is None for r in results) or len(stages) > len(results) + inner:
+        if any(r is None or (r.inside and not part) for r in results) or len(stages) > len(results) + inner:
             return None
         return Gemm(
             self.inlined.inputs,
@@ -374,9 +412,10 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
     wanted, totals = tuple(at[a.name] for a in sums[0].axes), [s.name for s in sums]
     if stage.name in totals:
         return Result(stage.tensor, wanted, Load(stage.tensor, wanted))
-    own = _axes_in(stage, sums[0].axes, totals, at)
-    if own is None:
+    found = _axes_in(stage, sums[0].axes, totals, at)
+    if found is None:
         return None
+    own, inside = found
     value = substitute(stage.body, own)
     reads: list[tuple[Expr, ...]] = []
 
@@ -386,29 +425,83 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
                 index(0) if extent == 1 else i for i, extent in zip(load.indices, load.buffer.shape, strict=True)
             )
             reads.append(indices)
-            return rebuild(load, indices)  # type: ignore[return-value]
+            return rebuild(load, wanted)  # type: ignore[return-value]
         return load
 
     value = map_loads(value, normalised)
-    if not reads or any(r != wanted for r in reads):
+    if not reads or any(r != reads[0] for r in reads):
         return None
-    return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value)
+    return Result(stage.tensor, tuple(own[a.name] for a in stage.axes), value, inside)
 
 
 def _axes_in(
     stage: Stage, axes: Sequence[Axis], totals: Sequence[str], at: Mapping[str, Expr]
-) -> dict[str, Expr] | None:
-    """The axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum."""
+) -> tuple[dict[str, Expr], tuple[Expr, ...]] | None:
+    """The axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum, and the
+    conditions on which that is inside of them. Indices of the sum may be made of digits, such as where channels become
+    pixels: sum[y // 2, channel * 2 + y % 2]."""
     own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
     load = next((e for e in _loads(stage.body) if e.buffer.name in totals), None)
     if load is None:
         return None
+    digits: dict[Expr, tuple[Expr, int]] = {}  # a part of an index -> its value, and how many it has
     for i, axis in zip(load.indices, axes, strict=True):
         if axis.extent > 1:
-            if not isinstance(i, Var) or i.name in own:
+            found = _digits(i, stage.axes, axis.extent)
+            if not found or any(part in digits for part, _ in found):
                 return None
-            own[i.name] = at[axis.name]
-    return own if {a.name for a in stage.axes} == set(own) else None
+            values = delinearize(at[axis.name], [count for _, count in found])
+            digits |= {part: (value, count) for (part, count), value in zip(found, values, strict=True)}
+    inside = list[Expr]()
+    for axis in stage.axes:
+        if axis.name in own:
+            continue
+        joined = _joined(Var(axis.name), digits)
+        if joined is None:
+            return None
+        own[axis.name], count = joined
+        inside += [own[axis.name] < axis.extent] if count > axis.extent else []
+    return None if digits else (own, tuple(inside))
+
+
+def _joined(axis: Var, digits: dict[Expr, tuple[Expr, int]]) -> tuple[Expr, int] | None:
+    """The value of ``axis`` from its ``digits``, and how many it has; None where some are missing. They are taken away
+    from there."""
+    if axis in digits:
+        return digits.pop(axis)
+    for part in digits:
+        if isinstance(part, Binary) and part.op is BinaryOp.FLOORDIV and part.a == axis:
+            low = Binary(BinaryOp.MOD, axis, part.b)
+            if low in digits:
+                (high, count), (rest, unit) = digits.pop(part), digits.pop(low)
+                return high * unit + rest, count * unit
+    return None
+
+
+def _digits(i: Expr, axes: Sequence[Axis], extent: int) -> list[tuple[Expr, int]]:
+    """The digits that the index ``i`` is made of, with their extents, the slowest first; none where it is anything
+    else. They are axes, and quotients and remainders of axes. The slowest one may have fewer values than there are."""
+    form, extents = linear_form(i), {a.name: a.extent for a in axes}
+    parts, step, found = sorted(form.terms, key=form.terms.__getitem__), 1, list[tuple[Expr, int]]()
+    for part in parts:
+        count = extent // step if part == parts[-1] else _extent_of(part, extents)
+        if form.terms[part] != step or not 0 < _extent_of(part, extents) <= count:
+            return []
+        step *= count
+        found.insert(0, (part, count))
+    return found if step == extent and not form.constant else []
+
+
+def _extent_of(part: Expr, extents: Mapping[str, int]) -> int:
+    """How many values an axis, or a quotient or a remainder of one, has; 0 for anything else."""
+    if isinstance(part, Var):
+        return extents.get(part.name, 0)
+    if not isinstance(part, Binary) or not isinstance(part.a, Var) or not isinstance(part.b, Const):
+        return 0
+    whole, unit = extents.get(part.a.name, 0), int(part.b.value)
+    if unit < 1:
+        return 0
+    return {BinaryOp.MOD: min(unit, whole), BinaryOp.FLOORDIV: -(-whole // unit)}.get(part.op, 0)
 
 
 def _loads(body: Expr) -> list[Load]:

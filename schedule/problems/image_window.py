@@ -15,6 +15,7 @@ patch is loaded with a *halo* along that dimension, which is its slowest one the
     tap 2                              2 3 4 5 6 7 8 9
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -38,8 +39,8 @@ class ImageWindow:
     through all channels of a tap before the next tap.
     ``shifts``: how many pixels further the whole window stands, on the axes of the batch, and ``most_shifted``: the
     most of them; empty where it does not depend on them. (It does in the phases of a transposed convolution.)
-    ``patch``: how many images and how many output pixels along each dimension a patch has, each a divisor of what there
-    is; empty where rows come in the order of the pixels.
+    ``patch``: how many images and how many output pixels along each dimension a patch has; empty where rows come in the
+    order of the pixels. The last patches may go beyond the last pixel.
     ``halo``: the number of the spatial dimension along which patches are loaded with a halo; None where there is none.
     """
 
@@ -60,6 +61,17 @@ class ImageWindow:
     @property
     def tap_count(self) -> int:
         return prod(self.taps)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, those of patches beyond the last pixel included."""
+        return prod(self._patch_counts) * prod(self.patch)
+
+    @property
+    def _patch_counts(self) -> tuple[int, ...]:
+        """How many patches there are of images, and along each dimension; without patches, how many pixels."""
+        extents = (self.images, *self.positions)
+        return tuple(-(-n // side) for n, side in zip(extents, self.patch or (1,) * len(extents), strict=True))
 
     @property
     def patch_order(self) -> tuple[int, ...]:
@@ -84,14 +96,18 @@ class ImageWindow:
         """How many pixels are loaded for a patch, those of its halo included."""
         return prod(self.patch) + (self.halo_taps - 1) * self.tap_lines
 
+    def inside(self, m: Expr) -> tuple[Expr, ...]:
+        """The conditions on which row ``m`` is a pixel, where patches go beyond the last one."""
+        sides = zip(self.position(m), (self.images, *self.positions), self.patch or (1,) * 4, strict=False)
+        return tuple(i < extent for i, extent, side in sides if extent % side)
+
     def position(self, m: Expr) -> tuple[Expr, ...]:
         """(number of the image, position of the window along each dimension) of row ``m``. Rows beyond the last one are
         beyond the last image, or beyond the last position along the first dimension that has several patches."""
         if not self.patch:
             pixels = prod(self.positions)
             return (m // pixels, *delinearize(m % pixels, self.positions))
-        extents = zip((self.images, *self.positions), self.patch, strict=True)
-        counts = [extent // side for extent, side in extents]
+        counts = self._patch_counts
         patches = list(delinearize(m // prod(self.patch), counts))
         if prod(counts) == 1:
             patches[0] = m // prod(self.patch)
@@ -120,14 +136,30 @@ class ImageWindow:
         whole = [sides for sides in found if prod(sides) == pixels]
         return tuple(sorted(whole, key=lambda sides: (sides[0], max(sides[1:]) / min(sides[1:]), -sides[-1])))
 
-    def with_halo(self, pixels: int, unit: int) -> "ImageWindow | None":
-        """The window with patches of so many pixels and a halo, such that the fewest pixels are loaded. A tap begins to
-        read at a multiple of ``unit`` lines. None where no halo saves anything."""
+    def ragged_patches(self, pixels: int, run: int) -> tuple[tuple[int, ...], ...]:
+        """Patches of so many pixels, ``run`` or more of them along the last dimension, that may go beyond the last
+        pixel: first those that do so least, then as in ``patches``."""
+        extents = (self.images, *self.positions)
+        wider = replace(self, images=_wider(extents[0]), positions=tuple(map(_wider, extents[1:])))
+        found = [patch for patch in wider.patches(pixels) if patch[-1] >= run]
+        return tuple(sorted(found, key=lambda patch: replace(self, patch=patch).rows))
+
+    def with_halo(
+        self, pixels: int, unit: int, patches: Sequence[tuple[int, ...]], dimensions: int
+    ) -> "ImageWindow | None":
+        """The window with one of ``patches``, of so many pixels, and a halo along one of the first ``dimensions``, such
+        that the fewest pixels are loaded. A tap begins to read at a multiple of ``unit`` lines. None where no halo
+        saves anything."""
         found = [
             replace(self, patch=patch, halo=n)
-            for patch in self.patches(pixels)
-            for n, taps in enumerate(self.taps)
+            for patch in patches
+            for n, taps in enumerate(self.taps[:dimensions])
             if taps > 1
         ]
         fit = [w for w in found if w.tap_lines % unit == 0 and w.patch_lines < w.halo_taps * pixels]
-        return min(fit, key=lambda w: w.patch_lines / w.halo_taps, default=None)
+        return min(fit, key=lambda w: w.patch_lines / w.halo_taps * (w.rows / self.rows), default=None)
+
+
+def _wider(extent: int) -> int:
+    """The next power of two."""
+    return 1 << (extent - 1).bit_length()

@@ -17,28 +17,31 @@ from dataclasses import dataclass, replace
 from ...ir.buffer import Buffer
 from ...ir.expr import Cast, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Select, Var, index
 from ...ir.linear_form import LinearForm, linear_form
-from ...ir.rewrite import substitute
+from ...ir.rewrite import free_variables, substitute
 from ...te.workload import Axis, Workload
 from ..tile.delinearize import axis_indices, delinearize
 from .gemm import Gemm, Operand, Sides, sides_of
 from .image_window import TAP, ImageWindow
 
 
-def implicit_gemm_of(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
+def implicit_gemm_of(
+    workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None, *, along_n: bool = True
+) -> Gemm | None:
     """``workload`` as a product with a ``window``; None where it is no convolution, or not one of such images.
 
     ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order. ``halo``: the
-    dimension along which patches have a halo.
+    dimension along which patches have a halo. ``along_n``: whether all results must be contiguous along the filters;
+    otherwise neighbours are pixels (NCHW and its kin), or a digit of the filters that lies between them.
     """
     found = sides_of(workload, joined=True)
     for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
-        product = _product(sides, patch, halo)
+        product = _product(sides, patch, halo, along_n)
         if product is not None:
             return product
     return None
 
 
-def _product(sides: Sides, patch: tuple[int, ...], halo: int | None) -> Gemm | None:
+def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool) -> Gemm | None:
     """The product with the pixels of images as its rows."""
     pixels = _pixels_of(sides)
     if pixels is None:
@@ -47,17 +50,31 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None) -> Gemm | N
         filters = _filters_of(phased, pixels)
         if filters is None:
             continue
-        window, rows = replace(filters.window, patch=patch, halo=halo), None
+        window = replace(filters.window, patch=patch, halo=halo)
+        rows = axis_indices(Var("m"), phased.rows.axes)
         if patch:
             named = zip(pixels.rows, window.position(Var("m")), strict=True)
             rows = {name: position for name, position in named if name is not None}
-        product = phased.product(phased.rows, phased.columns, rows)
-        if product is not None and product.results[0].step("n") == 1:
+        product = phased.product(phased.rows, phased.columns, rows, part=not along_n)
+        pixel = rows.get(pixels.rows[-1] or "", index(0))
+        if product is not None and (product.results[0].step("n") == 1 if along_n else _along(product, pixel)):
             group = Var(product.batch[0].name) * window.channels if sides.batch else index(0)
             image = Load(pixels.image, (*window.corner(Var("m")), group + Var("k")))
             a, b = Operand(image, image, 0, 1), Operand(filters.load, filters.load, 0, 0)
-            return replace(product, a=a, b=b, k=Axis("k", window.tap_count * window.channels), window=window)
+            k, m = Axis("k", window.tap_count * window.channels), replace(product.m, extent=window.rows)
+            return replace(product, a=a, b=b, m=m, k=k, window=window)
     return None
+
+
+def _along(product: Gemm, pixel: Expr) -> bool:
+    """Whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them. They are
+    words of 32 bits, or pairs of such a digit are: eight of them fill a sector of memory."""
+    for r in product.results:
+        has_words = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and r.last_digit % 2 == 0 < r.last_digit)
+        along = any("n" in free_variables(i) for i in r.indices[:-1])
+        if not has_words or not along or r.digits_before(pixel) is None:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from ...cost_model.dataset import experience_data, labels
 from ...cost_model.models import new_model
 from ..crossover import crossover
 from ..improvement import FIRST, Improvement, compressed, logarithms
-from ..seen import Seen
+from ..seen import Results, Seen
 from ..strategy import Observation, Problem
 
 _TREES_FROM = 16
@@ -30,7 +30,7 @@ _OWN_WEIGHT = 4
 """How often a result of this task is repeated in the training data, where a result of an earlier task stands once."""
 _TRUST = 0.04
 """How firmly a prior is believed at first: as firmly as after four results a tenth apart that bear it out."""
-_GROWTH, _STEP = 1.25, 8
+_GROWTH, _STEP = 1.25, 16
 """The trees are trained again once the results have grown by a quarter, at a multiple of the step."""
 
 
@@ -60,6 +60,8 @@ class ModelSearch:
         self._learned_from = -1
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
+        if not count:
+            return []
         told = len(self._seen.observations)
         rng = stream(self._seed, "model", told + len(pending))
         smooth = self._smooth_count(count, told, rng)
@@ -89,23 +91,23 @@ class ModelSearch:
         return int(rng.binomial(count, _SMOOTH_SHARE))
 
     def _improving(self, count: int, rng: np.random.Generator, pending: Collection[int]) -> list[int]:
-        results = self._seen.observations
+        results = self._seen.results
         if len(results) >= FIRST and self._seen.best(1):
             return self._smooth.propose(results, sorted(pending), count, self._expected(results))
         first = min(count, FIRST - len(results) - len(pending)) if self._prior is not None else 0
         chosen = self._pick(-self._prior, first, pending) if first > 0 and self._prior is not None else []
         while len(chosen) < count and (free := self._seen.free([*pending, *chosen])).size:
-            known = [*(o.candidate for o in results), *sorted(pending), *chosen]
+            known = [*results.candidates, *sorted(pending), *chosen]
             chosen.append(self._smooth.first(known, rng, free))
         return chosen
 
-    def _expected(self, results: Sequence[Observation]) -> NDArray[np.float64] | None:
+    def _expected(self, results: Results) -> NDArray[np.float64] | None:
         """float64[pool]: what the prior expects of every candidate, relative to its best, as far as the results bear
         it out: the slope of their times over the prior, by ridge regression towards 1."""
         if self._prior is None:
             return None
-        expected, z = compressed(self._prior), logarithms(results)
-        here = expected[[o.candidate for o in results]]
+        expected, z = compressed(self._prior), logarithms(results.seconds)
+        here = expected[results.candidates]
         here, z = here - here.mean(), z - z.mean()
         slope = (here @ z + _TRUST) / (here @ here + _TRUST)
         return np.asarray(max(float(slope), 0.0) * expected)

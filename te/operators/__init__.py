@@ -20,6 +20,7 @@ from .operator import Operator
 from .pool2d import POOL2D
 from .reduce import REDUCE
 from .scaled_matmul import SCALED_MATMUL
+from .scan import SCAN
 from .softmax import LOG_SOFTMAX, SOFTMAX
 from .transpose import TRANSPOSE
 
@@ -47,6 +48,7 @@ OPERATORS: dict[str, Operator] = {
         GROUP_NORM,
         ATTENTION,
         REDUCE,
+        SCAN,
         TRANSPOSE,
         CONCATENATE,
         ELEMENTWISE,

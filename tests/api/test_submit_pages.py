@@ -87,13 +87,24 @@ def test_a_job_is_submitted_without_scripts(browser: Browser, address: str, clie
         assert [fault for fault in seen.faults if "422" not in fault] == []
         seen.faults.clear()
         page.get_by_label("Trials").fill("5")
+        page.get_by_text("Search, queue and measuring").click()
+        units = page.get_by_label("Devices at once")
+        expect(units).to_have_value("1")
+        units.fill("9")
+        page.locator("#job-form").evaluate("form => form.noValidate = true")
+        page.get_by_role("button", name="Submit job").click()
+        expect(page.locator("#units")).to_have_attribute("aria-invalid", "true")
+        seen.faults.clear()
+        units.fill("2")
         page.get_by_role("button", name="Submit job").click()
         expect(page.locator("h1")).to_contain_text("softmax")
         job = client.job(page.url.rpartition("/")[2])
+        page.goto(f"/submit?job={job.id}")
+        expect(units).to_have_value("2")
     assert job.tasks[0].parameters == {
         **{"rows": 77, "columns": 1024, "inner": 1, "dtype": "float16", "accumulate": "auto"}
     }
-    assert job.budget.trials == 5
+    assert (job.budget.trials, job.units) == (5, 2)
 
 
 @pytest.mark.browser

@@ -1,5 +1,6 @@
 """``tilewright model``: an ONNX file becomes workloads of a service, which are tuned by one job, shown and timed."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ def test_models_that_are_not_there_are_not_found(tmp_path: Path) -> None:
     assert answer(tmp_path, "model", "list") == []
     missing = tilewright(tmp_path, "model", "show", "abc")
     assert missing.returncode == 3 and "0 models have a key that begins with 'abc'" in missing.stderr
+
+
+@pytest.mark.skipif(find_spec("jax") is not None, reason="jax is installed")
+def test_a_module_of_stablehlo_names_the_extra_that_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "model.mlir").write_text("module {}")
+    refused = tilewright(tmp_path, "model", "add", "model.mlir")
+    assert refused.returncode == 2 and "pip install 'tilewright[stablehlo]'" in " ".join(refused.stderr.split())
 
 
 def test_a_file_is_added_tuned_shown_and_timed(tmp_path: Path) -> None:

@@ -220,6 +220,8 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("layer_norm", {"rows": 100, "columns": 50257, "dtype": "float16"}),
     ("reduce", {"shape": [4096, 4096], "axes": [0, 1]}),
     ("reduce", {"shape": [4096, 4096], "axes": [0]}),
+    ("scan", {"shape": [4096, 4096], "axis": 1}),
+    ("scan", {"shape": [4096, 4096], "axis": 0, "dtype": "float16"}),
     ("elementwise", {"shape": [4096, 4096], "functions": ["relu", "add1"]}),
     ("transpose", {"shape": [1024, 4096], "axes": [1, 0]}),
     (

@@ -8,10 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete, update
 
 from tilewright.core.budget import Budget
 from tilewright.core.errors import Conflict, NotFound, StoreError
-from tilewright.core.fleet import Wanted
+from tilewright.core.fleet import AttemptEnd, Wanted
 from tilewright.core.policy import DEFAULT_POLICY, SpacePolicy
 from tilewright.core.record import MeasuredOn, RecordFilter
 from tilewright.core.schedule import Schedule
@@ -24,6 +25,7 @@ from tilewright.db.engine import Database, parse_url
 from tilewright.db.jobs import LISTED_TASKS
 from tilewright.db.rows import AnswerRow, ArtefactRow, NewJob, NewTask, NewTrial, TrialRow, WorkloadSummary
 from tilewright.db.store import RecordStore
+from tilewright.db.tables import ended_totals, jobs
 from tilewright.db.visibility import Visibility, seeing
 from tilewright.tests.db.fleets import migrated, move_job
 from tilewright.tests.db.postgres import PostgresServer, server
@@ -211,6 +213,54 @@ def test_totals_of_devices_are_the_same_once_jobs_are_counted(store: RecordStore
         assert (own.tasks, own.day_device_seconds) == (1, own.device_seconds)
 
 
+def test_states_are_counted_the_same_once_jobs_are_counted(store: RecordStore) -> None:
+    for number, tenant in enumerate(("a", "b", "a", "b")):
+        store.create_job(replace(new_job(f"j{number}"), tenant=tenant))
+    claims = [store.fleet.claim_task(["llvm"], "local", "o", units=[], seconds=60.0) for _ in range(3)]
+    for claim, seconds in zip(claims, (1e-5, None, 0.0), strict=True):
+        assert claim is not None
+        if seconds == 0.0:
+            store.fleet.end_attempt(claim.lease, AttemptEnd.YIELDED)
+            continue
+        store.add_trial(trial(0, seconds, job=claim.job_id), lease=claim.lease)
+        store.fleet.finish_task(claim.lease, "trials", {})
+
+    def counted() -> tuple[object, ...]:
+        with seeing(Visibility("a")):
+            own = store.count_by_state()
+        figures = store.fleet.figures()
+        return store.count_by_state(), own, figures.tasks, figures.attempts
+
+    before = counted()
+    assert before[0] == {"succeeded": 1, "failed": 1, "running": 1, "queued": 1}
+    assert before[2:] == ({"done": 2, "ready": 2}, {"done": 2, "yielded": 1})
+    assert store.count_ended() == 1 and counted() == before  # what failed may go on
+    move_job(store, "j3", {"queued": ("cancelling", "cancelled")})
+    assert (last := counted()) != before
+    assert store.count_ended() == 1 and counted() == last and store.count_ended() == 0
+
+
+def test_a_job_that_the_version_before_has_counted_is_not_added_to_devices_again(store: RecordStore) -> None:
+    store.create_job(new_job("j"))
+    store.set_device("j", HERE.device)
+    store.add_trial(trial(0, 1e-5))
+    move_job(store, "j", {"queued": ("running", "succeeded")})
+    assert store.count_ended() == 1
+    spent, states = store.dashboard.spent(long_ago := "2001-01-01T00:00:00.000000Z"), store.fleet.task_counts()[0]
+    with store.database.writing() as connection:  # as that version leaves it
+        connection.execute(update(jobs).values(counted=None))
+        connection.execute(delete(ended_totals))
+    assert store.count_ended() == 1
+    assert (store.dashboard.spent(long_ago), store.fleet.task_counts()[0]) == (spent, states)
+
+
+def test_look_ups_of_several_workloads_tell_keys_with_one_start_apart(store: RecordStore) -> None:
+    store.create_job(new_job("j"))
+    store.add_trial(trial(0, 1e-6))
+    known, others = TASK.workload_key, (TASK.workload_key[:-1] + "0", "0" * 64)
+    assert [row.workload_key for row in kept(store, HERE, known, *others)] == [known] and not kept(store, HERE, *others)
+
+
 def test_states_are_stored_with_their_times_and_events(store: RecordStore) -> None:
     store.create_job(new_job("j"))
     started = move_job(store, "j", {"queued": ("running",)})
@@ -364,8 +414,8 @@ def test_look_ups_use_one_index_whatever_the_size_of_the_tables(store: RecordSto
     with store.database.reading() as connection:
         if not store.embedded:
             connection.exec_driver_sql("SET enable_seqscan = off")
-        many = _EXACT_MANY[connection.dialect.name]
-        for statement, keys in ((_EXACT_ONE, {"workload_key": "k"}), (many, {"workload_keys": ["k", "l"]})):
+        many, several = _EXACT_MANY[connection.dialect.name], "key_starts" if store.embedded else "workload_keys"
+        for statement, keys in ((_EXACT_ONE, {"workload_key": "k"}), (many, {several: ["k", "l"]})):
             options = {"literal_binds": True, "render_postcompile": True}
             text = statement.params({**keys, **parts}).compile(connection, compile_kwargs=options)
             plan = connection.exec_driver_sql(f"EXPLAIN {'QUERY PLAN ' if store.embedded else ''}{text}").all()

@@ -10,14 +10,17 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 import pytest
+
+PREFIX = "tw"
 
 
 class DatabaseNetwork:
     """``namespace`` is the name of the namespace that the server runs in."""
 
     def __init__(self, links: int) -> None:
-        self.namespace = f"tw{os.getpid()}"
+        self.namespace = f"{PREFIX}{os.getpid()}"
         _ip("netns", "add", self.namespace)
         for link in range(links):
             here, there = f"twh{os.getpid()}-{link}"[-15:], self._device(link)
@@ -58,6 +61,18 @@ def database_network(links: int) -> Iterator[DatabaseNetwork]:
         network.close()
 
 
-def _ip(*words: str) -> None:
+def remove_leftovers() -> None:
+    """Delete the namespaces of processes that were killed, which could not do so themselves."""
+    if os.geteuid() == 0 and shutil.which("ip") is not None:
+        for line in _ip("netns", "list").splitlines():
+            name = line.split()[0]
+            owner = name.removeprefix(PREFIX)
+            if name != owner and owner.isdecimal() and not psutil.pid_exists(int(owner)):
+                _ip("netns", "del", name)
+
+
+def _ip(*words: str) -> str:
+    """Return what ``ip`` prints."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tilewright.tests.db.small_disk import small_disk
 
 NEEDED = ("initdb", "pg_ctl")
+PREFIX = "tw-pg-"
 UP_SECONDS = 60.0
 """A server that had no room answers within so long once it has."""
 
@@ -121,9 +122,8 @@ def server(durable: bool = False, mebibytes: int | None = None, namespace: str =
     bin_folder = programs()
     if bin_folder is None:
         pytest.skip("PostgreSQL is not installed")
-    folder = Path(
-        tempfile.mkdtemp(prefix="tw-pg-")
-    )  # pytest's folders are too deep: a socket's path may have 107 characters at most
+    # pytest's folders are too deep: a socket's path may have 107 characters at most
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
@@ -142,4 +142,20 @@ def server(durable: bool = False, mebibytes: int | None = None, namespace: str =
             finally:
                 running.stop()
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers() -> None:
+    """End servers of processes that were killed, which could not do so themselves, and remove their folders."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not owner.isdecimal() or psutil.pid_exists(int(owner)):
+            continue
+        for data in (folder / "data", folder / "disk" / "data"):
+            with suppress(OSError, ValueError, IndexError, psutil.Error):
+                first = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+                for process in (*first.children(recursive=True), first):
+                    process.kill()
+        if (folder / "disk").is_mount():
+            subprocess.run(["umount", "-l", str(folder / "disk")], check=False)
         shutil.rmtree(folder, ignore_errors=True)

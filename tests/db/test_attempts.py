@@ -117,7 +117,7 @@ def test_a_task_given_back_goes_on_elsewhere(fleet_store: RecordStore) -> None:
     for how in (AttemptEnd.YIELDED, AttemptEnd.CANCELLED, *INFRASTRUCTURE) * 2:
         fleet.end_attempt(claimed(fleet_store).lease, how, "said\x00so")
     task = fleet_store.job("j").tasks[0]
-    assert (task.state, task.losses, task.fence) == (TaskState.READY, 0, 12)
+    assert (task.state, task.losses, task.fence) == (TaskState.READY, 0, 14)
     assert fleet.attempts("j", 0)[0].detail == "saidso"
     told = job_events(fleet_store, "j", "task")[0]
     assert (told["how"], told["attempt"], told["state"]) == ("yielded", 1, "ready")
@@ -172,6 +172,29 @@ def test_a_task_outlives_any_number_of_workers_that_were_killed_from_outside(fle
         claimed(fleet_store, "owner")
         assert fleet.end_leases_of("owner", AttemptEnd.ACTOR_LOST, "signal 11") == 1
     assert states_of(fleet_store, "j") == [TaskState.DEAD]
+
+
+def test_a_holder_that_was_held_up_costs_its_task_nothing(fleet_store: RecordStore) -> None:
+    """It says so before somebody finds that its lease ran out, or afterwards; of any other end it changes nothing."""
+    fleet = fleet_store.fleet
+    submit(fleet_store, "j")
+    for number in range(2 * MOST_LOSSES):
+        late = claimed(fleet_store)
+        run_out(fleet_store, late.lease)
+        if number % 2:
+            assert fleet.reap() == 1 and fleet_store.job("j").tasks[0].losses == 1
+        fleet.excuse_delay(late.lease, "it was stopped")
+        task, last = fleet_store.job("j").tasks[0], fleet.attempts("j", 0)[-1]
+        assert (task.state, task.losses) == (TaskState.READY, 0)
+        assert (last.how, last.detail) == (AttemptEnd.HOLDER_DELAYED, "it was stopped")
+    for end in (AttemptEnd.ACTOR_LOST, AttemptEnd.YIELDED):
+        held = claimed(fleet_store)
+        fleet.end_attempt(held.lease, end)
+        fleet.excuse_delay(held.lease, "it was stopped")
+        assert fleet.attempts("j", 0)[-1].how is end and fleet_store.job("j").tasks[0].losses == 1
+    present = claimed(fleet_store)
+    fleet.excuse_delay(held.lease, "it was stopped")  # of a holder before
+    assert measure(fleet_store, present).wanted is Wanted.GO
 
 
 def test_dead_tasks_are_tried_again_on_request(fleet_store: RecordStore) -> None:

@@ -84,6 +84,7 @@ def test_schedules_have_todays_names_and_nothing_else_changes(
         "tags": "",
         "notes": "",
         "device_seconds": None,
+        "counted": None,
         "retuning": None,
         "request_id": "",
         "units": 1,

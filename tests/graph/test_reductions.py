@@ -116,24 +116,6 @@ def test_products_are_not_joined() -> None:
     assert len(compile_program(graph_of(write), lambda w: True, gpu=True).kernels) == 2
 
 
-@pytest.mark.parametrize("op", ["running_sum", "running_product"])
-@pytest.mark.parametrize(("shape", "dim"), [((3, 300), 1), ((40, 8), 0), ((2, 33, 4), 1), ((2, 9), 1)])
-def test_scans_are_short_ones_in_blocks(op: str, shape: tuple[int, ...], dim: int) -> None:
-    x = Value("x", TensorType(shape, float32))
-    found = kernels(graph_of(lambda b, x: b.node("mul", b.node(op, x, dim=dim), x), x))
-    blocks = [f"{'sum' if op == 'running_sum' else 'prod'}"]
-    levels = {300: 2, 40: 1, 33: 1, 9: 0}[shape[dim]]
-    assert found[:levels] == blocks * levels
-    assert sum(op in names for names in found) == levels + 1
-
-
-def test_a_scan_from_the_end() -> None:
-    def write(b: GraphBuilder, x: Value) -> Value:
-        return b.node("flip", b.node("running_sum", b.node("flip", x, dims=(1,)), dim=1), dims=(1,))
-
-    assert len(kernels(graph_of(write, Value("x", TensorType((3, 64), float32))))) <= 5
-
-
 def test_a_concatenation_that_is_reduced_is_stored() -> None:
     def write(b: GraphBuilder, x: Value) -> tuple[Value, ...]:
         whole = b.node("concatenate", x, b.node("exp", x), dim=1)

@@ -133,7 +133,8 @@ def test_places_that_are_known_when_the_model_runs_are_those_of_xla() -> None:
 
 def small(x: Any) -> Any:
     whole = jnp.arange(-4, 4)
-    return (x.argmax(-1), x.argmin(0), jnp.cumsum(x, 1), jnp.pad(x, 1), x.astype(jnp.bfloat16) * 3, (x > 0).any(1),
+    return (x.argmax(-1), x.argmin(0), jnp.cumsum(x, 1), jax.lax.cumsum(x, 0, reverse=True), jnp.pad(x, 1),
+            x.astype(jnp.bfloat16) * 3, (x > 0).any(1),
             jax.scipy.special.erf(x), jax.nn.gelu(x, approximate=False), jnp.round(x), whole // 3, whole % 3,
             jnp.clip(x, -0.5, 0.5), jax.nn.silu(x), jnp.tanh(x) ** 2, jnp.isfinite(x / 0), x.T.reshape(-1), x.max(),
             jax.lax.pad(x, 0.0, ((-1, 2, 1), (0, 0, 0))), jnp.log1p(jnp.abs(x)), jnp.where(x > 0, x, 0.0))  # fmt: skip

@@ -14,8 +14,10 @@ from tilewright.cost_model.metrics import rank_correlation
 from tilewright.runtime.devices import device_infos
 from tilewright.search.encoding import Encoding
 from tilewright.search.gaussian_process import GaussianProcess
-from tilewright.search.improvement import FIRST, Improvement, learning_point
+from tilewright.search.improvement import FIRST, Improvement, learning_point, logarithms
 from tilewright.search.recorded import read_table
+from tilewright.search.seen import Seen
+from tilewright.search.stacking import Stacking
 from tilewright.search.strategy import Observation
 from tilewright.search.transfer import Transfer
 from tilewright.te.operators import OPERATORS
@@ -44,6 +46,28 @@ def test_the_posterior_is_that_of_another_implementation() -> None:
     assert process.lengths[2] > 2 * process.lengths[0]  # the last column does not matter
 
 
+def test_a_focused_process_says_the_same_of_what_it_still_looks_at() -> None:
+    rng = stream(2, "points")
+    points = rng.random((300, 3)).astype(np.float32)
+    values = rng.normal(size=24)
+    whole, focused = GaussianProcess(points), GaussianProcess(points)
+    looked_at = np.arange(100, 160)
+    for process in (whole, focused):
+        process.learn(np.arange(20), values[:20], np.arange(20))
+    focused.focus(looked_at)
+    for row in (20, 21, 150, 280):
+        assert focused.mean(values[: len(whole)], row) == pytest.approx(
+            whole.posterior(values[: len(whole)])[0][row], abs=1e-3
+        )
+        whole.observe(row)
+        focused.observe(row)
+    for known in (24, 22):
+        for process in (whole, focused):
+            process.forget(known)
+        for one, other in zip(focused.posterior(values[:known]), whole.posterior(values[:known]), strict=True):
+            np.testing.assert_allclose(one, other[looked_at], atol=1e-3)
+
+
 def test_learning_points_depend_on_the_count_alone_and_grow() -> None:
     points = [learning_point(n) for n in range(FIRST, 400)]
     assert points == sorted(points) and all(p <= n for p, n in zip(points, range(FIRST, 400), strict=True))
@@ -55,14 +79,13 @@ def test_expected_improvement_finds_the_top_of_a_smooth_space_soon() -> None:
     ranks = np.argsort(np.argsort([o.seconds if isinstance(o, Timed) else np.inf for o in TABLE.outcomes]))
     reached = []
     for seed in range(4):
-        search = Improvement(TABLE.pool, seed)
-        rng = stream(seed, "first")
-        results = [Observation(int(c), TABLE.outcomes[c]) for c in rng.choice(4362, 4, replace=False)]
-        while len(results) < 40:
-            asked = search.propose(results, (), 4)
-            assert len(set(asked)) == 4 and not {o.candidate for o in results} & set(asked)
-            results += [Observation(c, TABLE.outcomes[c]) for c in asked]
-        reached.append(min(ranks[o.candidate] for o in results))
+        search, seen = Improvement(TABLE.pool, seed), Seen(TABLE.pool)
+        asked = stream(seed, "first").choice(4362, 4, replace=False).tolist()
+        while len(seen.observations) < 40:
+            seen.add([Observation(c, TABLE.outcomes[c]) for c in asked])
+            asked = search.propose(seen.results, (), 4)
+            assert len(set(asked)) == 4 and not seen.known[asked].any()
+        reached.append(min(ranks[seen.results.candidates]))
     assert np.mean(reached) < 0.02 * 4362, reached
 
 
@@ -71,13 +94,13 @@ def test_settings_keep_their_order_and_what_is_not_in_the_pool_has_no_point() ->
     points = encoding.points(TABLE.pool)
     assert points.min() == 0 and points.max() == 1 and points.shape == (4362, encoding.width)
     schedule = TABLE.space.schedule(77)
-    found = encoding.point(schedule)
-    assert found is not None and np.array_equal(found, points[77])
+    assert np.array_equal(encoding.rows([schedule])[0][0], points[77])
     name, column = next((n, c) for c, n in enumerate(encoding.columns))
     by_value = sorted(zip(TABLE.space.column(name).tolist(), points[:, column].tolist(), strict=True))
     assert [p for _, p in by_value] == sorted(p for _, p in by_value)
-    assert encoding.point(type(schedule)(schedule.sketch, 1, ((name, 10_000), *schedule.knobs[1:]))) is None
-    assert encoding.point(type(schedule)("another", 1, schedule.knobs)) is None
+    strange = type(schedule)(schedule.sketch, 1, ((name, 10_000), *schedule.knobs[1:]))
+    another = type(schedule)("another", 1, schedule.knobs)
+    assert encoding.rows([strange, schedule, another])[1].tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("step", [2, 20])
@@ -89,10 +112,10 @@ def test_a_source_that_disagrees_loses_its_weight(step: int) -> None:
     transfer = Transfer(TABLE.pool, [Experience(workload, device, timed), Experience(workload, device, inverse)], 0)
     own = [r for r in range(7, 4362, 150) if isinstance(TABLE.outcomes[r], Timed)]
     z = np.log([o.seconds for r in own if isinstance(o := TABLE.outcomes[r], Timed)])
-    assert np.allclose(transfer.weights([], np.zeros(0)), 0.5)
-    weights = transfer.weights(own, z)
-    assert weights[0] > 0.99
-    expected = transfer.expected(own, z)
+    agreement = transfer.agreement(np.array(own), z)
+    assert np.ptp(transfer.agreement(np.zeros(0, np.int64), np.zeros(0))) == 0
+    assert agreement[0] > 0.75 and agreement[1] < 0
+    expected = transfer.expected(np.array(own), z, agreement)
     assert np.corrcoef(expected[own], z)[0, 1] > 0.8
 
 
@@ -108,3 +131,25 @@ def test_a_few_results_of_sources_order_all_candidates() -> None:
     for source in transfer.sources:
         assert rank_correlation(source, seconds) > 0.8
     assert seconds[transfer.cover(8)].min() < 0.6 * np.median(seconds)
+
+
+def test_stacked_trees_find_where_a_source_is_right() -> None:
+    """Each of two sources is right for half of the settings and wrong for the others."""
+    workload, device = OPERATORS["matmul"].workload({"m": 1, "n": 1, "k": 1}), device_infos()[0]
+    half = TABLE.space.codes[:, 0] <= np.median(TABLE.space.codes[:, 0])
+    seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for o in TABLE.outcomes])
+    history = []
+    for right in (half, ~half):
+        told = np.where(right, seconds, np.nanmin(seconds) * np.nanmax(seconds) / seconds)
+        results = [(TABLE.space.schedule(int(r)), Timed((told[r],))) for r in np.flatnonzero(~np.isnan(told))]
+        history.append(Experience(workload, device, results))
+    transfer = Transfer(TABLE.pool, history, 0)
+    seen = Seen(TABLE.pool)
+    seen.add([Observation(int(c), TABLE.outcomes[c]) for c in stream(0, "known").choice(4362, 40, replace=False)])
+    chosen = Stacking(transfer, "xgboost", 0).propose(seen, (), 20)
+    z = logarithms(seen.results.seconds)
+    agreement = transfer.agreement(seen.results.candidates, z)
+    expected = transfer.expected(seen.results.candidates, z, agreement)
+    best_expected = seen.fresh(np.argsort(expected), 20)
+    assert len(set(chosen)) == 20 and not seen.known[chosen].any()
+    assert np.nanmedian(seconds[chosen]) < 0.7 * np.nanmedian(seconds[best_expected])

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,7 @@ from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
 from tilewright.tests.db.postgres import server as postgres_server
 from tilewright.tests.service.fork_server import ForkServer
-from tilewright.tests.service.killing import MODULE as SERVICE
-from tilewright.tests.service.killing import KillableServer, Observer, free_port
+from tilewright.tests.service.killing import SERVICE_MODULES, KillableServer, Observer, free_port
 from tilewright.tests.service.late_records import late_records, watch_for_late_records
 from tilewright.tests.service.ray_nodes import RayCluster
 from tilewright.tests.service.simulated import simulated_unit
@@ -44,12 +43,13 @@ LOOK_SECONDS = 0.5
 """So often the services are asked for trials: a look costs them a tenth of a second of a processor."""
 HOUR = 3600
 FAULTS_AT_ONCE = 3
-"""After so many faults of COUNTED without a new trial on a kind of device, the next one of these waits for one: a task
-that was lost five times in a row without a new record is dead."""
+"""After so many faults of COUNTED without a new trial of an executor, the next one of these waits for one: a task that
+was lost five times in a row without a new record is dead."""
 MOST_TRIALS = 4
 """A lane waits for so many new trials at most between two of its faults, and for one at least."""
 TRIAL_SECONDS = 0.4
-SERVICE_MODULES = ("tilewright.api.server", f"{SERVICE}.__main__")
+DRIVERS = 2
+"""So many services drive the Ray cluster: each looks at it again and again, which takes seconds of a processor."""
 JOBS_OF_SIMULATED = 3
 """So many jobs at once are for simulated devices: with few tasks at once, all faults would come to the same ones."""
 DISK_MEBIBYTES = 256
@@ -100,9 +100,12 @@ class Services:
 @dataclass(frozen=True, slots=True)
 class FaultReport:
     """Says what was done and what came of it. ``faults`` is empty when every promise was kept. ``longest_pause`` is the
-    longest time in seconds in which no new trial was seen."""
+    longest time in seconds in which no new trial was seen. ``ends``: how attempts ended, and how often so. ``times``:
+    for each kind of fault, the mean seconds for which its turn was waited for, and which it took to be done."""
 
     done: Mapping[str, int]
+    ends: Mapping[str, int]
+    times: Mapping[str, tuple[float, float]]
     jobs: int
     trials: int
     seen: int
@@ -117,6 +120,8 @@ class Fleet:
 
     postgres: PostgresServer
     services: Services
+    locks: Path
+    """The folder of the locks of its devices: nobody else is to be waited for."""
     network: DatabaseNetwork | None = None
     cluster: RayCluster | None = None
     host: SimulatedHost | None = None
@@ -130,6 +135,8 @@ class Disturber:
     fleet: Fleet
     draws: np.random.Generator
     done: Counter[str] = field(default_factory=Counter)
+    times: list[tuple[str, float, float]] = field(default_factory=list)
+    """For each fault: its kind, for how long its turn was waited for, and how long it took to be done, in seconds."""
 
     def fault(self, kind: str) -> bool:
         """Do a fault of this kind, one of KINDS or FURTHER_KINDS. Return whether there was what it could be done to; it
@@ -264,14 +271,8 @@ LANES: Mapping[str, Sequence[str]] = {
 """What is done at the same time, and what one after the other."""
 WIDE = {"simulated": 2}
 """So many lanes of one name there are where there is more than one: there are many of these processes."""
-COUNTED = frozenset(
-    (
-        *("kill service", "kill child", "stop task worker", "cut network"),
-        *("stall database", "fill disk", "kill Ray process", "lose head"),
-    )
-)
-"""After these a task may count a loss: nobody is left to say that it was killed, or a child died twice in a row while
-it started."""
+COUNTED = {"kill child": "local", "kill Ray process": "ray", "lose head": "ray"}
+"""After these a task of an executor may count a loss: a child died twice in a row while it started, or an actor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +293,10 @@ class Plan:
 
 @dataclass
 class Progress:
-    """What all lanes wait for. ``over`` is set when there are to be no more faults."""
+    """What all lanes wait for: ``first`` has the first way of each executor. ``over`` is set when there are to be no
+    more faults."""
 
-    ways: int
+    first: Mapping[str, int]
     over: threading.Event = field(default_factory=threading.Event)
     seen: Counter[int] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -304,7 +306,7 @@ class Progress:
     def look(self, seen: Counter[int]) -> None:
         """So many trials were seen by now of each way to run jobs."""
         with self._changed:
-            for way in range(self.ways):
+            for way in self.first.values():
                 if seen[way] > self.seen[way]:
                     self._counted[way] = 0
             self.seen = seen
@@ -312,15 +314,15 @@ class Progress:
 
     def await_turn(self, kind: str, more: int) -> None:
         """Wait for so many new trials, and until a fault of this kind can make no task dead."""
+        way = self.first.get(COUNTED.get(kind, ""), -1)
         with self._changed:
             wanted = self.seen.total() + more
             while not self.over.is_set() and (
-                self.seen.total() < wanted
-                or (kind in COUNTED and max(self._counted.values(), default=0) >= FAULTS_AT_ONCE)
+                self.seen.total() < wanted or (way >= 0 and self._counted[way] >= FAULTS_AT_ONCE)
             ):
                 self._changed.wait(LOOK_SECONDS)
-            if kind in COUNTED:
-                self._counted.update(range(self.ways))
+            if way >= 0:
+                self._counted[way] += 1
 
 
 def _lanes(kinds: Sequence[str]) -> dict[str, list[str]]:
@@ -345,11 +347,15 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
         disturbers = {name: Disturber(fleet, stream(plan.seed, "fleet faults", name)) for name in lanes}
         longest = _run(observer, fleet.services, disturbers, lanes, began + plan.seconds)
         faults = observer.verdict() + late_records(store)
+        ends = {str(how): count for how, count in store.fleet.figures().attempts.items() if count}
     orphans = sum(len(server.orphans(10.0)) for server in fleet.services.servers)
     if orphans:
         faults.append(f"{orphans} processes outlived their service")
+    done = sum((disturber.done for disturber in disturbers.values()), Counter[str]())
     return FaultReport(
-        dict(sum((disturber.done for disturber in disturbers.values()), Counter[str]())),
+        dict(done),
+        ends,
+        _means(disturbers.values()),
         len(observer.jobs),
         len(observer.jobs) * 2 * plan.trials,
         len(observer.seen),
@@ -357,6 +363,17 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
         time.monotonic() - began,
         tuple(faults),
     )
+
+
+def _means(disturbers: Iterable[Disturber]) -> dict[str, tuple[float, float]]:
+    """For each kind of fault, the means of what ``Disturber.times`` says."""
+    times = [entry for disturber in disturbers for entry in disturber.times]
+    found = {}
+    for kind in sorted({kind for kind, _, _ in times}):
+        own = [(waited, took) for other, waited, took in times if other == kind]
+        waited, took = (sum(column) / len(own) for column in zip(*own, strict=True))
+        found[kind] = (round(waited, 2), round(took, 2))
+    return found
 
 
 def _run(
@@ -367,22 +384,52 @@ def _run(
     until: float,
 ) -> float:
     """Do the faults, and wait for the end of all jobs; return the longest pause."""
-    progress = Progress(len(observer.ways))
+    executors = [str(way["executor"]) for way in observer.ways]
+    progress = Progress({name: executors.index(name) for name in executors})  # simulated devices come last
 
     def work(name: str) -> None:
         disturber = disturbers[name]
         try:
             for kind in lanes[name]:
+                began = time.monotonic()
                 progress.await_turn(kind, int(disturber.draws.integers(1, MOST_TRIALS + 1)))
+                turn = time.monotonic()
                 # a process may end before its signal comes, and another one starts
                 while not progress.over.is_set() and not disturber.fault(kind):
                     progress.over.wait(LOOK_SECONDS)
+                disturber.times.append((kind, turn - began, time.monotonic() - turn))
         except Exception as error:
             progress.problems.append(f"lane {name}: {error!r}")
 
     threads = [threading.Thread(target=work, args=(name,), name=name) for name in lanes]
+    with _running(threads, progress.over):
+        longest = _watch(observer, services, progress, threads, until)
+    observer.faults += progress.problems
+    end = time.monotonic() + END_SECONDS
+    while observer.unfinished() and time.monotonic() < end:
+        services.revive()
+        observer.look()
+        time.sleep(LOOK_SECONDS)
+    return longest
+
+
+@contextmanager
+def _running(threads: Sequence[threading.Thread], over: threading.Event) -> Iterator[None]:
+    """Run threads in the block. After it they are to end, and whatever they have stopped or cut goes on."""
     for thread in threads:
         thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _watch(
+    observer: Observer, services: Services, progress: Progress, threads: Sequence[threading.Thread], until: float
+) -> float:
+    """Have jobs and look at their trials until the threads have ended; return the longest pause."""
     longest, since = 0.0, time.monotonic()
     while any(thread.is_alive() for thread in threads):
         if observer.faults or progress.problems or time.monotonic() > until:
@@ -398,12 +445,6 @@ def _run(
             observer.faults.append(f"no trial in {END_SECONDS:g} s")
         progress.look(seen)
         time.sleep(LOOK_SECONDS)
-    observer.faults += progress.problems
-    end = time.monotonic() + END_SECONDS
-    while observer.unfinished() and time.monotonic() < end:
-        services.revive()
-        observer.look()
-        time.sleep(LOOK_SECONDS)
     return longest
 
 
@@ -418,7 +459,7 @@ def _fleet(stack: ExitStack, folder: Path, plan: Plan) -> tuple[Fleet, RecordSto
     watch_for_late_records(store)
     urls = [url if network is None else postgres.url_at(network.address(n), url) for n in range(plan.services)]
     ways: list[dict[str, object]] = [{"executor": "local", "target": local_unit().device.key}]
-    fleet = Fleet(postgres, Services([]), network)
+    fleet = Fleet(postgres, Services([]), folder, network)
     if "jump clock" in plan.kinds:
         fleet.clocks = [WrongClock(folder / f"clock-{n}") for n in range(plan.services + 1)]
     if plan.ray:
@@ -443,7 +484,9 @@ def _fleet(stack: ExitStack, folder: Path, plan: Plan) -> tuple[Fleet, RecordSto
 
 def _environment(fleet: Fleet, number: int) -> dict[str, str]:
     """What a process has that knows the cluster, and whose clock is this one."""
-    found = {} if fleet.cluster is None else {"TILEWRIGHT_RAY_ADDRESS": fleet.cluster.address}
+    found = {"TILEWRIGHT_LOCK_FOLDER": str(fleet.locks)}
+    if fleet.cluster is not None and number < DRIVERS:
+        found["TILEWRIGHT_RAY_ADDRESS"] = fleet.cluster.address
     if fleet.clocks:
         clock = fleet.clocks[number]
         path = os.pathsep.join([clock.path, *(p for p in sys.path if p)])

@@ -4,7 +4,6 @@ time of a start from nothing, so that a test can afford many.
 ``python -m …fork_server PARENT MODULE …`` reads a request in a line of JSON, forks, and answers with the process id.
 """
 
-import gc
 import json
 import os
 import runpy
@@ -19,6 +18,7 @@ from typing import Protocol, Self
 
 import psutil
 
+from tilewright.core.collector import program_loading
 from tilewright.workers.main import die_with
 
 MODULE = "tilewright.tests.service.fork_server"
@@ -98,9 +98,9 @@ def main(parent: int, modules: Sequence[str]) -> None:
     """Serve the process that started this one, until it closes the pipe."""
     die_with(parent)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets those that ended
-    for module in modules:
-        import_module(module)
-    gc.freeze()
+    with program_loading():
+        for module in modules:
+            import_module(module)
     own = os.getpid()
     while line := sys.stdin.readline():
         request = json.loads(line)

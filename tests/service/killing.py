@@ -25,6 +25,8 @@ from tilewright.tests.service.fork_server import ForkServer, Process
 
 READY_SECONDS = 400.0
 MODULE = "tilewright.api"
+SERVICE_MODULES = (f"{MODULE}.server", f"{MODULE}.local_service")
+"""What a service loads: a fork server has it at hand."""
 WORKLOADS: tuple[Mapping[str, object], ...] = (
     {"operator": "matmul", "parameters": {"m": 32, "n": 48, "k": 16}},
     {"operator": "softmax", "parameters": {"rows": 33, "columns": 65}},
@@ -236,9 +238,14 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
     """Kill a server ``kills`` times at random moments of its life, from its start to ``longest`` seconds after it was
     ready, with a job running (another is submitted when one has ended); then let it finish and judge.
     """
+    with ForkServer(SERVICE_MODULES, {}) as forks:
+        server = KillableServer(f"sqlite:///{folder / 'tilewright.sqlite3'}", folder / "log", forks=forks)
+        return _kill(server, kills, seed, trials, longest)
+
+
+def _kill(server: KillableServer, kills: int, seed: int, trials: int, longest: float) -> KillReport:
     began = time.monotonic()
     draws = stream(seed, "kill")
-    server = KillableServer(f"sqlite:///{folder / 'tilewright.sqlite3'}", folder / "log")
     observer = Observer(server, trials, seed)
     starting = 0
     for _ in range(kills):
@@ -256,7 +263,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
             end = time.monotonic() + (float(draws.random()) * longest if more >= 1 << 30 else READY_SECONDS)
             while time.monotonic() < end and len(observer.seen) < more and observer.unfinished():
                 observer.look()
-                time.sleep(0.005)
+                time.sleep(0.02)
         server.kill()
     server.start()
     server.wait_until_ready()
@@ -264,7 +271,7 @@ def kill_again_and_again(folder: Path, kills: int, seed: int, *, trials: int = 4
     end = time.monotonic() + READY_SECONDS
     while observer.unfinished() and time.monotonic() < end:
         observer.look()
-        time.sleep(0.05)
+        time.sleep(0.25)
     faults = observer.verdict()
     server.kill()
     return KillReport(

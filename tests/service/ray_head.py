@@ -16,6 +16,7 @@ class RayHead:
     def __init__(self, port: int, processors: int = 2) -> None:
         ray = Path(sys.executable).parent / "ray"
         options = [f"--port={port}", f"--num-cpus={processors}", "--include-dashboard=false", "--disable-usage-stats"]
+        options += ["--include-log-monitor=false"]
         self._command = [str(ray), "start", "--head", "--block", *options]
         self._process: psutil.Popen | None = None
         self.address = f"127.0.0.1:{port}"

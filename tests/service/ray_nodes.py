@@ -36,7 +36,7 @@ class RayNode:
 
     def __init__(self, *options: str) -> None:
         ray = Path(sys.executable).parent / "ray"
-        self._command = [str(ray), "start", "--block", "--disable-usage-stats", *options]
+        self._command = [str(ray), "start", "--block", "--disable-usage-stats", "--include-log-monitor=false", *options]
         self._process: psutil.Popen | None = None
 
     @property

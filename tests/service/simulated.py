@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 
+from tilewright.codegen.backends import backend_for
 from tilewright.core.fleet import TaskClaim, Unit
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
@@ -31,6 +32,7 @@ from tilewright.workers.probe import local_unit
 SEEN_SECONDS = 86_400.0
 PREFIX = "SIMULATED-"
 """So the names of simulated units begin."""
+TOOLCHAIN = Toolchain({"simulated": "1"})
 
 
 class SimulatedExecutor:
@@ -38,10 +40,10 @@ class SimulatedExecutor:
 
     overlaps = True
 
-    def __init__(self, unit: Unit, cache: str, trial_seconds: float) -> None:
+    def __init__(self, unit: Unit, cache: str, trial_seconds: float, toolchain: Toolchain = TOOLCHAIN) -> None:
         self.heartbeat: Callable[[], object] = lambda: None
         self.allowed: Callable[[], float] = lambda: 0.0
-        self.measured_on = MeasuredOn(unit.device, Toolchain({"simulated": "1"}), Profile(cache))
+        self.measured_on = MeasuredOn(unit.device, toolchain, Profile(cache))
         self._trial_seconds = trial_seconds
 
     def prefetch(self, workload: Workload, schedules: Sequence[Schedule] = ()) -> None:
@@ -84,12 +86,13 @@ class SimulatedTaskWorker(TaskWorker):
     """A task worker whose executor is a simulated one."""
 
     trial_seconds = 0.05
+    toolchain = TOOLCHAIN
 
     def _open(self, claim: TaskClaim, unit: Unit, fence: int) -> UnitExecutor:
-        return SimulatedExecutor(unit, claim.cache, self.trial_seconds)
+        return SimulatedExecutor(unit, claim.cache, self.trial_seconds, self.toolchain)
 
     def _reaches(self, executor: str, unit: Unit) -> bool:
-        return unit.uuid.startswith(PREFIX)
+        return unit.uuid.startswith(PREFIX) or unit == self._setup.unit
 
 
 def simulated_unit(number: int) -> Unit:
@@ -106,15 +109,39 @@ def work(url: str, number: int, trial_seconds: float, lease_seconds: float = 15.
     settings = Settings(database_url=url, log_level="error", lease_seconds=lease_seconds)
     logs.configure(settings)
     with RecordStore(url) as store:
-        store.fleet.register_units([unit], seen_seconds=SEEN_SECONDS)
         setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
-        if owner:
-            setup = replace(setup, owner=owner)
-        told, pipe = multiprocessing.Pipe()
-        threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
-        worker = SimulatedTaskWorker(setup, TaskStore.of(store), ServerPipe(pipe))
-        worker.trial_seconds = trial_seconds
+        _task_worker(store, replace(setup, owner=owner) if owner else setup, trial_seconds).run()
+
+
+@contextmanager
+def simulated_processor(url: str) -> Iterator[None]:
+    """Have a task worker for the processor of this machine inside the block. It is a thread, and its trials are
+    simulated: they take no time, and a schedule takes the same time whenever it is measured."""
+    unit, settings = local_unit(), Settings(database_url=url)
+    with RecordStore(url) as store:
+        worker = _task_worker(store, WorkerSetup(settings, unit, False, unit.classes, ("local",), None), 0.0)
+        worker.toolchain = backend_for(unit.device.target).toolchain(unit.device.target)
+        thread = threading.Thread(target=_run_until_stopped, args=(worker,))
+        thread.start()
+        try:
+            yield
+        finally:
+            worker.stopping.set()
+            thread.join()
+
+
+def _run_until_stopped(worker: TaskWorker) -> None:
+    while not worker.stopping.is_set():
         worker.run()
+
+
+def _task_worker(store: RecordStore, setup: WorkerSetup, trial_seconds: float) -> SimulatedTaskWorker:
+    store.fleet.register_units([setup.unit], seen_seconds=SEEN_SECONDS)
+    told, pipe = multiprocessing.Pipe()
+    threading.Thread(target=serve_worker, args=(told, store, _ignore, _ignore), daemon=True).start()
+    worker = SimulatedTaskWorker(setup, TaskStore.of(store), ServerPipe(pipe))
+    worker.trial_seconds = trial_seconds
+    return worker
 
 
 def _ignore(*_: object) -> None:

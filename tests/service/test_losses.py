@@ -3,12 +3,16 @@
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from tilewright.core.fleet import AttemptEnd, TaskClaim, TaskState, UnitState
+import pytest
+
+from tilewright.core.fleet import MOST_LOSSES, AttemptEnd, TaskClaim, TaskState, UnitState
 from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Trial
+from tilewright.db.store import RecordStore
 from tilewright.db.task import task_of
 from tilewright.service.lease_keeper import LeaseKeeper
 from tilewright.service.settings import Settings
@@ -16,10 +20,14 @@ from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
 from tilewright.service.task_worker import WorkerSetup
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
-from tilewright.tests.db.fleets import LONG, migrated, submit
+from tilewright.tests.db.fleets import LONG, migrated, run_out, submit
+from tilewright.tests.db.postgres import server
 from tilewright.tests.service.simulated import SimulatedExecutor, SimulatedTaskWorker, simulated_unit
 from tilewright.workers.joint_executor import UnitExecutor
 from tilewright.workers.losses import ActorLost
+
+Ends = Counter[AttemptEnd | None]
+"""How attempts ended, and how often so."""
 
 
 class LosingWorker(SimulatedTaskWorker):
@@ -72,3 +80,64 @@ def test_leases_are_kept_while_an_executor_opens(tmp_path: Path) -> None:
             while store.fleet.units()[0].held_until == lease.until:
                 assert time.monotonic() < end
                 time.sleep(0.02)
+
+
+class LateWorker(SimulatedTaskWorker):
+    """A task worker that is late in the first of its attempts, so many: it does ``late``, and its leases run out, as if
+    time had passed. It is to stop once there is nothing to do."""
+
+    def __init__(self, setup: WorkerSetup, store: RecordStore, pipe: ServerPipe, late: Callable[[], object]) -> None:
+        super().__init__(setup, TaskStore.of(store), pipe)
+        self._records, self._late, self._left = store, late, 2 * MOST_LOSSES
+        self.trial_seconds = 0.0
+
+    def _claimed(self) -> TaskClaim | None:
+        if not self._records.fleet.has_ready(self._setup.targets, self._setup.executors):
+            self.stopping.set()
+        return super()._claimed()
+
+    def _executor_for(self, claim: TaskClaim) -> UnitExecutor:
+        self._left -= 1
+        if self._left >= 0:
+            self._late()
+            run_out(self._records, claim.lease)
+            self._records.fleet.reap()
+            self._keeper.renew()
+        return super()._executor_for(claim)
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    with server() as running:
+        yield running.url()
+
+
+def ends_of_a_task(store: RecordStore, job: str, url: str, lease_seconds: float, late: Callable[[], object]) -> Ends:
+    unit, workload = simulated_unit(0), OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8})
+    submit(store, job, tasks=(task_of(workload),), target="llvm")
+    store.fleet.register_units([unit], seen_seconds=LONG)
+    told, pipe = multiprocessing.Pipe()
+    threading.Thread(target=serve_worker, args=(told, store, lambda _: None, lambda: None), daemon=True).start()
+    settings = Settings(database_url=url, lease_seconds=lease_seconds)
+    setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
+    LateWorker(setup, store, ServerPipe(pipe), late).run()
+    return Counter(attempt.how for attempt in store.fleet.attempts(job, 0))
+
+
+@pytest.mark.postgres
+def test_a_task_is_dead_after_attempts_that_kept_their_worker_busy_and_not_after_others(postgres_url: str) -> None:
+    """A worker is late again and again: because something holds it up, and because of what it does for its task."""
+    with migrated(postgres_url) as store:
+        ends = ends_of_a_task(store, "held-up", postgres_url, LONG, lambda: None)
+        assert ends == {AttemptEnd.HOLDER_DELAYED: 2 * MOST_LOSSES, AttemptEnd.DONE: 1}
+        assert store.job("held-up").state == "succeeded"
+        lease_seconds = 1.0
+
+        def work() -> None:
+            end = time.process_time() + lease_seconds / 2
+            while time.process_time() < end:
+                pass
+
+        ends = ends_of_a_task(store, "busy", postgres_url, lease_seconds, work)
+        assert ends[AttemptEnd.LEASE_LOST] == MOST_LOSSES
+        assert store.job("busy").tasks[0].state is TaskState.DEAD and store.job("busy").state == "failed"

@@ -23,7 +23,7 @@ def awaited(look: Callable[[], Any]) -> Any:
     end = time.monotonic() + WAIT_SECONDS
     while not (found := look()):
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.25)
     return found
 
 

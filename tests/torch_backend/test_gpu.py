@@ -64,6 +64,23 @@ def test_float32_convolutions_follow_the_flag_of_cudnn() -> None:
     assert rounded.status.kernels > exact.status.kernels and again is exact is not rounded
 
 
+CHANNELS_FIRST: dict[str, Any] = {
+    "one": lambda: nn.Conv2d(64, 96, 3, padding=1),
+    "transposed": lambda: nn.Sequential(nn.ConvTranspose2d(64, 32, 3, 2, 1, output_padding=1), nn.ReLU()),
+    "transposed, odd": lambda: nn.Sequential(nn.ConvTranspose2d(64, 32, 3, 2, 1), nn.Tanh()),
+    "two transposed": lambda: nn.Sequential(nn.ConvTranspose2d(64, 32, 4, 2, 1), nn.ConvTranspose2d(32, 16, 2, 2)),
+    "statistics": lambda: nn.Sequential(nn.Conv2d(64, 32, 3), nn.BatchNorm2d(32), nn.ReLU()),
+}
+
+
+@pytest.mark.parametrize("case", CHANNELS_FIRST)
+def test_float32_convolutions_give_channels_first(case: str) -> None:
+    """The kernel of the convolution stores NCHW; its precision is TF32."""
+    model, x = CHANNELS_FIRST[case]().cuda(), on_gpu(4, 64, 27, 27, dtype=torch.float32)
+    check(model, compiled(model), x, factor_error=PRECISIONS["tf32"].factor_error)
+    assert latest().state == "ready" and latest().class_kernels == latest().kernels
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_layers_run_in_kernels_of_ours(dtype: Any) -> None:
     status = check_model(layers(dtype), on_gpu(64, 256, dtype=dtype))

@@ -302,6 +302,22 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
+RESAMPLING: dict[str, Any] = {
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear-corners": lambda x: F.interpolate(x, (11, 23), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"),
+    "linear": lambda x: F.interpolate(x[0], 20, mode="linear"),
+    "trilinear": lambda x: F.interpolate(x[None], scale_factor=2, mode="trilinear"),
+    "grid": lambda x: F.grid_sample(x, torch.tanh(x[:, :2].permute(0, 2, 3, 1)), align_corners=False),
+}
+
+
+@pytest.mark.parametrize("name", RESAMPLING)
+def test_resampling_is_written_out(name: str) -> None:
+    status = check_model(RESAMPLING[name], torch.randn(2, 3, 8, 12))
+    assert status.state == "ready" and not status.foreign
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     assert check_model(FUNCTIONS[name], torch.randn(3, 5, 7)).state == "ready"

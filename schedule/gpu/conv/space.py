@@ -3,9 +3,11 @@
 Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32, with the channels
 of an image side by side (NHWC and its kin), in one to three dimensions, with padding, strides and dilations. TF32 wants
 filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products; those of
-few channels are widened (``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. What that sketch takes,
-a window of one place that moves pixel by pixel, is left to it. Images of few channels are folded by a first launch
-(``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes, are repacked by one.
+few channels are widened (``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. Outputs may also have
+their pixels side by side (NCHW), or channels that become pixels, as those of a transposed convolution do. What
+``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few channels are folded
+by a first launch (``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes, are
+repacked by one.
 """
 
 from collections.abc import Mapping
@@ -62,6 +64,8 @@ OVERLAPPED = "overlapped"
 """The knob that says how images of few channels are folded."""
 FAR = 2.0
 """Of several products, settings are tried whose prior is at most so many times the least."""
+RUN = 8
+"""Of so many pixels of 32 bits side by side, sectors of memory are stored as a whole."""
 MOST_PATCHES = 2
 """So many kinds of patches are tried: those of the fewest images, and of these the most even ones."""
 
@@ -79,7 +83,9 @@ class ConvPlan(GemmPlan):
         """The ways to load pixels."""
         window = self.gemm.window
         assert window is not None
-        return (IM2COL, *self.patched) if window.halo is None else (f"{HALO}_{_name(window)}",)
+        if window.halo is not None:
+            return (f"{HALO}_{_name(window)}",)
+        return (_name(window),) if window.patch else (IM2COL, *self.patched)
 
     @property
     def joined_groups(self) -> int:
@@ -266,12 +272,15 @@ def _rows_of_a_load(columns: Columns) -> Ints:
 def _plan(workload: Workload, target: Target) -> ConvPlans | None:
     if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None or CUDA_GEMM.matches(workload, target):
         return None
-    gemm = implicit_gemm_of(workload)
+    gemm = _implicit_gemm(workload)
     product = None if gemm is None else _product(workload)
     if gemm is None or product is None or not can_use_wgmma(product):
         return None
     given = gemm if folding_of(gemm) or widening_of(gemm) else None
-    plans = [ConvPlan(product, target, _patched(workload, product), given)]
+    patched = _patched(workload, product)
+    plans = [ConvPlan(product, target, {} if product.along_pixels else patched, given)]
+    if product.along_pixels:  # patches may have other numbers of rows
+        plans += [ConvPlan(other, target, {}, given) for other in patched.values()]
     if (found := _with_halo(workload, product)) is not None:
         plans.append(ConvPlan(found, target, {}, given))
     count = joinable_groups(product)
@@ -282,12 +291,26 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
     """The product, on folded images or widened groups where channels are few; None where there is none. ``patch`` and
     ``halo`` are on its dimensions: folded images may have one of planes."""
-    gemm = implicit_gemm_of(workload)
+    gemm = _implicit_gemm(workload)
     if gemm is not None and gemm.window is not None and len(patch) > len(gemm.window.taps) + 1:
         patch, halo = (patch[0], *patch[2:]), None if halo is None else halo - 1
-    gemm = implicit_gemm_of(workload, patch, halo)
+    gemm = _implicit_gemm(workload, patch, halo)
     prepared = None if gemm is None else folding_of(gemm) or widening_of(gemm)
     return gemm if prepared is None else prepared.product()
+
+
+def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
+    """The product whose results are contiguous along the filters, or else along the pixels."""
+    return implicit_gemm_of(workload, patch, halo) or implicit_gemm_of(workload, patch, halo, along_n=False)
+
+
+def _patches(gemm: Gemm) -> tuple[tuple[int, ...], ...]:
+    """The patches of the rows of a wgmma, if windows move pixel by pixel. TMA stores whole ones. Threads store sectors
+    of pixels, and may leave some out."""
+    assert gemm.window is not None
+    if set(gemm.window.strides) != {1}:
+        return ()
+    return gemm.window.ragged_patches(WGMMA_M, RUN) if gemm.along_pixels else gemm.window.patches(WGMMA_M)
 
 
 def _joined(plan: ConvPlan, count: int) -> ConvPlan:
@@ -300,7 +323,7 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
     """The products whose rows come patch by patch, for windows that move pixel by pixel."""
     assert gemm.window is not None
     found = dict[str, Gemm]()
-    for patch in gemm.window.patches(WGMMA_M) if set(gemm.window.strides) == {1} else ():
+    for patch in _patches(gemm):
         if len(found) == MOST_PATCHES:
             break
         product = _product(workload, patch)
@@ -313,7 +336,9 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
 def _with_halo(workload: Workload, gemm: Gemm) -> Gemm | None:
     """The product whose rows come in patches with a halo; None where that saves no loads, or TMA cannot store them."""
     assert gemm.window is not None
-    window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES) if set(gemm.window.strides) == {1} else None
+    # the dimension of the halo is the slowest one of a patch
+    dimensions = len(gemm.window.taps) - gemm.along_pixels
+    window = gemm.window.with_halo(WGMMA_M, SWIZZLE_LINES, _patches(gemm), dimensions)
     product = None if window is None else _product(workload, window.patch, window.halo)
     fits = product is not None and can_store_by_tma(product) == can_store_by_tma(gemm)
     return product if fits else None

@@ -27,6 +27,9 @@ GROUPED_PING_PONG_ACCUMULATORS = 160
 """Where a tile begins and its group ends stays in registers beside so many accumulators (from compiled kernels: 176
 spill)."""
 
+PIXEL_ACCUMULATORS = 160
+"""The addresses of pixels stay in registers beside so many accumulators (from compiled kernels: 176 spill)."""
+
 TILE = "consumer_warpgroups ping_pong atoms_m mma_n"
 GRID = f"{TILE} cluster_m cluster_n split_k ctas_per_sm stream_k k_atoms"
 THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
@@ -129,7 +132,14 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
     """What a multiprocessor has room for."""
     limits, spare, sources = limits_of(target), spare_registers(gemm), source_registers(gemm)
     sums = ", block sums" if promoted_k_atoms(gemm) else ""
+    pixels = rule(
+        f"where pixels are stored from registers, a thread has at most {PIXEL_ACCUMULATORS} accumulators "
+        "(atoms_m x mma_n / 2)",
+        "atoms_m mma_n",
+        lambda s: s.accumulator_registers <= PIXEL_ACCUMULATORS,
+    )
     return (
+        *((pixels,) if gemm.along_pixels else ()),
         rule(
             "a producer_warpgroup leaves each of the consumer_warpgroups more registers than an equal share",
             THREADS,

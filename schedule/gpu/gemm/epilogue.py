@@ -6,22 +6,27 @@ There are three ways to store a subtile:
     by TMA            it is put into one of several stages in shared memory (16 bits by stmatrix), and a TMA store takes
                       it from there
     as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged
-    from registers    every thread stores the pairs of columns that it holds
+    from registers    every thread stores the pairs of columns that it holds; where rows are pixels, and neighbours in
+                      the results, eight threads store eight pixels of a column, which are a sector of memory
 
 What an output reads besides the accumulators (its sources: a bias, a residual) is loaded one subtile ahead.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
 from ....ir.expr import (
     WARP_LANES,
+    Binary,
+    BinaryOp,
     Broadcast,
     Cast,
     Compare,
     CompareOp,
+    Const,
     Expr,
     Load,
     Ramp,
@@ -49,6 +54,8 @@ from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
 UNROLLED = LoopKind.UNROLLED
 VECTOR_BYTES = 16
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
+PAIRS_AT_ONCE = 4
+"""What belongs to so many pairs of columns is loaded at once, ahead of stores that it might depend on."""
 FEW_ACCUMULATORS = 128
 """Accumulators of a thread up to which registers are left to store many staged rows at once. For tile after tile that
 takes an H200 1 % less for 4095x4097x4093, and 4 to 12 % less for 2048x50257x768 with tiles of 128x256. For a single
@@ -124,7 +131,10 @@ class Epilogue:
         the first subtile; where they have not been loaded, there are none."""
         if not self.staged:
             for atom in range(self.s.atoms_m):
-                self._store_from_registers(accumulators, atom, at)
+                if self.gemm.along_pixels:
+                    self._store_pixels(accumulators, atom, at)
+                else:
+                    self._store_from_registers(accumulators, atom, at)
             return
         for number, subtile in enumerate(self._subtiles):
             here = sources
@@ -169,9 +179,57 @@ class Epilogue:
                     indices = [vector_at(i, here, "n", width) for i in result.indices]
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
+    def _store_pixels(self, accumulators: Buffer, atom: int, at: Mapping[str, Expr]) -> None:
+        """Store what a thread holds of 64 pixels. What is the same for all pixels is loaded ahead of the stores, for
+        some pairs of columns at once. A pair that is a pair in the results too is stored as one."""
+        w, pairs = self.w, self.s.tile_n // 8
+        together = gcd(pairs, PAIRS_AT_ONCE)
+        with w.loop("pairs", pairs // together, UNROLLED) as group:
+            held = self._load_same(group * together, together, at)
+            with w.loop("half", 2, UNROLLED) as half:
+                m, _ = self._position(at, atom, index(0), half)
+                with w.when(logical_and(*self._rows_inside(at, m))), w.loop("pair", together, UNROLLED) as pair:
+                    self._store_pair(accumulators, atom, {**at, "m": m}, group * together + pair, half, pair, held)
+
+    def _load_same(self, first: Expr, pairs: int, at: Mapping[str, Expr]) -> SourceRegisters:
+        """Load the sources that are the same for all rows, for ``pairs`` pairs of columns from the ``first`` one on."""
+        w, gemm, found = self.w, self.gemm, dict[Load, Buffer]()
+        for load in dict.fromkeys(e for r in gemm.results for e in _sources(gemm, r) if _halves(e) == 1):
+            found[load] = w.allocate("source", (2 * pairs,), load.buffer.dtype, MemoryScope.REGISTER)
+            with w.loop("source_column", 2 * pairs, UNROLLED) as column:
+                n = at["n"] + (first * 8 + column // 2 * 8 + self.lane % 4 * 2 + column % 2)
+                here = {**at, "n": minimum(n, index(gemm.n.extent - 1))}
+                w.store(found[load], (column,), vector_at(load, here, "n", 1))
+        return found
+
+    def _store_pair(
+        self,
+        accumulators: Buffer,
+        atom: int,
+        at: Mapping[str, Expr],
+        pair: Expr,
+        half: Expr,
+        number: Expr,
+        held: SourceRegisters,
+    ) -> None:
+        """Store a pair of columns of the row ``at["m"]``, the ``number``-th whose sources are ``held``."""
+        w, gemm = self.w, self.gemm
+        width = 2 if all(_has_pairs(r, gemm.n.extent) for r in gemm.results) else 1
+        with w.loop("column", 2 // width, UNROLLED) as column:
+            here = {**at, "n": at["n"] + (pair * 8 + self.lane % 4 * 2 + column)}
+            with w.when(here["n"] < gemm.n.extent):
+                sources = {load: (registers, number * 2 + column) for load, registers in held.items()}
+                for result in gemm.results:
+                    first = pair * 4 + half * 2 + column
+                    value = self._value(accumulators, atom, first, result, here, width, sources)
+                    *outer, last = (vector_at(i, here, "n", 1) for i in result.indices)
+                    inside = [vector_at(i, here, "n", 1) for i in result.inside]
+                    with w.when(logical_and(*inside) if inside else None):
+                        w.store(result.tensor, (*outer, Ramp(last, 1, width) if width > 1 else last), value)
+
     def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
         """Whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""
-        return [m < at.get(ROW_END, self.gemm.m_end)]
+        return [m < at[ROW_END]] if ROW_END in at else self.gemm.rows_inside(m)
 
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
         """Where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of the 16
@@ -365,6 +423,20 @@ def _sources(gemm: Gemm, result: Result) -> list[Load]:
         return []
     loads = [e for e in loads_of(result.value) if e.buffer.name not in gemm.accumulators]
     return list(dict.fromkeys(e for e in loads if "n" in free_variables(e)))
+
+
+def _has_pairs(result: Result, columns: int) -> bool:
+    """Whether an even column and the next one are neighbours in a result: the last index is the last digit of ``n``,
+    and no other one depends on that."""
+    base = result.last_digit
+    return base > 0 and base % 2 == 0 and columns % 2 == 0 and all(_is_quotient(i, base) for i in result.indices[:-1])
+
+
+def _is_quotient(i: Expr, unit: int) -> bool:
+    """Whether ``i`` depends on ``n`` by ``n // unit`` alone."""
+    if isinstance(i, Binary) and i.op is BinaryOp.FLOORDIV and i.a == Var("n"):
+        return isinstance(i.b, Const) and int(i.b.value) % unit == 0
+    return i != Var("n") and all(_is_quotient(c, unit) for c in i.children)
 
 
 def _halves(load: Load) -> int:

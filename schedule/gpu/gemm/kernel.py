@@ -23,7 +23,7 @@ from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMmaWait
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
-from ..split_k import TileSlice, reduce_tile
+from ..split_k import TileSlice, reduce_tile, vector_width
 from .epilogue import Epilogue
 from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles
@@ -287,7 +287,7 @@ class _GemmKernelWriter:
         origin, first = self.scheduler.origin(self.cluster, self.tile), self.tile * s.split_k
         threads = s.warps * WARP_LANES
         own = TileSlice(self.gemm, origin, self.k_rank, s.split_k, self.roles.thread, threads, first)
-        reduce_tile(w, own, partials, 4 if self.gemm.n.extent % 4 == 0 else 1)
+        reduce_tile(w, own, partials, vector_width(self.gemm))
 
     def _has_rows(self, at: Mapping[str, Expr]) -> Expr | None:
         """Whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""

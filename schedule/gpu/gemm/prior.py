@@ -173,7 +173,7 @@ def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
     """How many cycles it takes to store 128 bytes of the result: by TMA, as staged rows, or straight from registers."""
     if can_store_by_tma(gemm):
         return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
-    direct = 2 if gemm.n.extent % 2 == 0 else 4
+    direct = 1 if gemm.along_pixels else 2 if gemm.n.extent % 2 == 0 else 4
     return np.where(epilogue_stages > 0, 2 * STORE_CYCLES, 2 * direct * STORE_CYCLES).astype(np.float64)
 
 

@@ -18,7 +18,7 @@ from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
-from ..split_k import At, SplitKReduction, reduce_partials
+from ..split_k import At, SplitKReduction, place_in_tile, reduce_partials, vector_width
 from .tile_scheduler import TileScheduler
 
 FIXUP_THREADS = 256
@@ -81,7 +81,7 @@ class StreamK:
 def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream_k: StreamK, partials: Buffer) -> None:
     """The launch that adds up the tiles of several CTAs and stores their outputs."""
     _, rows, columns = partials.shape
-    width = 4 if gemm.n.extent % 4 == 0 else 1
+    width = vector_width(gemm)
     vectors = rows * columns // width
     ctas_per_tile = -(-vectors // FIXUP_THREADS)
     axes = [
@@ -95,7 +95,7 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
         origin = scheduler.origin(tile, index(0))
 
         def position(vector: Expr) -> tuple[Expr, Expr]:
-            return (base + vector) // (columns // width), (base + vector) % (columns // width) * width
+            return place_in_tile(gemm, base + vector, rows, columns, width)
 
         def destination(vector: Expr) -> tuple[At, Sequence[Expr]]:
             row, column = position(vector)
@@ -103,7 +103,7 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
 
         def loads_if(vector: Expr) -> Sequence[Expr]:
             at, _ = destination(vector)
-            conditions = [others > 0, at["m"] < gemm.m.extent, at["n"] < gemm.n.extent]
+            conditions = [others > 0, *gemm.rows_inside(at["m"]), at["n"] < gemm.n.extent]
             return conditions + ([base + vector < vectors] if vectors % FIXUP_THREADS else [])
 
         def partial(vector: Expr, number: Expr) -> Expr:

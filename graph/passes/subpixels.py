@@ -1,0 +1,198 @@
+"""Transposed convolutions without the zeros between pixels: convolutions whose channels become pixels (Shi et al.,
+"Real-Time Single Image and Video Super-Resolution", CVPR 2016).
+
+With stride 2, every second output pixel along a dimension meets every second place of the kernel. Each of these phases
+becomes channels of a convolution of the given image, and a permutation moves them to their places:
+
+    y[n, o, 2 i + p] = sum over k of spread(x)[n, c, 2 i + p + k] w[o, c, k]
+                     = sum over t of x[n, c, i + t] v[(o, p), c, t],    v[(o, p), c, t] = w[o, c, 2 t - p]
+
+Pointwise nodes behind it are computed ahead of the permutation, so that it is the last one of a kernel.
+"""
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...core.dtypes import float32
+from ...core.precision import IEEE
+from ..graph import FOREIGN, Graph, Node, Value
+from ..operators import OPERATORS, Kind
+from .rewrite import Rewriter, attributes_of
+
+_CHANNELS_LAST = ("convolution", "max_pool", "average_pool", "concatenate", "batch_norm", "group_norm", "spread")
+"""What is computed with channels last."""
+
+
+def use_subpixels(graph: Graph) -> Graph:
+    """``graph`` with transposed convolutions in this form; ``graph`` itself where it has none."""
+    if not any(node.op == "spread" for node in graph.nodes):
+        return graph
+    rewriter = _Subpixels(graph)
+    for node in graph.nodes:
+        rewriter.rewrite(node)
+    return rewriter.finished()
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A value of ``shape`` before its channels become pixels. ``steps``: how many do so along each dimension. Of its
+    channels those that become neighbours are neighbours, or with ``phases_first`` those that stay channels."""
+
+    value: Value
+    steps: tuple[int, ...]
+    shape: tuple[int, ...]
+    phases_first: bool
+
+    def like(self, value: Value) -> "_Split":
+        return replace(self, value=value)
+
+
+class _Subpixels(Rewriter):
+    """``split`` has the values of the old graph whose channels are no pixels yet, by their names."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.split: dict[str, _Split] = {}
+
+    def rewrite(self, node: Node) -> None:
+        found = None if node.op == FOREIGN else self._convolution(node) or self._pointwise(node)
+        if found is not None:
+            self.split[node.name] = found
+            return
+        for name in node.operands:
+            self._merge(name)
+        self.keep(node)
+
+    def finished(self) -> Graph:
+        for name in self.graph.kept:
+            self._merge(name)
+        return super().finished()
+
+    def _merge(self, name: str) -> None:
+        """Write the value that stands for ``name`` with its pixels, where it is not written yet."""
+        if name in self.values or name not in self.split:
+            return
+        y, steps, shape = (s := self.split[name]).value, s.steps, s.shape
+        (batch, _, *counts), rank = y.shape, len(steps)
+        channels = (*steps, shape[1]) if s.phases_first else (shape[1], *steps)
+        y = self.node("reshape", y, shape=(batch, *channels, *counts))
+        channel, phase = (1 + rank, 1) if s.phases_first else (1, 2)
+        order = (0, channel, *(d for n in range(rank) for d in (2 + rank + n, phase + n)))
+        y = self.node("permute", y, order=order)
+        y = self.node("reshape", y, shape=(*shape[:2], *(n * step for n, step in zip(counts, steps, strict=True))))
+        for d, extent in enumerate(shape):
+            if y.shape[d] > extent:
+                y = self.node("slice", y, dim=d, start=0, stop=extent, step=1)
+        self.values[name] = y
+
+    def _convolution(self, node: Node) -> _Split | None:
+        """A convolution of a spread image; None for any other node, and where windows would leave the image."""
+        if node.op != "convolution":
+            return None
+        given, rank = OPERATORS[node.op].values(attributes_of(node)), len(node.result.shape) - 2
+        plain = given.integer("groups") == 1 and not given.flag("channels_last")
+        if not plain or {*given.integers("stride"), *given.integers("dilation")} != {1}:
+            return None
+        x, steps = self._before_spread(node.operands[0], rank)
+        kernel, counts = self.graph.values[node.operands[1]].shape[2:], node.result.shape[2:]
+        sides = [
+            _Side.of(*side) for side in zip(steps, given.integers("before"), kernel, x.shape[2:], counts, strict=True)
+        ]
+        if prod(steps) == 1 or any(s.behind < 0 for s in sides):
+            return None
+        made = _Split(x, steps, node.result.shape, self._stays_last(node))
+        rounds = node.result.dtype == float32 and given.values["precision"] != IEEE
+        if any(n % step for n, step in zip(counts, steps, strict=True)) and not (made.phases_first or rounds):
+            return None  # no kernel class leaves pixels out
+        w, *bias = (self.values[name] for name in node.operands[1:])
+        taps = tuple(s.taps for s in sides)
+        padding = {"before": (0, 0, *(s.first for s in sides)), "behind": (0, 0, *(s.last for s in sides))}
+        w = self.node("pad", w, **padding, value=0.0)
+        w = self.node("reshape", w, shape=(*w.shape[:2], *(n for pair in zip(taps, steps, strict=True) for n in pair)))
+        phases = tuple(range(3, 3 + 2 * rank, 2))
+        w = self.node("flip", w, dims=phases)
+        channels = (*phases, 0) if made.phases_first else (0, *phases)
+        w = self.node("permute", w, order=(*channels, 1, *range(2, 2 + 2 * rank, 2)))
+        w = self.node("reshape", w, shape=(prod(w.shape[: rank + 1]), w.shape[rank + 1], *taps))
+        bias = [self._for_phases(v, made) for v in bias]
+        border = {"before": tuple(s.before for s in sides), "behind": tuple(s.behind for s in sides)}
+        return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **border}))
+
+    def _stays_last(self, node: Node) -> bool:
+        """Whether what reads a value wants its channels last, behind pointwise nodes."""
+        return any(
+            reader.op in _CHANNELS_LAST or (_is_pointwise(reader) and self._stays_last(reader))
+            for reader in self.graph.readers[node.name]
+        )
+
+    def _for_phases(self, channels: Value, split: _Split) -> Value:
+        """Numbers of channels, for each of those that they come from."""
+        count, times = channels.elements, prod(split.steps)
+        if not split.phases_first:
+            return self.node("repeat", channels, dim=0, times=times)
+        tiled = self.node("expand", self.node("reshape", channels, shape=(1, count)), shape=(times, count))
+        return self.node("reshape", tiled, shape=(times * count,))
+
+    def _before_spread(self, name: str, rank: int) -> tuple[Value, tuple[int, ...]]:
+        """The image that ``name`` is spread from, and by how much along each dimension."""
+        steps = [1] * rank
+        while (made := self.graph.producers.get(name)) is not None and made.op == "spread":
+            values = OPERATORS["spread"].values(made.attributes)
+            if (d := values.integer("dim") - 2) < 0 or steps[d] > 1:
+                break
+            steps[d], name = values.integer("step"), made.operands[0]
+        self._merge(name)
+        return self.values[name], tuple(steps)
+
+    def _pointwise(self, node: Node) -> _Split | None:
+        """A pointwise node of such values, and of others that are the same for all pixels."""
+        if not _is_pointwise(node):
+            return None
+        whole = [self.split[name] for name in node.operands if name in self.split]
+        others = [self.graph.values[name].shape for name in node.operands if name not in self.split]
+        shape = node.result.shape
+        if not whole or any(s != whole[0].like(s.value) or s.shape != shape for s in whole):
+            return None
+        rank = len(shape)
+        if any(prod(o) != 1 and (len(o) < rank - 1 or prod(o) != o[1 - rank]) for o in others):
+            return None
+        operands = [
+            self.split[name].value if name in self.split else self._repeated(name, rank, whole[0])
+            for name in node.operands
+        ]
+        return whole[0].like(self.node(node.op, *operands, **node.attributes))
+
+    def _repeated(self, name: str, rank: int, split: _Split) -> Value:
+        """A value that is the same for all pixels, for each of the channels that become pixels."""
+        value = self.values[name]
+        if value.elements == 1:
+            return self.node("reshape", value, shape=()) if value.shape else value
+        value = self._for_phases(self.node("reshape", value, shape=(value.elements,)), split)
+        return self.node("reshape", value, shape=(value.elements, *[1] * (rank - 2)))
+
+
+def _is_pointwise(node: Node) -> bool:
+    if node.op in (FOREIGN, "batch_norm", "gather", "gather_elements"):
+        return False
+    return OPERATORS[node.op].kind is Kind.POINTWISE
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A window along one dimension: ``taps`` places with ``before`` and ``behind`` pixels of border. ``first`` and
+    ``last``: how many zeros the kernel gets on either side."""
+
+    taps: int
+    before: int
+    behind: int
+    first: int
+    last: int
+
+    @staticmethod
+    def of(step: int, before: int, kernel: int, extent: int, count: int) -> "_Side":
+        """The window in the place of one of ``kernel`` places on an image of ``extent`` pixels that is spread by
+        ``step``, with ``before`` pixels of border, at ``count`` positions."""
+        lowest, highest = -(before // step), (step - 1 + kernel - 1 - before) // step
+        taps, first = highest - lowest + 1, step - 1 - before - step * lowest
+        behind = -(-count // step) - extent + lowest + taps - 1
+        return _Side(taps, -lowest, behind, first, step * taps - kernel - first)

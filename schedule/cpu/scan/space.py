@@ -1,0 +1,128 @@
+"""The settings of scans on a processor: how many lines a task walks along at a time (sketch ``cpu_scan``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.stmt import Kernel
+from ....te.cost import flops
+from ....te.workload import Workload
+from ...problems.scan import ScanProblem, scan_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...tile_sketch import Plan, TileSketch
+from ..arithmetic import idle_share
+from ..limits import vector_registers
+from ..peaks import cpu_peaks
+from .kernel import CpuScanSizes, lower_scan
+
+UNROLL = (1, 2, 4, 8, 16, 32)
+ADD_CYCLES = 4.0
+"""How long an addition of floats waits for the one before it."""
+ISSUED = 2.0
+"""Vector instructions that a core begins in one cycle."""
+LINE_BYTES = 64
+"""How many bytes a cache line has, below which nothing is moved."""
+EXPOSED = 0.2
+"""The share of the shorter of arithmetic and transfer that does not overlap with the longer one; a guess."""
+
+QUANTITIES = (
+    Quantity("tasks", "tasks", "how many groups of lines threads take one after the other"),
+    Quantity("idle_share", "fraction", "share of thread time that is left idle when the tasks do not divide evenly"),
+    Quantity("running_values", "vectors", "how many running values a task has, in vectors"),
+    Quantity("contiguous_bytes", "B", "how much of memory a task reads or writes in one piece"),
+)
+
+
+@dataclass(frozen=True)
+class CpuScanPlan(Plan):
+    """A scan and its settings."""
+
+    problem: ScanProblem
+    target: Target
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        p = self.problem
+        vectors = (1,) if p.along_rows else p.vectors(2 * self.target.vector_bytes)
+        return (
+            Knob("vector", vectors, "how many neighbouring lines are one vector"),
+            Knob("unroll", UNROLL, "how many vectors of lines a task walks along at a time"),
+        )
+
+    def sizes(self, c: Columns) -> CpuScanSizes[Ints]:
+        """The sizes that settings imply."""
+        vector, unroll = c.ints("vector"), c.ints("unroll")
+        return CpuScanSizes(vector, unroll, self.problem.lines // (vector * unroll))
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return (
+            Constraint(
+                "unroll times vector divides the number of lines",
+                ("vector", "unroll"),
+                lambda c: self.problem.lines % (c.ints("vector") * c.ints("unroll")) == 0,
+            ),
+        )
+
+    def _vectors(self, s: CpuScanSizes[Ints]) -> NDArray[np.float64]:
+        """Running values of a task in registers of the instruction set."""
+        bytes = self.problem.accumulation.accumulator_dtype.bytes
+        each: NDArray[np.float64] = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
+        vectors: NDArray[np.float64] = s.unroll * each
+        return vectors
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Running values stay in registers, and every thread has a task where there are as many."""
+        s = self.sizes(columns)
+        good: Bools = self._vectors(s) <= vector_registers(self.target)
+        return good & (s.tasks >= min(self.target.threads, self.problem.lines // int(np.max(s.vector))))
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """The bytes and the arithmetic, which overlap for the most part. A step takes at least as long as one addition.
+        What does not fill a cache line is moved all the same."""
+        s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
+        elements = p.lines * p.length
+        operations = max(flops(p.workload) / elements, 1.0) + len(p.loads) + len(p.outputs)
+        step: NDArray[np.float64] = np.maximum(ADD_CYCLES, self._vectors(s) * operations / ISSUED)
+        work = s.tasks * p.length * step / (rates.clock_hz * rates.threads)
+        run = np.full_like(s.tasks, LINE_BYTES) if p.along_rows else self._contiguous_bytes(s)
+        wasted: NDArray[np.float64] = np.maximum(LINE_BYTES / run, 1.0)
+        moved: NDArray[np.float64] = elements * sum(p.element_bytes) * wasted / rates.memory_bytes_per_second
+        busy: NDArray[np.float64] = 1 - idle_share(s.tasks, rates.threads)
+        together: NDArray[np.float64] = np.maximum(work, moved) + EXPOSED * np.minimum(work, moved)
+        return rates.launch_seconds + together / busy
+
+    def _contiguous_bytes(self, s: CpuScanSizes[Ints]) -> Ints:
+        run = s.vector if self.problem.along_rows else np.minimum(s.vector * s.unroll, self.problem.lane_axis.extent)
+        return run * max(self.problem.element_bytes)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s = self.sizes(columns)
+        found: dict[str, Ints | NDArray[np.float64]] = {
+            "tasks": s.tasks,
+            "idle_share": idle_share(s.tasks, self.target.threads),
+            "running_values": self._vectors(s),
+            "contiguous_bytes": self._contiguous_bytes(s),
+        }
+        return {name: np.asarray(column, dtype=np.float64) for name, column in found.items()}
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
+        return lower_scan(self.problem, cast("CpuScanSizes[int]", row_of_record(sizes, 0)))
+
+
+def _plan(workload: Workload, target: Target) -> CpuScanPlan | None:
+    problem = scan_problem(workload)
+    return None if problem is None else CpuScanPlan(problem, target)
+
+
+CPU_SCAN = TileSketch("cpu_scan", 1, QUANTITIES, _plan, kind="llvm")

@@ -1,0 +1,355 @@
+"""The launch of a scan. A CTA does this with its lines, chunk by chunk:
+
+    load the vectors of the chunk to registers (those of the first one, or with two stages those of the next one)
+    every thread: scan its elements
+    the lanes of a line: scan their sums by shuffles, rows item after item; all of them know the sum of their segment
+    store the sums of all segments in shared memory; barrier; every thread adds up those before its own, and the carry
+    combine each element with the prefix of its vector; compute the outputs and store them
+    the carry becomes the sum of all segments
+
+In a reversed scan the same threads take the elements from the other end, so that vectors stay contiguous.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import (
+    WARP_LANES,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Select,
+    Shuffle,
+    ShuffleMode,
+    index,
+    logical_and,
+    maximum,
+    minimum,
+)
+from ....ir.rewrite import map_loads
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.workload import Axis, Stage
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.scan import ScanProblem
+from ...tile.delinearize import axis_indices
+from ...tile.masked_loads import MaskedLoad, replace_masked_loads
+from ...tile.names import FreshNameWriter, NameSupply
+from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.stage_body import scalar_at
+from .sizes import ScanSizes
+
+Loaded = Mapping[MaskedLoad, RegisterLoad]
+"""What the masked loads of a problem are in registers."""
+
+
+def scan_kernel(problem: ScanProblem, sizes: ScanSizes[int]) -> Kernel:
+    """The kernel of one setting, which must be legal (see ``space``)."""
+    return _ScanWriter(problem, sizes).kernel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The lines of a thread. ``at``: the indices of the other axes than the scanned one, at the first of them.
+    ``exists``: whether what it computes is to be stored; None: it is. ``slot``: where its lines are among those of the
+    CTA. ``rank``: its number among the threads that share them. ``segment``: which segment of a chunk it has a part of.
+    ``lane``: its number among the lanes that share the segment, and ``warp_lane`` in its warp.
+    """
+
+    at: Mapping[str, Expr]
+    exists: Expr | None
+    slot: Expr
+    rank: Expr
+    segment: Expr
+    lane: Expr
+    warp_lane: Expr
+
+
+class _ScanWriter:
+    def __init__(self, problem: ScanProblem, sizes: ScanSizes[int]) -> None:
+        self.p, self.s = problem, sizes
+        buffers = (*problem.workload.inputs, *(stage.tensor for stage in problem.outputs))
+        taken = {b.name for b in buffers} | {a.name for a in problem.axes}
+        self.w, self.names = FreshNameWriter(taken), NameSupply(taken)
+        self.how = problem.accumulation
+        self.dtype = self.how.accumulator_dtype
+        self.width = 1 if problem.along_rows else sizes.vector
+        """How many lines a thread has."""
+        self.lanes = sizes.line_threads // sizes.segments
+        """How many lanes share a segment."""
+        large = [b.name for b in buffers if b.elements >= problem.result.elements]
+        self.evict_first = tuple(dict.fromkeys(large))
+
+    def kernel(self) -> Kernel:
+        p, s, w = self.p, self.s, self.w
+        bounds = [("block", s.ctas, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=self.evict_first) as (b, t):
+            lines = self._lines(b, t)
+            shared = None
+            if s.segments > 1:
+                slots = 2 if s.chunks > 1 else 1
+                shape = (slots, s.segments, s.line_vectors * self.width)
+                shared = w.allocate("totals", shape, self.dtype, MemoryScope.SHARED)
+            if s.chunks == 1:
+                loaded = self._registers(p.body_loads)
+                self._load(loaded, lines, index(0))
+                self._scan(lines, loaded, index(0), shared, None)
+            else:
+                self._write_chunks(lines, shared)
+        outputs = tuple(dict.fromkeys(p.workload.output_buffers))
+        return Kernel(KERNEL_NAME, p.workload.inputs, outputs, (), w.finish())
+
+    def _write_chunks(self, lines: _Lines, shared: Buffer | None) -> None:
+        """All chunks of the lines of a CTA."""
+        p, s, w = self.p, self.s, self.w
+        carry = self._register("carry", self.width)
+        with self._lines_of_thread() as v:
+            w.store(carry, (v,), self.how.identity[0])
+        ahead: Loaded = {}
+        if s.stages > 1:
+            ahead = self._registers(p.body_loads)
+            self._load(ahead, lines, index(0))
+        with w.loop("chunk", s.chunks) as chunk:
+            loaded = self._registers(p.body_loads)
+            if s.stages > 1:
+                self._copy(ahead, loaded)
+                with w.when(chunk + 1 < s.chunks):
+                    self._load(ahead, lines, chunk + 1)
+            else:
+                self._load(loaded, lines, chunk)
+            self._scan(lines, loaded, chunk, shared, carry)
+
+    # --- where things are
+
+    def _lines(self, block: Expr, thread: Expr) -> _Lines:
+        p, s = self.p, self.s
+        across = s.line_vectors
+        if p.along_rows:
+            slot, rank = (thread // s.line_threads, thread % s.line_threads) if across > 1 else (index(0), thread)
+            number, count = block * across + slot if across > 1 else block, p.lines
+        else:
+            slot, rank = thread % across, thread // across
+            number, count = block * across + slot, p.lines // s.vector
+        segment = rank // self.lanes if s.segments > 1 else index(0)
+        lane = rank % self.lanes if s.segments > 1 else rank
+        exists = None if count % s.line_vectors == 0 else number < count
+        number = number if exists is None else minimum(number, index(count - 1))
+        others = [a for a in p.axes if a != p.axis]
+        if not p.along_rows:
+            others = [Axis(a.name, a.extent // s.vector) if a == p.lane_axis else a for a in others]
+        at = dict(axis_indices(number, others))
+        if not p.along_rows and s.vector > 1:
+            at[p.lane_axis.name] = at[p.lane_axis.name] * s.vector
+        return _Lines(at, exists, slot, rank, segment, lane, thread % WARP_LANES)
+
+    def _position(self, lines: _Lines, chunk: Expr, item: Expr) -> Expr:
+        """How many elements of a line are scanned before the first one of an item."""
+        s = self.s
+        if self.p.along_rows:
+            first = item * (self.lanes * s.vector) + lines.lane * s.vector
+            first = first + lines.segment * (s.chunk // s.segments) if s.segments > 1 else first
+        else:
+            first = lines.rank * s.items + item
+        return first + chunk * s.chunk if s.chunks > 1 else first
+
+    def _point(self, lines: _Lines, position: Expr) -> dict[str, Expr]:
+        """The point at which the vector of an item begins in memory."""
+        own = self.s.vector if self.p.along_rows else 1
+        place = index(self.p.length - own) - position if self.p.reverse else position
+        return {**lines.at, self.p.axis.name: place}
+
+    def _inside(self, position: Expr) -> Expr | None:
+        """Whether an item exists; None where all of them do."""
+        return None if self.p.length % self.s.chunk == 0 else position < self.p.length
+
+    def _element(self, v: Expr) -> Expr:
+        """The place in memory order of the element of a vector that is scanned as number ``v``."""
+        return index(self.s.vector - 1) - v if self.p.reverse and self.p.along_rows else v
+
+    # --- registers
+
+    def _register(self, name: str, *shape: int) -> Buffer:
+        return self.w.allocate(name, shape, self.dtype, MemoryScope.REGISTER)
+
+    def _registers(self, loads: tuple[MaskedLoad, ...]) -> Loaded:
+        lane = self.p.lane_axis.name
+        return {m: allocate_registers(self.w, self.names, m, (self.s.items,), lane, self.s.vector) for m in loads}
+
+    def _load(self, loaded: Loaded, lines: _Lines, chunk: Expr) -> None:
+        with self.w.loop("load", self.s.items, LoopKind.UNROLLED) as n:
+            position = self._position(lines, chunk, n)
+            with self.w.when(self._inside(position)):
+                self._load_item(loaded, (n,), self._point(lines, position))
+
+    def _load_item(self, loaded: Loaded, prefix: tuple[Expr, ...], at: Mapping[str, Expr]) -> None:
+        for registers in loaded.values():
+            load_registers(self.w, self.names, registers, prefix, at, self.p.lane_axis.name, self.s.vector)
+
+    def _copy(self, source: Loaded, target: Loaded) -> None:
+        with self.w.loop("copied", self.s.items, LoopKind.UNROLLED) as n:
+            for masked, registers in source.items():
+                wanted = target[masked].buffer
+                with self.w.loop("v", self.s.vector if registers.vector else 1, LoopKind.UNROLLED) as v:
+                    at = (n, v) if registers.vector else (n,)
+                    self.w.store(wanted, at, Load(registers.buffer, at))
+
+    @contextmanager
+    def _lines_of_thread(self) -> Iterator[Expr]:
+        """A block of statements for each line of a thread."""
+        with self.w.loop("v", self.width, LoopKind.UNROLLED) as v:
+            yield v
+
+    def _combined(self, a: Expr, b: Expr) -> Expr:
+        return self.how.combine([a], [b])[0]
+
+    # --- the scan of a chunk
+
+    def _scan(self, lines: _Lines, loaded: Loaded, chunk: Expr, shared: Buffer | None, carry: Buffer | None) -> None:
+        s, w = self.s, self.w
+        along_rows = self.p.along_rows
+        values = self._register("values", s.items, s.vector)
+        totals = self._register("segment_total", self.width)
+        before = self._register("before", s.items if along_rows else self.width)
+        own = self._register("own", self.width)
+        with self._lines_of_thread() as v:
+            w.store(totals, (v,), self.how.identity[0])
+            w.store(own, (v,), self.how.identity[0])
+        with w.loop("item", s.items, LoopKind.UNROLLED) as n:
+            if along_rows:
+                w.store(own, (index(0),), self.how.identity[0])
+            self._scan_item(lines, loaded, values, own, n, self._position(lines, chunk, n))
+            if along_rows:
+                self._scan_lanes(lines, own, totals, index(0), before, n)
+        if not along_rows:
+            with self._lines_of_thread() as v:
+                self._scan_lanes(lines, own, totals, v, before, v)
+        prefix = self._prefix(lines, totals, chunk, shared, carry)
+        if prefix is not None:
+            with w.loop("place", before.shape[0], LoopKind.UNROLLED) as n:
+                line = index(0) if along_rows else n
+                w.store(before, (n,), self._combined(Load(prefix, (line,)), Load(before, (n,))))
+        self._write(lines, loaded, chunk, values, before)
+
+    def _scan_item(
+        self, lines: _Lines, loaded: Loaded, values: Buffer, running: Buffer, n: Expr, position: Expr
+    ) -> None:
+        """Scan the elements of an item, or along columns one element of each line, on from ``running``."""
+        s, w, inside = self.s, self.w, self._inside(position)
+        lane_axis = self.p.lane_axis.name
+        at = self._point(lines, position)
+        if inside is not None:
+            with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+                w.store(values, (n, v), self.how.identity[0])
+        with w.when(inside), w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+            element = self._element(v)
+            here = {**at, lane_axis: at[lane_axis] + element}
+            known = {m: loaded[self.p.loads[m]].value((n,), element) for m in self.p.loads if self.p.loads[m] in loaded}
+            value = scalar_at(replace_masked_loads(self.p.body, known), here)
+            line = (index(0),) if self.p.along_rows else (v,)
+            if self.p.exclusive:
+                held = self._register("held")
+                w.store(held, (), self.how.accumulate([Load(running, line)], value, index(0))[0])
+                w.store(values, (n, element), Load(running, line))
+                w.store(running, line, Load(held, ()))
+            else:
+                w.store(running, line, self.how.accumulate([Load(running, line)], value, index(0))[0])
+                w.store(values, (n, element), Load(running, line))
+
+    def _scan_lanes(self, lines: _Lines, own: Buffer, totals: Buffer, v: Expr, before: Buffer, place: Expr) -> None:
+        """What is before the part of each lane in its segment, of line ``v`` of a thread; the total of the segment
+        grows by the parts of all lanes."""
+        w, part, total = self.w, Load(own, (v,)), Load(totals, (v,))
+        if self.lanes == 1:
+            w.store(before, (place,), total)
+            w.store(totals, (v,), self._combined(total, part))
+            return
+        other = self._register("other")
+        distance = 1
+        while distance < self.lanes:
+            w.store(other, (), self._of_earlier(lines, part, distance))
+            w.store(own, (v,), Select(lines.lane >= distance, self._combined(Load(other, ()), part), part))
+            distance *= 2
+        w.store(other, (), self._of_earlier(lines, part, 1))
+        w.store(before, (place,), Select(lines.lane >= 1, self._combined(total, Load(other, ())), total))
+        w.store(other, (), self._of_last(lines, part))
+        w.store(totals, (v,), self._combined(total, Load(other, ())))
+
+    def _of_earlier(self, lines: _Lines, value: Expr, distance: int) -> Shuffle:
+        """The value of the lane that is ``distance`` before in the same segment; any value where there is none."""
+        if self.p.along_rows:
+            return Shuffle(ShuffleMode.INDEX, value, maximum(lines.lane - distance, index(0)), self.lanes)
+        return Shuffle(ShuffleMode.INDEX, value, maximum(lines.warp_lane - distance * self.s.line_vectors, index(0)))
+
+    def _of_last(self, lines: _Lines, value: Expr) -> Shuffle:
+        """The value of the last lane of the segment."""
+        if self.p.along_rows:
+            return Shuffle(ShuffleMode.INDEX, value, index(self.lanes - 1), self.lanes)
+        return Shuffle(ShuffleMode.INDEX, value, lines.slot + (self.lanes - 1) * self.s.line_vectors)
+
+    def _prefix(
+        self, lines: _Lines, totals: Buffer, chunk: Expr, shared: Buffer | None, carry: Buffer | None
+    ) -> Buffer | None:
+        """What is before the segment of a thread; None where nothing is. The carry becomes what is before the next
+        chunk."""
+        s, w = self.s, self.w
+        if shared is None and carry is None:
+            return None
+        prefix, whole = self._register("prefix", self.width), self._register("whole", self.width)
+        with self._lines_of_thread() as v:
+            start = self.how.identity[0] if carry is None else Load(carry, (v,))
+            w.store(prefix, (v,), start)
+            w.store(whole, (v,), start)
+        if shared is None:
+            with self._lines_of_thread() as v:
+                w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(totals, (v,))))
+        else:
+            slot = chunk % 2 if s.chunks > 1 else index(0)
+            first = Compare(CompareOp.EQ, lines.lane, index(0)) if self.lanes > 1 else None
+            place = lines.slot * self.width
+            with w.when(first), self._lines_of_thread() as v:
+                w.store(shared, (slot, lines.segment, place + v), Load(totals, (v,)))
+            w.barrier()
+            with w.loop("number", s.segments, LoopKind.UNROLLED) as number, self._lines_of_thread() as v:
+                own = Compare(CompareOp.EQ, number, lines.segment)
+                w.store(prefix, (v,), Select(own, Load(whole, (v,)), Load(prefix, (v,))))
+                w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(shared, (slot, number, place + v))))
+        if carry is not None:
+            with self._lines_of_thread() as v:
+                w.store(carry, (v,), Load(whole, (v,)))
+        return prefix
+
+    # --- outputs
+
+    def _write(self, lines: _Lines, loaded: Loaded, chunk: Expr, values: Buffer, before: Buffer) -> None:
+        """The outputs of a chunk. ``before``: what is before each item, or along columns before all of a thread's."""
+        p, s, w = self.p, self.s, self.w
+        with w.loop("item", s.items, LoopKind.UNROLLED) as n:
+            position = self._position(lines, chunk, n)
+            at = self._point(lines, position)
+            conditions = [c for c in (self._inside(position), lines.exists) if c is not None]
+            with w.when(logical_and(*conditions) if conditions else None):
+                lane = p.lane_axis.name
+                later = {m: allocate_registers(w, self.names, m, (), lane, s.vector) for m in p.later_loads}
+                self._load_item(later, (), at)
+                with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+                    start = Load(before, (n if p.along_rows else v,))
+                    w.store(values, (n, v), self._combined(start, Load(values, (n, v))))
+                for stage in p.outputs:
+                    self._store(stage, loaded, later, values, n, at)
+
+    def _store(
+        self, stage: Stage, loaded: Loaded, later: Loaded, values: Buffer, n: Expr, at: Mapping[str, Expr]
+    ) -> None:
+        p, lane = self.p, self.p.lane_axis.name
+        with self.w.loop("v", self.s.vector, LoopKind.VECTORIZED) as v:
+            here = {**at, lane: at[lane] + v}
+            known = {
+                given: loaded[m].value((n,), v) if m in loaded else later[m].value((), v)
+                for given, m in p.loads.items()
+            }
+            result = self.how.result([Load(values, (n, v))])
+            body = replace_masked_loads(stage.body, known)
+            body = map_loads(body, lambda load: result if load.buffer == p.result else load)
+            self.w.store(stage.tensor, tuple(here[a.name] for a in stage.axes), scalar_at(body, here))

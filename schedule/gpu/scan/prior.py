@@ -1,0 +1,90 @@
+"""The estimated time of a scan.
+
+The CTAs that run at once are a wave. A wave takes about as long as the slowest of three things: moving the bytes of its
+lines, their arithmetic, and the chain of one CTA: for each chunk a load, and the scan of its lanes with a barrier.
+Where the next chunk is loaded meanwhile, the longer of the two counts. CTAs on one multiprocessor overlap with each
+other: the fewer there are, the more of the chain comes on top.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....ir.expr import WARP_LANES, Binary, Unary, walk
+from ...problems.scan import ScanProblem
+from ...space.columns import Ints
+from ..memory_prior import EXPOSED
+from ..occupancy import GpuLimits
+from ..peaks import GpuPeaks
+from ..reduction_prior import (
+    CTA_BARRIER_CYCLES,
+    LOAD_LATENCY_SECONDS,
+    WARP_REDUCTION_CYCLES,
+    overlapped_seconds,
+    seconds_in_waves,
+)
+from .sizes import ScanSizes
+
+SECTOR_BYTES = 32
+"""How many contiguous bytes a load or a store moves at least."""
+ACCESS_BYTES = 64
+"""How many contiguous bytes memory gives at least."""
+LANE_STEP_OPERATIONS = 8
+"""How many float32 operations take as long as one step of a scan across lanes: a shuffle, a select and an addition."""
+SEGMENT_CYCLES = 6
+"""How long a thread takes to add up the total of one more segment."""
+ITEM_CYCLES = 12
+"""How long the scans of items wait for each other."""
+
+
+def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
+    """The estimated time of each setting in seconds, float64[n]."""
+    elements = p.lines * p.length * held_share(p, s)
+    wasted: NDArray[np.float64] = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
+    bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.ctas
+    operations = elements * _operations(p) + elements / s.vector * _lane_operations(p, s)
+    if p.along_rows:
+        operations = operations + elements / (s.vector * s.items) * (2 * s.segments)
+    else:
+        operations = operations + elements / s.items * (2 * s.segments)
+    cycles_of_cta = operations / s.ctas / (peaks.float32_flops_per_cycle / 2)
+    scanning = (WARP_REDUCTION_CYCLES + ITEM_CYCLES * s.items + SEGMENT_CYCLES * s.segments) / peaks.clock_hz
+    scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
+    one_by_one = s.chunks * (LOAD_LATENCY_SECONDS + scanning)
+    ahead = LOAD_LATENCY_SECONDS + s.chunks * np.maximum(LOAD_LATENCY_SECONDS, scanning)
+    chain = np.where(s.stages > 1, ahead, one_by_one)
+    resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
+
+    def wave_seconds(running: Ints) -> NDArray[np.float64]:
+        busy = np.clip(running, 1, peaks.multiprocessors)
+        moving = running * bytes_of_cta / peaks.memory_bytes_per_second
+        together = overlapped_seconds(moving, running * cycles_of_cta / busy / peaks.clock_hz, chain)
+        return together + EXPOSED * chain * busy / np.maximum(running, 1)
+
+    return peaks.launch_seconds + seconds_in_waves(s.ctas, resident * peaks.multiprocessors, wave_seconds)
+
+
+def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
+    """How much of memory a warp reads or writes in one piece."""
+    lanes = np.minimum(s.line_threads if p.along_rows else s.line_vectors, WARP_LANES)
+    found: Ints = np.minimum(lanes * s.vector, p.lane_axis.extent) * max(p.element_bytes)
+    return found
+
+
+def held_share(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
+    """Elements of all chunks for each one that exists."""
+    lines = s.ctas * s.line_vectors * (1 if p.along_rows else s.vector)
+    share: NDArray[np.float64] = s.chunk * s.chunks / p.length * lines / p.lines
+    return share
+
+
+def _operations(p: ScanProblem) -> int:
+    """Operations for each element: those of the expressions, two additions, and the addresses of loads and stores."""
+    bodies = (p.body, *(o.body for o in p.outputs))
+    return 2 + len(p.loads) + len(p.outputs) + sum(isinstance(e, Binary | Unary) for b in bodies for e in walk(b))
+
+
+def _lane_operations(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
+    """Operations of the scan across lanes, for each vector of a row; along columns there is one for all items."""
+    lanes = s.line_threads // s.segments
+    steps: NDArray[np.float64] = (np.log2(lanes) + 2 * (lanes > 1)) * LANE_STEP_OPERATIONS
+    return steps if p.along_rows else steps * s.vector / s.items

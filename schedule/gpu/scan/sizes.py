@@ -1,0 +1,107 @@
+"""How the lines of a scan are shared out among threads, and what a thread block takes of a multiprocessor.
+
+A CTA takes one or several whole lines, chunk by chunk. A chunk is as much of them as its threads hold in registers:
+
+    lines that are rows         row 0 |-- segment of warp 0 --|-- segment of warp 1 --|-- ... |  threads_per_row threads
+                                       item 0: a vector of each lane, item 1: a vector of each lane, ...
+    lines that are columns      thread (x, y) has vector x of the columns, and the y-th ``items`` rows of the chunk
+
+A segment is what the lanes of one warp have of a line in a chunk. Segments are scanned each by itself; every thread
+then adds what is before its segment.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ...problems.scan import ScanProblem
+from ...space.columns import Columns, Ints, row_of_record
+from ..occupancy import limits_of
+
+N = TypeVar("N", int, Ints)
+"""A number of one setting, or a column of the numbers of many settings."""
+
+SPARE_REGISTERS = 26
+"""Roughly how many registers a thread needs for addresses and prefixes (from compiled kernels)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScanSizes(Generic[N]):
+    """The sizes of one setting (N is int), or of many (N is a column of them).
+
+    ``vector``: elements of one memory access. ``items``: vectors of a chunk that a thread has. ``line_threads``:
+    threads that share a line. ``line_vectors``: lines (rows), or vectors of lines (columns), that a CTA takes next to
+    each other. ``stages``: 2 where the next chunk is loaded while one is scanned. ``segments``: parts of a chunk of a
+    line that are combined through shared memory. ``chunk``: elements of a line in a chunk. ``chunks``: how many of them
+    a line has. ``ctas``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared
+    memory of a CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
+    """
+
+    vector: N
+    items: N
+    line_threads: N
+    line_vectors: N
+    stages: N
+    segments: N
+    chunk: N
+    chunks: N
+    ctas: N
+    registers: N
+    shared_bytes: N
+    min_ctas_per_sm: N
+
+    @property
+    def threads(self) -> N:
+        """Threads of a CTA."""
+        return self.line_threads * self.line_vectors
+
+
+def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[Ints]:
+    """The sizes of many settings."""
+    limits = limits_of(target)
+    vector, items, stages = c.ints("vector"), c.ints("items"), c.ints("stages")
+    one = np.ones_like(vector)
+    if problem.along_rows:
+        line_threads, line_vectors = c.ints("threads_per_row"), c.ints("rows_per_cta")
+        segments, width = np.maximum(line_threads // WARP_LANES, 1), one
+        chunk, lines = line_threads * items * vector, one * problem.lines
+    else:
+        line_threads, line_vectors = c.ints("threads_y"), c.ints("threads_x")
+        segments, width = -(-line_threads // np.maximum(WARP_LANES // line_vectors, 1)), vector
+        chunk, lines = line_threads * items, problem.lines // vector
+    chunks = -(-problem.length // chunk)
+    words = -(-problem.accumulation.accumulator_dtype.bytes // 4)
+    loaded = sum(-(-m.load.dtype.bytes * vector // 4) for m in problem.body_loads)
+    later = sum(-(-m.load.dtype.bytes * vector // 4) for m in problem.later_loads)
+    values = items * vector * words
+    # What is loaded ahead is held beside the values of a chunk, which otherwise take its place.
+    registers = SPARE_REGISTERS + np.maximum(values, items * loaded) + (stages - 1) * items * loaded
+    registers = registers + later + 2 * words * (vector + width) + (items * words if problem.along_rows else 0)
+    slots = np.where(chunks > 1, 2, 1)
+    cell = words * 4
+    shared_bytes = np.where(segments > 1, slots * segments * line_vectors * width * cell, 0)
+    ctas = -(-lines // line_vectors)
+    # The compiler is held to fewer CTAs than fit by the estimate, lest it spills where that is too low.
+    surely = limits.resident_blocks(line_threads * line_vectors, registers + SPARE_REGISTERS, shared_bytes)
+    return ScanSizes(
+        vector=vector,
+        items=items,
+        line_threads=line_threads,
+        line_vectors=line_vectors,
+        stages=stages,
+        segments=segments,
+        chunk=chunk,
+        chunks=chunks,
+        ctas=ctas,
+        registers=registers,
+        shared_bytes=shared_bytes,
+        min_ctas_per_sm=np.maximum(np.minimum(surely, -(-ctas // target.threads)), 1),
+    )
+
+
+def one_setting(sizes: ScanSizes[Ints]) -> ScanSizes[int]:
+    """The sizes of the first setting, for the kernel."""
+    return cast("ScanSizes[int]", row_of_record(sizes, 0))

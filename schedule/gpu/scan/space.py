@@ -1,0 +1,185 @@
+"""The settings of scans: how many threads share a line, and how much of it they hold in registers at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...problems.scan import ScanProblem, scan_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...tile_sketch import Plan, TileSketch
+from ..occupancy import MOST_BLOCKS, limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .kernel import scan_kernel
+from .prior import SECTOR_BYTES, contiguous_bytes, held_share, scan_seconds
+from .sizes import ScanSizes, one_setting, scan_sizes
+
+MAX_VECTOR_BYTES = 16
+"""Bytes of the widest access of the hardware."""
+MOST_HELD = 32
+"""Registers of a thread for the elements of a chunk, at most: with more, too few threads run at once."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("contiguous_bytes", "B", "how much of memory a warp reads at once in one piece"),
+    Quantity("chunks", "chunks", "how many chunks of its lines a block scans one after the other"),
+    Quantity("segments", "segments", "how many parts of a chunk of a line are combined through shared memory"),
+    Quantity("idle_share", "fraction", "the share of the elements of all chunks that do not exist"),
+)
+
+
+@dataclass(frozen=True)
+class ScanPlan(Plan):
+    """The settings of a scan on a target."""
+
+    problem: ScanProblem
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        vector = Knob("vector", self.problem.vectors(MAX_VECTOR_BYTES), "how many elements a thread reads at once", 2)
+        items = Knob("items", (1, 2, 4, 8, 16, 32), "how many vectors of a chunk a thread has in registers")
+        stages = Knob("stages", (1, 2), "how many chunks of its lines a thread has in registers or on their way")
+        if self.problem.along_rows:
+            shape = (
+                Knob("threads_per_row", (1, 2, 4, 8, 16, *_POWERS), "how many threads of a CTA share a row"),
+                Knob("rows_per_cta", (1, 2, 4, 8, 16, *_POWERS), "how many rows a CTA works on at a time"),
+            )
+        else:
+            shape = (
+                Knob("threads_x", (4, 8, 16, 32, 64, 128), "how many threads of a CTA are next to each other in a row"),
+                Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128), "how many threads of a CTA share a column"),
+            )
+        return (vector, *shape, items, stages)
+
+    def _sizes(self, columns: Columns) -> ScanSizes[Ints]:
+        return scan_sizes(self.problem, self.target, columns)
+
+    @property
+    def _shape(self) -> tuple[str, str]:
+        return ("threads_per_row", "rows_per_cta") if self.problem.along_rows else ("threads_y", "threads_x")
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        shared, across = self._shape
+        return (
+            Constraint(
+                f"{shared} times {across} is a whole number of warps, and at most 1024",
+                self._shape,
+                lambda c: _is_block(c.ints(shared) * c.ints(across)),
+            ),
+            Constraint(
+                "half as many threads or items would not hold the whole line",
+                ("vector", shared, "items"),
+                self._no_larger_than_lines,
+            ),
+            Constraint(
+                f"half of {across} would not hold all lines",
+                ("vector", *self._shape),
+                lambda c: self._no_wider_than_lines(c, across),
+            ),
+            Constraint(
+                "stages is 1 where a line has one chunk",
+                ("vector", shared, "items", "stages"),
+                lambda c: (c.ints("stages") == 1) | (self._sizes_without(c, across).chunks > 1),
+            ),
+            Constraint(
+                "registers and shared memory of a multiprocessor have room for a CTA",
+                ("vector", *self._shape, "items", "stages"),
+                lambda c: self._resident(self._sizes(c)) >= 1,
+            ),
+            Constraint(
+                "a launch has at most 2^31 - 1 blocks",
+                ("vector", across),
+                lambda c: -(-self._line_vectors(c) // c.ints(across)) <= MOST_BLOCKS,
+            ),
+        )
+
+    def _line_vectors(self, c: Columns) -> Ints:
+        """Lines, or vectors of lines, that threads take next to each other."""
+        whole = np.full(len(c), self.problem.lines)
+        return whole if self.problem.along_rows else whole // c.ints("vector")
+
+    def _no_larger_than_lines(self, c: Columns) -> Bools:
+        threads, items = c.ints(self._shape[0]), c.ints("items")
+        step = c.ints("vector") if self.problem.along_rows else 1
+        least = WARP_LANES if self.problem.along_rows and self.problem.lines == 1 else 1
+        fewer_threads = (threads <= least) | (threads // 2 * step < self.problem.length)
+        fewer_items: Bools = (items == 1) | (threads * (items // 2) * step < self.problem.length)
+        return fewer_threads & fewer_items
+
+    def _no_wider_than_lines(self, c: Columns, across: str) -> Bools:
+        count, shared = c.ints(across), c.ints(self._shape[0])
+        needed = (count // 2 < self._line_vectors(c)) | (count * shared <= WARP_LANES)
+        first = next(k.values[0] for k in self.knobs if k.name == across)
+        needed_or_least: Bools = needed | (count == first)
+        return needed_or_least
+
+    def _sizes_without(self, c: Columns, across: str) -> ScanSizes[Ints]:
+        """The sizes where ``across``, which they do not depend on, is not among the columns."""
+        return scan_sizes(self.problem, self.target, Columns(c.knobs, c.codes, {**c.defaults, across: 1}))
+
+    def _resident(self, s: ScanSizes[Ints]) -> Ints:
+        return limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few."""
+        s, p = self._sizes(columns), self.problem
+        held = s.items * s.vector * p.accumulation.accumulator_dtype.bytes // 4
+        good: Bools = (s.threads >= min(128, p.lines * p.length)) & (held <= MOST_HELD)
+        good &= (held >= 4) | (s.chunks == 1)
+        good &= contiguous_bytes(p, s) >= min(SECTOR_BYTES, p.lane_axis.extent * min(p.element_bytes))
+        return good
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return scan_seconds(self.problem, self._sizes(columns), limits_of(self.target), gpu_peaks(self.target, peaks))
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, p = self._sizes(columns), self.problem
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.ctas,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared_bytes,
+            wanted=s.items * s.vector * s.stages * sum(m.load.dtype.bytes for m in p.body_loads),
+        )
+        return {
+            **common,
+            "contiguous_bytes": contiguous_bytes(p, s).astype(np.float64),
+            "chunks": s.chunks.astype(np.float64),
+            "segments": s.segments.astype(np.float64),
+            "idle_share": 1 - 1 / held_share(p, s),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
+        return scan_kernel(self.problem, sizes)
+
+
+_POWERS = (32, 64, 128, 256, 512, 1024)
+
+
+def _is_block(threads: Ints) -> Bools:
+    whole: Bools = (threads % WARP_LANES == 0) & (threads <= 1024)
+    return whole
+
+
+def _plan(workload: Workload, target: Target) -> ScanPlan | None:
+    problem = scan_problem(workload)
+    return None if problem is None else ScanPlan(problem, target)
+
+
+CUDA_SCAN = TileSketch("cuda_scan", 1, QUANTITIES, _plan)
+AMDGPU_SCAN = TileSketch("amdgpu_scan", 1, QUANTITIES, _plan, kind="amdgpu")

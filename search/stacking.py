@@ -1,0 +1,52 @@
+"""Trees that know what earlier tasks say of a candidate beside its settings (stacked generalisation, Wolpert 1992).
+
+    score(x) = trees(settings of x, what every source says of x),  learned from this task's results alone
+
+Where a source is right depends on the settings: trees find where, which a weighted mean of the sources cannot say.
+"""
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.trial import Prediction
+from ..cost_model.dataset import labels
+from ..cost_model.models import new_model
+from .improvement import learning_point
+from .seen import Seen
+from .transfer import Transfer
+
+
+class Stacking:
+    """Proposals depend on the seed, the results and what is pending alone."""
+
+    def __init__(self, transfer: Transfer, model: str, seed: int) -> None:
+        self._features = np.concatenate([transfer.points, transfer.sources.T], axis=1)
+        self._model = new_model(model)
+        self._seed = seed
+        self._scores: NDArray[np.float32] | None = None
+        self._learned_from = -1
+
+    def propose(self, seen: Seen, pending: Collection[int], count: int) -> list[int]:
+        """The ``count`` new candidates of the highest scores. ``seen`` has a valid time."""
+        if not count:
+            return []
+        scores = self._ranking(seen)
+        taken = len(seen.observations) + len(pending)
+        shortlist = np.argpartition(-scores, min(taken + count, len(scores) - 1))[: taken + count]
+        return seen.fresh(shortlist[np.argsort(-scores[shortlist], kind="stable")], count, pending)
+
+    def prediction(self, candidate: int) -> Prediction | None:
+        """What the trees say of a candidate; None before they have learned."""
+        return None if self._scores is None else Prediction(float(self._scores[candidate]), self._learned_from)
+
+    def _ranking(self, seen: Seen) -> NDArray[np.float32]:
+        point = learning_point(len(seen.observations))
+        if self._scores is None or self._learned_from != point:
+            results = seen.observations[:point]
+            own = self._features[[o.candidate for o in results]]
+            self._model.fit(own, labels([o.outcome for o in results]), seed=self._seed)
+            self._scores = self._model.predict(self._features)
+            self._learned_from = point
+        return self._scores

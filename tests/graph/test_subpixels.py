@@ -1,0 +1,85 @@
+"""Transposed convolutions as convolutions whose channels become pixels: the same values, and no zeros in between."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.graph.test_passes import check_equal
+from tests.schedule.gpu.tiles import H200
+from tilewright.core.dtypes import float32
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+from tilewright.graph.partition import KernelCall
+from tilewright.graph.passes.cleanup import drop_unused
+from tilewright.graph.passes.subpixels import use_subpixels
+from tilewright.graph.program import compile_program
+from tilewright.importers.aten.products import transposed_convolution
+from tilewright.schedule.defaults import has_class
+
+
+def decoder(
+    extents: Sequence[int], kernel: int = 4, stride: int = 2, padding: int = 1, further: int = 0, *, channels: int = 2,
+    filters: int = 3, next_filters: int = 0,
+) -> Graph:  # fmt: skip
+    """relu(transposed convolution * scale), and with ``next_filters`` a convolution of 1x1 of that."""
+    rank = len(extents)
+    x = Value("x", TensorType((2, channels, *extents), float32))
+    w = Value("w", TensorType((channels, filters, *[kernel] * rank), float32))
+    bias = Value("bias", TensorType((filters,), float32))
+    scale = Value("scale", TensorType((filters, *[1] * rank), float32))
+    last = Value("last", TensorType((next_filters, filters, *[1] * rank), float32))
+    constants = (w, bias, scale, *((last,) if next_filters else ()))
+    b = GraphBuilder([v.name for v in (x, *constants)])
+    sides = ([stride] * rank, [padding] * rank, [1] * rank, [further] * rank)
+    y = transposed_convolution(b, x, w, bias, *sides, 1, "tf32")
+    y = b.node("relu", b.node("mul", y, scale))
+    if next_filters:
+        plain = {"stride": (1,) * rank, "before": (0,) * rank, "behind": (0,) * rank, "dilation": (1,) * rank}
+        y = b.node("convolution", y, last, **plain, precision="tf32")
+    return check_graph(Graph((x,), constants, b.nodes, (y.name,)))
+
+
+@given(
+    extents=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    stride=st.integers(1, 3),
+    kernel=st.integers(1, 5),
+    padding=st.integers(0, 2),
+    further=st.integers(0, 1),
+    next_filters=st.sampled_from([0, 2]),
+)
+@settings(max_examples=40, deadline=None)
+def test_values_stay(
+    extents: list[int], stride: int, kernel: int, padding: int, further: int, next_filters: int
+) -> None:
+    counts = [(n - 1) * stride + kernel - 2 * padding + further for n in extents]
+    if min(counts) < 1 or further >= stride or padding >= kernel:
+        return
+    before = decoder(extents, kernel, stride, padding, further, next_filters=next_filters)
+    after = drop_unused(use_subpixels(before))
+    check_equal(before, after, 1e-5)
+    if stride > 1 and min(extents) > kernel:
+        assert not any(node.op == "spread" for node in after.nodes)
+
+
+@pytest.mark.parametrize(("kernel", "further"), [(2, 0), (3, 0), (3, 1), (4, 0)])
+def test_one_kernel_writes_what_a_transposed_convolution_gives(kernel: int, further: int) -> None:
+    """Scale and activation are part of it, and its output has channels first."""
+    graph = decoder((8, 8), kernel, 2, (kernel - 1) // 2, further, channels=32, filters=16)
+    program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
+    *_, product = program.kernels
+    assert len(program.kernels) == 2 and has_class(product.workload, H200)
+    whole = kernel != 3 or further
+    shape = program.graph.values[product.writes[0]].shape
+    assert shape == ((2, 16, 8, 2, 8, 2) if whole else (2, 16, 15, 15))
+    assert {"convolution", "mul", "relu"} <= {program.graph.producers[name].op for name in product.nodes}
+
+
+def test_what_is_read_with_channels_last_keeps_them_together() -> None:
+    """The next convolution reads whole rows of channels."""
+    after = use_subpixels(decoder((8, 8), channels=32, filters=16, next_filters=8))
+    permutes = [n for n in after.nodes if n.op == "permute" and n.result.shape[1:3] == (16, 8)]
+    assert [n.attributes["order"] for n in permutes] == [(0, 3, 4, 1, 5, 2)]
+    program = compile_program(after, lambda w: has_class(w, H200), gpu=True)
+    assert all(isinstance(c, KernelCall) and has_class(c.workload, H200) for c in program.kernels)
