@@ -24,7 +24,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "whole models, float16": tuple(
         f"2026-11-23-h200-models-{n}" for n in ("compile-1", "compile-3", "compile-2", "convnext", "autotune")
     ),
-    "single modules, float32, in training mode": ("2026-11-23-h200-modules-first",),
+    "single modules, float32, in training mode": ("2026-11-23-h200-modules", "2026-11-23-h200-modules-2"),
     "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
