@@ -7,7 +7,7 @@ transposed weight) becomes a dense value and a permutation, for inputs and for o
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -103,9 +103,15 @@ def import_fx(
 def torch_precisions(device: torch.device) -> TorchPrecisions:
     """What the flags of torch for TF32 say now of float32 on ``device``."""
     if device.type != "cuda":
-        return TorchPrecisions()
+        return _precisions(IEEE, IEEE)
     backends = torch.backends
-    return TorchPrecisions(_precision_of(backends.cuda.matmul), _precision_of(getattr(backends.cudnn, "conv", None)))
+    return _precisions(_precision_of(backends.cuda.matmul), _precision_of(getattr(backends.cudnn, "conv", None)))
+
+
+@cache
+def _precisions(products: str, convolutions: str) -> TorchPrecisions:
+    """One object for equal settings: they are compared in every call of a model."""
+    return TorchPrecisions(products, convolutions)
 
 
 def _precision_of(settings: Any) -> str:

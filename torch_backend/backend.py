@@ -142,6 +142,7 @@ class CompiledGraph:
         if not self._symbolic:
             precisions = torch_precisions(device)
             self._shapes[precisions, ()] = self._new(None, precisions)
+        self._latest: tuple[TorchPrecisions, CompiledShape] | None = None
         _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
@@ -155,6 +156,8 @@ class CompiledGraph:
 
     def _of(self, arguments: Sequence[Any]) -> CompiledShape:
         precisions, shapes = torch_precisions(self._device), tuple[Any, ...]()
+        if not self._symbolic and self._latest is not None and self._latest[0] is precisions:
+            return self._latest[1]
         if self._symbolic:
             shapes = tuple((tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in arguments)
         key = precisions, shapes
@@ -166,6 +169,7 @@ class CompiledGraph:
             while len(self._shapes) > self._options.programs:
                 self._shapes.popitem(last=False)
         self._shapes.move_to_end(key)
+        self._latest = precisions, found
         return found
 
     def _new(self, values: Callable[[], Mapping[Any, Any]] | None, precisions: TorchPrecisions) -> CompiledShape:

@@ -56,7 +56,9 @@ class TorchTensors:
         return self._context
 
     def stream(self) -> int:
-        return 0 if self._gpu is None else int(torch.cuda.current_stream(self.device).cuda_stream)
+        if self._gpu is None:
+            return 0
+        return int(torch._C._cuda_getCurrentRawStream(self._gpu.ordinal))  # a Stream object takes microseconds
 
     def is_captured(self) -> bool:
         return self._gpu is not None and bool(torch.cuda.is_current_stream_capturing())

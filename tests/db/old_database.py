@@ -2,6 +2,7 @@
 
 import gzip
 import sqlite3
+import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -37,7 +38,9 @@ def all_rows(url: str) -> Rows:
     """Read a database without anything of the product in between."""
     engine = create_engine(url)
     reflected = MetaData()
-    reflected.reflect(engine)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*expression-based index")
+        reflected.reflect(engine)
     with engine.connect() as connection:
         found = {
             name: [

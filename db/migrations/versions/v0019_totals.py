@@ -34,7 +34,10 @@ def upgrade() -> None:
         Column("count", BigInteger(), nullable=False),
         PrimaryKeyConstraint("tenant", "kind", "state", name="pk_ended_totals"),
     )
-    op.add_column("jobs", Column("counted", Boolean(), nullable=True))
+    if connection.dialect.name == "postgresql":
+        op.execute(text("ALTER TABLE jobs ADD COLUMN IF NOT EXISTS counted BOOLEAN"))
+    else:
+        op.add_column("jobs", Column("counted", Boolean(), nullable=True))
     not_counted = text("counted IS NULL")
     op.create_index("ix_jobs_not_counted", "jobs", ["number"], sqlite_where=not_counted, postgresql_where=not_counted)
     for name, on in INDEXES:  # PostgreSQL has them already, unless it was empty
