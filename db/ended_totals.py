@@ -16,12 +16,13 @@ from sqlalchemy import (
     Table,
     func,
     literal,
-    literal_column,
     select,
     true,
     union_all,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from .tables import attempts, ended_totals, jobs, tasks
 from .visibility import job_tenant
@@ -36,10 +37,27 @@ _STATES: dict[str, tuple[Table | None, Column[str]]] = {
 """The table and its column with the state, for each kind. An attempt that goes on is in none."""
 
 
+class _NumberOfJob(ColumnElement[int]):
+    """``jobs.number``, from which SQLite finds the rows of a job, and not the other way round."""
+
+    inherit_cache = True
+    type = jobs.c.number.type
+
+
+@compiles(_NumberOfJob)
+def _plain(element: _NumberOfJob, compiler: SQLCompiler, **_: object) -> str:
+    return compiler.process(jobs.c.number)
+
+
+@compiles(_NumberOfJob, "sqlite")
+def _with_zero(element: _NumberOfJob, compiler: SQLCompiler, **_: object) -> str:
+    return f"({compiler.process(jobs.c.number)} + 0)"
+
+
 def of_job(column: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return the condition that a row, whose ``column`` has the number of its job, is of this job. What is added to the
-    number keeps SQLite from beginning with the rows, of which there may be millions, and looking each job up."""
-    return column == jobs.c.number + literal_column("0")
+    """Return the condition that a row, whose ``column`` has the number of its job, is of this job. What SQLite adds to
+    the number keeps it from beginning with the rows, of which there may be millions, and looking each job up."""
+    return column == _NumberOfJob()
 
 
 def count_states(connection: Connection, kind: str, *, of_all: bool = False) -> dict[str, int]:
