@@ -59,8 +59,7 @@ const drawSoon = throttled(draw, () => (series.timed.length > 1500 ? DRAW_MANY_M
 
 /** Asks for what came after the last trial known. */
 let known = 0; // the last event that needs no telling
-let fetching = null;
-const catchUp = () => (fetching ??= (async () => {
+const fetchNew = async () => {
   try {
     const answer = await fetch(`${address}/progress?task=${task}&after=${series.last}`, { headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
@@ -71,10 +70,18 @@ const catchUp = () => (fetching ??= (async () => {
   } catch (error) {
     note.textContent = `The trials could not be fetched (${error.message}); trying again.`;
     setTimeout(catchUp, 3000);
-  } finally {
-    fetching = null;
   }
-})());
+};
+let fetching = null;
+let again = false;
+const catchUp = () => {
+  again = fetching !== null; // what happened just now may not be in the answer that is on its way
+  fetching ??= fetchNew().finally(() => {
+    fetching = null;
+    if (again) catchUp();
+  });
+  return fetching;
+};
 
 /** A part of the page that follows the job: renewed at most once in `ms` while it can be seen, else once in AWAY_MS. */
 class Part {
