@@ -81,7 +81,7 @@ class BoundProgram:
         self._fresh = fresh_values(program.graph, program.calls)
         self._empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
         places = {v.name: n for n, v in enumerate(program.graph.inputs)}
-        self._updated = [places[target] for target, _ in program.graph.updates]
+        self._updated = {target: places[target] for target, _ in program.graph.updates}
         self._kept: Any = None  # the memory of what is computed from constants
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._captured: list[_Stream] = []
@@ -192,8 +192,8 @@ class BoundProgram:
                 self._watched(state, watch)
             outputs = [self._result(name, state) for name in graph.outputs]
             if overwrite and graph.updates:
-                targets = [inputs[n] for n in self._updated]
-                library.overwrite(targets, [self.tensor(name, state) for _, name in graph.updates])
+                targets = [inputs[n] for n in self._updated.values()]
+                library.overwrite(targets, [self._result(name, state) for _, name in graph.updates])
         return outputs
 
     def _watched(self, state: _State, watch: Watch) -> None:
@@ -296,5 +296,7 @@ class BoundProgram:
         raise InvalidParameter(f"{name} has no memory", field=name)
 
     def _result(self, name: str, state: _State) -> Any:
-        tensor = self.tensor(name, state)
-        return self._library.dense_copy(tensor) if self._root(name) in self.program.kept_arena.offsets else tensor
+        """A value that outlives what it lies in: the memory of what is kept, or an input that is overwritten."""
+        tensor, root = self.tensor(name, state), self._root(name)
+        copied = root in self._updated or root in self.program.kept_arena.offsets
+        return self._library.dense_copy(tensor) if copied else tensor

@@ -80,10 +80,11 @@ def test_outputs_are_fresh_and_inputs_are_overwritten_at_the_end() -> None:
     program = bound(graph)
     one, two = np.ones(4, np.float32), np.full(4, 2, np.float32)
     first, kept, given = program([one], [two], overwrite=False)
-    assert first[0] == pytest.approx(np.e) and given is one and one[0] == 1 and kept[0] == 4
+    assert first[0] == pytest.approx(np.e) and given[0] == one[0] == 1 and kept[0] == 4
     second, again, _ = program([one], [two])
     assert second[0] == one[0] == pytest.approx(np.e) and second is not one
-    third, _, _ = program([one], [two])
+    third, _, before = program([one], [two])
+    assert before is not one and before[0] == pytest.approx(np.e)
     assert third[0] == one[0] == pytest.approx(np.exp(np.e)) and second[0] == first[0] == pytest.approx(np.e)
     assert kept is not again
 
@@ -103,6 +104,16 @@ def test_small_updates_that_nobody_else_sees_lie_in_the_arena_until_the_end() ->
     program(list(data.values()), [])
     for name, array in wanted.items():
         np.testing.assert_allclose(data[name], array, rtol=1e-6)
+
+
+def test_inputs_that_take_each_others_values_are_exchanged() -> None:
+    a, b = (Value(name, TensorType((4,), float32)) for name in "ab")
+    builder = GraphBuilder(["a", "b"])
+    y = builder.node("add", a, b)
+    program = bound(check_graph(Graph((a, b), (), builder.nodes, (y.name,), (("a", "b"), ("b", "a")))))
+    one, two = np.full(4, 1, np.float32), np.full(4, 2, np.float32)
+    (total,) = program([one, two], [])
+    assert (total[0], one[0], two[0]) == (3, 2, 1)
 
 
 class Capturing(NumpyTensors):

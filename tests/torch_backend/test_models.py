@@ -321,3 +321,19 @@ def test_resampling_is_written_out(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     assert check_model(FUNCTIONS[name], torch.randn(3, 5, 7)).state == "ready"
+
+
+def test_what_is_returned_of_an_input_that_changes_is_what_it_was() -> None:
+    def run(x: Any, w: Any) -> Any:
+        before, turned = x.clone(), x.t().clone()
+        x.mul_(2)
+        return before, turned, torch.softmax(x @ w, -1)
+
+    ours = compiled(run)
+    for _ in range(2):
+        x, w = torch.randn(8, 8), torch.randn(8, 8)
+        same = x.clone()
+        with torch.no_grad():
+            found, expected = ours(x, w), run(same, w)
+        for one, other in zip((*found, x), (*expected, same), strict=True):
+            torch.testing.assert_close(one, other)
