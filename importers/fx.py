@@ -6,7 +6,7 @@ transposed weight) becomes a dense value and a permutation, for inputs and for o
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -52,12 +52,13 @@ class ImportedInput:
 class ImportedOutput:
     """A result of the model: ``value.permute(order)``, copied to ``strides`` where ``order`` is None. Where it is not,
     ``strides`` say what the dimensions of one element have; None leaves them as they are. The result is ``constant``
-    where ``value`` is None."""
+    where ``value`` is None. ``cloned``: the model asks for memory of its own, even where the value is an input."""
 
     value: str | None
     order: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
     constant: Any = None
+    cloned: bool = False
 
 
 @dataclass(frozen=True)
@@ -393,6 +394,13 @@ class _Importer:
         raise UnsupportedGraph(f"an argument {type(a).__name__} of {self.target}", field="arguments")
 
     def _output(self, a: Any) -> ImportedOutput:
+        cloned = isinstance(a, torch.fx.Node) and a.target in (
+            torch.ops.aten.clone.default,
+            torch.ops.aten.copy.default,
+        )
+        return replace(self._placed_output(a), cloned=cloned)
+
+    def _placed_output(self, a: Any) -> ImportedOutput:
         found = self._found[a] if isinstance(a, torch.fx.Node) else a
         if not isinstance(found, Value):
             if not (found is None or isinstance(found, bool | int | float)):

@@ -194,8 +194,15 @@ class CompiledShape:
         model, bound = self._model, self._bound
         assert model is not None and bound is not None
         with torch.no_grad():
-            values = iter(bound(*self.tensors(arguments), watch, overwrite=overwrite))
-            return [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
+            given, constants = self.tensors(arguments)
+            values = iter(bound(given, constants, watch, overwrite=overwrite))
+            outputs = [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
+            for n, output in enumerate(model.outputs):
+                if output.cloned and outputs[n].data_ptr() in [
+                    t.data_ptr() for t in (*given, *constants) if torch.is_tensor(t)
+                ]:
+                    outputs[n] = outputs[n].clone()
+            return outputs
 
     def tensors(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The inputs and the constants of the program among the arguments of the traced graph."""
