@@ -102,27 +102,21 @@ def import_fx(
 
 
 def torch_precisions(device: torch.device) -> TorchPrecisions:
-    """What the flags of torch for TF32 say now of float32 on ``device``."""
+    """What the flags of torch for TF32 say now of float32 on ``device``. Before torch 2.9 they were one flag for each
+    kind of operator, which now raises an error where the new ones differ from each other."""
     if device.type != "cuda":
         return _precisions(IEEE, IEEE)
-    backends = torch.backends
-    return _precisions(_precision_of(backends.cuda.matmul), _precision_of(getattr(backends.cudnn, "conv", None)))
+    chosen = getattr(torch._C, "_get_fp32_precision_getter", None)  # properties of torch.backends take microseconds
+    if chosen is None:
+        flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        return _precisions(*("tf32" if allowed else IEEE for allowed in flags))
+    return _precisions(*("tf32" if chosen("cuda", kind) == "tf32" else IEEE for kind in ("matmul", "conv")))
 
 
 @cache
 def _precisions(products: str, convolutions: str) -> TorchPrecisions:
     """One object for equal settings: they are compared in every call of a model."""
     return TorchPrecisions(products, convolutions)
-
-
-def _precision_of(settings: Any) -> str:
-    """The precision that the settings of one kind of operator allow. Before torch 2.9 they were one flag, which now
-    raises an error where the new ones differ from each other; convolutions had that of cuDNN."""
-    chosen = getattr(settings, "fp32_precision", None)
-    if chosen is None:
-        allowed = torch.backends.cudnn.allow_tf32 if settings is None else settings.allow_tf32
-        return "tf32" if allowed else IEEE
-    return "tf32" if chosen == "tf32" else IEEE
 
 
 def dense_order(tensor: Any) -> tuple[int, ...] | None:

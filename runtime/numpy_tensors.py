@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ class NumpyTensors:
         """``foreign`` gives the function that computes a foreign node; NumPy itself has none."""
         self._foreign = foreign
 
-    def empty(self, kind: TensorType) -> Array:
-        return np.empty(kind.shape, kind.dtype.numpy)
+    def allocator(self, kind: TensorType) -> Callable[[], Array]:
+        return partial(np.empty, kind.shape, kind.dtype.numpy)
 
     def buffer(self, nbytes: int) -> Array:
         block = np.empty(nbytes + 64, np.uint8)

@@ -79,7 +79,9 @@ class BoundProgram:
         self._lock = threading.Lock()
         self._replaced = dict(replaced or {})
         self._fresh = fresh_values(program.graph, program.calls)
-        self._empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
+        empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
+        self._allocators = {name: library.allocator(program.graph.values[name].tensor) for name in empty}
+        self._inputs = [(n, v.name, v.type) for n, v in enumerate(program.graph.inputs)]
         places = {v.name: n for n, v in enumerate(program.graph.inputs)}
         self._updated = {target: places[target] for target, _ in program.graph.updates}
         self._kept: Any = None  # the memory of what is computed from constants
@@ -171,15 +173,15 @@ class BoundProgram:
         Raises InvalidParameter for a tensor of another shape or dtype than the graph says.
         """
         graph, library = self.program.graph, self._library
-        given = [self._input(n, t) for n, t in enumerate(inputs)]
         with self._lock, library.on_device():
             self._prepare(constants)
             handle = library.stream()
             state = _State(self._stream(handle), handle)
-            for value, tensor in zip(graph.inputs, given, strict=True):
-                self._add(state, value.name, tensor)
-            for name in self._empty:
-                self._add(state, name, library.empty(graph.values[name].tensor))
+            for (n, name, kind), tensor in zip(self._inputs, inputs, strict=True):
+                self._take(n, name, kind, tensor, state)
+            for name, allocate in self._allocators.items():
+                state.tensors[name] = made = allocate()
+                state.at[name] = library.address(made)
             state.stream.captured |= library.is_captured()
             if watch is None:
                 capture = None if state.stream.captured else library.capture()
@@ -190,7 +192,8 @@ class BoundProgram:
                         self._by_library(step, state)
             else:
                 self._watched(state, watch)
-            outputs = [self._result(name, state) for name in graph.outputs]
+            own = self._allocators
+            outputs = [state.tensors[name] if name in own else self._result(name, state) for name in graph.outputs]
             if overwrite and graph.updates:
                 targets = [inputs[n] for n in self._updated.values()]
                 library.overwrite(targets, [self._result(name, state) for _, name in graph.updates])
@@ -206,16 +209,19 @@ class BoundProgram:
             if isinstance(call, KernelCall):
                 watch(call, {name: self.tensor(name, state) for name in (*call.reads, *call.writes)})
 
-    def _input(self, n: int, tensor: Any) -> Any:
-        """The ``n``-th input, checked unless it is the tensor of the last call."""
-        seen, address = self._checked_last[n]
-        if seen() is tensor and self._library.address(tensor) == address:
-            return tensor
-        value = self.program.graph.inputs[n]
-        found = self._checked(value.name, value.type, tensor)
-        if found is tensor and value.type is not None:
-            self._checked_last[n] = ref(tensor), self._library.address(tensor)
-        return found
+    def _take(self, n: int, name: str, kind: TensorType | None, tensor: Any, state: _State) -> None:
+        """Add the ``n``-th input, checked unless it is the tensor of the last call."""
+        if kind is not None:
+            address = self._library.address(tensor)
+            seen, before = self._checked_last[n]
+            if seen() is not tensor or before != address:
+                found = self._checked(name, kind, tensor)
+                if found is tensor:
+                    self._checked_last[n] = ref(tensor), address
+                else:
+                    tensor, address = found, self._library.address(found)
+            state.at[name] = address
+        state.tensors[name] = tensor
 
     def _checked(self, name: str, wanted: TensorType | None, tensor: Any) -> Any:
         """``tensor``, or a copy of it that kernels can read."""
@@ -241,7 +247,7 @@ class BoundProgram:
         """Compute what depends on constants alone, unless that has been done for these. Whatever stream they were
         prepared in, all may read them afterwards."""
         library, graph = self._library, self.program.graph
-        seen = library.stamps(constants)
+        seen = library.stamps(constants) if constants else ()
         if seen == self._seen:
             return
         state = _State(_Stream(None, {}, {}, []), 0)

@@ -18,8 +18,9 @@ Capture = Callable[[Launch], Launch]
 class TensorLibrary(Protocol):
     """The tensors of the user's process."""
 
-    def empty(self, kind: TensorType) -> Any:
-        """A dense tensor with undefined elements."""
+    def allocator(self, kind: TensorType) -> Callable[[], Any]:
+        """What makes a dense tensor with undefined elements, as often as it is called. On a GPU the device must be
+        entered (``on_device``)."""
         ...
 
     def buffer(self, nbytes: int) -> Any:

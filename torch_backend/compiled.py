@@ -5,6 +5,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
-from ..importers.fx import ImportedModel, TorchPrecisions, import_fx, torch_precisions
+from ..importers.fx import ImportedModel, ImportedOutput, TorchPrecisions, import_fx, torch_precisions
 from ..runtime.bound_kernel import RawKernel
 from ..runtime.kernels import load_kernels
 from ..runtime.program import BoundProgram, Replacement
@@ -27,6 +28,7 @@ from .devices import opened, tensors_of, toolchain_of
 from .options import Options
 from .schedule_cache import ScheduleCache
 from .schedules import Schedules
+from .tensors import dense_strides
 from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
 
 log = logging.getLogger("tilewright")
@@ -35,6 +37,7 @@ _Places = tuple[tuple[int, tuple[int, ...] | None], ...]
 """Positions among the arguments of a traced graph, each with the order of dimensions that a program wants, if it is
 another one."""
 
+_NOTHING = nullcontext()
 _numbers = itertools.count()
 _building = threading.Semaphore(1)
 """One program is built at a time: more would only take the processor from the model that runs."""
@@ -86,6 +89,7 @@ class CompiledShape:
         self._bound: BoundProgram | None = None
         self._places: tuple[_Places, ...] | None = None
         self._attributes: list[Any] = []
+        self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
@@ -151,6 +155,7 @@ class CompiledShape:
         }
         bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced)
         self._model = model
+        self._as_they_are = all(_is_as_traced(model, output) for output in model.outputs)
         self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
         self.status.class_kernels = sum(has_class(c.workload, target) for c in program.kernels)
         unverified = self._options.verify != "never" and not is_random(self._module)
@@ -193,10 +198,13 @@ class CompiledShape:
         """The results of the model. ``overwrite``: whether it changes its inputs as eager would."""
         model, bound = self._model, self._bound
         assert model is not None and bound is not None
-        with torch.no_grad():
-            given, constants = self.tensors(arguments)
-            values = iter(bound(given, constants, watch, overwrite=overwrite))
-            outputs = [o.constant if o.value is None else _as_traced(next(values), o) for o in model.outputs]
+        given, constants = self.tensors(arguments)
+        with torch.no_grad() if torch.is_grad_enabled() else _NOTHING:  # torch has seen to it in nearly every call
+            values = bound(given, constants, watch, overwrite=overwrite)
+            if self._as_they_are:
+                return values
+            following = iter(values)
+            outputs = [o.constant if o.value is None else _as_traced(next(following), o) for o in model.outputs]
             for n, output in enumerate(model.outputs):
                 if output.cloned and outputs[n].data_ptr() in [
                     t.data_ptr() for t in (*given, *constants) if torch.is_tensor(t)
@@ -279,6 +287,16 @@ class CompiledShape:
         log.warning(
             "kernel %s (%s) is off by %.3g, allowed: %.3g; ATen replaces it", key, " ".join(operators), error, allowed
         )
+
+
+def _is_as_traced(model: ImportedModel, output: ImportedOutput) -> bool:
+    """Whether a dense tensor of the value has the dimensions and strides that were traced."""
+    if output.value is None or output.cloned or output.order is None:
+        return False
+    value = model.graph.values[output.value]
+    if value.type is None or list(output.order) != sorted(output.order):
+        return False
+    return output.strides in (None, dense_strides(value.shape))
 
 
 def _as_traced(tensor: Any, output: Any) -> Any:

@@ -103,6 +103,7 @@ class CudaGraph:
             finally:
                 call("cuGraphDestroy", graph)
             call("cuGraphUpload", self._handle, stream.handle)
+        self._launch: Callable[..., Any] = attribute("cuGraphLaunch")
 
     def replay(self) -> None:
         """Put one run of the graph into its stream."""
@@ -110,7 +111,9 @@ class CudaGraph:
 
     def replay_in(self, stream: Any) -> None:
         """Put one run of the graph into ``stream`` (a handle)."""
-        call("cuGraphLaunch", self._handle, stream)
+        (status,) = self._launch(self._handle, stream)
+        if status:
+            raise error_of(int(status), "cuGraphLaunch")
 
 
 class EventTimer:

@@ -1,5 +1,7 @@
 """Programs run as kernels on NumPy arrays."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -123,8 +125,9 @@ class Capturing(NumpyTensors):
     output: np.ndarray | None = None
     """What the next result is written to."""
 
-    def empty(self, kind: TensorType) -> np.ndarray:
-        return super().empty(kind) if self.output is None else self.output
+    def allocator(self, kind: TensorType) -> Callable[[], np.ndarray]:
+        allocate = super().allocator(kind)
+        return lambda: allocate() if self.output is None else self.output
 
     def stream(self) -> int:
         return self.handle
