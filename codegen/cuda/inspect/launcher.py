@@ -170,14 +170,14 @@ def _set_attributes(config: LaunchConfig) -> str:
     )
 
 
-def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...], dynamic: DynamicExtent | None) -> str:
-    """Return the launch, at the largest extent where that is dynamic."""
+def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...], dynamic: tuple[DynamicExtent, ...]) -> str:
+    """Return the launch, at the largest extents where some are dynamic."""
     x, y, z = config.blocks
     given = ", ".join(
         f"({'const ' if parameters[i].role == 'input' else ''}{storage_type(parameters[i].dtype)}*)p[{i}]"
         for i in config.arguments
     )
-    given += f", {dynamic.most}" if dynamic is not None and config.takes_extent else ""
+    given += "".join(f", {d.most}" for d in dynamic if d.var in config.takes_extents)
     maps = "".join(f", {_tensor_map(m, parameters[m.parameter])}" for m in config.tensor_maps)
     given = (given + maps).removeprefix(", ")
     return f"  {config.function}<<<dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}>>>({given});\n"
