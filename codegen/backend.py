@@ -84,7 +84,7 @@ class LaunchConfig:
         The function itself waits for the end of that launch.
     numbers: Which numbers it takes besides: (place among all its arguments, eight bytes as a whole number).
     block_counts: How many of ``blocks`` there are along x, y and z in a call of a dynamic kernel, as expressions of its
-        extents; None where the grid is always the same.
+        extents (a launch with none is left out); None where the grid is always the same.
     takes_extents: Which dynamic extents it takes, as ints behind the pointers: their variables, in order.
     """
 
@@ -190,7 +190,8 @@ class CompiledKernel:
         parameters = [
             replace(p, shape=shape_at_extent(self.dynamic, p.name, p.shape, extents)) for p in self.parameters
         ]
-        launches = [config.at_extent(self.dynamic, self.parameters, extents) for config in self.launches]
+        called = (config.at_extent(self.dynamic, self.parameters, extents) for config in self.launches)
+        launches = [config for config in called if all(config.blocks)]
         return replace(self, parameters=tuple(parameters), launches=tuple(launches), dynamic=())
 
 

@@ -1,7 +1,8 @@
 """Kernels with dynamic extents, which every call gives (``ir.stmt.DynamicExtent``).
 
 The shapes of the parameters that have it, and the extents of loops and of grids, are those of the largest extent.
-Guards with the variable of the extent keep a call inside its tensors, and its grid may have fewer blocks.
+Guards with the variable of the extent keep a call inside its tensors, and its grid may have fewer blocks. A launch with
+no blocks is left out, so that a kernel may have one function for few rows and another one for many.
 ``kernel_at_extent`` gives the static kernel that one call is: what the interpreter runs, and what the runtime launches.
 """
 
@@ -13,7 +14,7 @@ from .buffer import Buffer
 from .expr import Broadcast, ClusterLoad, Const, Expr, Load, Ramp, Var, index
 from .rewrite import map_expr, map_expressions, map_statements, substitute
 from .simplify import simplify
-from .stmt import AxisBinding, DynamicExtent, Kernel, Launch, Operation, Stmt, Store
+from .stmt import AxisBinding, DynamicExtent, Kernel, Launch, Operation, Stmt, Store, seq
 
 
 def kernel_at_extent(kernel: Kernel, *extents: int) -> Kernel:
@@ -46,11 +47,12 @@ def kernel_at_extent(kernel: Kernel, *extents: int) -> Kernel:
 
     body = map_expressions(kernel.body, lambda e: map_expr(e, node))
     body = substitute(map_statements(body, statement), _values(dynamic, extents))
+    taken = [launch for launch in replace(kernel, body=body).launches if all(launch.blocks)]
     return replace(
         kernel,
         inputs=tuple(map(sized, kernel.inputs)),
         outputs=tuple(map(sized, kernel.outputs)),
-        body=body,
+        body=seq(*taken),
         dynamic=(),
     )
 

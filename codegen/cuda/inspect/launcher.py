@@ -152,7 +152,9 @@ def with_launcher(source: Source, arch: str) -> str:
     rows = ",\n".join(f'  {{"{p.name}", \'{p.role[0]}\', "{p.dtype}", {p.bytes}ull}}' for p in source.parameters)
     head = _HEAD.format(arch=arch, parameters=rows)
     attributes = "".join(_set_attributes(config) for config in source.launches)
-    launches = "".join(_launch(config, source.parameters, source.dynamic) for config in source.launches)
+    largest = [d.most for d in source.dynamic]
+    called = [c for c in source.launches if all(c.at_extent(source.dynamic, source.parameters, largest).blocks)]
+    launches = "".join(_launch(config, source.parameters, source.dynamic) for config in called)
     body = f"static void prepare() {{\n{attributes}}}\n\nstatic void run(void* const* p) {{\n{launches}}}\n"
     maps = _TENSOR_MAPS if any(config.tensor_maps for config in source.launches) else ""
     return source.text + head + maps + body + _TAIL

@@ -13,7 +13,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.sketches import SKETCHES
-from tilewright.te.dynamic import with_dynamic
+from tilewright.te.dynamic import at_extent, with_dynamic
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
 from tilewright.te.operators.attention import attention_of_lengths
@@ -58,11 +58,14 @@ def test_a_product_has_the_tensor_maps_and_the_grid_of_its_rows() -> None:
     (launch,) = source.launches
     binary = backend_for(H200).compile(source, H200)
     assert 0 < launch.blocks[0] <= H200.threads
-    for extent in (1, 1000, MOST):
+    schedule = default_schedule(LINEAR, H200)
+    for extent in (1, 1000, 3000, MOST):
         called = binary.at_extent(extent)
+        if extent > 1:
+            static = lower(at_extent(LINEAR, extent), H200, schedule)
+            assert called.launches[0].blocks == static.launches[0].blocks  # as few as need no more iterations
         shapes = {p.name: p.shape for p in called.parameters}
         assert shapes == {"X": (extent, 512), "W": (512, 512), "B": (512,), "Y": (extent, 512)}
-        assert called.launches[0].blocks[0] <= launch.blocks[0]
         assert all(m.shape is None for m in called.launches[0].tensor_maps)  # they have those of the parameters
     assert binary.at_extent(1).launches[0].blocks[0] < launch.blocks[0]
 

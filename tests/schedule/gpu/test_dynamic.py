@@ -12,6 +12,7 @@ from tilewright.codegen.lowering import finish, lower
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.ir.dynamic import kernel_at_extent
 from tilewright.ir.interpret import interpret
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te import build as te
@@ -47,6 +48,13 @@ FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, ...]
         {"rows": 50, "columns": 512, "dtype": "float16"},
         {**ROWS, "rows_per_cta": 4},
         (3, 8),
+    ),
+    "few rows have more threads each": (
+        "cuda_rowwise",
+        "softmax",
+        {"rows": 40, "columns": 520, "dtype": "float16"},
+        {**ROWS, "threads_per_row": 16, "rows_per_cta": 2},
+        (3, 8, 9, 39),
     ),
     "persistent maps": (
         "cuda_pointwise",
@@ -86,6 +94,18 @@ def test_all_extents_agree_with_the_reference(form: str) -> None:
 
 
 SEQUENCE_FIRST = {"consumer_warpgroups": 1, "tile_kv": 64}
+
+
+def test_few_rows_take_a_launch_of_their_own() -> None:
+    sketch, operator, parameters, knobs, _ = FORMS["few rows have more threads each"]
+    schedule = Schedule.of(sketch, SKETCHES[sketch].version, knobs)
+
+    def launched(representative: int, rows: int) -> list[tuple[str, int]]:
+        kernel = lower(_workload(operator, parameters, representative), SMALL, schedule)
+        return [(launch.name, launch.threads) for launch in kernel_at_extent(kernel, rows).launches]
+
+    assert launched(40, 8) == [("few_rows", 32)] and launched(40, 9) == [("kernel", 32)]
+    assert launched(8, 8) == [("kernel", 32)]  # what is measured on few rows suits them
 
 
 def _cached(queries: int, keys: int) -> Workload:
