@@ -83,14 +83,19 @@ LENGTHS: Mapping[str, tuple[Mapping[str, Any], tuple[int, ...], tuple[tuple[int,
         (1, 8192),
         ((1, 2048), (1, 8192), (16, 8192), (1, 32768), (16, 32768)),
     ),
+    "decode-8-groups-of-8": (
+        {**HEADS, "heads": 8, "queries_per_key": 8, "queries": 1, "keys": 32768},
+        (0, 8192),
+        ((2048,), (8192,), (32768,)),
+    ),
     "decode-64-heads": (
         {**HEADS, "heads": 64, "queries": 16, "keys": 32768},
         (1, 8192),
         ((1, 2048), (1, 8192), (4, 16384), (1, 32768)),
     ),
 }
-"""Name -> parameters of attention with the largest lengths, the representative (queries, keys), and those of calls; one
-number where a sequence has as many queries as keys."""
+"""Name -> parameters of attention with the largest lengths, the representative (queries, keys), and those of calls. 0
+queries: their number is static. One number alone: a sequence has as many queries as keys."""
 
 
 def run(options: Options) -> Result:

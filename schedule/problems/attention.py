@@ -252,6 +252,9 @@ class _Recogniser:
         bounds, conditions = _split_masks(score.masks)
         if any(_reads(e, name) for e in (score.value, *conditions) for name in (self.top.name, total.stage.name)):
             return None
+        last_n = self._extent(self.dynamic.get(self.top.reduce_axes[0].name))
+        if last_n is not None:  # where the number of keys is static, the prior and the simplifier see that
+            bounds = tuple(b for b in bounds if not _hides_nothing(b, last_n - 1))
         own = isinstance(score.value, Load) and score.value.buffer.name == self.product.name
         q, key, v = (Load(e.buffer, tuple(substitute(i, names) for i in e.indices)) for e in (q, key, v))
         if not m:
@@ -487,6 +490,12 @@ def _split_masks(masks: Sequence[Expr]) -> tuple[tuple[KeyBound, ...], tuple[Exp
         else:
             bounds[bound] = None
     return tuple(bounds), tuple(conditions)
+
+
+def _hides_nothing(bound: KeyBound, last_n: Expr) -> bool:
+    """Whether an upper bound lets every query see the last key."""
+    beyond = affine_form(bound.limit.to_expr() - last_n)
+    return bound.upper and beyond is not None and beyond.is_constant and beyond.constant >= 0
 
 
 def _bound(mask: Expr) -> KeyBound | None:

@@ -108,6 +108,9 @@ def test_few_rows_take_a_launch_of_their_own() -> None:
     assert launched(8, 8) == [("kernel", 32)]  # what is measured on few rows suits them
 
 
+GROUPED = {"heads": 1, "queries": 1, "keys": 300, "depth": 32, "causal": True}
+
+
 def _cached(queries: int, keys: int) -> Workload:
     """Attention to a cache that grows along its first dimension, with a bias of both lengths."""
     q, k, v = (te.placeholder((n, 2, 32), "float16", x) for n, x in ((queries, "Q"), (keys, "K"), (keys, "V")))
@@ -158,8 +161,8 @@ LENGTHS: dict[str, tuple[Workload, dict[str, Any], tuple[tuple[int, ...], ...]]]
         ((7,), (140,)),
     ),
     "keys alone": (
-        attention_of_lengths({"heads": 1, "queries": 30, "keys": 300, "depth": 32, "dtype": "bfloat16"}, keys=300),
-        {**SEQUENCE_FIRST, "tile_kv": 80},
+        attention_of_lengths({**GROUPED, "queries_per_key": 30, "dtype": "bfloat16"}, keys=300),
+        {**SEQUENCE_FIRST, "tile_kv": 80, "split_kv": 3},
         ((81,), (300,)),
     ),
 }
