@@ -1,10 +1,11 @@
-"""What a dynamic dimension costs: kernels of dynamic rows against those of the static workload of each extent.
+"""What dynamic dimensions cost: kernels of dynamic rows and lengths against those of the static workload of each call.
 
-Each row is one kernel class at one extent. Both kernels have one schedule, the default one of the dynamic workload,
-where that is legal for the static one and does not spill; else the static kernel has its own default. ``registers``
-and ``instructions`` (SASS, of all launches) need no GPU, but a disassembler: they are 0 where there is none. With a
-GPU, both kernels are checked and timed interleaved, cold, and ``ratio`` is the time of the dynamic kernel by that of
-the static one. Bar: a geometric mean of at most 1.03 where kernels are timed, and no kernel that spills.
+Each row is one kernel class at the extents of one call: a number of rows, or the numbers of queries and keys. Both
+kernels have one schedule, the default one of the dynamic workload, where that is legal for the static one and does not
+spill; else the static kernel has its own default. ``registers`` and ``instructions`` (SASS, of all launches) need no
+GPU, but a disassembler: they are 0 where there is none. With a GPU, both kernels are checked and timed interleaved,
+cold, and ``ratio`` is the time of the dynamic kernel by that of the static one. Bar: a geometric mean of at most 1.03
+where kernels are timed, and no kernel that spills.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +26,7 @@ from tilewright.runtime.devices import open_device
 from tilewright.schedule.defaults import default_schedules
 from tilewright.te.dynamic import at_extent, with_dynamic
 from tilewright.te.operators import OPERATORS
+from tilewright.te.operators.attention import attention_of_lengths
 from tilewright.te.workload import Workload
 from tilewright.workers.harness import HarnessRules, MeasurementHarness
 from tilewright.workers.reference_data import compute_reference
@@ -59,6 +61,42 @@ ROWS: Mapping[str, tuple[str, Mapping[str, Any], int, tuple[int, ...]]] = {
 }
 """Name -> operator, its parameters with the most rows, the representative extent, and the extents of rows."""
 
+HEADS = {"depth": 128, "causal": True, "dtype": F16}
+LENGTHS: Mapping[str, tuple[Mapping[str, Any], tuple[int, ...], tuple[tuple[int, ...], ...]]] = {
+    "sequence-32-heads": (
+        {**HEADS, "heads": 32, "queries": 4096, "keys": 4096},
+        (2048,),
+        ((512,), (1024,), (2000,), (4096,)),
+    ),
+    "prefill-32-heads": (
+        {**HEADS, "heads": 32, "queries": 4096, "keys": 4096},
+        (2048, 2048),
+        ((512, 512), (512, 2048), (4096, 4096)),
+    ),
+    "prefill-16-heads-64": (
+        {**HEADS, "heads": 16, "queries": 4096, "keys": 4096, "depth": 64, "causal": False},
+        (2048, 2048),
+        ((512, 512), (1000, 3000), (4096, 4096)),
+    ),
+    "decode-8-heads": (
+        {**HEADS, "heads": 8, "queries": 16, "keys": 32768},
+        (1, 8192),
+        ((1, 2048), (1, 8192), (16, 8192), (1, 32768), (16, 32768)),
+    ),
+    "decode-8-groups-of-8": (
+        {**HEADS, "heads": 8, "queries_per_key": 8, "queries": 1, "keys": 32768},
+        (0, 8192),
+        ((2048,), (8192,), (32768,)),
+    ),
+    "decode-64-heads": (
+        {**HEADS, "heads": 64, "queries": 16, "keys": 32768},
+        (1, 8192),
+        ((1, 2048), (1, 8192), (4, 16384), (1, 32768)),
+    ),
+}
+"""Name -> parameters of attention with the largest lengths, the representative (queries, keys), and those of calls. 0
+queries: their number is static. One number alone: a sequence has as many queries as keys."""
+
 
 def run(options: Options) -> Result:
     """Compare all rows, and time them where there is a GPU."""
@@ -67,9 +105,8 @@ def run(options: Options) -> Result:
     except UnsupportedTarget:
         device = None
     target = WITHOUT_GPU if device is None else device.info.target
-    rows = [
-        row for name in ROWS if fnmatch(name, options.rows) for row in _compared(name, target, device, options.seed)
-    ]
+    names = [name for name in (*ROWS, *LENGTHS) if fnmatch(name, options.rows)]
+    rows = [row for name in names for row in _compared(name, target, device, options.seed)]
     ratios = [float(str(row["ratio"])) for row in rows if "ratio" in row]
     summary: dict[str, object] = {"rows": len(rows), "more_registers": max(_more(rows), default=0)}
     if ratios:
@@ -79,16 +116,15 @@ def run(options: Options) -> Result:
 
 
 def _compared(name: str, target: Target, device: Device | None, seed: int) -> Iterator[dict[str, object]]:
-    operator, parameters, representative, extents = ROWS[name]
-    dynamic = with_dynamic(OPERATORS[operator].workload(parameters), representative=representative)
+    dynamic, calls = _workload(name)
     schedule, kernel = _built(dynamic, target, default_schedules(dynamic, target))
     found = _artifacts(dynamic, target, schedule)
-    for extent in extents:
-        static = at_extent(dynamic, extent)
+    for extents in calls:
+        static = at_extent(dynamic, *extents)
         same, static_kernel = _built(static, target, [schedule, *default_schedules(static, target)])
         other = _artifacts(static, target, same)
         row: dict[str, object] = {
-            "row": f"{name}-at-{extent}",
+            "row": f"{name}-at-{'x'.join(map(str, extents))}",
             "sketch": schedule.sketch,
             "schedules": "one" if same == schedule else "own",
             "static_registers": _registers(other),
@@ -97,9 +133,21 @@ def _compared(name: str, target: Target, device: Device | None, seed: int) -> It
             "instructions": sum(found.instructions.values()),
         }
         if device is not None:
-            static_seconds, seconds = _seconds(device, static, [static_kernel, kernel.at_extent(extent)], seed)
+            static_seconds, seconds = _seconds(device, static, [static_kernel, kernel.at_extent(*extents)], seed)
             row |= {"static_us": 1e6 * static_seconds, "us": 1e6 * seconds, "ratio": seconds / static_seconds}
         yield {**row, "schedule": schedule.to_json()}
+
+
+def _workload(name: str) -> tuple[Workload, list[tuple[int, ...]]]:
+    """A dynamic workload, and the extents of its calls."""
+    if name in LENGTHS:
+        parameters, representative, lengths = LENGTHS[name]
+        if len(representative) == 1:
+            return attention_of_lengths(parameters, sequence=representative[0]), list(lengths)
+        return attention_of_lengths(parameters, *representative), list(lengths)
+    operator, parameters, measured, rows = ROWS[name]
+    workload = with_dynamic(OPERATORS[operator].workload(parameters), representative=measured)
+    return workload, [(n,) for n in rows]
 
 
 def _built(workload: Workload, target: Target, schedules: Iterable[Schedule]) -> tuple[Schedule, CompiledKernel]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from ..core.dtypes import DType
 from ..core.errors import InvalidParameter
 from ..core.target import Target, Toolchain
-from ..ir.dynamic import count_at_extent
+from ..ir.dynamic import check_extents, count_at_extent, shape_at_extent
 from ..ir.expr import Expr
 from ..ir.gpu.tma import Im2col
 from ..ir.stmt import DynamicExtent, Kernel, Stmt
@@ -84,8 +84,8 @@ class LaunchConfig:
         The function itself waits for the end of that launch.
     numbers: Which numbers it takes besides: (place among all its arguments, eight bytes as a whole number).
     block_counts: How many of ``blocks`` there are along x, y and z in a call of a dynamic kernel, as expressions of its
-        extent; None where the grid is always the same.
-    takes_extent: Whether it takes the dynamic extent, as an int behind the pointers.
+        extents (a launch with none is left out); None where the grid is always the same.
+    takes_extents: Which dynamic extents it takes, as ints behind the pointers: their variables, in order.
     """
 
     function: str
@@ -98,20 +98,25 @@ class LaunchConfig:
     programmatic_dependent_launch: bool = False
     numbers: tuple[tuple[int, int], ...] = ()
     block_counts: tuple[Expr, Expr, Expr] | None = None
-    takes_extent: bool = False
+    takes_extents: tuple[str, ...] = ()
 
-    def at_extent(self, dynamic: DynamicExtent, parameters: Sequence[KernelParameter], extent: int) -> "LaunchConfig":
-        """Return the launch of a call with ``extent``, for the ``parameters`` of the dynamic kernel."""
+    def at_extent(
+        self, dynamic: Sequence[DynamicExtent], parameters: Sequence[KernelParameter], extents: Sequence[int]
+    ) -> "LaunchConfig":
+        """Return the launch of a call with ``extents``, for the ``parameters`` of the dynamic kernel."""
         x, y, z = self.blocks
         if self.block_counts is not None:
-            x, y, z = (count_at_extent(count, dynamic, extent) for count in self.block_counts)
+            x, y, z = (count_at_extent(count, dynamic, extents) for count in self.block_counts)
         maps = [
-            m if m.shape is None else replace(m, shape=dynamic.shape_at(parameters[m.parameter].name, m.shape, extent))
+            m
+            if m.shape is None
+            else replace(m, shape=shape_at_extent(dynamic, parameters[m.parameter].name, m.shape, extents))
             for m in self.tensor_maps
         ]
-        numbers = ((len(self.arguments), extent),) if self.takes_extent else ()
+        taken = [extent for d, extent in zip(dynamic, extents, strict=True) if d.var in self.takes_extents]
+        numbers = tuple((len(self.arguments) + n, extent) for n, extent in enumerate(taken))
         return replace(
-            self, blocks=(x, y, z), tensor_maps=tuple(maps), numbers=numbers, block_counts=None, takes_extent=False
+            self, blocks=(x, y, z), tensor_maps=tuple(maps), numbers=numbers, block_counts=None, takes_extents=()
         )
 
 
@@ -152,7 +157,7 @@ class Source:
     launches: tuple[LaunchConfig, ...] = ()
     prologue: str = ""
     minimal_passes: bool = False
-    dynamic: DynamicExtent | None = None
+    dynamic: tuple[DynamicExtent, ...] = ()
     origins: tuple[tuple[Origin, ...], ...] = field(default=(), compare=False, repr=False)
 
 
@@ -163,7 +168,7 @@ class CompiledKernel:
     format: It is ``elf`` (a relocatable object) or ``cubin``.
     entry, launches, prologue: They mean what they mean in ``Source``.
     resources: What each function takes, by its name, where the compiler reports it.
-    dynamic: The extent that every call gives, if there is one. Parameters have the shapes of the largest extent.
+    dynamic: The extents that every call gives, in their order. Parameters have the shapes of the largest ones.
     """
 
     format: str
@@ -174,17 +179,20 @@ class CompiledKernel:
     launches: tuple[LaunchConfig, ...] = ()
     resources: Mapping[str, Resources] = field(default_factory=dict)
     prologue: str = ""
-    dynamic: DynamicExtent | None = None
+    dynamic: tuple[DynamicExtent, ...] = ()
 
-    def at_extent(self, extent: int) -> "CompiledKernel":
-        """Return the kernel as a call with ``extent`` sees it: with static parameters and launches. Raises
-        InvalidParameter for an extent that it does not allow."""
-        if self.dynamic is None:
+    def at_extent(self, *extents: int) -> "CompiledKernel":
+        """Return the kernel as a call with ``extents``, one for each dynamic extent, sees it: with static parameters
+        and launches. Raises InvalidParameter for extents that it does not allow."""
+        if not self.dynamic:
             return self
-        self.dynamic.check(extent)
-        parameters = [replace(p, shape=self.dynamic.shape_at(p.name, p.shape, extent)) for p in self.parameters]
-        launches = [config.at_extent(self.dynamic, self.parameters, extent) for config in self.launches]
-        return replace(self, parameters=tuple(parameters), launches=tuple(launches), dynamic=None)
+        check_extents(self.dynamic, extents)
+        parameters = [
+            replace(p, shape=shape_at_extent(self.dynamic, p.name, p.shape, extents)) for p in self.parameters
+        ]
+        called = (config.at_extent(self.dynamic, self.parameters, extents) for config in self.launches)
+        launches = [config for config in called if all(config.blocks)]
+        return replace(self, parameters=tuple(parameters), launches=tuple(launches), dynamic=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,11 +53,16 @@ def _description(
 
 
 def _dynamic(binary: CompiledKernel) -> dict[str, object]:
-    """Return the extent that every call gives, and which parameters have it as that of their first dimension."""
-    if binary.dynamic is None:
+    """Return the extents that every call gives, and which dimensions of parameters have them."""
+    if not binary.dynamic:
         return {}
-    of = [p.name for p in binary.parameters if p.name in binary.dynamic.parameters]
-    return {"dynamic": {"name": binary.dynamic.var, "most": binary.dynamic.most, "parameters": of}}
+    order = [p.name for p in binary.parameters]
+    return {
+        "dynamic": [
+            {"name": d.var, "most": d.most, "places": sorted(d.places, key=lambda place: order.index(place[0]))}
+            for d in binary.dynamic
+        ]
+    }
 
 
 def _launch(config: LaunchConfig) -> dict[str, object]:
@@ -74,8 +79,8 @@ def _launch(config: LaunchConfig) -> dict[str, object]:
     }
     if config.block_counts is not None:
         fields["block_counts"] = [expr_text(count) for count in config.block_counts]
-    if config.takes_extent:
-        fields["takes_extent"] = True
+    if config.takes_extents:
+        fields["takes_extents"] = list(config.takes_extents)
     return fields
 
 

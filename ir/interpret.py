@@ -46,8 +46,8 @@ def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
       can.
     """
     verify(kernel)
-    if kernel.dynamic is not None:
-        kernel = kernel_at_extent(kernel, _extent_of(kernel.dynamic, inputs))
+    if kernel.dynamic:
+        kernel = kernel_at_extent(kernel, *(_extent_of(extent, inputs) for extent in kernel.dynamic))
         verify(kernel)
     context = InterpreterContext(kernel.name)
     for buffer in kernel.inputs:
@@ -71,7 +71,8 @@ def interpret(kernel: Kernel, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _extent_of(dynamic: DynamicExtent, inputs: Mapping[str, Array]) -> int:
     """Return the extent that the first array of a dynamic parameter has; the others are compared with it later on."""
-    return next((len(array) for name, array in inputs.items() if name in dynamic.parameters), dynamic.most)
+    at = dict(dynamic.places)
+    return next((array.shape[at[n]] for n, array in inputs.items() if array.ndim > at.get(n, array.ndim)), dynamic.most)
 
 
 def _input(buffer: Buffer, inputs: Mapping[str, Array]) -> Array:

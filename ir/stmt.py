@@ -93,7 +93,7 @@ GRID_AXES = (HardwareAxis.GRID_X, HardwareAxis.GRID_Y, HardwareAxis.GRID_Z)
 @dataclass(frozen=True, slots=True)
 class AxisBinding:
     """The variable ``var`` is bound to a hardware axis of ``extent`` indices. Where a kernel has a dynamic extent, an
-    axis of the grid may have fewer: ``count`` of them, an expression of that extent alone."""
+    axis of the grid may have fewer: ``count`` of them, an expression of such extents alone."""
 
     var: str
     extent: int
@@ -190,12 +190,17 @@ class Operation(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class DynamicExtent:
-    """The extent of a dimension that every call gives, 1 to ``most``: that of the first dimension of ``parameters``.
+    """The extent of a dimension that every call gives, 1 to ``most``: that of the ``places`` (parameter, dimension).
     Expressions of the kernel read it as the variable ``var``. Shapes of the kernel have ``most`` in its place."""
 
     var: str
     most: int
-    parameters: frozenset[str]
+    places: frozenset[tuple[str, int]]
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Return the names of the parameters that have it."""
+        return frozenset(name for name, _ in self.places)
 
     def check(self, extent: int) -> None:
         """Raise InvalidParameter unless a call may have this extent."""
@@ -203,9 +208,10 @@ class DynamicExtent:
             raise InvalidParameter(f"the dynamic extent is {extent!r}; allowed: 1 to {self.most}", field="extent")
 
     def shape_at(self, name: str, shape: tuple[int, ...], extent: int) -> tuple[int, ...]:
-        """Return the shape that a parameter, or a view of it whose first dimension holds whole multiples of the
-        dynamic one, has at an extent."""
-        return (shape[0] // self.most * extent, *shape[1:]) if name in self.parameters else shape
+        """Return the shape that a parameter has at an extent, or a view of it whose dimension of that number holds
+        whole multiples of the dynamic one."""
+        at = {d for given, d in self.places if given == name}
+        return tuple(n // self.most * extent if d in at else n for d, n in enumerate(shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +227,7 @@ class Kernel:
       (``ir.prologue``).
     - ``minimal_passes`` says that each statement is what the machine should do: accumulators are in registers and
       nothing is computed twice, so that a compiler need not look for better.
-    - ``dynamic`` is the extent that every call gives, if there is one (``ir.dynamic``).
+    - ``dynamic`` are the extents that every call gives, in their order (``ir.dynamic``).
     """
 
     name: str
@@ -232,7 +238,7 @@ class Kernel:
     non_temporal: frozenset[str] = frozenset()
     constants: frozenset[str] = frozenset()
     minimal_passes: bool = False
-    dynamic: DynamicExtent | None = None
+    dynamic: tuple[DynamicExtent, ...] = ()
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
@@ -242,7 +248,7 @@ class Kernel:
     @property
     def ranges(self) -> dict[str, Interval]:
         """Return the values of the variables that are bound in the whole body."""
-        return {} if self.dynamic is None else {self.dynamic.var: Interval(1, self.dynamic.most)}
+        return {extent.var: Interval(1, extent.most) for extent in self.dynamic}
 
     @property
     def launches(self) -> tuple[Launch, ...]:

@@ -105,9 +105,9 @@ def kernel_lines(kernel: Kernel) -> list[tuple[str, Stmt | Kernel]]:
     head += [f"  workspace {_declaration(buffer)}" for buffer in kernel.workspace]
     head += [f"  non_temporal {name}" for name in sorted(kernel.non_temporal)]
     head += [f"  constant {name}" for name in sorted(kernel.constants)]
-    if kernel.dynamic is not None:
-        of = ", ".join(sorted(kernel.dynamic.parameters))
-        head.append(f"  dynamic {kernel.dynamic.var} in 1..{kernel.dynamic.most} of {of}")
+    for dynamic in kernel.dynamic:
+        of = ", ".join(f"{name} dimension {d}" if d else name for name, d in sorted(dynamic.places))
+        head.append(f"  dynamic {dynamic.var} in 1..{dynamic.most} of {of}")
     lines: _Lines = []
     _statement(kernel.body, 1, lines)
     return [*((line, kernel) for line in head), *lines]

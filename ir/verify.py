@@ -46,8 +46,8 @@ RULES = {
     "names": "loop variables and buffers have names of their own, each used once, that are identifiers",
     "parameters": "a kernel has outputs; inputs, outputs and workspace are global, with extents of at least 1; "
     "constants are inputs",
-    "dynamic": "a dynamic extent is that of the first dimension of inputs and outputs of launches; axes of the grid "
-    "count it alone",
+    "dynamic": "a dynamic extent is that of dimensions of inputs and outputs of launches; axes of the grid count with "
+    "such extents alone",
     "written": "every output is stored to somewhere",
     "extent": "a loop runs at least once",
     "scope": "variables and buffers are used only where they are bound, as they were declared",
@@ -140,22 +140,23 @@ def _check_parameters(kernel: Kernel, taken: set[str]) -> None:
             raise RuleBroken("parameters", f"{buffer.name} has shape {list(buffer.shape)}")
     for name in sorted(kernel.constants - {b.name for b in kernel.inputs}):
         raise RuleBroken("parameters", f"constant {name} is no input")
-    if kernel.dynamic is not None:
-        _check_dynamic(kernel, kernel.dynamic, taken)
+    for dynamic in kernel.dynamic:
+        _check_dynamic(kernel, dynamic, taken)
+    variables = {dynamic.var for dynamic in kernel.dynamic}
+    for binding in (b for launch in kernel.launches for b in launch.axes):
+        count = binding.count
+        if count is not None and (free_variables(count) - variables or binding.axis not in GRID_AXES):
+            raise RuleBroken("dynamic", f"{binding.axis} {binding.var} counts {expr_text(count)}")
 
 
 def _check_dynamic(kernel: Kernel, dynamic: DynamicExtent, taken: set[str]) -> None:
     _bind(dynamic.var, taken)
     shapes = {b.name: b.shape for b in (*kernel.inputs, *kernel.outputs)}
-    for name in sorted(dynamic.parameters):
-        if name not in shapes or shapes[name][:1] != (dynamic.most,):
+    for name, d in sorted(dynamic.places):
+        if shapes.get(name, ())[d : d + 1] != (dynamic.most,):
             raise RuleBroken("dynamic", f"{name} has shape {list(shapes.get(name, ()))}")
-    if not dynamic.parameters or not kernel.launches:
+    if not dynamic.places or not kernel.launches:
         raise RuleBroken("dynamic", "no parameter has it, or there is no launch")
-    for binding in (b for launch in kernel.launches for b in launch.axes):
-        count = binding.count
-        if count is not None and (free_variables(count) - {dynamic.var} or binding.axis not in GRID_AXES):
-            raise RuleBroken("dynamic", f"{binding.axis} {binding.var} counts {expr_text(count)}")
 
 
 def _check_top_level(kernel: Kernel) -> None:

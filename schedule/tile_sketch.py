@@ -22,7 +22,7 @@ from ..core.schedule import KnobValue, Schedule
 from ..core.streams import stream
 from ..core.target import Target
 from ..ir.stmt import Kernel
-from ..te.dynamic import at_representative, dynamic_extent
+from ..te.dynamic import at_representative, dynamic_extents, has_dynamic_rows
 from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
 from .space.columns import Bools, Columns, codes_of
@@ -79,7 +79,8 @@ class Plan(ABC):
 class TileSketch:
     """A sketch (see ``schedule.sketch.Sketch``) that is made of plans. ``plan`` gives None for a workload that the
     sketch does not match. ``kind`` is the kind of target that the sketch is for; ``dynamic`` says whether plans take
-    workloads with a dynamic dimension. How fast their settings are is estimated at the representative extent."""
+    workloads with dynamic rows, and ``lengths`` whether they look at any dynamic dimension themselves. How fast their
+    settings are is estimated at the representative extents."""
 
     generic = False
 
@@ -93,19 +94,19 @@ class TileSketch:
         *,
         generic: bool = False,
         dynamic: bool = False,
+        lengths: bool = False,
     ) -> None:
         self.name = name
         self.version = version
         self.quantities = quantities
         self.generic = generic
-        self.dynamic = dynamic
+        self.dynamic = dynamic or lengths
+        self._lengths = lengths
         self._plan = lru_cache(maxsize=16)(plan)  # candidates of one workload come in a row
         self._kind = kind
 
     def matches(self, workload: Workload, target: Target) -> bool:
-        if target.kind != self._kind or (workload.dynamic is not None and not self.dynamic):
-            return False
-        return self._plan(workload, target) is not None
+        return target.kind == self._kind and self._takes(workload) and self._plan(workload, target) is not None
 
     def space(
         self,
@@ -160,15 +161,18 @@ class TileSketch:
                 field="/schedule/knobs",
             )
         kernel = plan.lower({**{knob.name: knob.values[0] for knob in plan.knobs}, **dict(schedule.knobs)})
-        return kernel if workload.dynamic is None else replace(kernel, dynamic=dynamic_extent(workload))
+        return replace(kernel, dynamic=dynamic_extents(workload)) if workload.dynamic else kernel
+
+    def _takes(self, workload: Workload) -> bool:
+        return not workload.dynamic or self._lengths or (self.dynamic and has_dynamic_rows(workload))
 
     def _planned(self, workload: Workload, target: Target) -> Plan:
-        if workload.dynamic is not None and not self.dynamic:
+        if workload.dynamic and not self.dynamic:
             raise IllegalSchedule(
                 f"{self.name} writes kernels for static shapes alone; this workload has a dynamic dimension",
                 field="/schedule/sketch",
             )
-        plan = self._plan(workload, target) if target.kind == self._kind else None
+        plan = self._plan(workload, target) if target.kind == self._kind and self._takes(workload) else None
         if plan is None:
             raise IllegalSchedule(f"{self.name} does not match this workload on {target}", field="/schedule/sketch")
         return plan
@@ -176,7 +180,7 @@ class TileSketch:
     def _rated(self, workload: Workload, target: Target, plan: Plan) -> Plan:
         """The plan that knows how fast settings are: of a dynamic workload, that of the representative extent, where
         it has the same knobs."""
-        found = plan if workload.dynamic is None else self._plan(at_representative(workload), target)
+        found = self._plan(at_representative(workload), target) if workload.dynamic else plan
         return plan if found is None or found.knobs != plan.knobs else found
 
     def _columns(self, plan: Plan, schedules: Sequence[Schedule]) -> Columns:

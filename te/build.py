@@ -49,9 +49,10 @@ from .functions import (
     tanh,
     within,
 )
-from .workload import Axis, Reducer, Stage, Workload
+from .workload import Axis, DynamicDimension, Reducer, Stage, Workload
 
 __all__ = [
+    "Extent",
     "ReduceAxis",
     "Reduction",
     "Tensor",
@@ -69,6 +70,7 @@ __all__ = [
     "erf",
     "exp",
     "exp2",
+    "extent",
     "floor",
     "log",
     "max",
@@ -131,6 +133,14 @@ class ReduceAxis(Var):
     """A range to reduce over; it can be used as an index."""
 
     extent: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent(Var):
+    """The extent of a dynamic dimension in a call; it can be used in expressions. ``places`` are (input, dimension)."""
+
+    places: tuple[tuple[Tensor, int], ...] = field(compare=False)
+    representative: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,21 +218,29 @@ def argmin(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reductio
     return Reduction(Reducer.ARGMIN, expr, _axes(axis), dtype_of(dtype))
 
 
+def extent(name: str, places: Mapping[Tensor, int], representative: int) -> Extent:
+    """The extent of a dynamic dimension, which is the dimension ``places[t]`` of each input ``t``, counted from 0. The
+    shapes have the largest extent, and kernels are measured at ``representative``. ``name`` ends in ``_extent``."""
+    return Extent(name, tuple(places.items()), representative)
+
+
 def workload(
     outputs: Tensor | Sequence[Tensor],
     inputs: Sequence[Tensor] | None = None,
     constants: Sequence[Tensor] = (),
     precision: str = IEEE,
     skews: Mapping[Tensor, float] | None = None,
+    dynamic: Sequence[Extent] = (),
 ) -> Workload:
     """The checked workload that computes ``outputs``.
 
     ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
     they are met. ``constants`` are the inputs that stay the same from call to call. ``precision``: which roundings
     kernels may make in sums of products. ``skews``: how unequal groups of rows are, by the input with their ends.
+    ``dynamic``: the extents that every call gives, in their order.
     Tensors without a name get one; axes that share a name are numbered. Raises InvalidWorkload for whatever ``check``
-    refuses, for two tensors given one name, for an input that is read but not listed, and for a constant or a skewed
-    tensor that is no input.
+    refuses, for two tensors given one name, for an input that is read but not listed, and for a constant, a skewed or a
+    dynamic tensor that is no input.
     """
     results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
     found, stages = _ordered(results)
@@ -231,7 +249,8 @@ def workload(
         if missing:
             raise InvalidWorkload(f"{', '.join(missing)} is read but not among the inputs", field="/inputs")
         found = list(inputs)
-    for what, given in (("constant", constants), ("skewed", skews or ())):
+    places = [t for e in dynamic for t, _ in e.places]
+    for what, given in (("constant", constants), ("skewed", skews or ()), ("dynamic", places)):
         strange = [t.name for t in given if t not in found]
         if strange:
             raise InvalidWorkload(f"{what} {', '.join(strange)} is no input", field="/inputs")
@@ -239,7 +258,9 @@ def workload(
         if t.stage is None:
             raise InvalidWorkload(f"output {t.name} is an input: outputs are computed", field="/outputs")
     buffers = _named([*found, *stages])
-    axis_names = _axis_renaming([t.stage for t in stages if t.stage], {b.name for b in buffers.values()})
+    extents = {e.name: e.name for e in dynamic}
+    axis_names = _axis_renaming([t.stage for t in stages if t.stage], {b.name for b in buffers.values()} | set(extents))
+    axis_names = [extents | names for names in axis_names]
     return check(
         Workload(
             inputs=tuple(buffers[t] for t in found),
@@ -248,6 +269,10 @@ def workload(
             constants=frozenset(buffers[t].name for t in constants),
             precision=precision,
             skews=frozenset((buffers[t].name, float(skew)) for t, skew in (skews or {}).items()),
+            dynamic=tuple(
+                DynamicDimension(frozenset((buffers[t].name, d) for t, d in e.places), e.representative, e.name)
+                for e in dynamic
+            ),
         )
     )
 

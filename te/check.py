@@ -28,7 +28,7 @@ from ..ir.expr import (
     Var,
     rebuild,
 )
-from .dynamic import check_dynamic
+from .dynamic import SUFFIX, check_dynamic
 from .functions import within
 from .groups import MAX_SKEW, all_row_groups
 from .index import Index, index_of, loaded_index
@@ -66,7 +66,7 @@ def check(workload: Workload) -> Workload:
     - operands have the dtypes that ``ir.expr`` asks for; ``floordiv`` and ``mod`` divide by a positive constant
       (machines trap on 0); constants fit their dtype, and are not NaN;
     - a Triton kernel is what ``te.triton_json`` takes;
-    - a dynamic dimension is the first one of its tensors, as ``te.dynamic`` says;
+    - dynamic dimensions are what ``te.dynamic`` says; the names of their extents end in ``_extent``;
     - indices are sums as in ``index``, and in bounds wherever the conditions of the enclosing selects hold, as far as
       those are affine and joined by and, or, not; or any integer that ``functions.within`` keeps in bounds.
     """
@@ -89,8 +89,9 @@ def check(workload: Workload) -> Workload:
             raise InvalidWorkload(f"{stage.tensor.dtype} is computed; only inputs hold it", field=f"/stages/{n}/dtype")
     read: set[str] = set()
     checked: list[Stage] = []
+    extents = _dynamic_extents(workload, taken)
     for n, stage in enumerate(workload.stages):
-        checked.append(_StageCheck(stage, tensors, taken, f"/stages/{n}").run(read))
+        checked.append(_StageCheck(stage, tensors, taken, f"/stages/{n}", extents).run(read))
         tensors[stage.name] = stage.tensor
     _check_outputs(workload, read)
     unknown = workload.constants - {t.name for t in workload.inputs}
@@ -100,6 +101,21 @@ def check(workload: Workload) -> Workload:
     _check_skews(workload)
     check_dynamic(workload)
     return workload
+
+
+def _dynamic_extents(workload: Workload, taken: set[str]) -> dict[str, tuple[int, int]]:
+    """The names of dynamic extents with the bounds of their values."""
+    most = {(t.name, d): extent for t in workload.inputs for d, extent in enumerate(t.shape)}
+    found: dict[str, tuple[int, int]] = {}
+    for n, dynamic in enumerate(workload.dynamic):
+        if not dynamic.name:
+            continue
+        field = "/dynamic/name" if len(workload.dynamic) == 1 else f"/dynamic/{n}/name"
+        _check_name(dynamic.name, field, taken)
+        if not dynamic.name.endswith(SUFFIX):
+            raise InvalidWorkload(f"{dynamic.name!r} is no name of an extent; it ends in {SUFFIX}", field=field)
+        found[dynamic.name] = (1, max((most.get(place, 1) for place in dynamic.places), default=1))
+    return found
 
 
 def _check_skews(workload: Workload) -> None:
@@ -142,7 +158,7 @@ def _check_name(name: str, field: str, taken: set[str]) -> None:
     if not isinstance(name, str) or not _NAME.match(name):
         raise InvalidWorkload(f"{name!r} is no name; allowed: {NAME_PATTERN}", field=field)
     if name in taken:
-        raise InvalidWorkload(f"{name} is already the name of another tensor or axis", field=field)
+        raise InvalidWorkload(f"{name} is already the name of another tensor, axis or extent", field=field)
     taken.add(name)
 
 
@@ -181,6 +197,7 @@ class _StageCheck:
     tensors: Mapping[str, Buffer]
     taken: set[str]
     field: str
+    extents: dict[str, tuple[int, int]]
 
     def run(self, read: set[str]) -> Stage:
         stage, field = self.stage, self.field
@@ -199,7 +216,7 @@ class _StageCheck:
         if stage.reducer is not None and stage.tensor.dtype.is_bool:
             raise InvalidWorkload("bools cannot be reduced; cast them", field=f"{field}/reducer")
         check_size(stage.body, f"{field}/body")
-        box = {a.name: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)}
+        box = {a.name: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)} | self.extents
         body = self._expr(stage.body, Region(box), f"{field}/body", read)
         if body.dtype.is_float8:
             raise InvalidWorkload(f"{body.dtype} is read without a cast", field=f"{field}/body")

@@ -15,8 +15,10 @@ neither ``reducer`` nor ``reduce_axes``. An input that stays the same from call 
 One with the ends of skewed groups of rows has its ``"skew"``.
 A workload whose ``precision`` is not ``ieee`` names it. One with a dynamic dimension has ``"dynamic": {"inputs":
 ["A"], "representative": 4096}``: the inputs whose first dimension has an extent that every call gives, at most the one
-in their shapes, and the extent that kernels are measured at. One with ``"kind": "triton"`` is a Triton kernel, in the
-form of ``te.triton_json``.
+in their shapes, and the extent that kernels are measured at. ``["K", 1]`` in place of ``"A"`` is another dimension of
+an input, counted from 0; ``"name": "keys_extent"`` lets expressions read the extent as ``{"axis": "keys_extent"}``;
+and of several dynamic dimensions there is a list. One with ``"kind": "triton"`` is a Triton kernel, in the form of
+``te.triton_json``.
 """
 
 from collections.abc import Mapping
@@ -81,10 +83,18 @@ def workload_to_json(workload: Workload) -> dict[str, object]:
     }
     if workload.precision != IEEE:
         data["precision"] = workload.precision
-    if workload.dynamic is not None:
-        inputs = [t.name for t in workload.inputs if t.name in workload.dynamic.inputs]
-        data["dynamic"] = {"inputs": inputs, "representative": workload.dynamic.representative}
+    if workload.dynamic:
+        several = [_dynamic_to_json(d, workload) for d in workload.dynamic]
+        data["dynamic"] = several[0] if len(several) == 1 else several
     return data
+
+
+def _dynamic_to_json(dynamic: DynamicDimension, workload: Workload) -> dict[str, object]:
+    order = {t.name: n for n, t in enumerate(workload.inputs)}
+    places = sorted(dynamic.places, key=lambda place: (order[place[0]], place[1]))
+    data: dict[str, object] = {"name": dynamic.name} if dynamic.name else {}
+    data["inputs"] = [name if d == 0 else [name, d] for name, d in places]
+    return {**data, "representative": dynamic.representative}
 
 
 def _input_to_json(tensor: Buffer, workload: Workload) -> dict[str, object]:
@@ -173,14 +183,30 @@ def workload_from_json(data: object) -> Workload:
     constants = frozenset(t.name for t, is_constant, _ in found if is_constant)
     skews = frozenset((t.name, skew) for t, _, skew in found if skew is not None)
     precision = string_of(top.get("precision", IEEE), "/precision")
-    dynamic = _dynamic(top["dynamic"]) if "dynamic" in top else None
+    dynamic = _all_dynamic(top["dynamic"]) if "dynamic" in top else ()
     return check(Workload(tuple(inputs), tuple(stages), tuple(outputs), constants, precision, skews, dynamic))
 
 
-def _dynamic(data: object) -> DynamicDimension:
-    d = object_of(data, "/dynamic", "/dynamic", ("inputs", "representative"))
-    inputs = list_of(d["inputs"], "/dynamic/inputs", MAX_TENSORS, string_of)
-    return DynamicDimension(frozenset(inputs), integer_of(d["representative"], "/dynamic/representative"))
+def _all_dynamic(data: object) -> tuple[DynamicDimension, ...]:
+    if isinstance(data, list) and data:
+        return tuple(list_of(data, "/dynamic", MAX_RANK, _dynamic))
+    return (_dynamic(data, "/dynamic"),)
+
+
+def _dynamic(data: object, field: str) -> DynamicDimension:
+    d = object_of(data, field, field, ("inputs", "representative"), ("name",))
+    places = list_of(d["inputs"], f"{field}/inputs", MAX_TENSORS, _place)
+    name = string_of(d["name"], f"{field}/name") if "name" in d else ""
+    return DynamicDimension(frozenset(places), integer_of(d["representative"], f"{field}/representative"), name)
+
+
+def _place(data: object, field: str) -> tuple[str, int]:
+    """An input, whose first dimension is meant, or an input and a dimension."""
+    if not isinstance(data, list):
+        return string_of(data, field), 0
+    if len(data) != 2:
+        raise InvalidWorkload(f"{len(data)} elements; allowed: an input and a dimension", field=field)
+    return string_of(data[0], f"{field}/0"), integer_of(data[1], f"{field}/1")
 
 
 def _input(data: object, field: str) -> tuple[Buffer, bool, float | None]:

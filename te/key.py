@@ -19,4 +19,5 @@ def workload_key(workload: Workload) -> str:
     tensors = [t.name for t in workload.inputs] + [s.name for s in workload.stages]
     axes = [a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)]
     names = {n: f"t{i}" for i, n in enumerate(tensors)} | {n: f"a{i}" for i, n in enumerate(axes)}
+    names |= {d.name: f"e{i}" for i, d in enumerate(workload.dynamic) if d.name}
     return content_key(workload_to_json(renamed(workload, names)))

@@ -8,14 +8,15 @@
 An input has a dtype and a shape. A stage has axes, and an expression or one reduction of it. An axis goes as far as the
 dimension that it reads alone; ``C[i < 512, j] = ...`` or ``# float32[512, 128]`` behind the line says it otherwise.
 A line ``precision: tf32`` says which roundings are allowed. ``# dynamic, measured at 256`` behind an input says that
-its first dimension has an extent that every call gives, at most the one in the shape.
+its first dimension has an extent that every call gives, at most the one in the shape; ``# dynamic keys_extent in
+dimension 1, measured at 256`` says so of another dimension, and expressions may read its extent by that name.
 What no stage reads is an output, and so is what is marked. A number takes the dtype of what it is combined with, unless
 it has a suffix (``0.5f16``). Stages may use the same names of axes.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NoReturn
 
@@ -52,7 +53,7 @@ _INPUT = re.compile(rf"({_NAME})\s*:\s*{_TYPE}")
 _STAGE = re.compile(rf"({_NAME})\s*\[([^\]]*)\]\s*=(?!=)(.*)")
 _PRECISION = re.compile(r"precision\s*:\s*(\S+)")
 _SKEW = re.compile(r"\bskew\s+(\d+\.?\d*(?:e[+-]?\d+)?)\s*\Z")
-_DYNAMIC = re.compile(r"\bdynamic, measured at (\d{1,12})\b")
+_DYNAMIC = re.compile(rf"\bdynamic(?: ({_NAME}))??(?: in dimension (\d{{1,2}}))?, measured at (\d{{1,12}})\b")
 _AXIS = re.compile(rf"({_NAME})\s*(?:<\s*(\d{{1,12}}))?")
 _REDUCTION = re.compile(rf"({'|'.join(Reducer)})\s+over\s+(.*?)\s+of\b(.*)")
 _SUFFIXES = {"f64": "float64", "f16": "float16", "bf16": "bfloat16", "i32": "int32", "i8": "int8", "u8": "uint8"}
@@ -85,7 +86,8 @@ def parse_workload(text: str) -> Workload:
     lines = [(n, code, note) for n, code, note in lines if code]
     if not lines:
         raise InvalidWorkload("the text is empty; write inputs (A: float32[4, 8]) and stages (C[i] = ...)", field="/")
-    reader = _Reader({found[1] for _, code, _ in lines if (found := _INPUT.match(code) or _STAGE.match(code))})
+    tensors = {found[1] for _, code, _ in lines if (found := _INPUT.match(code) or _STAGE.match(code))}
+    reader = _Reader(tensors | {extent[1] for _, _, note in lines for extent in _DYNAMIC.finditer(note) if extent[1]})
     for number, code, note in lines:
         reader.read(number, code, note)
     return reader.workload()
@@ -102,14 +104,15 @@ def _fail(line: int, message: str) -> NoReturn:
 
 @dataclass
 class _Reader:
-    """Collects the tensors of a text. ``taken`` are the names of all tensors, and of the axes so far."""
+    """Collects the tensors of a text. ``taken`` are the names of all tensors and extents, and of the axes so
+    far."""
 
     taken: set[str]
     inputs: list[Buffer] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     constants: set[str] = field(default_factory=set)
     skews: dict[str, float] = field(default_factory=dict)
-    dynamic: dict[str, int] = field(default_factory=dict)
+    dynamic: dict[str, DynamicDimension] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
     lines: dict[str, int] = field(default_factory=dict)
     precision: str = IEEE
@@ -135,13 +138,18 @@ class _Reader:
             self.constants |= {name} if note.startswith("constant") else set()
             if skew := _SKEW.search(note):
                 self.skews[name] = float(skew[1])
-            if measured := _DYNAMIC.search(note):
-                self.dynamic[name] = int(measured[1])
-                if len(set(self.dynamic.values())) > 1:
-                    _fail(line, "dynamic inputs are measured at one extent; given: " + str(list(self.dynamic.values())))
+            for extent in _DYNAMIC.finditer(note):
+                self._dynamic(line, extent[1] or "", (name, int(extent[2] or 0)), int(extent[3]))
         elif stage:
             self.marked |= {name} if note.startswith("output") else set()
             self._stage(line, name, stage[2], stage[3].strip(), note.removeprefix("output").strip())
+
+    def _dynamic(self, line: int, name: str, place: tuple[str, int], measured: int) -> None:
+        known = self.dynamic.get(name, DynamicDimension(frozenset(), measured, name))
+        if known.representative != measured:
+            given = f"given: {known.representative} and {measured}"
+            _fail(line, f"all places of a dynamic dimension are measured at one extent; {given}")
+        self.dynamic[name] = replace(known, places=known.places | {place})
 
     def _stage(self, line: int, name: str, axes: str, body: str, note: str) -> None:
         declared = re.fullmatch(_TYPE, note)
@@ -152,7 +160,8 @@ class _Reader:
             _fail(line, f"{', '.join(over.keys() & along.keys())} is an axis twice")
         names = {axis: self._unlike(axis) for axis in (*along, *over)}
         tensors = {tensor.name: tensor for tensor in (*self.inputs, *(s.tensor for s in self.stages))}
-        expr = _Expression(line, reduction[3] if reduction else body, tensors, names).whole()
+        readable = {name: name for name in self.dynamic if name} | names
+        expr = _Expression(line, reduction[3] if reduction else body, tensors, readable).whole()
         extents = _shape(declared[2]) if declared else ()
         if declared and len(extents) != len(along):
             _fail(line, f"{len(along)} axes for the shape {list(extents)}")
@@ -188,11 +197,10 @@ class _Reader:
     def workload(self) -> Workload:
         read = {e.buffer.name for stage in self.stages for e in walk(stage.body) if isinstance(e, Load)}
         outputs = tuple(s.name for s in self.stages if s.name in self.marked or s.name not in read)
-        dynamic = [DynamicDimension(frozenset(self.dynamic), extent) for extent in set(self.dynamic.values())]
         made = Workload(
             *(tuple(self.inputs), tuple(self.stages), outputs, frozenset(self.constants), self.precision),
             skews=frozenset(self.skews.items()),
-            dynamic=dynamic[0] if dynamic else None,
+            dynamic=tuple(self.dynamic.values()),
         )
         try:
             return check(made)

@@ -10,7 +10,7 @@ from .workload import Axis, Stage, Workload
 
 
 def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
-    """``workload`` with tensors and axes renamed. Names that are not in ``names`` stay. The caller keeps names
+    """``workload`` with tensors, axes and extents renamed. Names that are not in ``names`` stay. The caller keeps names
     unique."""
 
     def tensor(t: Buffer) -> Buffer:
@@ -24,7 +24,6 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
             return Var(names.get(e.name, e.name))
         return Load(tensor(e.buffer), e.indices) if isinstance(e, Load) else e
 
-    dynamic = workload.dynamic
     return Workload(
         inputs=tuple(tensor(t) for t in workload.inputs),
         stages=tuple(
@@ -35,5 +34,8 @@ def renamed(workload: Workload, names: Mapping[str, str]) -> Workload:
         constants=frozenset(names.get(n, n) for n in workload.constants),
         precision=workload.precision,
         skews=frozenset((names.get(n, n), skew) for n, skew in workload.skews),
-        dynamic=dynamic and replace(dynamic, inputs=frozenset(names.get(n, n) for n in dynamic.inputs)),
+        dynamic=tuple(
+            replace(d, name=names.get(d.name, d.name), places=frozenset((names.get(n, n), at) for n, at in d.places))
+            for d in workload.dynamic
+        ),
     )

@@ -43,15 +43,21 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
         },
         optional=("constant", "skew"),
     )
+    place: Schema = {
+        "type": "array",
+        "prefixItems": [_NAME, {"type": "integer", "minimum": 0, "maximum": MAX_RANK - 1}],
+        "minItems": 2,
+        "maxItems": 2,
+    }
+    places: Schema = {**_list({"anyOf": [_NAME, place]}, 1, MAX_TENSORS), "uniqueItems": True}
+    dynamic = _object({"name": _NAME, "inputs": places, "representative": _EXTENT}, optional=("name",))
     return _object(
         {
             "inputs": _list(tensor, 0, MAX_TENSORS),
             "stages": _list(stage, 1, MAX_TENSORS),
             "outputs": {**_list(_NAME, 1, MAX_TENSORS), "uniqueItems": True},
             "precision": {"type": "string", "enum": list(PRECISIONS)},
-            "dynamic": _object(
-                {"inputs": {**_list(_NAME, 1, MAX_TENSORS), "uniqueItems": True}, "representative": _EXTENT}
-            ),
+            "dynamic": {"anyOf": [dynamic, _list(dynamic, 1, MAX_RANK)]},
         },
         optional=("precision", "dynamic"),
     )

@@ -15,7 +15,9 @@ def workload_text(workload: Workload) -> str:
     B: float32[8, 5]
     C[i, j] = sum over k < 8 of A[i, k] * B[k, j]    # output float32[4, 5]
 
-    An input whose first dimension is dynamic says so: ``A: float32[4, 8]    # dynamic, measured at 2``.
+    An input whose first dimension is dynamic says so: ``A: float32[4, 8]    # dynamic, measured at 2``. Another
+    dimension is numbered from 0, and an extent that has a name is named: ``# dynamic k_extent in dimension 1, measured
+    at 2``.
     """
     if isinstance(workload, TritonWorkload):
         return triton_text(workload.triton)
@@ -39,8 +41,10 @@ def _note(name: str, workload: Workload) -> str:
     """What is said of an input behind its declaration."""
     skew = dict(workload.skews).get(name)
     said = ["constant"] * (name in workload.constants) + ([] if skew is None else [f"skew {skew!r}"])
-    if workload.dynamic is not None and name in workload.dynamic.inputs:
-        said.append(f"dynamic, measured at {workload.dynamic.representative}")
+    for d in workload.dynamic:
+        for at in sorted(at for given, at in d.places if given == name):
+            named, where = f" {d.name}" if d.name else "", f" in dimension {at}" if at else ""
+            said.append(f"dynamic{named}{where}, measured at {d.representative}")
     return f"    # {', '.join(said)}" if said else ""
 
 

@@ -66,11 +66,18 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class DynamicDimension:
-    """The first dimension of ``inputs`` has an extent that every call gives, from 1 to the one in their shapes. Kernels
-    are measured at ``representative`` (``te.dynamic``)."""
+    """A dimension whose extent every call gives, from 1 to the one in the shapes. ``places`` are (input, dimension).
+    Kernels are measured at ``representative``. Bodies read the extent of a call as the variable ``name``; it is empty
+    where none does (``te.dynamic``)."""
 
-    inputs: frozenset[str]
+    places: frozenset[tuple[str, int]]
     representative: int
+    name: str = ""
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """The names of the inputs that have it."""
+        return frozenset(name for name, _ in self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,8 @@ class Workload:
     ``precision``: which roundings kernels may make in sums of products (``core.precision``). ``skews``: (input, skew)
     of inputs that hold the ends of groups of rows (``te.groups``), whose sizes are then in proportion to rank^-skew.
     Those that are not named have the skew 0, groups that are equally large on average. They say which inputs are
-    measured with; kernels are right for all others, too. ``dynamic``: the dimension whose extent every call gives; None
-    where all shapes are static."""
+    measured with; kernels are right for all others, too. ``dynamic``: the dimensions whose extents every call gives,
+    in the order in which calls give them; none where all shapes are static."""
 
     inputs: tuple[Buffer, ...]
     stages: tuple[Stage, ...]
@@ -90,7 +97,7 @@ class Workload:
     constants: frozenset[str] = frozenset()
     precision: str = IEEE
     skews: frozenset[tuple[str, float]] = frozenset()
-    dynamic: DynamicDimension | None = None
+    dynamic: tuple[DynamicDimension, ...] = ()
 
     def stage(self, name: str) -> Stage:
         """The stage that computes the tensor ``name``; KeyError when there is none."""

@@ -57,28 +57,28 @@ def check_schedules(
     return _check(space, target, workload, seed, count, [_Call.of(workload, seed)])
 
 
-def check_dynamic(sketch: str, target: Target, workload: Workload, extents: Sequence[int], count: int) -> int:
-    """Draw ``count`` schedules of a workload with a dynamic dimension and compare one kernel of each at all
-    ``extents``, with references of their own; how many kernels were compared."""
+def check_dynamic(sketch: str, target: Target, workload: Workload, calls: Sequence[tuple[int, ...]], count: int) -> int:
+    """Draw ``count`` schedules of a workload with dynamic dimensions and compare one kernel of each in ``calls`` with
+    these extents, with references of their own; how many kernels were compared."""
     space = SKETCHES[sketch].space(workload, target, limit=10_000)
-    calls = [_Call.of(at_extent(workload, extent), extent, extent) for extent in extents]
-    return _check(space, target, workload, 0, count, calls)
+    given = [_Call.of(at_extent(workload, *extents), extents[0], extents) for extents in calls]
+    return _check(space, target, workload, 0, count, given)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """The inputs of a call, what it should compute, and how far from that it may be. ``extent``: that of the dynamic
-    dimension, 0 where the kernel is static."""
+    """The inputs of a call, what it should compute, and how far from that it may be. ``extents``: those of the dynamic
+    dimensions, none where the kernel is static."""
 
     inputs: Arrays
     wanted: Arrays
     limits: Mapping[str, tuple[float, float]]
-    extent: int
+    extents: tuple[int, ...]
 
     @classmethod
-    def of(cls, static: Workload, seed: int, extent: int = 0) -> Self:
+    def of(cls, static: Workload, seed: int, extents: tuple[int, ...] = ()) -> Self:
         inputs = random_inputs(static, seed)
-        return cls(inputs, reference(static, inputs), tolerance(static), extent)
+        return cls(inputs, reference(static, inputs), tolerance(static), extents)
 
 
 def _check(space: Space, target: Target, workload: Workload, seed: int, count: int, calls: Sequence[_Call]) -> int:
@@ -115,7 +115,7 @@ def _compiled(device: Device | None, final: Kernel, target: Target, call: _Call)
     """Compile, and run where there is a device. What does not fit its registers is refused, and that is an answer."""
     try:
         backend = backend_for(target)
-        binary = backend.compile(backend.emit(final, target), target).at_extent(call.extent)
+        binary = backend.compile(backend.emit(final, target), target).at_extent(*call.extents)
     except ResourcesExceeded:
         return
     if device is not None:

@@ -17,6 +17,7 @@ from ..core.errors import (
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..core.trial import Failed, Reason, TrialStage
+from ..te.dynamic import representative_extents
 from ..te.json import workload_from_json
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
@@ -61,7 +62,7 @@ class BuilderRole:
             schedule = Schedule.from_json(request["schedule"])
             workload = self._parsed(request["workload"])
             binary = self._build(workload, self._target, schedule)
-            return binary if workload.dynamic is None else binary.at_extent(workload.dynamic.representative)
+            return binary.at_extent(*representative_extents(workload))
         except (IllegalSchedule, InvalidParameter) as error:
             return Failed(TrialStage.LOWER, Reason.ILLEGAL_SCHEDULE, _text(error))
         except InvalidKernel as error:

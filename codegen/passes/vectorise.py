@@ -69,9 +69,9 @@ class _NoVectorForm(Exception):
 def vectorise(kernel: Kernel) -> Kernel:
     """Turn every VECTORIZED loop into vector statements, and leave the rest of the kernel as it is."""
     inputs, extents = frozenset(b.name for b in kernel.inputs), extents_of(kernel.body)
-    if kernel.dynamic is not None:
-        inputs -= kernel.dynamic.parameters
-        extents[kernel.dynamic.var] = kernel.dynamic.most + 1
+    for dynamic in kernel.dynamic:
+        inputs -= dynamic.parameters
+        extents[dynamic.var] = dynamic.most + 1
     facts = _KernelFacts(inputs, extents, _unmasked_buffers(kernel.body))
     return replace(kernel, body=_statement(kernel.body, facts))
 

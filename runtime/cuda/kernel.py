@@ -23,7 +23,7 @@ ALIGNMENT_BYTES = 16
 
 
 class CudaKernel:
-    """A kernel of a CUDA device; see ``runtime.device.LoadedKernel``. One with a dynamic extent is launched through
+    """A kernel of a CUDA device; see ``runtime.device.LoadedKernel``. One with dynamic extents is launched through
     ``at_extent``."""
 
     def __init__(
@@ -43,25 +43,25 @@ class CudaKernel:
         self._binary = binary
         self._cubin = LoadedCubin(stream.context, binary.code) if cubin is None else cubin
         self._steps = [(self._cubin.function(grid), grid) for grid in binary.launches]
-        self._extents: OrderedDict[int, CudaKernel] = OrderedDict()
+        self._extents: OrderedDict[tuple[int, ...], CudaKernel] = OrderedDict()
         self._lock = threading.Lock()  # A launch configuration has one stream at a time.
         self._latest: tuple[tuple[int, ...], list[tuple[CudaFunction, KernelArguments]]] | None = None
         self._graphs: OrderedDict[tuple[object, ...], CudaGraph] = OrderedDict()
 
-    def at_extent(self, extent: int) -> "CudaKernel":
-        """Return the kernel as a call with the dynamic extent ``extent`` sees it: its grids, tensor maps and the shapes
-        of its parameters. Those of the last extents are kept. Raises InvalidParameter for an extent that the kernel
-        does not allow."""
-        if self.dynamic is None:
+    def at_extent(self, *extents: int) -> "CudaKernel":
+        """Return the kernel as a call with ``extents``, one for each dynamic extent, sees it: its grids, tensor maps
+        and the shapes of its parameters. Those of the last extents are kept. Raises InvalidParameter for extents that
+        the kernel does not allow."""
+        if not self.dynamic:
             return self
         with self._lock:
-            found = self._extents.get(extent)
+            found = self._extents.get(extents)
             if found is None:
-                found = CudaKernel(self._stream, self._timer, self._binary.at_extent(extent), self._cubin)
-                self._extents[extent] = found
+                found = CudaKernel(self._stream, self._timer, self._binary.at_extent(*extents), self._cubin)
+                self._extents[extents] = found
                 if len(self._extents) > MOST_EXTENTS:
                     self._extents.popitem(last=False)
-            self._extents.move_to_end(extent)
+            self._extents.move_to_end(extents)
         return found
 
     def prepare(self, arguments: Sequence[Memory]) -> None:
@@ -130,10 +130,9 @@ class CudaKernel:
         return self._graphs[key]
 
     def _packed_arguments(self, addresses: Sequence[int]) -> list[tuple[CudaFunction, KernelArguments]]:
-        if self.dynamic is not None:
-            raise InvalidParameter(
-                f"the kernel has a dynamic extent, 1 to {self.dynamic.most}: at_extent says which", field="extent"
-            )
+        if self.dynamic:
+            allowed = ", ".join(f"{d.var} 1 to {d.most}" for d in self.dynamic)
+            raise InvalidParameter(f"the kernel has dynamic extents, {allowed}: at_extent says which", field="extent")
         return [(function, self._arguments(grid, addresses)) for function, grid in self._steps]
 
     def _arguments(self, grid: LaunchConfig, addresses: Sequence[int]) -> KernelArguments:

@@ -30,7 +30,7 @@ class CudaModule:
     as the first input, or ``out``. NumPy arrays are copied to the device and the results back, which costs far more
     than most kernels. It is safe to call from several threads; every stream has a workspace of its own.
 
-    Where the workload has a dynamic dimension, its extent is that of the first array that has it.
+    Where the workload has dynamic dimensions, the extent of each is that of the first array that has it.
     """
 
     def __init__(self, workload: Workload, schedule: Schedule, device: CudaDevice, kernel: CudaKernel) -> None:
@@ -84,15 +84,15 @@ class CudaModule:
         return tuple(results.values())
 
     def _kernel_for(self, given: Mapping[str, Any]) -> CudaKernel:
-        """Return the kernel for the extent that the arrays have along the dynamic dimension, if there is one."""
-        dynamic = self._kernel.dynamic
-        if dynamic is None:
-            return self._kernel
-        name = next(n for n in given if n in dynamic.parameters)
-        shape = getattr(given[name], "shape", ())
-        if not shape:
-            raise InvalidParameter(f"{name} is a {type(given[name]).__name__} without a first dimension", field=name)
-        return self._kernel.at_extent(int(shape[0]))
+        """Return the kernel for the extents that the arrays have along the dynamic dimensions, if there are some."""
+        extents = []
+        for dynamic in self._kernel.dynamic:
+            name, d = next((name, d) for name in given for place, d in dynamic.places if place == name)
+            shape = getattr(given[name], "shape", ())
+            if len(shape) <= d:
+                raise InvalidParameter(f"{name} is a {type(given[name]).__name__} without dimension {d}", field=name)
+            extents.append(int(shape[d]))
+        return self._kernel.at_extent(*extents)
 
     def _stream_for(self, framework: Framework | None, stream: object | None) -> tuple[int, bool]:
         """Return the handle of the stream to use, and whether to wait for it."""

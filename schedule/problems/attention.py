@@ -41,6 +41,7 @@ from ...ir.expr import (
 )
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
+from ...te.dynamic import dynamic_axes, dynamic_extents
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Reducer, Stage, Workload
 from .gemm import Result
@@ -69,6 +70,8 @@ class Attention:
     ``product_scale``; ``score`` is None where it is the product itself. It is 0 where one of ``bounds`` or of
     ``conditions`` does not hold. ``weights`` is the dtype that the expression rounds weights to before they are
     multiplied with V. In ``result``, loads of the tensor ``normalised`` stand for the quotient of the sums.
+    ``dynamic_m`` and ``dynamic_n``: how many queries and keys a call has, where that is dynamic; ``m`` and ``n`` have
+    the most then.
     """
 
     inputs: tuple[Buffer, ...]
@@ -88,6 +91,33 @@ class Attention:
     weights: DType
     normalised: Buffer
     result: Result
+    dynamic_m: Expr | None = None
+    dynamic_n: Expr | None = None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a call gives the number of queries or that of keys."""
+        return self.dynamic_m is not None or self.dynamic_n is not None
+
+    @property
+    def m_end(self) -> Expr:
+        """How many queries a call has."""
+        return index(self.m.extent) if self.dynamic_m is None else self.dynamic_m
+
+    @property
+    def n_end(self) -> Expr:
+        """How many keys a call has."""
+        return index(self.n.extent) if self.dynamic_n is None else self.dynamic_n
+
+    @property
+    def last_m(self) -> Expr:
+        """The last query of a call."""
+        return index(self.m.extent - 1) if self.dynamic_m is None else self.dynamic_m - 1
+
+    @property
+    def last_n(self) -> Expr:
+        """The last key of a call."""
+        return index(self.n.extent - 1) if self.dynamic_n is None else self.dynamic_n - 1
 
     @property
     def heads(self) -> int:
@@ -98,12 +128,14 @@ class Attention:
     def names(self) -> set[str]:
         """All names that a kernel cannot use for anything else."""
         axes = {a.name for a in (self.m, self.n, self.k, self.d, *self.batch)}
+        axes |= free_variables(self.m_end) | free_variables(self.n_end)
         return {b.name for b in (*self.inputs, self.result.tensor, self.product, self.normalised)} | axes
 
 
 def attention_of(workload: Workload) -> Attention | None:
     """``workload`` as attention; None where it is none."""
-    stages = inline_stages(workload).stages
+    inlined = inline_stages(workload)
+    stages = inlined.stages
     reducing = [_without_units(s) for s in stages if s.reducer is not None]
     outputs = [_without_units(s) for s in stages if s.reducer is None]
     if len(reducing) != 4 or len(outputs) != 1 or workload.outputs != (outputs[0].name,):
@@ -113,7 +145,7 @@ def attention_of(workload: Workload) -> Attention | None:
         return None
     if any(s.reducer is not Reducer.SUM or len(s.reduce_axes) != 1 or s.tensor.dtype != float32 for s in sums):
         return None
-    return _Recogniser(workload, product, top, outputs[0]).attention(sums)
+    return _Recogniser(workload, product, top, outputs[0], dynamic_axes(inlined)).attention(sums)
 
 
 @dataclass(frozen=True)
@@ -138,10 +170,14 @@ class _HomogeneousSum:
 
 
 class _Recogniser:
-    """Brings all stages onto common axes: ``row0``, ``row1``, ... are those of the maximum, ``n`` what is reduced."""
+    """Brings all stages onto common axes: ``row0``, ``row1``, ... are those of the maximum, ``n`` what is reduced.
+    ``dynamic``: the dynamic dimension that an axis goes along, by its number."""
 
-    def __init__(self, workload: Workload, product: Stage, top: Stage, output: Stage) -> None:
+    def __init__(
+        self, workload: Workload, product: Stage, top: Stage, output: Stage, dynamic: Mapping[str, int]
+    ) -> None:
         self.workload, self.product, self.top, self.output = workload, product, top, output
+        self.dynamic = dynamic
         self.rows = {a.name: Var(f"row{n}") for n, a in enumerate(top.axes) if a.extent > 1}
 
     def attention(self, sums: Sequence[Stage]) -> Attention | None:
@@ -202,7 +238,10 @@ class _Recogniser:
         rows = [name for name in extents if name not in shared]
         if "n" not in shared or any("n" in free_variables(i) for i in q.indices):
             return None
-        m = max(rows, key=lambda name: (extents[name], int(name[3:])), default="")
+        m = max(rows, key=lambda name: (name in self._dynamic_rows, extents[name], int(name[3:])), default="")
+        known = {self._dynamic_rows.get(m), self.dynamic.get(self.top.reduce_axes[0].name)}
+        if not known.issuperset(range(len(self.workload.dynamic))) or not known.issuperset(self.dynamic.values()):
+            return None
         batch = tuple(Axis(f"batch_{n}", extents[name]) for n, name in enumerate(x for x in extents if x != m))
         names: dict[str, Expr] = {m: Var("m")}
         names |= {name: Var(f"batch_{n}") for n, name in enumerate(x for x in extents if x != m)}
@@ -213,6 +252,9 @@ class _Recogniser:
         bounds, conditions = _split_masks(score.masks)
         if any(_reads(e, name) for e in (score.value, *conditions) for name in (self.top.name, total.stage.name)):
             return None
+        last_n = self._extent(self.dynamic.get(self.top.reduce_axes[0].name))
+        if last_n is not None:  # where the number of keys is static, the prior and the simplifier see that
+            bounds = tuple(b for b in bounds if not _hides_nothing(b, last_n - 1))
         own = isinstance(score.value, Load) and score.value.buffer.name == self.product.name
         q, key, v = (Load(e.buffer, tuple(substitute(i, names) for i in e.indices)) for e in (q, key, v))
         if not m:
@@ -238,7 +280,18 @@ class _Recogniser:
             _rounded_to(sum_.stage.body, self.top.name),
             sum_.stage.tensor,
             result,
+            self._extent(self._dynamic_rows.get(m)),
+            self._extent(self.dynamic.get(self.top.reduce_axes[0].name)),
         )
+
+    @property
+    def _dynamic_rows(self) -> dict[str, int]:
+        """The axes of the maximum that are dynamic -> the number of their dimension."""
+        rows = {f"row{n}": self.dynamic.get(a.name) for n, a in enumerate(self.top.axes) if a.extent > 1}
+        return {name: n for name, n in rows.items() if n is not None}
+
+    def _extent(self, number: int | None) -> Expr | None:
+        return None if number is None else Var(dynamic_extents(self.workload)[number].var)
 
     def _operands(self, load: Load) -> tuple[Load, Load, float] | None:
         """Q, K, and the constant factor of the product that ``load`` reads."""
@@ -437,6 +490,12 @@ def _split_masks(masks: Sequence[Expr]) -> tuple[tuple[KeyBound, ...], tuple[Exp
         else:
             bounds[bound] = None
     return tuple(bounds), tuple(conditions)
+
+
+def _hides_nothing(bound: KeyBound, last_n: Expr) -> bool:
+    """Whether an upper bound lets every query see the last key."""
+    beyond = affine_form(bound.limit.to_expr() - last_n)
+    return bound.upper and beyond is not None and beyond.is_constant and beyond.constant >= 0
 
 
 def _bound(mask: Expr) -> KeyBound | None:

@@ -21,7 +21,7 @@ from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, index, re
 from ...ir.linear_form import LinearForm, flat_form, linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
-from ...te.dynamic import dynamic_extent
+from ...te.dynamic import row_extent
 from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
@@ -216,7 +216,7 @@ def gemm_of(workload: Workload, *, several: bool = False, scaled: bool = False) 
 def with_dynamic_rows(gemm: Gemm, workload: Workload) -> Gemm | None:
     """``gemm``, which is ``workload``, with its dynamic dimension as rows. None where that is not among the rows, and
     where there is a batch or a window."""
-    extent = dynamic_extent(workload)
+    extent = row_extent(workload)
     if extent is None:
         return gemm
     unit, rest = divmod(gemm.m.extent, extent.most)

@@ -14,7 +14,7 @@ from math import prod
 
 from ...ir.expr import Expr, Load, Var, const, index, walk
 from ...ir.rewrite import free_variables, loads_of, map_loads, substitute
-from ...te.dynamic import dynamic_extent
+from ...te.dynamic import row_extent
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
@@ -58,13 +58,13 @@ class Pointwise:
     @property
     def element_unit(self) -> int:
         """A number that divides how many elements each output has in a call."""
-        dynamic = dynamic_extent(self.workload)
+        dynamic = row_extent(self.workload)
         return self.elements if dynamic is None else self.elements // dynamic.most
 
     @property
     def dynamic(self) -> Expr | None:
         """The extent of the first dimension in a call, where that is dynamic."""
-        dynamic = dynamic_extent(self.workload)
+        dynamic = row_extent(self.workload)
         return None if dynamic is None else Var(dynamic.var)
 
     @property

@@ -16,7 +16,7 @@ from ...ir.buffer import Buffer
 from ...ir.expr import Expr, Load, Var, index, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
-from ...te.dynamic import dynamic_extent
+from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
 from ...te.workload import Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
@@ -171,7 +171,7 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
             at_row = tuple(Var(row_axis(n)) for n in range(len(rows)))
             per_row.append(ComputedTensor(r.tensor, Load(r.tensor, at_row)))
     problem = _with_loads(rows, columns, reductions, elementwise, per_row)
-    extent = dynamic_extent(workload)
+    extent = row_extent(workload)
     if problem is None or extent is None:
         return problem
     return replace(problem, dynamic=Var(extent.var)) if rows else None

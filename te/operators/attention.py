@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.dtypes import INDEX
 from ...core.errors import InvalidParameter
 from ...ir.expr import Expr
-from ..build import cast, compute, constant, exp, max, placeholder, reduce_axis, select, sum, workload
+from ..build import cast, compute, constant, exp, extent, max, placeholder, reduce_axis, select, sum, workload
 from ..workload import Workload
 from .operator import Operator, accumulation, accumulation_parameter
 from .parameter import FLOATS, Flag, Integer, Parameter, Values, dtype_parameter
@@ -25,20 +26,29 @@ def _check(v: Values) -> None:
         )
 
 
-def _build(v: Values) -> Workload:
+def _build(v: Values, queries_measured: int = 0, keys_measured: int = 0, sequence_measured: int = 0) -> Workload:
+    """The workload. The length of queries, that of keys, or that of both is dynamic where it is measured at more than
+    0."""
     _check(v)
     heads, shared, m, n = v.integer("heads"), v.integer("queries_per_key"), v.integer("queries"), v.integer("keys")
     depth, columns, dtype, wide = v.integer("depth"), _value_depth(v), v.text("dtype"), accumulation(v)[0]
     q = placeholder((heads, shared, m, depth), dtype, "Q")
     k, value = placeholder((heads, n, depth), dtype, "K"), placeholder((heads, n, columns), dtype, "V")
     rows, r = (heads, shared, m), reduce_axis(depth, "r")
+    lengths = {"m": extent("queries_extent", {q: 2}, queries_measured)} if queries_measured else {}
+    lengths |= {"n": extent("keys_extent", {k: 1, value: 1}, keys_measured)} if keys_measured else {}
+    if sequence_measured:
+        lengths = dict.fromkeys("mn", extent("sequence_extent", {q: 2, k: 1, value: 1}, sequence_measured))
+    behind: Expr | int = n - m
+    if queries_measured or keys_measured:
+        behind = lengths.get("n", constant(n, INDEX)) - lengths.get("m", m)
     product = compute(
         (*rows, n), lambda h, g, i, j: sum(cast(q[h, g, i, r], wide) * cast(k[h, j, r], wide), axis=r), "product"
     )
 
     def score(h: Expr, g: Expr, i: Expr, j: Expr) -> Expr:
         e = product[h, g, i, j] * (1.0 / math.sqrt(depth))
-        return select(j <= i + (n - m), e, constant(-math.inf, wide)) if v.flag("causal") else e
+        return select(j <= i + behind, e, constant(-math.inf, wide)) if v.flag("causal") else e
 
     scores = compute((*rows, n), score, "scores")
     t, u, w = (reduce_axis(n, name) for name in ("t", "u", "w"))
@@ -51,7 +61,21 @@ def _build(v: Values) -> Workload:
 
     mixed = compute((*rows, columns), lambda h, g, i, d: sum(weighted(h, g, i, d), axis=w), "mixed")
     y = compute((*rows, columns), lambda h, g, i, d: cast(mixed[h, g, i, d] / total[h, g, i], dtype), "Y")
-    return workload(y, inputs=[q, k, value])
+    return workload(y, inputs=[q, k, value], dynamic=list(dict.fromkeys(lengths.values())))
+
+
+def attention_of_lengths(
+    parameters: Mapping[str, object], queries: int = 0, keys: int = 0, *, sequence: int = 0
+) -> Workload:
+    """Attention with lengths that every call gives, up to those in ``parameters``: the number of queries, measured at
+    ``queries``, and the number of keys, measured at ``keys``; 0: that length is static. ``sequence``: where a call has
+    as many queries as keys, that number is one length, measured there. Under a causal mask a call has at most as many
+    queries as keys. Raises InvalidParameter for parameters of ``ATTENTION`` that are wrong, and for a sequence with
+    other lengths; InvalidWorkload for a length that is measured beyond its bound."""
+    v = ATTENTION.values(parameters)
+    if sequence and (queries or keys or v.integer("queries") != v.integer("keys")):
+        raise InvalidParameter("a sequence has as many queries as keys, and no other length", field="sequence")
+    return _build(v, queries, keys, sequence)
 
 
 def _value_depth(v: Values) -> int:

@@ -19,6 +19,7 @@ from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
+from tilewright.te.operators.attention import attention_of_lengths
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 60
@@ -27,7 +28,8 @@ OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
 DEVICE_SCHEDULES = 5
 """The same for sketches of one class, which take few of them."""
-DYNAMIC_EXTENTS, DYNAMIC_SCHEDULES = (1, 67, 130), 2
+DYNAMIC_SCHEDULES = 2
+DYNAMIC_EXTENTS: list[tuple[int, ...]] = [(1,), (67,), (130,)]
 """Extents at which each kernel with a dynamic dimension is compared, and how many kernels of each workload."""
 GROUP = 10
 """How many random expressions one test works through."""
@@ -89,11 +91,13 @@ def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, see
 def test_a_sketch_takes_dynamic_dimensions_or_says_that_it_does_not(sketch: str) -> None:
     target = _target(sketch)
     if SKETCHES[sketch].dynamic:
-        dynamic = [
-            with_dynamic(OPERATORS[name].workload(parameters), representative=64) for name, parameters in DYNAMIC
+        dynamic: list[tuple[Workload, list[tuple[int, ...]]]] = [
+            (with_dynamic(OPERATORS[name].workload(parameters), representative=64), DYNAMIC_EXTENTS)
+            for name, parameters in DYNAMIC
         ]
-        taken = [w for w in dynamic if SKETCHES[sketch].matches(w, target)]
-        compared = [check_dynamic(sketch, target, w, DYNAMIC_EXTENTS, DYNAMIC_SCHEDULES) for w in taken]
+        dynamic += [(attention_of_lengths(*lengths), calls) for lengths, calls in DYNAMIC_LENGTHS]
+        taken = [(w, calls) for w, calls in dynamic if SKETCHES[sketch].matches(w, target)]
+        compared = [check_dynamic(sketch, target, w, calls, DYNAMIC_SCHEDULES) for w, calls in taken]
         assert len(compared) >= 2 and all(n >= 2 for n in compared)
         return
     for workload in filter(None, map(_dynamic, _matched(sketch))):
@@ -202,6 +206,13 @@ DYNAMIC: tuple[tuple[str, dict[str, Any]], ...] = (
     ("elementwise", {"shape": [130], "functions": ["relu"], "dtype": "float16"}),
 )
 """Operators whose rows are dynamic, up to 130 of them."""
+
+_HEADS: dict[str, Any] = {"heads": 1, "depth": 32, "causal": True, "dtype": "float16"}
+DYNAMIC_LENGTHS: tuple[tuple[tuple[dict[str, Any], int, int], list[tuple[int, ...]]], ...] = (
+    (({**_HEADS, "queries": 130, "keys": 140}, 100, 140), [(1, 1), (67, 139)]),
+    (({**_HEADS, "queries": 5, "keys": 300}, 1, 300), [(1, 9), (5, 300)]),
+)
+"""Attention whose lengths are dynamic, and (queries, keys) of calls of it."""
 
 LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024}),

@@ -15,6 +15,7 @@ from ....core.errors import CompileError
 from ....core.target import Target
 from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Buffer, MemoryScope
+from ....ir.dynamic import with_dynamic_strides
 from ....ir.expr import Expr, Load, index
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.gpu.barrier import WARPGROUP_THREADS
@@ -61,6 +62,7 @@ _HOPPER = 90
 
 def emit(kernel: Kernel, target: Target) -> Source:
     """Emit ``kernel``. Raises CompileError where a top-level statement of it is no launch."""
+    kernel = with_dynamic_strides(kernel)
     names = [b.name for b in kernel.parameters]
     for name in names:
         if names.count(name) > 1:
@@ -148,8 +150,9 @@ def _emit_launch(
         cluster_syncs_shared_only=_exchanges_no_global_data(launch.body, written),
         awaits_cluster_loads=awaits_cluster_loads(launch.body),
     )
-    extent = kernel.dynamic.var if kernel.dynamic and kernel.dynamic.var in free_variables(launch.body) else None
-    signature = _signature(fn, launch, name, [b for _, b in arguments], written, extent)
+    free = free_variables(launch.body)
+    extents = tuple(d.var for d in kernel.dynamic if d.var in free)
+    signature = _signature(fn, launch, name, [b for _, b in arguments], written, extents)
     plan = plan_shared_memory(launch.body)
     text = CppText()
     _declare_indices(fn, text, launch)
@@ -176,7 +179,7 @@ def _emit_launch(
         tuple(fn.tensor_maps),
         dependent_launch,
         block_counts=_block_counts(launch),
-        takes_extent=extent is not None,
+        takes_extents=extents,
     )
     return function, config, fn.used
 
@@ -191,10 +194,10 @@ def _block_counts(launch: Launch) -> tuple[Expr, Expr, Expr] | None:
 
 
 def _signature(
-    fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str], extent: str | None
+    fn: EmittedFunction, launch: Launch, name: str, arguments: list[Buffer], written: Set[str], extents: Sequence[str]
 ) -> str:
-    """Return the attributes, name and parameters of the function: pointers to buffers, the dynamic ``extent`` where the
-    function reads it, then tensor maps."""
+    """Return the attributes, name and parameters of the function: pointers to buffers, the dynamic ``extents`` that the
+    function reads, then tensor maps."""
     for copy in (s for s in walk_statements(launch.body) if isinstance(s, TmaLoad | TmaStore)):
         described = tensor_map(fn, copy)
         if described not in fn.tensor_maps:
@@ -207,7 +210,7 @@ def _signature(
         else f"const {storage_type(b.dtype)}* {fn.name_of(b.name)}"
         for b in arguments
     ]
-    parameters += [f"const int {fn.name_of(extent)}"] if extent is not None else []
+    parameters += [f"const int {fn.name_of(extent)}" for extent in extents]
     parameters += [f"const __grid_constant__ {fn.use('TensorMap')} {map_name}" for map_name in fn.tensor_maps.values()]
     return f"{_attributes(launch)} {name}(\n    " + ",\n    ".join(parameters) + ")"
 

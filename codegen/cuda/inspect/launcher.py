@@ -152,7 +152,9 @@ def with_launcher(source: Source, arch: str) -> str:
     rows = ",\n".join(f'  {{"{p.name}", \'{p.role[0]}\', "{p.dtype}", {p.bytes}ull}}' for p in source.parameters)
     head = _HEAD.format(arch=arch, parameters=rows)
     attributes = "".join(_set_attributes(config) for config in source.launches)
-    launches = "".join(_launch(config, source.parameters, source.dynamic) for config in source.launches)
+    largest = [d.most for d in source.dynamic]
+    called = [c for c in source.launches if all(c.at_extent(source.dynamic, source.parameters, largest).blocks)]
+    launches = "".join(_launch(config, source.parameters, source.dynamic) for config in called)
     body = f"static void prepare() {{\n{attributes}}}\n\nstatic void run(void* const* p) {{\n{launches}}}\n"
     maps = _TENSOR_MAPS if any(config.tensor_maps for config in source.launches) else ""
     return source.text + head + maps + body + _TAIL
@@ -170,14 +172,14 @@ def _set_attributes(config: LaunchConfig) -> str:
     )
 
 
-def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...], dynamic: DynamicExtent | None) -> str:
-    """Return the launch, at the largest extent where that is dynamic."""
+def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...], dynamic: tuple[DynamicExtent, ...]) -> str:
+    """Return the launch, at the largest extents where some are dynamic."""
     x, y, z = config.blocks
     given = ", ".join(
         f"({'const ' if parameters[i].role == 'input' else ''}{storage_type(parameters[i].dtype)}*)p[{i}]"
         for i in config.arguments
     )
-    given += f", {dynamic.most}" if dynamic is not None and config.takes_extent else ""
+    given += "".join(f", {d.most}" for d in dynamic if d.var in config.takes_extents)
     maps = "".join(f", {_tensor_map(m, parameters[m.parameter])}" for m in config.tensor_maps)
     given = (given + maps).removeprefix(", ")
     return f"  {config.function}<<<dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}>>>({given});\n"

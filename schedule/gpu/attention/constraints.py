@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from ....core.target import Target
+from ....ir.linear_form import affine_form
+from ....ir.rewrite import substitute
 from ...problems.attention import Attention
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
@@ -15,8 +17,9 @@ SPARE_REGISTERS = 32
 
 def sees_all_keys(p: Attention) -> bool:
     """Whether the last query sees the last key, and no lower bound hides the first ones."""
-    last, keys = {"m": p.m.extent - 1}, p.n.extent
-    return all(b.upper and set(b.limit.variables) <= {"m"} and b.limit.at(last) >= keys - 1 for b in p.bounds)
+    behind = [affine_form(substitute(b.limit.to_expr(), {"m": p.last_m}) - p.last_n) for b in p.bounds if b.upper]
+    all_upper = len(behind) == len(p.bounds)
+    return all_upper and all(b is not None and b.is_constant and b.constant >= 0 for b in behind)
 
 
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:

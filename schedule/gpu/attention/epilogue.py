@@ -52,7 +52,7 @@ class AttentionEpilogue:
             with w.loop("output_pair", p.d.extent // 8, UNROLLED) as pair, w.loop("output_half", 2, UNROLLED) as half:
                 m, first = at["m"] + row_of(self.roles, half), pair * 4 + half * 2
                 if any(load.buffer != p.normalised for load in loads_of(p.result.value)):
-                    m = minimum(m, index(p.m.extent - 1))
+                    m = minimum(m, p.last_m)
                 here = {**at, "m": m, "d": pair * 8 + self.roles.lane % QUAD * 2}
                 held = self._held(sums, here["d"], first)
                 w.store(output, (Ramp(first, 1, 2),), vector_at(p.result.value, here, "d", 2, held))

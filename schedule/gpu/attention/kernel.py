@@ -7,7 +7,7 @@ tile, and a second launch combines what they found.
 
 from ....core.dtypes import INDEX, int32
 from ....ir.buffer import MemoryScope
-from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index
+from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index, minimum
 from ....ir.gpu.ordered_sequence import OrderedSequenceStart
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.stmt import HardwareAxis, Kernel
@@ -24,13 +24,14 @@ from .tile_scheduler import AttentionTileScheduler
 def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
     """The kernel of one setting."""
     w = FreshNameWriter(p.names)
-    partials = AttentionPartials(w, p, s) if s.split_kv > 1 else None
+    scheduler = AttentionTileScheduler(p, s)
+    partials = AttentionPartials(w, scheduler) if s.split_kv > 1 else None
     axes = [
         ("cta", s.ctas, HardwareAxis.GRID_X),
         ("warp", s.warps, HardwareAxis.WARP),
         ("lane", WARP_LANES, HardwareAxis.LANE),
     ]
-    with w.launch(name, axes, min_blocks=1) as (cta, warp, lane):
+    with w.launch(name, axes, count=_dynamic_ctas(scheduler), min_blocks=1) as (cta, warp, lane):
         roles = WarpRoles(warp, lane, s.consumer_warpgroups)
         mainloop = AttentionMainloop(w, p, s, roles)
         epilogue = AttentionEpilogue(w, p, roles, mainloop.q.buffer, mainloop.q_barriers.empty)
@@ -45,9 +46,8 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         if s.ping_pong:
             with w.when(roles.consumes):
                 w.emit(OrderedSequenceStart(s.consumer_warpgroups))
-        scheduler = AttentionTileScheduler(p, s)
         if partials is not None:
-            tile, rank = cta // s.split_kv, cta % s.split_kv
+            tile, rank = cta // scheduler.sharers, cta % scheduler.sharers
             at = scheduler.origin(tile)
             mainloop.run(at, scheduler.share(scheduler.key_blocks(at), rank), index(0), index(0), epilogue.release)
             with w.when(roles.consumes):
@@ -58,6 +58,16 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         partials.write_combine()
     workspace = () if partials is None else partials.buffers
     return Kernel(name, p.inputs, (p.result.tensor,), workspace, w.finish())
+
+
+def _dynamic_ctas(scheduler: AttentionTileScheduler) -> Expr | None:
+    """How many CTAs a call has; None where that is always the same."""
+    p, s = scheduler.p, scheduler.s
+    if s.split_kv > 1:
+        return scheduler.tiles * scheduler.sharers if p.is_dynamic else None
+    if p.dynamic_m is None:
+        return None
+    return minimum(scheduler.tiles, index(s.ctas)) if s.persistent else scheduler.tiles
 
 
 def _tiles(
@@ -73,10 +83,12 @@ def _tiles(
     if s.tile_iterations > 1 and p.bounds:
         done = w.allocate("fills", (1,), int32, MemoryScope.REGISTER)
         w.store(done, (index(0),), const(0, int32))
-    with w.loop("tile_iteration", s.tile_iterations) as iteration:
+    several = p.dynamic_m is not None and s.tile_iterations > 1
+    end = (scheduler.tiles + (s.ctas - 1)) // s.ctas if several else None
+    with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(None if end is None else iteration < end):
         tile = scheduler.tile(iteration, cta)
-        may_miss = s.tile_iterations * s.ctas > s.tiles
-        with w.when(Compare(CompareOp.LT, tile, index(s.tiles)) if may_miss else None):
+        may_miss = several or s.tile_iterations * s.ctas > s.tiles
+        with w.when(Compare(CompareOp.LT, tile, scheduler.tiles) if may_miss else None):
             at = scheduler.origin(tile)
             blocks = scheduler.key_blocks(at)
             fills = iteration * blocks.steps if done is None else Cast(Load(done, (index(0),)), INDEX)

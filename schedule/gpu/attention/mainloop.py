@@ -26,7 +26,7 @@ from ..gemm.sizes import WARPGROUP_WARPS
 from .operand_tiles import OperandTiles, allocate_tiles
 from .sizes import AttentionSizes
 from .softmax import UNROLLED, OnlineSoftmax
-from .tile_scheduler import KeyBlocks
+from .tile_scheduler import AttentionTileScheduler, KeyBlocks
 
 ATOM_K = 16
 """How many places of k one wgmma takes."""
@@ -38,6 +38,7 @@ class AttentionMainloop:
 
     def __init__(self, w: FreshNameWriter, p: Attention, s: AttentionSizes[int], roles: WarpRoles) -> None:
         self.w, self.p, self.s, self.roles = w, p, s, roles
+        self.most_steps = AttentionTileScheduler(p, s).most_steps
         k, d, widest = p.k.extent, p.d.extent, max(p.k.extent, p.d.extent)
         self.q = allocate_tiles(w, "q", p.q, ("m", "k"), s.tile_q, k, s.q_stages, widest)
         self.k = allocate_tiles(w, "k", p.key, ("n", "k"), s.tile_kv, k, s.stages, k)
@@ -99,9 +100,9 @@ class AttentionMainloop:
     def _steps(self, first: Expr, end: Expr, *, masked: bool) -> None:
         """The steps from ``first`` to before ``end``."""
         w, s = self.w, self.s
-        if s.split_blocks == 1 or first == end:
+        if self.most_steps == 1 or first == end:
             return
-        with w.loop("block", s.split_blocks) as number, w.when(Compare(CompareOp.LT, number + first, end)):
+        with w.loop("block", self.most_steps) as number, w.when(Compare(CompareOp.LT, number + first, end)):
             step = number + first
             self._overlapped_step(step, masked=masked) if s.overlap else self._whole_step(step, masked=masked)
 

@@ -29,14 +29,14 @@ from ....ir.expr import (
     index,
     logical_and,
     maximum,
+    minimum,
 )
 from ....ir.stmt import HardwareAxis
-from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..block_reduce import QUAD, butterfly, combine_of
-from .sizes import AttentionSizes
 from .softmax import QUAD_DISTANCES, UNROLLED, OnlineSoftmax, exponent_unit, row_of
+from .tile_scheduler import AttentionTileScheduler
 
 COMBINE_THREADS, COMBINED_COLUMNS = 128, 4
 """A CTA of the launch that combines has so many threads, each of which computes so many columns of a row."""
@@ -45,8 +45,9 @@ COMBINE_THREADS, COMBINED_COLUMNS = 128, 4
 class AttentionPartials:
     """``sums`` is (CTA, axes of the batch, query, column), ``row_max`` and ``row_sum`` the same without columns."""
 
-    def __init__(self, w: FreshNameWriter, p: Attention, s: AttentionSizes[int]) -> None:
-        self.w, self.p, self.s = w, p, s
+    def __init__(self, w: FreshNameWriter, scheduler: AttentionTileScheduler) -> None:
+        self.w, self.p, self.s, self.scheduler = w, scheduler.p, scheduler.s, scheduler
+        p, s = self.p, self.s
         rows = (s.split_kv, *(a.extent for a in p.batch), p.m.extent)
         self.sums = Buffer(w.fresh("partial_sums"), (*rows, p.d.extent), float32)
         self.row_max = Buffer(w.fresh("partial_max"), rows, float32)
@@ -67,7 +68,7 @@ class AttentionPartials:
             butterfly(w, "partial_quad", [total], combine_of(BinaryOp.ADD), QUAD_DISTANCES, (index(0),))
             m = at["m"] + row_of(softmax.roles, half)
             row = (rank, *(at[a.name] for a in p.batch), m)
-            inside = Compare(CompareOp.LT, m, index(p.m.extent))
+            inside = Compare(CompareOp.LT, m, p.m_end)
             with w.when(logical_and(inside, Compare(CompareOp.EQ, lane % QUAD, index(0)))):
                 w.store(self.row_max, row, Load(softmax.row_max, (half,)))
                 w.store(self.row_sum, row, Load(total, (index(0),)))
@@ -85,17 +86,22 @@ class AttentionPartials:
             ("combine_cta", -(-work // COMBINE_THREADS), HardwareAxis.GRID_X),
             ("combine_thread", COMBINE_THREADS, HardwareAxis.THREAD),
         ]
-        with w.launch("combine", axes) as (cta, thread):
+        end: Expr = index(work)
+        count = None
+        if p.dynamic_m is not None:
+            end = p.dynamic_m * (p.heads * vectors)
+            count = (end + (COMBINE_THREADS - 1)) // COMBINE_THREADS
+        with w.launch("combine", axes, count=count) as (cta, thread):
             number = cta * COMBINE_THREADS + thread
-            spare = work % COMBINE_THREADS
-            with w.when(Compare(CompareOp.LT, number, index(work)) if spare else None):
+            spare = work % COMBINE_THREADS or count is not None
+            with w.when(Compare(CompareOp.LT, number, end) if spare else None):
                 self._combine(number // vectors, number % vectors * COMBINED_COLUMNS)
 
     def _combine(self, row: Expr, d: Expr) -> None:
         """Combine some columns of a row, given by its number among those of all heads."""
         w, p, splits = self.w, self.p, self.s.split_kv
-        at: dict[str, Expr] = {"m": row % p.m.extent, "d": d}
-        member = row // p.m.extent
+        at: dict[str, Expr] = {"m": row % p.m_end, "d": d}
+        member = row // p.m_end
         for axis in reversed(p.batch):
             at[axis.name], member = member % axis.extent, member // axis.extent
         place = (*(at[a.name] for a in p.batch), at["m"])
@@ -104,7 +110,7 @@ class AttentionPartials:
         combined = w.allocate("combined", (COMBINED_COLUMNS,), float32, MemoryScope.REGISTER)
         zero, all_columns = index(0), Ramp(index(0), 1, COMBINED_COLUMNS)
         with w.loop("loaded", splits, UNROLLED) as split:
-            w.store(tops, (split,), Load(self.row_max, (split, *place)))
+            w.store(tops, (split,), Load(self.row_max, (self._present(split), *place)))
         w.store(top, (zero,), Load(tops, (zero,)))
         with w.loop("compared_split", splits - 1, UNROLLED) as split:
             w.store(top, (zero,), maximum(Load(top, (zero,)), Load(tops, (split + 1,))))
@@ -112,10 +118,13 @@ class AttentionPartials:
         w.store(combined, (all_columns,), Broadcast(const(0.0, float32), COMBINED_COLUMNS))
         with w.loop("added_split", splits, UNROLLED) as split:
             factor = w.allocate("factor", (1,), float32, MemoryScope.REGISTER)
-            w.store(factor, (zero,), self._factor(Load(tops, (split,)), Load(top, (zero,))))
-            scaled = Load(factor, (zero,)) * Load(self.row_sum, (split, *place))
+            share = self._factor(Load(tops, (split,)), Load(top, (zero,)))
+            if p.is_dynamic:
+                share = Select(split < self.scheduler.sharers, share, const(0.0, float32))
+            w.store(factor, (zero,), share)
+            scaled = Load(factor, (zero,)) * Load(self.row_sum, (self._present(split), *place))
             w.store(whole, (zero,), Load(whole, (zero,)) + scaled)
-            indices = (split, *place, Ramp(d, 1, COMBINED_COLUMNS))
+            indices = (self._present(split), *place, Ramp(d, 1, COMBINED_COLUMNS))
             load = Load(self.sums, tuple(i if isinstance(i, Ramp) else Broadcast(i, COMBINED_COLUMNS) for i in indices))
             wide = Broadcast(Load(factor, (zero,)), COMBINED_COLUMNS)
             w.store(combined, (all_columns,), Load(combined, (all_columns,)) + wide * load)
@@ -128,6 +137,11 @@ class AttentionPartials:
         value = vector_at(p.result.value, at, "d", COMBINED_COLUMNS, held)
         target = [vector_at(i, at, "d", COMBINED_COLUMNS) for i in p.result.indices]
         w.store(p.result.tensor, target, value)
+
+    def _present(self, rank: Expr) -> Expr:
+        """The CTA that is read as the one with a rank: the last one in place of those that a call lacks, so that all
+        loads are under way together. They count nothing."""
+        return minimum(rank, self.scheduler.sharers - 1) if self.p.is_dynamic else rank
 
     def _factor(self, own: Expr, top: Expr) -> Expr:
         """What the sums of a CTA are scaled by. A CTA all of whose scores are minus infinity counts nothing."""

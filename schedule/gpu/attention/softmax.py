@@ -74,7 +74,12 @@ class OnlineSoftmax:
     @property
     def masks_the_last_block(self) -> bool:
         """Whether something may be hidden in the last block of keys."""
-        return bool(self.p.bounds or self.p.conditions) or self.p.n.extent % self.tile_kv != 0
+        return bool(self.p.bounds or self.p.conditions) or self._cuts_the_last_block
+
+    @property
+    def _cuts_the_last_block(self) -> bool:
+        """Whether the last block of keys may have places behind the last key."""
+        return self.p.dynamic_n is not None or self.p.n.extent % self.tile_kv != 0
 
     @property
     def own_sum(self) -> Expr:
@@ -154,10 +159,9 @@ class OnlineSoftmax:
 
     def _visible(self) -> list[Expr]:
         """The conditions that must hold for a query to see a key."""
-        n = self.p.n
         conditions = [b.condition for b in self.p.bounds] + list(self.p.conditions)
-        if n.extent % self.tile_kv:
-            conditions.append(Compare(CompareOp.LT, Var("n"), index(n.extent)))
+        if self._cuts_the_last_block:
+            conditions.append(Compare(CompareOp.LT, Var("n"), self.p.n_end))
         return conditions
 
     def _at(self, body: Expr, at: Mapping[str, Expr], product: Expr) -> Expr:
@@ -168,8 +172,8 @@ class OnlineSoftmax:
         return scalar_at(body, at, lambda load: product if load.buffer == self.p.product else load)
 
     def _inside(self, name: str, place: Expr) -> Expr:
-        extent = {"m": self.p.m.extent, "n": self.p.n.extent}.get(name)
-        return place if extent is None else minimum(place, index(extent - 1))
+        last = {"m": self.p.last_m, "n": self.p.last_n}.get(name)
+        return place if last is None else minimum(place, last)
 
     def _find_maxima(self, scores: Buffer) -> None:
         """``decay`` becomes the old maxima, ``row_max`` the new ones."""

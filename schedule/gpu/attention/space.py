@@ -125,4 +125,4 @@ def _can_attend(p: Attention) -> bool:
     return loadable and can_store(p)
 
 
-CUDA_ATTENTION = TileSketch("cuda_attention", VERSION, QUANTITIES, _plan)
+CUDA_ATTENTION = TileSketch("cuda_attention", VERSION, QUANTITIES, _plan, lengths=True)

@@ -7,6 +7,11 @@ from the last to the first:
     block        partly visible    wholly visible    partly visible
     step         0 ... upper_end   ... lower_end     ... steps         (steps count from the last block down)
     mask         yes               no                yes
+
+Where the number of queries or of keys is dynamic, so are the tiles and the blocks of a call, and how many CTAs share
+the keys of a tile:
+
+    sharers = min(split_kv / tiles of a head, blocks of keys), at least 1
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,6 +41,41 @@ class AttentionTileScheduler:
     p: Attention
     s: AttentionSizes[int]
 
+    @property
+    def q_tiles(self) -> Expr:
+        """How many tiles the queries of a head have in a call."""
+        if self.p.dynamic_m is None:
+            return index(self.s.q_tiles)
+        return (self.p.dynamic_m + (self.s.tile_q - 1)) // self.s.tile_q
+
+    @property
+    def tiles(self) -> Expr:
+        """How many tiles a call has."""
+        return index(self.s.tiles) if self.p.dynamic_m is None else self.q_tiles * self.p.heads
+
+    @property
+    def kv_blocks(self) -> Expr:
+        """How many blocks of keys a call has."""
+        if self.p.dynamic_n is None:
+            return index(self.s.kv_blocks)
+        return (self.p.dynamic_n + (self.s.tile_kv - 1)) // self.s.tile_kv
+
+    @property
+    def sharers(self) -> Expr:
+        """How many CTAs share the keys of a tile in a call, of a split_kv above 1."""
+        most: Expr = index(self.s.split_kv)
+        if self.p.dynamic_m is not None and self.s.q_tiles > 1:
+            most = most // self.q_tiles
+        if self.p.dynamic_n is not None:
+            most = minimum(most, self.kv_blocks)
+        return maximum(most, index(1)) if self.p.is_dynamic else most
+
+    @property
+    def most_steps(self) -> int:
+        """How many blocks of keys a CTA goes through for a tile, at most."""
+        fewer = self.p.dynamic_m is not None and self.s.q_tiles > 1
+        return self.s.kv_blocks if fewer else self.s.split_blocks
+
     def tile(self, iteration: Expr, cta: Expr) -> Expr:
         """The number of the tile that a CTA works on. Every other iteration goes through the CTAs in reverse, so that
         none of them always gets a longer tile than the next."""
@@ -48,8 +88,10 @@ class AttentionTileScheduler:
     def origin(self, tile: Expr) -> dict[str, Expr]:
         """Where the tile with a number begins: axis of the queries or of the batch -> index."""
         s, heads = self.s, self.s.group_heads
-        q_tile = index(s.q_tiles - 1) - tile % (s.q_tiles * heads) // heads
-        head = tile // (s.q_tiles * heads) * heads + tile % heads
+        last = index(s.q_tiles - 1) if self.p.dynamic_m is None else self.q_tiles - 1
+        of_group = index(s.q_tiles * heads) if self.p.dynamic_m is None else self.q_tiles * heads
+        q_tile = last - tile % of_group // heads
+        head = tile // of_group * heads + tile % heads
         at: dict[str, Expr] = {}
         for axis in reversed(self.p.batch):
             at[axis.name], head = head % axis.extent, head // axis.extent
@@ -59,7 +101,8 @@ class AttentionTileScheduler:
         """The blocks of keys that the tile at ``at`` goes through."""
         s, kv = self.s, self.s.tile_kv
         upper, lower = ([b for b in self.p.bounds if b.upper is side] for side in (True, False))
-        last = maximum(self._seen(upper, at, largest=True), index(0)) // kv if upper else index(s.kv_blocks - 1)
+        last = index(s.kv_blocks - 1) if self.p.dynamic_n is None else self.kv_blocks - 1
+        last = maximum(self._seen(upper, at, largest=True), index(0)) // kv if upper else last
         first = minimum(self._seen(lower, at, largest=False) // kv, last) if lower else index(0)
         steps = last - first + 1
         upper_end: Expr = index(1)
@@ -73,17 +116,19 @@ class AttentionTileScheduler:
         return KeyBlocks(last, steps, upper_end, lower_end)
 
     def share(self, blocks: KeyBlocks, rank: Expr) -> KeyBlocks:
-        """What the CTA with a rank takes of ``blocks``, where ``split_kv`` CTAs share them as evenly as they can."""
+        """What the CTA with a rank takes of ``blocks``, where ``sharers`` CTAs share them as evenly as they can."""
         s = self.s
-        first = rank * s.kv_blocks // s.split_kv
-        steps = (rank + 1) * s.kv_blocks // s.split_kv - first
+        first, end = (
+            (rank + n) * self.kv_blocks // (self.sharers if self.p.is_dynamic else s.split_kv) for n in range(2)
+        )
+        steps = minimum(end - first, index(self.most_steps)) if self.p.is_dynamic else end - first
         upper_end = _between(blocks.upper_end - first, index(1), steps)
         return KeyBlocks(blocks.last - first, steps, upper_end, steps)
 
     def _seen(self, bounds: Sequence[KeyBound], at: Mapping[str, Expr], *, largest: bool) -> Expr:
         """The last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""
         upper = bounds[0].upper
-        seen: Expr = index(self.p.n.extent - 1 if upper else 0)
+        seen = self.p.last_n if upper else index(0)
         for bound in bounds:
             limit = self._extreme(bound, at, largest=largest)
             seen = minimum(seen, limit) if upper else maximum(seen, limit)
@@ -92,7 +137,7 @@ class AttentionTileScheduler:
     def _extreme(self, bound: KeyBound, at: Mapping[str, Expr], *, largest: bool) -> Expr:
         """The largest or least limit of the queries of a tile."""
         ends_last = (bound.limit.coefficient("m") >= 0) == largest
-        m = minimum(at["m"] + (self.s.tile_q - 1), index(self.p.m.extent - 1)) if ends_last else at["m"]
+        m = minimum(at["m"] + (self.s.tile_q - 1), self.p.last_m) if ends_last else at["m"]
         return substitute(bound.limit.to_expr(), {**at, "m": m})
 
 

@@ -69,7 +69,7 @@ class _GemmKernelWriter:
             self.scheduler.write_list(w)
         count = None
         if isinstance(self.scheduler, DynamicTileScheduler):
-            count = minimum(self.scheduler.dynamic_cluster_tiles, index(s.clusters))
+            count = self.clusters
         axes = [
             ("cluster", s.clusters, HardwareAxis.GRID_X),
             ("cta", s.cluster_size, HardwareAxis.CLUSTER),
@@ -149,9 +149,16 @@ class _GemmKernelWriter:
                 for warpgroup in range(s.consumer_warpgroups):
                     self._ping_pong_tile(iteration, warpgroup)
 
+    @property
+    def clusters(self) -> Expr:
+        """How many clusters there are."""
+        if isinstance(self.scheduler, DynamicTileScheduler):
+            return self.scheduler.dynamic_clusters(self.s.clusters, self.s.tiles_per_iteration)
+        return index(self.s.clusters)
+
     def _iterates(self, iteration: Expr) -> Expr | None:
         """Whether a CTA has a tile in an iteration, of a dynamic number of them; None where it has one in all."""
-        of_iteration = self.s.clusters * self.s.tiles_per_iteration
+        of_iteration = self.clusters * self.s.tiles_per_iteration
         if not isinstance(self.scheduler, DynamicTileScheduler) or self.s.tile_iterations == 1:
             return None
         return iteration < (self.scheduler.dynamic_cluster_tiles - self.cluster + (of_iteration - 1)) // of_iteration
@@ -167,7 +174,7 @@ class _GemmKernelWriter:
     def _tile(self, number: Expr, consumes: Expr, warpgroup: int = 0, parity: Expr | None = None) -> None:
         """The tile that is this CTA's ``number``-th. With ping-pong, ``parity`` is that of the order barrier."""
         s, w, mainloop, accumulators = self.s, self.w, self.mainloop, self.accumulators[warpgroup]
-        cluster_tile = number * s.clusters + self.cluster
+        cluster_tile = number * self.clusters + self.cluster
         may_miss = s.tile_iterations * s.tiles_per_iteration * s.clusters > self.scheduler.cluster_tiles
         may_miss |= self.gemm.groups is not None
         if self.gemm.dynamic is not None:  # the first tile of an iteration exists

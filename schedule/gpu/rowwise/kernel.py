@@ -10,9 +10,9 @@ Without a circular buffer (see ``circular_buffer``) a CTA takes ``rows_per_cta``
 from dataclasses import dataclass
 
 from ....ir.buffer import MemoryScope
-from ....ir.expr import Expr, Load, index, minimum
+from ....ir.expr import Expr, Load, Select, Unary, UnaryOp, index, minimum
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
-from ....ir.stmt import HardwareAxis, Kernel
+from ....ir.stmt import HardwareAxis, Kernel, Stmt, seq
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import RowwiseProblem
@@ -24,16 +24,44 @@ from .passes import RowPasses
 from .sizes import RowStorage, RowwiseSizes
 from .vectors import RowIndex, RowVector, ThreadVectors
 
+FEW_ROWS = "few_rows"
+"""The launch for few rows, of a dynamic number, has this name."""
 
-def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSizes[int]) -> Kernel:
-    """The kernel of one setting, which must be legal (see ``space``)."""
-    passes = RowPasses(ThreadVectors(workload, problem, sizes))
+LaunchSizes = tuple[RowwiseProblem, RowwiseSizes[int]]
+"""A problem of the most rows that a launch is for, and its sizes."""
+
+
+def rowwise_kernel(
+    workload: Workload, problem: RowwiseProblem, sizes: RowwiseSizes[int], few: LaunchSizes | None = None
+) -> Kernel:
+    """The kernel of one setting, which must be legal (see ``space``). ``few``: a second launch, which calls take that
+    have so few rows, where their number is dynamic."""
+    if few is None:
+        body = _launch(workload, problem, sizes)
+    else:
+        has_few = problem.row_end <= few[0].row_count
+        many = _launch(workload, problem, sizes, calls=Unary(UnaryOp.NOT, has_few))
+        body = seq(many, _launch(workload, *few, FEW_ROWS, has_few))
+    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), body)
+
+
+def _launch(
+    workload: Workload,
+    problem: RowwiseProblem,
+    sizes: RowwiseSizes[int],
+    called: str = KERNEL_NAME,
+    calls: Expr | None = None,
+) -> Stmt:
+    """A launch of the function ``called``. ``calls``: which calls take it."""
+    prefix = "" if called == KERNEL_NAME else f"{called}_"
+    passes = RowPasses(ThreadVectors(workload, problem, sizes, prefix))
     w, name, s = passes.w, passes.name, sizes
     grid, count = s.ctas // s.cluster_size, None
     if problem.dynamic is not None and s.storage == RowStorage.CIRCULAR_BUFFER:
         count = minimum(problem.row_end, index(grid))
     elif problem.dynamic is not None:
         count = (problem.row_end + (s.rows_per_cta - 1)) // s.rows_per_cta
+    blocks = count if count is None or calls is None else Select(calls, count, index(0))
     bounds = [(name("block"), grid, HardwareAxis.GRID_X)]
     if s.cluster_size > 1:
         bounds.append((name("rank"), s.cluster_size, HardwareAxis.CLUSTER))
@@ -41,7 +69,7 @@ def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSi
     # The cache may keep what clusters write: that is 2 % faster on an H200.
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
     evict_first = [b.name for b in (*problem.row_inputs, *written)]
-    with w.launch(KERNEL_NAME, bounds, count=count, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
+    with w.launch(called, bounds, count=blocks, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
         prefetch = RowPrefetch(passes, variables[0], grid, count)
         if s.prefetching_ctas:
             prefetch.own_rows()
@@ -49,7 +77,7 @@ def rowwise_kernel(workload: Workload, problem: RowwiseProblem, sizes: RowwiseSi
             CircularBuffer(passes, variables[0], grid).write_rows()
         else:
             _write_one_group_of_rows(passes, variables[0], prefetch)
-    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
+    return w.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +123,9 @@ class RowPrefetch:
         return self.passes.sizes.vectors * self.passes.sizes.vector
 
     def _first_element(self, block: Expr, group: Expr) -> tuple[Expr, ...]:
-        row, vectors = RowIndex(block * self.passes.sizes.rows_per_cta + group), self.passes.vectors
+        p, s, vectors = self.passes.problem, self.passes.sizes, self.passes.vectors
+        flat = block * s.rows_per_cta + group
+        row = RowIndex(flat if p.row_unit % s.rows_per_cta == 0 else minimum(flat, p.row_end - 1))
         return (*vectors.row_indices(row), *delinearize(vectors.first_column(row), self.passes.problem.columns))
 
 

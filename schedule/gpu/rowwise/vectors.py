@@ -42,12 +42,14 @@ class ThreadVectors:
 
     ``registers`` and ``edge_registers`` hold its vectors and its edge column, by the name of the tensor. ``read_back``
     writes statements that put a vector into registers before it is used, where it is not there already. ``release``
-    writes what is to be done once the last pass is through with a vector.
+    writes what is to be done once the last pass is through with a vector. ``prefix`` is what the names of variables
+    begin with, where a kernel has two launches.
     """
 
     workload: Workload
     problem: RowwiseProblem
     sizes: RowwiseSizes[int]
+    prefix: str = ""
     w: Writer = field(default_factory=Writer)
     registers: dict[str, Buffer] = field(default_factory=dict)
     edge_registers: dict[str, Buffer] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class ThreadVectors:
 
     def name(self, base: str) -> str:
         """``base``, or a name close to it that no tensor has."""
-        return free_prefix(base, self.tensors)
+        return free_prefix(self.prefix + base, self.tensors)
 
     # --- registers
 

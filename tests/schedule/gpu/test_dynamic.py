@@ -1,6 +1,7 @@
-"""Kernels with dynamic rows in every form that their classes have, on a device with few multiprocessors, so that CTAs
-take several tiles; and what is estimated of them."""
+"""Kernels with dynamic rows and lengths in every form that their classes have, on a device with few multiprocessors, so
+that CTAs take several tiles; and what is estimated of them."""
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ from tilewright.codegen.lowering import finish, lower
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.ir.dynamic import kernel_at_extent
 from tilewright.ir.interpret import interpret
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.dynamic import at_extent, at_representative, with_dynamic
 from tilewright.te.operators import OPERATORS
+from tilewright.te.operators.attention import attention_of_lengths
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
@@ -45,6 +48,13 @@ FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, ...]
         {"rows": 50, "columns": 512, "dtype": "float16"},
         {**ROWS, "rows_per_cta": 4},
         (3, 8),
+    ),
+    "few rows have more threads each": (
+        "cuda_rowwise",
+        "softmax",
+        {"rows": 40, "columns": 520, "dtype": "float16"},
+        {**ROWS, "threads_per_row": 16, "rows_per_cta": 2},
+        (3, 8, 9, 39),
     ),
     "persistent maps": (
         "cuda_pointwise",
@@ -81,6 +91,104 @@ def test_all_extents_agree_with_the_reference(form: str) -> None:
         static = at_extent(workload, extent)
         inputs = random_inputs(static, 1)
         agree(f"{extent}", interpret(kernel, inputs), reference(static, inputs), tolerance(static))
+
+
+SEQUENCE_FIRST = {"consumer_warpgroups": 1, "tile_kv": 64}
+
+
+def test_few_rows_take_a_launch_of_their_own() -> None:
+    sketch, operator, parameters, knobs, _ = FORMS["few rows have more threads each"]
+    schedule = Schedule.of(sketch, SKETCHES[sketch].version, knobs)
+
+    def launched(representative: int, rows: int) -> list[tuple[str, int]]:
+        kernel = lower(_workload(operator, parameters, representative), SMALL, schedule)
+        return [(launch.name, launch.threads) for launch in kernel_at_extent(kernel, rows).launches]
+
+    assert launched(40, 8) == [("few_rows", 32)] and launched(40, 9) == [("kernel", 32)]
+    assert launched(8, 8) == [("kernel", 32)]  # what is measured on few rows suits them
+
+
+GROUPED = {"heads": 1, "queries": 1, "keys": 300, "depth": 32, "causal": True}
+
+
+def _cached(queries: int, keys: int) -> Workload:
+    """Attention to a cache that grows along its first dimension, with a bias of both lengths."""
+    q, k, v = (te.placeholder((n, 2, 32), "float16", x) for n, x in ((queries, "Q"), (keys, "K"), (keys, "V")))
+    bias = te.placeholder((2, queries, keys), "float16", "B")
+    m_extent = te.extent("queries_extent", {q: 0, bias: 1}, queries)
+    n_extent = te.extent("keys_extent", {k: 0, v: 0, bias: 2}, keys)
+    r, t, u, x = (te.reduce_axis(n, name) for n, name in ((32, "r"), (keys, "t"), (keys, "u"), (keys, "x")))
+    wide = "float32"
+    product = te.compute(
+        (queries, 2, keys), lambda i, h, j: te.sum(te.cast(q[i, h, r], wide) * te.cast(k[j, h, r], wide), r)
+    )
+    scores = te.compute(
+        product.shape,
+        lambda i, h, j: te.select(
+            j <= i + (n_extent - m_extent), product[i, h, j] + te.cast(bias[h, i, j], wide), te.constant(-inf, wide)
+        ),
+    )
+    top = te.compute((queries, 2), lambda i, h: te.max(scores[i, h, t], t))
+    power = te.compute(scores.shape, lambda i, h, j: te.exp(scores[i, h, j] - top[i, h]))
+    total = te.compute((queries, 2), lambda i, h: te.sum(power[i, h, u], u))
+    mixed = te.compute(
+        q.shape,
+        lambda i, h, d: te.sum(te.cast(te.cast(power[i, h, x], "float16"), wide) * te.cast(v[x, h, d], wide), x),
+    )
+    y = te.compute(q.shape, lambda i, h, d: te.cast(mixed[i, h, d] / total[i, h], "float16"), "Y")
+    return te.workload(y, dynamic=[m_extent, n_extent])
+
+
+LENGTHS: dict[str, tuple[Workload, dict[str, Any], tuple[tuple[int, ...], ...]]] = {
+    "persistent tiles, the longest first": (
+        attention_of_lengths(
+            {"heads": 3, "queries": 200, "keys": 300, "depth": 32, "causal": True, "dtype": "float16"}, 200, 300
+        ),
+        {"consumer_warpgroups": 1, "tile_kv": 64, "persistent": 1, "q_stages": 2},
+        ((1, 1), (65, 130), (200, 200)),
+    ),
+    "keys shared by CTAs": (_cached(5, 300), {**SEQUENCE_FIRST, "split_kv": 4}, ((1, 1), (5, 129), (3, 300))),
+    "fewer sharers of more queries": (
+        attention_of_lengths({"heads": 1, "queries": 130, "keys": 300, "depth": 32, "dtype": "float16"}, 100, 300),
+        {**SEQUENCE_FIRST, "split_kv": 4, "overlap": 0},
+        ((66, 300), (130, 100)),
+    ),
+    "a sequence": (
+        attention_of_lengths(
+            {"heads": 1, "queries": 200, "keys": 200, "depth": 32, "causal": True, "dtype": "bfloat16"}, sequence=130
+        ),
+        {"consumer_warpgroups": 2, "tile_kv": 64, "ping_pong": 1},
+        ((7,), (140,)),
+    ),
+    "keys alone": (
+        attention_of_lengths({**GROUPED, "queries_per_key": 30, "dtype": "bfloat16"}, keys=300),
+        {**SEQUENCE_FIRST, "tile_kv": 80, "split_kv": 3},
+        ((81,), (300,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", LENGTHS)
+def test_all_lengths_agree_with_the_reference(form: str) -> None:
+    workload, knobs, calls = LENGTHS[form]
+    assert [s.name for s in sketches_for(workload, SMALL)] == ["cuda_attention"]
+    schedule = Schedule.of("cuda_attention", SKETCHES["cuda_attention"].version, knobs)
+    kernel = finish(lower(workload, SMALL, schedule), SMALL)
+    for extents in calls:
+        static = at_extent(workload, *extents)
+        inputs = random_inputs(static, 1)
+        agree(f"{extents}", interpret(kernel, inputs), reference(static, inputs), tolerance(static))
+
+
+def test_lengths_are_no_rows() -> None:
+    heads = frozenset("QKV")
+    operator = OPERATORS["attention"].workload({"heads": 3, "queries": 8, "keys": 9, "depth": 32, "dtype": "float16"})
+    assert sketches_for(with_dynamic(operator, heads), SMALL) == ()
+    columns = te.placeholder((64, 30), name="X")
+    n = te.extent("columns_extent", {columns: 1}, 30)
+    k = te.reduce_axis(30, "k")
+    sums = te.compute((64,), lambda i: te.sum(columns[i, k], k), "Y")
+    assert sketches_for(te.workload(sums, dynamic=[n]), SMALL) == ()
 
 
 def _sequences(most: int, length: int) -> tuple[Workload, Workload]:
