@@ -247,7 +247,7 @@ def _settings(kind: str, units: int) -> ExecutorSettings:
     timing = replace(
         usual.timing, sample_seconds=4e-4, least_samples=5, most_seconds=4e-3, hopeless_ratio=1.3, slower_ratio=1.3
     )
-    builders = max(1, (len(os.sched_getaffinity(0)) - 2) // units)  # two for the runner, and for all else
+    builders = max(1, (len(os.sched_getaffinity(0)) - 1) // units)  # one for the runner and for all else
     return replace(usual, timing=timing, builders=builders, ahead=2 * builders + 4)
 
 

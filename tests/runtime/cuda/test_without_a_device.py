@@ -120,3 +120,15 @@ def test_there_is_one_file_that_speaks_to_the_driver() -> None:
     folder = Path(driver.__file__).parent
     speaking = {f.name for f in folder.glob("*.py") if "cuda.bindings" in f.read_text()}
     assert speaking == {"driver.py"}
+
+
+def test_sensors_are_read_once_a_second_however_often_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(nvml, "_read", lambda bus_id: read.append(bus_id) or {"power_watts": float(len(read))})
+    monkeypatch.setattr(nvml, "_read_before", {})
+    clock = [0.0]
+    monkeypatch.setattr(nvml.time, "monotonic", lambda: clock[0])
+    assert [nvml.environment("a")["power_watts"], nvml.environment("a")["power_watts"]] == [1.0, 1.0]
+    assert nvml.environment("b") == {"power_watts": 2.0}
+    clock[0] = nvml.READ_AGAIN_SECONDS
+    assert nvml.environment("a") == {"power_watts": 3.0} and read == ["a", "b", "a"]
