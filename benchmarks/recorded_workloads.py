@@ -184,7 +184,7 @@ _KINDS: Mapping[str, tuple[_Row, _Row, _Row]] = {
             "product-2048x4096x4096",
             "linear",
             _linear(2048, 4096, 4096),
-            _product(mma_n=(64, 128, 208, 256), group_m=(4, 8, 16)),
+            _product(mma_n=(64, 128, 192, 208, 256), group_m=(4, 8, 16)),
         ),
         (
             "product-512x6144x4096",
@@ -196,7 +196,7 @@ _KINDS: Mapping[str, tuple[_Row, _Row, _Row]] = {
             "product-1024x4096x14336",
             "linear",
             _linear(1024, 4096, 14336),
-            _product(mma_n=(64, 128, 192, 208, 256)),
+            _product(mma_n=(64, 128, 160, 192, 256)),
         ),
     ),
 }
