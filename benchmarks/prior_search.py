@@ -25,6 +25,7 @@ from statistics import mean
 import numpy as np
 
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX
+from tilewright.benchmarks.recorded_workloads import LANGUAGE_MODELS
 from tilewright.benchmarks.suite import Options, Result
 from tilewright.core.budget import Budget
 from tilewright.core.errors import NotFound
@@ -50,14 +51,12 @@ from tilewright.te.workload import Workload
 COUNTS = (1, 4, 8, 16)
 STRATEGY, MODEL = "model", "xgboost"
 RUNS, RECORDS = 3, 400
-PRODUCTS = "product"
-"""The kind of the tables that name none: they are of products of language models."""
 
 
 def run(options: Options) -> Result:
     """One row for each workload whose name matches."""
     runs, records = int(options.extra.get("runs", RUNS)), int(options.extra.get("history", RECORDS))
-    workloads = recorded_workloads(Path(options.extra.get("folder", FOLDER)))
+    workloads = recorded_workloads(sorted(Path(options.extra.get("folder", FOLDER)).rglob("*" + SUFFIX)))
     rows = []
     for workload in workloads:
         if fnmatch(workload.name, options.rows):
@@ -119,10 +118,10 @@ class RecordedWorkload:
         return Experience(self.workload, self.device, results)
 
 
-def recorded_workloads(folder: Path) -> list[RecordedWorkload]:
-    """The workloads that a folder has tables of."""
+def recorded_workloads(paths: Iterable[Path]) -> list[RecordedWorkload]:
+    """The workloads that tables are of."""
     groups: dict[str, list[tuple[str, Json, Recorded]]] = defaultdict(list)
-    for path in sorted(folder.glob("*" + SUFFIX)):
+    for path in paths:
         head, table = read_document(path)["metadata"], read_table(path)
         if table.workload is not None:
             name = path.name.removesuffix(SUFFIX).removesuffix(f"-{head['sketch']}")
@@ -135,7 +134,7 @@ def recorded_workloads(folder: Path) -> list[RecordedWorkload]:
         target = {**about["target"], "features": tuple(about["target"]["features"])}
         device = DeviceInfo(about["name"], Target(**target), about["hardware"])
         legal = sum(int(h["settings"]) for _, h, _ in members)
-        kind = str(head.get("kind", PRODUCTS)).replace("language_models", PRODUCTS)
+        kind = str(head.get("kind", LANGUAGE_MODELS)).replace(LANGUAGE_MODELS, "product")
         found.append(RecordedWorkload(name, kind, table.workload, device, [t for *_, t in members], legal))
     return found
 

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, described, readme
-from tilewright.benchmarks.recorded_workloads import TABLES, Table
+from tilewright.benchmarks.recorded_tables import FOLDER, described, readme
+from tilewright.benchmarks.recorded_workloads import LANGUAGE_MODELS, TABLES, Table
 from tilewright.benchmarks.suite import Options, Result, commit
 from tilewright.core.fleet import Unit
 from tilewright.core.keys import canonical_json
@@ -67,9 +67,7 @@ def run(options: Options) -> Result:
     if rows:
         (folder / "README.md").write_text(readme(folder))
     settings = [int(str(row["settings"])) for row in rows]
-    parts = [
-        settings[n] for n, table in enumerate(tables.values()) if table.subspace and table.kind == "language_models"
-    ]
+    parts = [settings[n] for n, table in enumerate(tables.values()) if table.subspace and table.kind == LANGUAGE_MODELS]
     summary = {
         "tables": len(rows),
         "complete": sum(bool(row["complete"]) for row in rows),
@@ -92,7 +90,7 @@ def record(
     Raises ValueError for a file that was begun under other conditions."""
     seconds = float(options.extra.get("seconds", "inf"))
     until = time.monotonic() + seconds
-    paths = {table.name: folder / (table.name + SUFFIX) for table in tables}
+    paths = {table.name: table.path(folder) for table in tables}
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         executor: _Devices | None = None

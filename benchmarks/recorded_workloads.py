@@ -6,10 +6,12 @@ from. A sub-space holds some knobs to a few values; where there is none, the tab
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.benchmarks.recorded_tables import SUFFIX
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue
 from tilewright.core.target import Target
@@ -24,6 +26,8 @@ from tilewright.schedule.space.space import Space
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
+LANGUAGE_MODELS = "language_models"
+"""The kind of the first twelve tables, products of smaller sub-spaces. Their files lie in the folder itself."""
 Subspace = Mapping[str, tuple[KnobValue, ...]]
 """Knob -> the values that it is held to. All other knobs have all of theirs."""
 
@@ -37,7 +41,11 @@ class Table:
     parameters: Mapping[str, Any]
     sketch: Sketch
     subspace: Subspace = field(default_factory=dict)
-    kind: str = "language_models"
+    kind: str = LANGUAGE_MODELS
+
+    def path(self, folder: Path) -> Path:
+        """The file below ``folder``."""
+        return (folder if self.kind == LANGUAGE_MODELS else folder / self.kind) / (self.name + SUFFIX)
 
     @property
     def workload(self) -> Workload:

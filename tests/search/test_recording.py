@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.benchmarks import record, recorded_search, recorded_workloads
+from tilewright.benchmarks import record, recorded_search
+from tilewright.benchmarks.prior_search import curve_of, recorded_workloads
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, readme
+from tilewright.benchmarks.recorded_workloads import Table
 from tilewright.benchmarks.suite import Options
 from tilewright.codegen.lowering import build
 from tilewright.core.budget import Budget
@@ -23,7 +25,7 @@ from tilewright.search.tuner import tune
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 RECORDED = sorted(FOLDER.glob("*" + SUFFIX))
-SMALL = recorded_workloads.Table("small", "matmul", {"m": 64, "n": 64, "k": 64}, CPU_GEMM, {})
+SMALL = Table("small", "matmul", {"m": 64, "n": 64, "k": 64}, CPU_GEMM, {})
 
 
 @pytest.mark.parametrize("kind", ["softmax", "permute", "reduction", "convolution", "product"])
@@ -84,6 +86,19 @@ def test_a_recorded_table_is_whole(path: Path) -> None:
     assert len(table.space) >= record.LEAST_SETTINGS
     assert sum(isinstance(o, Timed) for o in table.outcomes) > 0.9 * len(table.space)
     assert np.isfinite(table.space.quantities["estimate"]).all()
+
+
+def test_workloads_have_the_tables_of_all_their_sketches_in_the_names_of_today() -> None:
+    workloads = {w.name: w for w in recorded_workloads(sorted(FOLDER.glob("softmax/*" + SUFFIX)))}
+    found = workloads["softmax-8192x1024"]
+    assert {t.space.sketch for t in found.tables} == {"cuda_rowwise", "cuda_loops"}
+    assert found.settings == found.legal == 196
+    other = workloads["softmax-8192x8192"].experience(100, 0)
+    with_history = curve_of(found, 0, (1, 8), [other])
+    assert 0.8 < with_history[1] <= with_history[8] <= 1.0
+    best = found.pool().schedule(int(np.argmin(found.pool().prior_seconds)))
+    ((_, trial),) = found.measure([best])
+    assert isinstance(trial.outcome, Timed) and found.best_seconds / trial.outcome.seconds > 0.95
 
 
 @pytest.mark.parametrize("path", RECORDED[:1], ids=[path.name for path in RECORDED[:1]])
