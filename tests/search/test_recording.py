@@ -68,7 +68,7 @@ def test_a_table_is_recorded_in_parts_and_searched_on(tmp_path: Path) -> None:
         found = table.space.row_of(before.space.schedule(row))
         assert found is not None and table.outcomes[found] == outcome
     for outcome in table.outcomes:  # a busy machine may spoil the times
-        assert len(outcome.samples) >= 3 if isinstance(outcome, Timed) else outcome.reason is Reason.NOISY, outcome
+        assert isinstance(outcome, Timed) or outcome.reason is Reason.NOISY, outcome
     assert set(table.space.quantities) == {q.name for q in CPU_GEMM.quantities}
     steps = tune(table.pool, STRATEGIES["model"](Problem(table.pool, 1)), table.measure, Budget(100))
     assert sorted(step.candidate for step in steps) == list(range(5))

@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tilewright.core.errors import CompileError, DeviceFault, Fault, UnsupportedTarget
 from tilewright.runtime.cuda import driver, nvml
 from tilewright.runtime.cuda.device import arch_of
+from tilewright.runtime.cuda.kernel import CudaKernel
 from tilewright.runtime.devices import DEVICES, device_infos, host_target, open_device
 
 _HIDE = """
@@ -132,3 +135,17 @@ def test_sensors_are_read_once_a_second_however_often_they_are_asked_for(monkeyp
     assert nvml.environment("b") == {"power_watts": 2.0}
     clock[0] = nvml.READ_AGAIN_SECONDS
     assert nvml.environment("a") == {"power_watts": 3.0} and read == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(("launches", "captured"), [(6, [6]), (2048, [2048]), (5000, [2048, 904])])
+def test_only_graphs_that_are_replayed_are_captured(
+    monkeypatch: pytest.MonkeyPatch, launches: int, captured: list[int]
+) -> None:
+    kernel = object.__new__(CudaKernel)
+    asked: list[int] = []
+    monkeypatch.setattr(CudaKernel, "_addresses", lambda self, arguments: tuple(arguments))
+    monkeypatch.setattr(CudaKernel, "_graph", lambda self, sets, count: asked.append(count))
+    kernel._stream = SimpleNamespace(context=nullcontext())
+    kernel._timer = SimpleNamespace(seconds=lambda enqueue: 1.0)
+    assert kernel.time([(1,), (2,)], launches) == 1.0
+    assert asked == captured
