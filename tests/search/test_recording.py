@@ -9,7 +9,7 @@ import pytest
 from tilewright.benchmarks import record, recorded_search
 from tilewright.benchmarks.prior_search import curve_of, recorded_workloads
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, readme
-from tilewright.benchmarks.recorded_workloads import Table
+from tilewright.benchmarks.recorded_workloads import TABLES, Table
 from tilewright.benchmarks.suite import Options
 from tilewright.codegen.lowering import build
 from tilewright.core.budget import Budget
@@ -30,7 +30,7 @@ SMALL = Table("small", "matmul", {"m": 64, "n": 64, "k": 64}, CPU_GEMM, {})
 
 @pytest.mark.parametrize("kind", ["softmax", "permute", "reduction", "convolution", "product"])
 def test_a_kind_has_three_workloads_with_enough_settings_and_what_the_prior_likes_best(kind: str) -> None:
-    tables = [table for table in record.TABLES.values() if table.kind == kind]
+    tables = [table for table in TABLES.values() if table.kind == kind]
     workloads = {str(table.parameters) for table in tables}
     assert len(workloads) == 3
     for workload in workloads:
@@ -46,7 +46,7 @@ def test_a_kind_has_three_workloads_with_enough_settings_and_what_the_prior_like
 
 
 def test_what_a_space_leaves_out_is_built_too() -> None:
-    table = record.TABLES["llama-3-8b-qkv-256x6144x4096"]
+    table = TABLES["llama-3-8b-qkv-256x6144x4096"]
     space = table.space(H200)
     assert space.prior_seconds is not None
     worst = space.schedule(int(space.prior_seconds.argmax()))
@@ -65,8 +65,8 @@ def test_a_table_is_recorded_in_parts_and_searched_on(tmp_path: Path) -> None:
     assert (second["settings"], second["measured_now"]) == (5, 2)
     table = read_table(tmp_path / f"small{SUFFIX}")
     for row, outcome in enumerate(before.outcomes):
-        found = table.space.row_of(before.space.schedule(row))
-        assert found is not None and table.outcomes[found] == outcome
+        place = table.space.row_of(before.space.schedule(row))
+        assert place is not None and table.outcomes[place] == outcome
     for outcome in table.outcomes:  # a busy machine may spoil the times
         assert isinstance(outcome, Timed) or outcome.reason is Reason.NOISY, outcome
     assert set(table.space.quantities) == {q.name for q in CPU_GEMM.quantities}
@@ -96,8 +96,9 @@ def test_workloads_have_the_tables_of_all_their_sketches_in_the_names_of_today()
     other = workloads["softmax-8192x8192"].experience(100, 0)
     with_history = curve_of(found, 0, (1, 8), [other])
     assert 0.8 < with_history[1] <= with_history[8] <= 1.0
-    best = found.pool().schedule(int(np.argmin(found.pool().prior_seconds)))
-    ((_, trial),) = found.measure([best])
+    pool = found.pool()
+    assert pool.prior_seconds is not None
+    ((_, trial),) = found.measure([pool.schedule(int(np.argmin(pool.prior_seconds)))])
     assert isinstance(trial.outcome, Timed) and found.best_seconds / trial.outcome.seconds > 0.95
 
 

@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -127,10 +129,15 @@ def test_there_is_one_file_that_speaks_to_the_driver() -> None:
 
 def test_sensors_are_read_once_a_second_however_often_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    monkeypatch.setattr(nvml, "_read", lambda bus_id: read.append(bus_id) or {"power_watts": float(len(read))})
+
+    def read_card(bus_id: str) -> dict[str, float]:
+        read.append(bus_id)
+        return {"power_watts": float(len(read))}
+
+    monkeypatch.setattr(nvml, "_read", read_card)
     monkeypatch.setattr(nvml, "_read_before", {})
     clock = [0.0]
-    monkeypatch.setattr(nvml.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     assert [nvml.environment("a")["power_watts"], nvml.environment("a")["power_watts"]] == [1.0, 1.0]
     assert nvml.environment("b") == {"power_watts": 2.0}
     clock[0] = nvml.READ_AGAIN_SECONDS
@@ -141,7 +148,7 @@ def test_sensors_are_read_once_a_second_however_often_they_are_asked_for(monkeyp
 def test_only_graphs_that_are_replayed_are_captured(
     monkeypatch: pytest.MonkeyPatch, launches: int, captured: list[int]
 ) -> None:
-    kernel = object.__new__(CudaKernel)
+    kernel: Any = object.__new__(CudaKernel)
     asked: list[int] = []
     monkeypatch.setattr(CudaKernel, "_addresses", lambda self, arguments: tuple(arguments))
     monkeypatch.setattr(CudaKernel, "_graph", lambda self, sets, count: asked.append(count))
