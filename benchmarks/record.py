@@ -1,116 +1,62 @@
-"""Complete tables of large products: every legal setting of a sub-space of ``cuda_gemm`` for twelve products of
-language models, each built, checked and timed on a CUDA device, exported in the T4 form for search without one.
+"""Complete tables: every legal setting of sub-spaces of several sketches for workloads of five kinds, each built,
+checked and timed on CUDA devices, exported in the T4 form for search without one (see ``recorded_workloads``).
 
-A table that is complete is left as it is; one that is not goes on where it was left. ``--set folder=`` where the
-tables are (``benchmarks/data``); ``--trials N`` measures at most N settings of each row now. Bar: every table complete,
-with at least 300 settings.
+A table that is complete is left as it is; one that is not goes on where it was left. All devices of the machine share
+the work. ``--rows`` are tables. ``--set folder=`` where they are (``benchmarks/data``); ``--set seconds=N`` ends the
+recording then; ``--trials N`` measures at most N settings of each table now. Bar: every table complete, and with at
+least 300 settings where it is not the whole space.
 """
 
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, described, readme
+from tilewright.benchmarks.recorded_tables import FOLDER, described, readme
+from tilewright.benchmarks.recorded_workloads import LANGUAGE_MODELS, TABLES, Table
 from tilewright.benchmarks.suite import Options, Result, commit
+from tilewright.core.fleet import Unit
 from tilewright.core.keys import canonical_json
-from tilewright.core.policy import SpacePolicy
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import KnobValue, Schedule
-from tilewright.core.target import Profile, Target
-from tilewright.core.trial import Failed, Reason
-from tilewright.runtime.devices import host_target
-from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
-from tilewright.schedule.sketch import Sketch
+from tilewright.core.streams import stream
+from tilewright.core.target import Profile
+from tilewright.core.trial import Failed, Reason, Trial
 from tilewright.schedule.space.space import Space
 from tilewright.search.t4 import Json, read_document, t4_result, write_t4
 from tilewright.te.key import workload_key
-from tilewright.te.operators import OPERATORS
-from tilewright.te.workload import Workload
 from tilewright.workers.executor import Executor
 from tilewright.workers.executors import open_executor
+from tilewright.workers.joint_executor import JointExecutor
+from tilewright.workers.probe import local_units
 from tilewright.workers.settings import Deadlines, ExecutorSettings, settings_for
 
 LEAST_SETTINGS = 300
-SUBSPACE: Mapping[str, tuple[KnobValue, ...]] = {
-    "consumer_warpgroups": (1, 2),
-    "atoms_m": (1,),
-    "mma_n": (64, 96, 128, 144, 160, 176, 192, 208, 224, 256),
-    "k_atoms": (1,),
-    "cluster_m": (1, 2),
-    "cluster_n": (1, 2),
-    "group_m": (8,),
-    "ctas_per_sm": (1,),
-    "epilogue_stages": (0, 2),
-}
-"""Knob -> the values that it is held to. All other knobs have all of theirs."""
-_SAVED_EVERY = 64
+_SAVED_SECONDS = 8.0
+"""What is measured is written so often."""
 _PREFETCHED = 16
-
-_SHAPES: Mapping[str, tuple[int, int, int]] = {
-    "llama-3-8b-qkv": (256, 6144, 4096),
-    "llama-3-8b-out": (512, 4096, 4096),
-    "llama-3-8b-up_gate": (1024, 28672, 4096),
-    "llama-3-8b-down": (1024, 4096, 14336),
-    "qwen2.5-7b-qkv": (2048, 4608, 3584),
-    "qwen2.5-7b-out": (4096, 3584, 3584),
-    "qwen2.5-7b-up_gate": (512, 37888, 3584),
-    "qwen2.5-7b-down": (512, 3584, 18944),
-    "llama-3-70b-qkv": (4096, 1280, 8192),
-    "llama-3-70b-out": (1024, 8192, 1024),
-    "llama-3-70b-up_gate": (256, 7168, 8192),
-    "llama-3-70b-down": (2048, 8192, 3584),
-}
-"""Tokens, outputs, inputs: Y[tokens, outputs] = X[tokens, inputs] W[outputs, inputs], in bfloat16. They are the
-projections of Llama 3 8B and Qwen2.5 7B, and an eighth of Llama 3 70B's, which eight devices share. Up to 64 tokens
-another sketch takes them."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """What is recorded in one file."""
-
-    name: str
-    operator: str
-    parameters: Mapping[str, Any]
-    sketch: Sketch
-    subspace: Mapping[str, tuple[KnobValue, ...]]
-
-    @property
-    def workload(self) -> Workload:
-        return OPERATORS[self.operator].workload(self.parameters)
-
-    def space(self, target: Target) -> Space:
-        """The settings to be recorded. Raises ValueError where the sketch does not list all that are legal."""
-        whole = self.sketch.space(self.workload, target, policy=SpacePolicy(prune=False))
-        if whole.total > len(whole):
-            raise ValueError(f"{self.name}: only {len(whole)} of {whole.total} settings are listed")
-        kept = np.ones(len(whole), dtype=bool)
-        for knob, values in self.subspace.items():
-            kept &= np.isin(whole.column(knob), values)
-        columns = {name: column[kept] for name, column in whole.quantities.items()}
-        total = int(kept.sum())
-        prior = None if whole.prior_seconds is None else whole.prior_seconds[kept]
-        return Space(
-            *(whole.sketch, whole.version, whole.knobs, whole.codes[kept], columns, total, prior), low=total, high=total
-        )
-
-
-def _linear(name: str, tokens: int, outputs: int, inputs: int) -> Table:
-    parameters = {"rows": tokens, "inputs": inputs, "outputs": outputs, "bias": False, "dtype": "bfloat16"}
-    return Table(f"{name}-{tokens}x{outputs}x{inputs}", "linear", parameters, CUDA_GEMM, SUBSPACE)
-
-
-TABLES = {table.name: table for table in (_linear(name, *shape) for name, shape in _SHAPES.items())}
+"""So many settings are built ahead of the next workload. They are the promising ones, which are measured first, so that
+there is a fast one to give slow ones up by."""
+_SHARED = 200
+"""Where fewer settings are missing, further devices are not worth opening."""
+_KEPT_EVIDENCE = (
+    "registers",
+    "spill_bytes",
+    "stack_bytes",
+    "shared_bytes",
+    "equal_binary",
+    "stopped_early",
+    "sm_clock_mhz",
+)
 
 
 def run(options: Options) -> Result:
@@ -121,6 +67,7 @@ def run(options: Options) -> Result:
     if rows:
         (folder / "README.md").write_text(readme(folder))
     settings = [int(str(row["settings"])) for row in rows]
+    parts = [settings[n] for n, table in enumerate(tables.values()) if table.subspace and table.kind == LANGUAGE_MODELS]
     summary = {
         "tables": len(rows),
         "complete": sum(bool(row["complete"]) for row in rows),
@@ -130,40 +77,93 @@ def run(options: Options) -> Result:
         "seconds": sum(float(str(row["seconds"])) for row in rows),
         "bytes": sum(int(str(row["bytes"])) for row in rows),
     }
-    passed = all(row["complete"] for row in rows) and summary["least_settings"] >= LEAST_SETTINGS
+    passed = all(row["complete"] for row in rows) and min(parts, default=LEAST_SETTINGS) >= LEAST_SETTINGS
     return Result(tuple(rows), summary, passed, {"folder": str(folder)})
 
 
-def record(tables: Sequence[Table], folder: Path, kind: str, options: Options) -> list[dict[str, object]]:
-    """Bring each table's file up to date, on the device of ``kind`` where anything is missing; says what is in them.
+def record(
+    tables: Sequence[Table], folder: Path, kind: str, options: Options, units: Sequence[Unit] | None = None
+) -> list[dict[str, object]]:
+    """Bring each table's file up to date, on ``units`` where anything is missing (by default, all devices of ``kind``
+    of this machine); says what is in them.
 
     Raises ValueError for a file that was begun under other conditions."""
-    pairs = [(table, folder / (table.name + SUFFIX)) for table in tables]
+    seconds = float(options.extra.get("seconds", "inf"))
+    until = time.monotonic() + seconds
+    paths = {table.name: table.path(folder) for table in tables}
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
-        executor: Executor | None = None
-        for number, (table, path) in enumerate(pairs):
+        executor: _Devices | None = None
+        for number, table in enumerate(tables):
+            path = paths[table.name]
             began, before = time.perf_counter(), _had(path)
-            if not _is_complete(path):
+            if not _is_complete(path) and time.monotonic() < until:
                 if executor is None:
-                    executor = stack.enter_context(_opened(kind, options.seed))
-                session = _Session(table, path, executor, options)
-                session.measure(next((t for t, p in pairs[number + 1 :] if not _is_complete(p)), None))
-            about = {"measured_now": _had(path) - before, "seconds": time.perf_counter() - began}
-            rows.append({"row": table.name, **described(path), **about})
-            print(f"{number + 1} of {len(tables)}: {rows[-1]}", flush=True)
+                    executor = stack.enter_context(_Devices(kind, options.seed, units))
+                later = (t for t in tables[number + 1 :] if not _is_complete(paths[t.name]))
+                following = next((t for t in later if t.parameters != table.parameters), None)
+                _Session(table, path, executor, options, until).measure(following)
+            if path.exists():
+                about = {"measured_now": _had(path) - before, "seconds": time.perf_counter() - began}
+                rows.append({"row": table.name, **described(path), **about})
+                print(f"{number + 1} of {len(tables)}: {rows[-1]}", flush=True)
     return rows
+
+
+class _Devices:
+    """All devices that record, as one executor."""
+
+    def __init__(self, kind: str, seed: int, units: Sequence[Unit] | None) -> None:
+        self._units = [u for u in local_units() if u.device.target.kind == kind] if units is None else list(units)
+        if not self._units:
+            raise ValueError(f"this machine has no device of kind {kind}")
+        self._seed = seed
+        self.settings = _settings(kind, len(self._units))
+        self._first = self._open(self._units[0])
+        self._joint = JointExecutor(self._first, self._units[0].uuid, ahead=self.settings.ahead)
+
+    def __enter__(self) -> "_Devices":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._joint.close()
+
+    @property
+    def measured_on(self) -> MeasuredOn:
+        return self._first.measured_on
+
+    def prefetch(self, table: Table) -> None:
+        """Prepare for a table that will be measured soon."""
+        space = table.space(self.measured_on.device.target)
+        rows = _order(space, table.name, self._seed)[:_PREFETCHED]
+        self._first.prefetch(table.workload, [space.schedule(row) for row in rows])
+
+    def measure(self, table: Table, schedules: Sequence[Schedule]) -> Generator[tuple[int, Trial], None, None]:
+        """See ``search.measurer.Measurer``."""
+        waiting = self._units[1:] if len(schedules) >= _SHARED else []
+
+        def join() -> None:
+            while waiting:
+                unit = waiting.pop()
+                self._joint.add(unit.uuid, partial(self._open, unit), lambda error: None)
+
+        self._joint.adjust = join
+        yield from self._joint.measure(table.workload, schedules)
+
+    def _open(self, unit: Unit) -> Executor:
+        target, profile = unit.device.target, Profile("cold")
+        return open_executor("local", target, profile=profile, seed=self._seed, settings=self.settings, unit=unit)
 
 
 class _Session:
     """One table's file, and what is being added to it."""
 
-    def __init__(self, table: Table, path: Path, executor: Executor, options: Options) -> None:
-        self._table, self._path, self._executor = table, path, executor
-        self._most = options.trials
-        on = executor.measured_on
+    def __init__(self, table: Table, path: Path, devices: _Devices, options: Options, until: float) -> None:
+        self._table, self._path, self._devices = table, path, devices
+        self._most, self._until, self._seed = options.trials, until, options.seed
+        on = devices.measured_on
         self._space = table.space(on.device.target)
-        self._metadata = _metadata(table, self._space, on, _settings(on.device.target.kind), options.seed)
+        self._metadata = _metadata(table, self._space, on, devices.settings, options.seed)
         self._runs: list[Json] = []
         self._found: dict[str, Json] = {}
         if path.exists():
@@ -173,23 +173,29 @@ class _Session:
 
     def measure(self, following: Table | None) -> None:
         """Measure what is missing; ``following``: the table whose data may be prepared meanwhile."""
-        space, executor = self._space, self._executor
+        space = self._space
         schedules = [space.schedule(row) for row in range(len(space))]
-        todo = [row for row, s in enumerate(schedules) if _key(dict(s.knobs)) not in self._found][: self._most]
+        order = _order(space, self._table.name, self._seed)
+        todo = [row for row in order if _key(dict(schedules[row].knobs)) not in self._found][: self._most]
         if following is not None:
-            first = following.space(executor.measured_on.device.target)
-            executor.prefetch(following.workload, [first.schedule(n) for n in range(min(_PREFETCHED, len(first)))])
+            self._devices.prefetch(following)
+        saved = time.monotonic()
+        trials = self._devices.measure(self._table, [schedules[row] for row in todo])
         try:
-            for position, trial in executor.measure(self._table.workload, [schedules[row] for row in todo]):
+            for position, trial in trials:
                 row, outcome = todo[position], trial.outcome
                 if isinstance(outcome, Failed) and outcome.reason is Reason.WORKER_LOST:
                     continue  # says nothing of the candidate: it stays missing
                 quantities = {name: float(column[row]) for name, column in space.quantities.items()}
-                now = datetime.now(UTC).isoformat(timespec="milliseconds")
-                self._found[_key(dict(trial.schedule.knobs))] = t4_result(trial, quantities, now)
-                if len(self._found) % _SAVED_EVERY == 0:
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                self._found[_key(dict(trial.schedule.knobs))] = t4_result(_shortened(trial), quantities, now)
+                if time.monotonic() - saved > _SAVED_SECONDS:
                     self._save(schedules)
+                    saved = time.monotonic()
+                if time.monotonic() > self._until:
+                    break
         finally:
+            trials.close()
             self._save(schedules)
 
     def _save(self, schedules: Sequence[Schedule]) -> None:
@@ -213,6 +219,7 @@ def _metadata(table: Table, space: Space, on: MeasuredOn, settings: ExecutorSett
     return {
         "timeunit": "milliseconds",
         "name": table.name,
+        "kind": table.kind,
         "sketch": space.sketch,
         "version": space.version,
         "operator": table.operator,
@@ -231,18 +238,30 @@ def _metadata(table: Table, space: Space, on: MeasuredOn, settings: ExecutorSett
     }
 
 
-def _settings(kind: str) -> ExecutorSettings:
-    """As when tuning, but each setting is timed for a fraction of the time, those that are far too slow included: what
-    takes longest is building."""
+def _settings(kind: str, units: int) -> ExecutorSettings:
+    """As when tuning, but for a fraction of the time, and by a single sample where a setting is plainly slower
+    than the fastest so far: what takes longest is all around it."""
     usual = settings_for(kind, Deadlines())
-    timing = replace(usual.timing, sample_seconds=1e-3, most_seconds=0.015, hopeless_ratio=1e9)
-    builders = max(1, len(os.sched_getaffinity(0)) - 2)  # for the runner, and for all else
+    timing = replace(
+        usual.timing, sample_seconds=4e-4, least_samples=5, most_seconds=4e-3, hopeless_ratio=1.3, slower_ratio=1.3
+    )
+    builders = max(1, (len(os.sched_getaffinity(0)) - 1) // units)  # one for the runner and for all else
     return replace(usual, timing=timing, builders=builders, ahead=2 * builders + 4)
 
 
-def _opened(kind: str, seed: int) -> Executor:
-    target = host_target(kind)
-    return open_executor("local", target, profile=Profile("cold"), seed=seed, settings=_settings(kind))
+def _order(space: Space, name: str, seed: int) -> list[int]:
+    """The rows of a space: promising ones, then all others shuffled, so that a table that is cut short is a sample."""
+    shuffled = [int(row) for row in stream(seed, name).permutation(len(space))]
+    if space.prior_seconds is None:
+        return shuffled
+    first = [int(row) for row in np.argsort(space.prior_seconds, kind="stable")[:_PREFETCHED]]
+    return [*first, *(row for row in shuffled if row not in set(first))]
+
+
+def _shortened(trial: Trial) -> Trial:
+    """Without what the sensors say of every single trial."""
+    kept = {name: value for name, value in trial.evidence.environment.items() if name in _KEPT_EVIDENCE}
+    return replace(trial, evidence=replace(trial.evidence, environment=kept))
 
 
 def _is_complete(path: Path) -> bool:

@@ -18,13 +18,12 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.prior_search import curve_of, with_prior
+from benchmarks.prior_search import curve_of, recorded_workloads
 from benchmarks.suite import Options, Result
 from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX
 from tilewright.schedule.gpu import peaks
 from tilewright.schedule.gpu.gemm import prior as gemm
 from tilewright.schedule.gpu.gemm_mma import prior as gemm_mma
-from tilewright.search.recorded import read_table
 
 COUNTS = (8, 32, 100)
 DRAWS = 20
@@ -46,15 +45,15 @@ def run(options: Options) -> Result:
 
 
 def _row(path: Path, draws: int, seed: int, losses: dict[int, list[float]]) -> dict[str, object]:
-    table = read_table(path)
-    right = curve_of(with_prior(path, table), seed, COUNTS)
+    (table,) = recorded_workloads([path])
+    right = curve_of(table, seed, COUNTS)
     found: dict[int, list[float]] = {n: [] for n in COUNTS}
     for draw in range(seed, seed + draws):
         with _wrong_constants(Random(draw)):
-            led = with_prior(path, table)
+            (led,) = recorded_workloads([path])
         for n, speed in curve_of(led, draw, COUNTS).items():
             found[n].append(1.0 / speed - 1.0)
-    row: dict[str, object] = {"row": path.name.removesuffix(SUFFIX), "settings": len(table.space)}
+    row: dict[str, object] = {"row": path.name.removesuffix(SUFFIX), "settings": table.settings}
     for n in COUNTS:
         losses[n] += found[n]
         row |= {f"loss_{n}": median(found[n]), f"worst_{n}": max(found[n]), f"right_{n}": 1.0 / right[n] - 1.0}

@@ -3,7 +3,9 @@
     score(row)    = log2(best seconds of its task / its seconds), 0 for the best of a task
     prior(row)    = -log2(estimated nanoseconds) of the sketch's analytic prior; 0 where there is none
     residual(row) = score - prior - level, where level is the median of score - prior over the task
-    prediction    = 2 ^ (prior + learned residual + level) * probability that the row can be timed
+    prediction    = 2 ^ (prior + trust * learned residual + level) * probability that the row can be timed
+    trust         = 1 for rows of a task that was learned from, else n / (n + 1) after n tasks: what one shape alone has
+                    taught need not hold for another
 
 A model of residuals that has learned little ranks like the prior, and what it learns of one shape holds for others:
 how fast a device is and how large a workload have gone into the prior. Features say which task a row is of, so that
@@ -66,9 +68,14 @@ def residuals_of(features: Features, labels: NDArray[np.float32]) -> Residuals:
 
 def predicted(features: Features, residual: Floats, levels: Mapping[bytes, float], valid: Floats | float) -> Features:
     """float32[n]: relative speeds. The best row of a task that nothing is known of has 1."""
-    score = prior_scores(features) + residual
+    prior, trust = prior_scores(features), len(levels) / (len(levels) + 1)
+    score = prior + residual
     for name, rows in _tasks(features):
-        score[rows] += levels[name] if name in levels else -float(score[rows].max(initial=-np.inf))
+        if name in levels:
+            score[rows] += levels[name]
+        else:
+            score[rows] = prior[rows] + trust * residual[rows]
+            score[rows] -= float(score[rows].max(initial=-np.inf))
     return np.asarray(2.0 ** np.clip(score, SLOWEST, FASTEST) * valid, dtype=np.float32)
 
 

@@ -197,7 +197,7 @@ class MeasurementHarness:
         incumbent_seconds: float | None,
     ) -> tuple[Outcome, Evidence]:
         timer = self._timer(kernel, buffers)
-        before, stolen = disturbance(), stolen_seconds()
+        before, stolen = (disturbance(), stolen_seconds()) if self._is_host else (None, 0.0)
         timing = take_samples(timer, self._rotation.rules(self._rules.timing), incumbent_seconds=incumbent_seconds)
         environment = {
             **evidence.environment,
@@ -208,7 +208,7 @@ class MeasurementHarness:
             "stopped_early": float(timing.hopeless),
             "disturbed": float(timing.is_disturbed),
         }
-        if self._is_host:
+        if before is not None:
             spoilt = disturbance().since(before)
             environment |= {
                 "waiting_seconds": round(spoilt.waiting_seconds, 6),

@@ -110,7 +110,9 @@ class CudaKernel:
         whole = max(MOST_CAPTURED // len(sets), 1) * len(sets)
         rounds, rest = divmod(launches, whole) if launches > MOST_CAPTURED else (0, launches)
         with self._stream.context:
-            graphs = [self._graph(sets, whole)] * rounds + [self._graph(sets, rest)] * (rest > 0)
+            graphs = [self._graph(sets, whole)] * rounds if rounds else []
+            if rest:
+                graphs.append(self._graph(sets, rest))
             return self._timer.seconds(lambda: _replay(graphs))
 
     def _graph(self, sets: tuple[tuple[int, ...], ...], launches: int) -> CudaGraph:

@@ -1,6 +1,7 @@
 """The sensors of an NVIDIA card, through NVML. They are only read; no setting is ever changed."""
 
 import functools
+import time
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -19,11 +20,27 @@ _REASONS = {
 _HARDWARE = ("hardware_slowdown", "hardware_thermal", "power_brake")
 
 
+READ_AGAIN_SECONDS = 1.0
+"""The state of a card is read anew after so long. NVML needs some 25 ms for it on an H200, which is longer than a
+candidate is timed for."""
+_read_before: dict[str, tuple[float, dict[str, float]]] = {}
+"""PCI address -> when the card was read, by the monotonic clock, and what it said."""
+
+
 def environment(bus_id: str) -> dict[str, float]:
-    """Return the current state of the card at a PCI address: ``sm_clock_mhz``, ``memory_clock_mhz``,
-    ``power_watts``, ``temperature_celsius`` and ``clock_event_bits`` (NVML's mask). For each reason in the mask that
-    slows the card down there is ``throttled_REASON`` = 1. What this card does not tell is left out; the result is
-    empty without NVML. It takes some ten microseconds."""
+    """Return the state of the card at a PCI address as it was at most a second ago: ``sm_clock_mhz``,
+    ``memory_clock_mhz``, ``power_watts``, ``temperature_celsius`` and ``clock_event_bits`` (NVML's mask). For each
+    reason in the mask that slows the card down there is ``throttled_REASON`` = 1. What this card does not tell is left
+    out; the result is empty without NVML."""
+    now = time.monotonic()
+    read_at, found = _read_before.get(bus_id, (-READ_AGAIN_SECONDS, {}))
+    if now - read_at >= READ_AGAIN_SECONDS:
+        found = _read(bus_id)
+        _read_before[bus_id] = now, found
+    return dict(found)
+
+
+def _read(bus_id: str) -> dict[str, float]:
     nvml, card = library(), _card(bus_id)
     if nvml is None or card is None:
         return {}

@@ -17,13 +17,11 @@ from ..reduction_prior import (
     CTA_BARRIER_CYCLES,
     LOAD_LATENCY_SECONDS,
     WARP_REDUCTION_CYCLES,
+    bytes_for_run,
     overlapped_seconds,
     seconds_in_waves,
 )
 from .sizes import ColumnwiseSizes
-
-ACCESS_BYTES = 64
-"""How many contiguous bytes memory gives at least."""
 
 
 def columnwise_seconds(
@@ -32,7 +30,7 @@ def columnwise_seconds(
     """The estimated time of each setting in seconds, float64[n]."""
     rows_per_cta = -(-problem.reduced_count // s.splits)
     bytes_of_row = np.minimum(s.columns_per_cta, problem.column_count) * problem.read_bytes
-    bytes_of_cta = rows_per_cta * np.maximum(bytes_of_row, ACCESS_BYTES)
+    bytes_of_cta = rows_per_cta * bytes_for_run(bytes_of_row)
     waits = -(-rows_per_cta // s.rows_per_step)
     chain = waits * LOAD_LATENCY_SECONDS + (WARP_REDUCTION_CYCLES + CTA_BARRIER_CYCLES) / peaks.clock_hz
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ....ir.expr import WARP_LANES, Binary, Unary, walk
 from ...problems.rowwise import RowwiseProblem, has_column_axis
 from ...space.columns import Ints
+from ..memory_prior import BLOCK_CYCLES
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
 from ..reduction_prior import (
@@ -59,18 +60,33 @@ def rowwise_seconds(
         return overlapped_seconds(transfer, rows * arithmetic_of_row / busy, chain)
 
     row_groups = -(-problem.row_count // s.rows_per_cta)
-    fill = np.where(circular, LOAD_LATENCY_SECONDS, 0.0)
-    return peaks.launch_seconds + fill + seconds_in_waves(row_groups, clusters, wave_seconds)
+    # Nothing overlaps with the first loads of a buffer, and with the arithmetic of the last rows.
+    fill = np.where(circular, LOAD_LATENCY_SECONDS, 0.0) + _thread_cycles(problem, s) / peaks.clock_hz
+    started = BLOCK_CYCLES * np.where(circular, np.minimum(s.ctas, resident * peaks.multiprocessors), s.ctas)
+    body = np.maximum(fill + seconds_in_waves(row_groups, clusters, wave_seconds), started / peaks.clock_hz)
+    return peaks.launch_seconds + body
 
 
 def _arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
     """How long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads without
     a vector work as well."""
     elements = s.vectors_per_thread * s.threads_per_row * s.cluster_size * s.vector
-    bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
-    operations = sum(isinstance(e, Binary | Unary) and has_column_axis(e) for body in bodies for e in walk(body))
-    cycles: NDArray[np.float64] = elements * operations / (peaks.float32_flops_per_cycle / 2)
+    cycles: NDArray[np.float64] = elements * _operations(problem) / (peaks.float32_flops_per_cycle / 2)
     return cycles
+
+
+def _thread_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:
+    """How long a thread computes for its part of a row, an operation in each cycle. A row in shared memory is written
+    and read there."""
+    shared = np.where(s.storage == RowStorage.REGISTERS_AND_SHARED, 2, 0)
+    cycles: Ints = s.vectors_per_thread * s.vector * (_operations(problem) + shared)
+    return cycles
+
+
+def _operations(problem: RowwiseProblem) -> int:
+    """How many operations each element takes."""
+    bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
+    return sum(isinstance(e, Binary | Unary) and has_column_axis(e) for body in bodies for e in walk(body))
 
 
 def _barrier_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:

@@ -2,13 +2,18 @@
 
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tilewright.core.errors import CompileError, DeviceFault, Fault, UnsupportedTarget
 from tilewright.runtime.cuda import driver, nvml
 from tilewright.runtime.cuda.device import arch_of
+from tilewright.runtime.cuda.kernel import CudaKernel
 from tilewright.runtime.devices import DEVICES, device_infos, host_target, open_device
 
 _HIDE = """
@@ -120,3 +125,34 @@ def test_there_is_one_file_that_speaks_to_the_driver() -> None:
     folder = Path(driver.__file__).parent
     speaking = {f.name for f in folder.glob("*.py") if "cuda.bindings" in f.read_text()}
     assert speaking == {"driver.py"}
+
+
+def test_sensors_are_read_once_a_second_however_often_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def read_card(bus_id: str) -> dict[str, float]:
+        read.append(bus_id)
+        return {"power_watts": float(len(read))}
+
+    monkeypatch.setattr(nvml, "_read", read_card)
+    monkeypatch.setattr(nvml, "_read_before", {})
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    assert [nvml.environment("a")["power_watts"], nvml.environment("a")["power_watts"]] == [1.0, 1.0]
+    assert nvml.environment("b") == {"power_watts": 2.0}
+    clock[0] = nvml.READ_AGAIN_SECONDS
+    assert nvml.environment("a") == {"power_watts": 3.0} and read == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(("launches", "captured"), [(6, [6]), (2048, [2048]), (5000, [2048, 904])])
+def test_only_graphs_that_are_replayed_are_captured(
+    monkeypatch: pytest.MonkeyPatch, launches: int, captured: list[int]
+) -> None:
+    kernel: Any = object.__new__(CudaKernel)
+    asked: list[int] = []
+    monkeypatch.setattr(CudaKernel, "_addresses", lambda self, arguments: tuple(arguments))
+    monkeypatch.setattr(CudaKernel, "_graph", lambda self, sets, count: asked.append(count))
+    kernel._stream = SimpleNamespace(context=nullcontext())
+    kernel._timer = SimpleNamespace(seconds=lambda enqueue: 1.0)
+    assert kernel.time([(1,), (2,)], launches) == 1.0
+    assert asked == captured
