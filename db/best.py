@@ -11,7 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Select, String, Table, any_, bindparam, delete, func, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Select,
+    String,
+    Table,
+    any_,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect, RowMapping
 from sqlalchemy.sql.elements import ColumnElement
@@ -57,8 +70,11 @@ _STARTS = KEY_START.in_(bindparam("key_starts", type_=String, expanding=True))
 _PARTS = (measured_on.c.device_key, measured_on.c.toolchain_key, measured_on.c.profile)
 _OF_TENANT = best_records.c.tenant == bindparam("tenant")
 _EXACT_ONE: Select[Any] = select(*_ANSWER).where(_ONE, _is_on())
+_ROWID: ColumnElement[int] = literal_column("best_records.rowid")
+# in the order of the rows, which are read faster in it than in the order of the keys: next rows lie below the same page
+_IN_ORDER = _ROWID.in_(select(_ROWID).select_from(best_records).where(_STARTS, _is_on()).correlate(None))
 _EXACT_MANY: dict[str, Select[Any]] = {
-    "sqlite": select(*_ANSWER).where(_STARTS, _is_on()),
+    "sqlite": select(*_ANSWER).where(_IN_ORDER),
     "postgresql": select(*_ANSWER).where(_MANY["postgresql"], _is_on()),
 }
 _DIALECTS: dict[str, Dialect] = {

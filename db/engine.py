@@ -2,9 +2,8 @@
 
 import select
 import threading
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +70,8 @@ class Database:
         path = embedded_path(url)
         self.embedded = path is not None
         self._write_lock = threading.RLock()
-        self._kept = threading.local()
-        self._keeping = threading.Lock()
-        self._to_close: weakref.WeakSet[Connection] = weakref.WeakSet()  # a thread that ends gives its own back
+        self._idle: list[Connection] = []
+        self._closed = False
         self.lock = None if path is None else DatabaseLock(_prepared(path))
         try:
             self.engine = _engine(url, self.embedded)
@@ -92,21 +90,26 @@ class Database:
 
     @contextmanager
     def autocommit(self) -> Iterator[Connection]:
-        """Give a connection for a single statement that reads, without a transaction around it. On SQLite each thread
-        keeps one: opening and closing would cost a third of a look-up. On PostgreSQL they have a pool of their own,
-        where neither a ping nor the end of a transaction is another wait for the server."""
+        """Give a connection for a single statement that reads, without a transaction around it. On SQLite they stay
+        open, because opening and closing would cost a third of a look-up, and threads share them: each maps the file
+        anew, and a page that was not yet read through a connection costs as much as a look-up. On PostgreSQL they have
+        a pool of their own, where neither a ping nor the end of a transaction is another wait for the server."""
         if not self.embedded:
             with translated(self.url), self._single.connect() as connection:
                 yield connection
             return
         with translated(self.url):
-            kept: Connection | None = getattr(self._kept, "connection", None)
-            if kept is None or kept.closed or kept.invalidated:
+            try:
+                kept = self._idle.pop()  # the one used last: its pages are mapped
+            except IndexError:
                 kept = self.engine.connect().execution_options(**{AUTOCOMMIT: True})
-                self._kept.connection = kept
-                with self._keeping:  # and not the lock of writers: one may wait for the file
-                    self._to_close.add(kept)
-            yield kept
+            try:
+                yield kept
+            finally:
+                if not (kept.closed or kept.invalidated):
+                    self._idle.append(kept)
+                if self._closed:  # by another thread, meanwhile
+                    self._close_idle()
 
     @contextmanager
     def writing(self, *, unlimited: bool = False) -> Iterator[Connection]:
@@ -155,13 +158,17 @@ class Database:
     def close(self) -> None:
         """Close every connection and give the lock up."""
         with self._writer():
-            with self._keeping:
-                for kept in list(self._to_close):
-                    kept.close()
+            self._closed = True
+            self._close_idle()
             self.engine.dispose()
             self._single.dispose()
         if self.lock is not None:
             self.lock.release()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):  # threads may do this at the same time
+            while True:
+                self._idle.pop().close()
 
 
 def _prepared(path: Path) -> Path:

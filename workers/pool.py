@@ -117,7 +117,8 @@ class WorkerPool(Generic[S]):
 
     def _work(self, supervisor: S) -> None:
         try:
-            with suppress(OSError):  # a supervisor that cannot start says so to its first caller, who can handle it
+            # a supervisor that cannot start says so to its first caller, who can handle it
+            with suppress(OSError, WorkerLost):
                 supervisor.start()
             while not supervisor.is_lost and (item := self._queue.get()) is not None:
                 if supervisor.is_lost:  # it was interrupted while it waited

@@ -129,7 +129,8 @@ def _why_no_cluster(address: str, error: BaseException) -> str:
     """Say why Ray is not connected. Ray has the cause in the text of the error that led to its own."""
     if not address:
         return f"Ray did not start: {error}"
-    if "AuthenticationError" in f"{error!r} {error.__cause__}":
+    why = f"{error!r} {error.__cause__}"
+    if "AuthenticationError" in why and "WrongClusterID" not in why:  # Ray says the same of a head that has just come
         return (
             f"the Ray cluster at {address} wants another token than this process has; set RAY_AUTH_TOKEN or "
             "RAY_AUTH_TOKEN_PATH as its nodes have it"

@@ -1,10 +1,10 @@
 """A supervisor in a Ray actor, seen from the driver, and which node it is on."""
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ HOST_LABEL = "tilewright-host"
 """A node with this label has its value as the name of its host. Without it, the host's own name counts."""
 NODE_SECONDS = 15.0
 """How long a node that is out of reach may take to be declared dead, or to come back. Ray needs 14 s by default."""
+LOOK_SECONDS = 5.0
+"""Whoever waits for an actor looks so often whether its node is still in the cluster, and the head the same one."""
 _POLL_SECONDS = 0.25
 _log = logging.getLogger(__name__)
 
@@ -57,13 +59,13 @@ class RemoteSupervisor:
         return False
 
     def adopt(self, make: Callable[[], tuple[Any, str]]) -> None:
-        """Take an actor and the id of its node from ``make``, if there is no actor."""
-        with self._lock:
+        """Take an actor and the id of its node from ``make``, if there is no actor. Raises DriverLost."""
+        with self._lock, cluster_errors():
             if self._actor is None:
                 self._actor, self._node = make()
 
     def start(self) -> None:
-        """Have an actor, if one can be had."""
+        """Have an actor, if one can be had. Raises DriverLost."""
 
     def resume(self) -> None:
         self._interrupted = False
@@ -93,7 +95,7 @@ class RemoteSupervisor:
         level = _log.getEffectiveLevel()
         try:
             answer = actor.work_for.remote(dict(present_ids()), level, method, *arguments)
-            return ray.get(answer, timeout=self._patience_seconds)
+            return self._awaited(answer)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, TilewrightError):  # the supervisor itself could not go on
                 raise error.cause from error
@@ -105,20 +107,29 @@ class RemoteSupervisor:
             self.close()
             raise lost from error
 
+    def _awaited(self, answer: Any) -> Any:
+        """Wait for an answer, and look from time to time whether one can still come: Ray does not say that a new head
+        refused to register an actor, or has never heard of it. Raises RayError."""
+        until = time.monotonic() + self._patience_seconds
+        while not ray.wait([answer], timeout=LOOK_SECONDS)[0]:
+            if self._interrupted or time.monotonic() > until or not is_in_reach(self._node):
+                break
+        return ray.get(answer, timeout=0)
+
     def _loss(self, error: Exception, method: str, began: Any) -> WorkerLost:
         """What the loss of the actor means. A call to a silent node fails sooner than Ray says that it is dead."""
         said = str(error).strip().partition("\n")[0]
-        if isinstance(error, ray.exceptions.GetTimeoutError):
-            return ActorLost(f"no answer to {method} within {self._patience_seconds:g} s")
         until = time.monotonic() + NODE_SECONDS
         try:
             while is_alive(self._node):
+                if isinstance(error, ray.exceptions.GetTimeoutError):
+                    return ActorLost(f"no answer to {method} within {self._patience_seconds:g} s")
                 silent = isinstance(error, ray.exceptions.ActorUnavailableError)
                 if not silent or time.monotonic() > until or self._interrupted:
                     return ActorLost(f"the actor was lost in {method}: {said}", began=_succeeded(began))
                 time.sleep(_POLL_SECONDS)
-        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as gone:
-            return DriverLost(f"Ray cannot go on: {gone}")
+        except DriverLost as gone:
+            return gone
         return NodeLost(f"the node {self._node[:8]} was lost in {method}: {said}")
 
 
@@ -144,6 +155,15 @@ def _succeeded(answer: Any) -> bool:
     return True
 
 
+@contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Raise DriverLost for what Ray raises where it cannot go on."""
+    try:
+        yield
+    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+        raise DriverLost(f"Ray cannot go on: {error}") from error
+
+
 def actor_class(supervisor: type, **options: object) -> Any:
     """The actor class of a supervisor. It is made at run time: there is no type for it."""
     remote: Any = ray.remote(supervisor)
@@ -152,7 +172,7 @@ def actor_class(supervisor: type, **options: object) -> Any:
 
 def kill(actor: Any) -> None:
     """End an actor now, if it has not ended."""
-    with contextlib.suppress(ray.exceptions.RayError, ValueError, RuntimeError):
+    with suppress(ray.exceptions.RayError, ValueError, RuntimeError):
         ray.kill(actor, no_restart=True)
 
 
@@ -167,12 +187,23 @@ def host_of(node: dict[str, Any]) -> str:
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """The rows of ``ray.nodes()`` that are alive."""
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    """The rows of ``ray.nodes()`` that are alive. Raises DriverLost, also where another head has taken the place of the
+    one that this process connected to: ``ray.nodes()`` by itself would abort the process then."""
+    with cluster_errors():
+        ray.util.list_named_actors()
+        return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def is_alive(node: str) -> bool:
     return any(row["NodeID"] == node for row in alive_nodes())
+
+
+def is_in_reach(node: str) -> bool:
+    """Whether a node is alive, as far as the cluster can be asked."""
+    try:
+        return is_alive(node)
+    except DriverLost:
+        return False
 
 
 def node_of(unit: Unit) -> str:

@@ -3,6 +3,7 @@
 import logging
 import platform
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,9 +14,19 @@ from ..core.errors import TilewrightError, WorkerLost
 from .builder_supervisor import BuilderSupervisor
 from .child_supervisor import WorkerSpec
 from .executor import Builder
-from .losses import DriverLost
+from .losses import NodeLost
 from .pool import WorkerPool
-from .ray_actor import Ping, RemoteSupervisor, Versions, actor_class, kill, on_node
+from .ray_actor import (
+    LOOK_SECONDS,
+    Ping,
+    RemoteSupervisor,
+    Versions,
+    actor_class,
+    cluster_errors,
+    is_alive,
+    kill,
+    on_node,
+)
 from .report import BuildReport
 from .settings import Deadlines
 from .wire import Json
@@ -71,6 +82,7 @@ class RayBuilderPool:
         self.closing = threading.Event()
         self._pool = pool
         self._spec = spec
+        self._node = node
         self._wanted = wanted
         self._expected = expected
         self._first = actor_class(BuilderActor, num_cpus=0, scheduling_strategy=on_node(node))
@@ -85,18 +97,25 @@ class RayBuilderPool:
 
     def _work(self) -> None:
         try:
-            self._start()
-            expected = self._expected()
-            while not self.closing.is_set():
-                self._start()
-                self._admit(expected)
+            with cluster_errors():
+                self._keep()
         except WorkerLost as lost:  # also what a closed pool says
             self._pool.fail(lost)
-        except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-            self._pool.fail(DriverLost(f"Ray cannot go on: {error}"))
         finally:
             for actor in self._starting.values():
                 kill(actor)
+
+    def _keep(self) -> None:
+        self._start()
+        expected = self._expected()
+        looked = time.monotonic()
+        while not self.closing.is_set():
+            self._start()
+            self._admit(expected)
+            if time.monotonic() - looked > LOOK_SECONDS:
+                looked = time.monotonic()
+                if not is_alive(self._node):  # its first builder would never start
+                    raise NodeLost(f"the node {self._node[:8]} was lost")
 
     def _start(self) -> None:
         """Have Ray start as many actors as are missing."""

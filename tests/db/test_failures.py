@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from tilewright.core.budget import Budget
 from tilewright.core.errors import InvalidParameter, StorageFull, StoreError
@@ -246,3 +246,23 @@ def test_who_reads_for_the_first_time_waits_for_no_writer(tmp_path: Path) -> Non
     finally:
         reader.join()
         database.close()
+
+
+def test_threads_share_the_connections_that_read(tmp_path: Path) -> None:
+    """Each maps the file anew: a thread that begins would wait for every page of it. None is left open."""
+    database, found = Database(parse_url(url(tmp_path / "shared.sqlite3"))), list[Connection]()
+
+    def read() -> None:
+        with database.autocommit() as connection:
+            found.append(connection)
+
+    for _ in range(3):
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    with database.autocommit() as first:
+        read()  # while another one reads
+        database.close()
+        assert not first.closed
+    assert found[:3] == [first] * 3 and found[3] is not first
+    assert first.closed and found[3].closed
