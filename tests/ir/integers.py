@@ -4,10 +4,9 @@ import itertools
 import operator
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.core.dtypes import INDEX, DType, boolean, int8
 from tilewright.core.streams import stream
@@ -30,8 +29,8 @@ from tilewright.ir.expr import (
     Var,
 )
 
-Integers = NDArray[np.object_]
-"""Python's integers, which never wrap by themselves: object[lanes, points]."""
+Integers: TypeAlias = Any
+"""An array of Python's integers, which never wrap by themselves: object[lanes, points]."""
 
 
 def wrap(value: Integers, dtype: DType) -> Integers:

@@ -1,7 +1,6 @@
 """What the tests of tile sketches share: schedules by knobs, agreement on the interpreter, compiling for one device."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,10 +35,16 @@ def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **
     return _first(sketch, _space(sketch, workload, target, DEFAULT_POLICY), knobs)
 
 
-@lru_cache(maxsize=16)
+_spaces: dict[tuple[int, Workload, Target, SpacePolicy], Space] = {}
+
+
 def _space(sketch: Sketch, workload: Workload, target: Target, policy: SpacePolicy) -> Space:
-    """The same space is asked for with other knobs again and again."""
-    return sketch.space(workload, target, policy=policy)
+    """The space of a workload. The one asked for last is kept: tests ask for it with other knobs again and again."""
+    key = (id(sketch), workload, target, policy)
+    if key not in _spaces:
+        _spaces.clear()
+        _spaces[key] = sketch.space(workload, target, policy=policy)
+    return _spaces[key]
 
 
 def legal_schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
