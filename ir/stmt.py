@@ -214,8 +214,15 @@ class DynamicExtent:
         return tuple(n // self.most * extent if d in at else n for d, n in enumerate(shape))
 
 
+class _Verified:
+    """What ``ir.verify`` has found out about one object: absent, or how strictly it was verified."""
+
+    __slots__ = ("verified_as_final",)
+    verified_as_final: bool  # no field: copies, and other processes, are verified again
+
+
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(_Verified):
     """The lowered form of one schedule.
 
     ``inputs`` are only read, ``outputs`` are written in full, ``workspace`` is uninitialised global memory that the

@@ -99,7 +99,10 @@ class _StatementContext:
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> None:
-    """Raise InvalidKernel unless ``kernel`` obeys all ``RULES`` (``final`` turns on the rule of that name)."""
+    """Raise InvalidKernel unless ``kernel`` obeys all ``RULES`` (``final`` turns on the rule of that name). A kernel
+    never changes, so that an object which was found good is not looked at again."""
+    if getattr(kernel, "verified_as_final", None) in (True, final):
+        return
     names = BoundNames(frozenset(kernel.ranges), {b.name: b for b in kernel.parameters})
     context = _StatementContext(kernel, final, names, ranges=kernel.ranges, mbarriers=mbarrier_buffers(kernel))
     try:
@@ -113,6 +116,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> None:
     for output in kernel.outputs:
         if output.name not in stored:
             raise _error(RuleBroken("written", f"nothing stores to output {output.name}"), context, None)
+    object.__setattr__(kernel, "verified_as_final", final)
 
 
 def _error(broken: RuleBroken, context: _StatementContext, stmt: Stmt | None) -> InvalidKernel:

@@ -151,10 +151,14 @@ def scalar_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr
 
 
 def _lane_elements(
-    indices: tuple[Expr, ...], lanes: int, contents: BufferContents, context: InterpreterContext, compile_: CompileExpr
+    indices: tuple[Expr, ...],
+    lanes: int,
+    contents: BufferContents,
+    context: InterpreterContext,
+    compile_: CompileExpr,
+    strided: "_Strided | None",
 ) -> Callable[[Env, Array | None], Array]:
     """Return a closure that gives the element numbers of all lanes, or raises where an active one is out of bounds."""
-    strided = _strided(indices, lanes, contents, context)
     if strided is not None:
         start, offsets = strided
         return lambda env, active: offsets + start(env)
@@ -165,10 +169,11 @@ def _lane_elements(
         total = np.zeros(lanes, dtype=np.int64)
         for closure, extent, stride in dimensions:
             i = closure(env)
-            wrong = (np.less(i, 0) | np.greater_equal(i, extent)) & np.ones(lanes, dtype=bool)
+            wrong = np.less(i, 0) | np.greater_equal(i, extent)
             if active is not None:
-                wrong &= active
+                wrong = wrong & active
             if wrong.any():
+                wrong = np.broadcast_to(wrong, lanes)
                 lane = int(wrong.argmax())
                 given = ", ".join(str(np.broadcast_to(c(env), lanes)[lane]) for c, _, _ in dimensions)
                 raise context.fault(f"{name}[{given}] in lane {lane} is out of bounds {list(shape)}", name, env)
@@ -207,11 +212,14 @@ def _bases(indices: tuple[Expr, ...]) -> list[tuple[Expr, int]] | None:
     return None if any(base.lanes > 1 for base, _ in found) else found
 
 
+_Strided = tuple[Closure, Array]
+"""The closure of the first element number, and the offsets of the lanes."""
+
+
 def _strided(
     indices: tuple[Expr, ...], lanes: int, contents: BufferContents, context: InterpreterContext
-) -> tuple[Closure, Array] | None:
-    """Return (closure of the first element number, offsets of the lanes) of an access by ramps that cannot leave its
-    buffer; None for any other."""
+) -> _Strided | None:
+    """Return where the lanes of an access by ramps are that cannot leave its buffer; None for any other."""
     if not _in_bounds(indices, contents, context):
         return None
     bases = _bases(indices)
@@ -222,12 +230,9 @@ def _strided(
     return None if form is None else (affine_closure(form, context), np.arange(lanes, dtype=np.int64) * step)
 
 
-def _slice(
-    indices: tuple[Expr, ...], lanes: int, contents: BufferContents, context: InterpreterContext
-) -> tuple[Closure, int, int] | None:
-    """Return (closure of the first element number, elements from the first to past the last lane, step) of an access by
-    rising ramps that cannot leave its buffer; None for any other."""
-    strided = _strided(indices, lanes, contents, context)
+def _slice(strided: _Strided | None) -> tuple[Closure, int, int] | None:
+    """Return (closure of the first element number, elements from the first to past the last lane, step) where the
+    ramps of an access rise; else None."""
     if strided is None:
         return None
     start, offsets = strided
@@ -247,7 +252,8 @@ def _active(mask: Closure | None, context: InterpreterContext) -> Callable[[Env]
 def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) -> Closure:
     """Return the closure of a load of several lanes. Those that are masked off are zero."""
     contents, lanes = context.contents[expr.buffer.name], expr.lanes
-    elements = _lane_elements(expr.indices, lanes, contents, context, compile_)
+    strided = _strided(expr.indices, lanes, contents, context)
+    elements = _lane_elements(expr.indices, lanes, contents, context, compile_, strided)
     active_lanes = _active(None if expr.mask is None else compile_(expr.mask, context), context)
     data, name = contents.data, expr.buffer.name
     detectors = context.detectors_of(name)
@@ -270,10 +276,10 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
         result[active] = data[accessed]
         return result
 
-    strided = _slice(expr.indices, lanes, contents, context) if expr.mask is None else None
-    if strided is None or detectors:
+    rising = _slice(strided) if expr.mask is None else None
+    if rising is None or detectors:
         return load
-    begin, length, step = strided
+    begin, length, step = rising
     guarded, flags = context.guarded, contents.written
 
     def load_slice(env: Env) -> Array:
@@ -292,7 +298,8 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
 def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr) -> Closure:
     """Return the closure of a store of several lanes, which writes in the order of the lanes."""
     contents, lanes = context.contents[stmt.buffer.name], stmt.value.lanes
-    elements = _lane_elements(stmt.indices, lanes, contents, context, compile_)
+    strided = _strided(stmt.indices, lanes, contents, context)
+    elements = _lane_elements(stmt.indices, lanes, contents, context, compile_, strided)
     active_lanes = _active(None if stmt.mask is None else compile_(stmt.mask, context), context)
     value = compile_(stmt.value, context)
     data, name = contents.data, stmt.buffer.name
@@ -312,10 +319,10 @@ def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr
         data[accessed] = result if rounding is None else rounding(result)
         contents.written_view[accessed] = 1
 
-    strided = _slice(stmt.indices, lanes, contents, context) if stmt.mask is None else None
-    if strided is None or detectors or context.guarded:
+    rising = _slice(strided) if stmt.mask is None else None
+    if rising is None or detectors or context.guarded:
         return store
-    begin, length, step = strided
+    begin, length, step = rising
     flags, ones = contents.written, b"\1" * lanes
     assert flags is not None
 

@@ -1,7 +1,12 @@
 """Random integer expressions, and a reading of them on its own, for the property tests of the IR."""
 
+import itertools
+import operator
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from tilewright.core.dtypes import INDEX, DType, boolean, int8
 from tilewright.core.streams import stream
@@ -24,69 +29,82 @@ from tilewright.ir.expr import (
     Var,
 )
 
+Integers: TypeAlias = Any
+"""An array of Python's integers, which never wrap by themselves: object[lanes, points]."""
 
-def wrap(value: int, dtype: DType) -> int:
+
+def wrap(value: Integers, dtype: DType) -> Integers:
     half = 1 << (dtype.bits - 1)
     return (value + half) % (2 * half) - half
 
 
-BINARY: dict[BinaryOp, Callable[[int, int], int]] = {
-    BinaryOp.ADD: lambda a, b: a + b,
-    BinaryOp.SUB: lambda a, b: a - b,
-    BinaryOp.MUL: lambda a, b: a * b,
-    BinaryOp.FLOORDIV: lambda a, b: a // b,
-    BinaryOp.MOD: lambda a, b: a % b,
-    BinaryOp.MIN: min,
-    BinaryOp.MAX: max,
+BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
+    BinaryOp.ADD: operator.add,
+    BinaryOp.SUB: operator.sub,
+    BinaryOp.MUL: operator.mul,
+    BinaryOp.FLOORDIV: operator.floordiv,
+    BinaryOp.MOD: operator.mod,
+    BinaryOp.MIN: np.minimum,
+    BinaryOp.MAX: np.maximum,
 }
-COMPARE: dict[CompareOp, Callable[[int, int], bool]] = {
-    CompareOp.LT: lambda a, b: a < b,
-    CompareOp.LE: lambda a, b: a <= b,
-    CompareOp.GT: lambda a, b: a > b,
-    CompareOp.GE: lambda a, b: a >= b,
-    CompareOp.EQ: lambda a, b: a == b,
-    CompareOp.NE: lambda a, b: a != b,
+COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
+    CompareOp.LT: operator.lt,
+    CompareOp.LE: operator.le,
+    CompareOp.GT: operator.gt,
+    CompareOp.GE: operator.ge,
+    CompareOp.EQ: operator.eq,
+    CompareOp.NE: operator.ne,
 }
 
 
-def lanes_of(expr: Expr, env: Mapping[str, int]) -> list[int]:
-    """The value of an integer or bool expression in every lane: a reading of the IR on its own, for the tests."""
+def points_of(values: Mapping[str, Iterable[int]]) -> dict[str, Integers]:
+    """All combinations of the values of the variables, for ``lanes_of``; the last variable changes fastest."""
+    names, points = list(values), list(itertools.product(*values.values()))
+    return {name: np.array([p[n] for p in points], dtype=object) for n, name in enumerate(names)}
 
-    def at(e: Expr) -> list[int]:
-        return lanes_of(e, env)
+
+def lanes_of(expr: Expr, points: Mapping[str, Integers]) -> Integers:
+    """The value of an integer or bool expression in every lane and at every point (object[points] for each variable): a
+    reading of the IR on its own, for the tests."""
+
+    def at(e: Expr) -> Integers:
+        return lanes_of(e, points)
+
+    def truths(found: Any) -> Integers:
+        return np.asarray(found, dtype=bool).astype(np.int64).astype(object)
 
     match expr:
         case Var(name=name):
-            return [env[name]]
+            return points[name][None]
         case Const(value=value):
-            return [int(value)]
+            return np.full((1, len(next(iter(points.values())))), int(value), dtype=object)
         case Binary(op=op, a=a, b=b):
-            return [wrap(BINARY[op](p, q), expr.dtype) for p, q in zip(at(a), at(b), strict=True)]
+            return wrap(BINARY[op](at(a), at(b)), expr.dtype)
         case Compare(op=compare_op, a=a, b=b):
-            return [int(COMPARE[compare_op](p, q)) for p, q in zip(at(a), at(b), strict=True)]
+            return truths(COMPARE[compare_op](at(a), at(b)))
         case Logic(op=LogicOp.AND, a=a, b=b):
-            return [p & q for p, q in zip(at(a), at(b), strict=True)]
+            return at(a) & at(b)
         case Logic(a=a, b=b):
-            return [p | q for p, q in zip(at(a), at(b), strict=True)]
+            return at(a) | at(b)
         case Unary(op=UnaryOp.NEG, value=value):
-            return [wrap(-p, expr.dtype) for p in at(value)]
+            return wrap(-at(value), expr.dtype)
         case Unary(op=UnaryOp.ABS, value=value):
-            return [wrap(abs(p), expr.dtype) for p in at(value)]
+            return wrap(abs(at(value)), expr.dtype)
         case Unary(value=value):
-            return [1 - p for p in at(value)]
+            return 1 - at(value)
         case Select(condition=c, then=a, otherwise=b):
-            return [q if p else r for p, q, r in zip(at(c), at(a), at(b), strict=True)]
+            return np.where(at(c).astype(bool), at(a), at(b))
         case Cast(value=value, type=dtype):
-            return [int(p != 0) if dtype == boolean else wrap(p, dtype) for p in at(value)]
+            return truths(at(value) != 0) if dtype == boolean else wrap(at(value), dtype)
         case Ramp(base=base, stride=stride, count=count):
-            return [wrap(at(base)[0] + stride * i, INDEX) for i in range(count)]
+            return wrap(at(base) + stride * np.arange(count).astype(object)[:, None], INDEX)
         case Broadcast(value=value, count=count):
-            return at(value) * count
+            return np.repeat(at(value), count, axis=0)
         case ReduceLanes(op=op, value=value):
             total, *rest = at(value)
-            for p in rest:
-                total = wrap(BINARY[op](total, p), expr.dtype)
-            return [total]
+            for lane in rest:
+                total = wrap(BINARY[op](total, lane), expr.dtype)
+            return total[None]
     raise AssertionError(type(expr))
 
 

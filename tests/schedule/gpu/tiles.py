@@ -32,12 +32,24 @@ def workload_of(operator: str, **parameters: Any) -> Workload:
 
 def schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
     """The first promising schedule with these knobs; AssertionError where there is none."""
-    return _first(sketch, sketch.space(workload, target), knobs)
+    return _first(sketch, _space(sketch, workload, target, DEFAULT_POLICY), knobs)
+
+
+_spaces: dict[tuple[int, Workload, Target, SpacePolicy], Space] = {}
+
+
+def _space(sketch: Sketch, workload: Workload, target: Target, policy: SpacePolicy) -> Space:
+    """The space of a workload. The one asked for last is kept: tests ask for it with other knobs again and again."""
+    key = (id(sketch), workload, target, policy)
+    if key not in _spaces:
+        _spaces.clear()
+        _spaces[key] = sketch.space(workload, target, policy=policy)
+    return _spaces[key]
 
 
 def legal_schedule_of(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Schedule:
     """The first legal schedule with these knobs, promising or not; AssertionError where there is none."""
-    return _first(sketch, sketch.space(workload, target, policy=WHOLE), knobs)
+    return _first(sketch, _space(sketch, workload, target, WHOLE), knobs)
 
 
 def _first(sketch: Sketch, space: Space, knobs: Mapping[str, KnobValue]) -> Schedule:
@@ -57,7 +69,7 @@ def assert_agrees(
 ) -> int:
     """Reference and interpreter agree on ``count`` schedules (all, where there are fewer); how many were tried."""
     assert sketch.matches(workload, target)
-    space = sketch.space(workload, target, policy=policy)
+    space = _space(sketch, workload, target, policy)
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs), tolerance(workload)
     rows = stream(1, sketch.name).permutation(len(space))[:count]
