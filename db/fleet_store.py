@@ -257,14 +257,18 @@ class FleetStore:
                 job_rows.add_event(connection, number, "task", {"task": position, **told})
             return int(str(told["adopted"]))
 
-    def finish_task(self, lease: Lease, stop_reason: str, facts: Mapping[str, object], *, detail: str = "") -> JobRow:
+    def finish_task(self, lease: Lease, stop_reason: str, facts: Mapping[str, object], *, detail: str = "") -> str:
         """End a task that its holder has searched: store the facts (columns of TaskRow) with their event, end its
         attempt as ``done`` (``cancelled``, ``failed`` by the reason) and the lease, and end the job if this was its
-        last task. ``detail`` says for people why a task failed (``error``). Raises LeaseLost."""
+        last task; return the state of the job. ``detail`` says for people why a task failed (``error``). Raises
+        LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.finish(connection, lease, stop_reason, facts, detail)
-        return self._followed(lease_rows.task_in(lease)[0])
+        job_id = lease_rows.task_in(lease)[0]
+        self._go_on(job_id)
+        with self._database.reading() as connection:
+            return job_rows.load_state(connection, job_id)
 
     def end_attempt(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
         """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss; any other end counts as one where the

@@ -7,9 +7,8 @@ the first is cancelled, dead, failed or held back instead, another one takes its
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from sqlalchemy import Connection, ScalarSelect, Select, and_, func, select
+from sqlalchemy import Connection, ScalarSelect, and_, func, select
 from sqlalchemy.engine import RowMapping
 
 from ..core.budget import Budget, StopReason
@@ -27,6 +26,25 @@ UNSHARED = (StopReason.CANCELLED.value, StopReason.ERROR.value)
 FACTS = ("space_size", "baseline_seconds", "baseline_name", "roofline_seconds", "roofline_by", "history_until")
 """What a task takes over from its source beside the trials, so that a strategy that goes on from them answers as the
 source's strategy would have."""
+
+
+_SOURCE_JOB, _SOURCE = jobs.alias("source_job"), tasks.alias("source")
+_BLOCKED = (
+    select(
+        tasks.c.job,
+        tasks.c.position,
+        tasks.c.source_task,
+        jobs.c.id.label("job_id"),
+        _SOURCE_JOB.c.number.label("source_number"),
+        _SOURCE.c.state.label("source_state"),
+    )
+    .join(jobs, jobs.c.number == tasks.c.job)
+    .join(_SOURCE_JOB, _SOURCE_JOB.c.id == tasks.c.source_job)
+    .join(_SOURCE, and_(_SOURCE.c.job == _SOURCE_JOB.c.number, _SOURCE.c.position == tasks.c.source_task))
+    .where(IS_BLOCKED, tasks.c.adopted == 0)
+)
+"""Selects tasks that wait for a source, with the number of its job and its state. It is built once: that takes longer
+than the database takes for it."""
 
 
 def lock_flights(connection: Connection, keys: Sequence[str]) -> None:
@@ -51,7 +69,7 @@ def go_on(connection: Connection, number: int, position: int) -> None:
     key = load_task(connection, number, position)["flight_key"]
     lock_flights(connection, [key])
     task = load_task(connection, number, position, lock=True)
-    found = connection.execute(_blocked().where(tasks.c.job == number, tasks.c.position == position)).mappings().first()
+    found = connection.execute(_BLOCKED.where(tasks.c.job == number, tasks.c.position == position)).mappings().first()
     if found is None or found["source_state"] in IN_FLIGHT:
         return  # somebody else let it go on
     source = load_task(connection, found["source_number"], found["source_task"])
@@ -127,29 +145,10 @@ def _wait_for(connection: Connection, number: int, position: int, source: tuple[
     update_task(connection, number, position, **values)
 
 
-def _blocked() -> Select[Any]:
-    """Select tasks that wait for a source, with the number of its job and its state."""
-    source_job, source = jobs.alias("source_job"), tasks.alias("source")
-    return (
-        select(
-            tasks.c.job,
-            tasks.c.position,
-            tasks.c.source_task,
-            jobs.c.id.label("job_id"),
-            source_job.c.number.label("source_number"),
-            source.c.state.label("source_state"),
-        )
-        .join(jobs, jobs.c.number == tasks.c.job)
-        .join(source_job, source_job.c.id == tasks.c.source_job)
-        .join(source, and_(source.c.job == source_job.c.number, source.c.position == tasks.c.source_task))
-        .where(IS_BLOCKED, tasks.c.adopted == 0)
-    )
-
-
 def landed(connection: Connection, source_job: str | None) -> list[tuple[int, int]]:
     """Return blocked tasks, as (job, position), whose source is in flight no longer: a task of ``source_job``, or of
     any job where this is None."""
-    blocked = _blocked()
-    query = select(blocked.where(tasks.c.source_job == source_job).subquery() if source_job else blocked.subquery())
-    query = query.where(query.selected_columns.source_state.not_in(IN_FLIGHT))
+    query = _BLOCKED.where(_SOURCE.c.state.not_in(IN_FLIGHT))
+    if source_job:
+        query = query.where(tasks.c.source_job == source_job)
     return [(row["job"], row["position"]) for row in connection.execute(query).mappings()]

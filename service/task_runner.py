@@ -187,10 +187,10 @@ class TaskRunner:
             "task", job.id, time.monotonic() - began, {"tilewright.task": claim.task, "tilewright.end": str(reason)}
         )
         facts = {"wall_seconds": elapsed + time.monotonic() - began, "timing_seconds": timing_seconds}
-        ended = self._store.fleet.finish_task(claim.lease, reason.value, facts)
+        state = self._store.fleet.finish_task(claim.lease, reason.value, facts)
         self._on_commit()
-        if ended.state == JobState.SUCCEEDED:
-            self._try_to_train_models(ended, prepared.on, prepared.device)
+        if state == JobState.SUCCEEDED:
+            self._try_to_train_models(job, prepared.on, prepared.device)
         return True
 
     def _steps(self, prepared: PreparedTask, elapsed: float) -> Generator[Finished, None, StopReason]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.api.client import Client
+from tilewright.tests.cli.commands import wait_until_answering
 
 
 def environment(tmp_path: Path, port: int) -> dict[str, str]:
@@ -51,7 +52,8 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, with_signal: int) ->
     port = free_port()
     process = start(tmp_path, port)
     try:
-        with Client(f"http://127.0.0.1:{port}", retries=12) as client:
+        wait_until_answering(f"http://127.0.0.1:{port}", process)
+        with Client(f"http://127.0.0.1:{port}", retries=0) as client:
             assert client.version().api == "v1"
             process.send_signal(with_signal)
             _, said = process.communicate(timeout=30)

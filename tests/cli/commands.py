@@ -16,6 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tilewright.api.client import Client
+from tilewright.api.client_errors import Unreachable
 from tilewright.cli.main import main
 
 MATMUL = ["matmul", "m=24", "n=8", "k=4"]
@@ -96,9 +97,23 @@ def serving(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     """Run ``tilewright serve`` on the database in ``folder``; give its address and its process."""
     port = free_port()
     with started(folder, "serve", "--port", str(port)) as process:
-        with Client(f"http://127.0.0.1:{port}", retries=12) as client:
-            assert client.version().version
+        wait_until_answering(f"http://127.0.0.1:{port}", process)
         yield f"http://127.0.0.1:{port}", process
+
+
+def wait_until_answering(address: str, process: "subprocess.Popen[str]", seconds: float = 120, **options: Any) -> None:
+    """Wait until the service of a process answers. It is asked again and again without longer and longer pauses, which
+    may be seconds too long in the end. ``options``: see ``Client``."""
+    end = time.monotonic() + seconds
+    with Client(address, retries=0, **options) as client:
+        while True:
+            try:
+                assert client.version().version
+                return
+            except Unreachable:
+                assert process.poll() is None, "the service ended"
+                assert time.monotonic() < end, f"nobody answers at {address}"
+            time.sleep(0.05)
 
 
 def wait_for(path: Path, text: str, seconds: float = 60) -> None:

@@ -17,7 +17,16 @@ from tilewright.api.client import Client, operator_task
 from tilewright.core.budget import Budget
 from tilewright.service.settings import Settings
 from tilewright.service.upgrade import upgrade_database
-from tilewright.tests.cli.commands import MATMUL, answer, environment, free_port, in_process, serving, tilewright
+from tilewright.tests.cli.commands import (
+    MATMUL,
+    answer,
+    environment,
+    free_port,
+    in_process,
+    serving,
+    tilewright,
+    wait_until_answering,
+)
 from tilewright.tests.db.postgres import server
 
 TOKEN = "a-token-of-the-tests"
@@ -79,9 +88,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         url = postgres.url()
         upgrade_database(Settings(database_url=url))
         made = Fleet(url, tmp_path_factory.mktemp("fleet"))
-        with made.started("serve", "--no-jobs", "--port", str(made.port)):
-            with Client(made.address, token=TOKEN, retries=12) as client:
-                assert client.version().version
+        with made.started("serve", "--no-jobs", "--port", str(made.port)) as process:
+            wait_until_answering(made.address, process, token=TOKEN)
             yield made
 
 

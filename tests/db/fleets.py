@@ -19,6 +19,7 @@ from tilewright.db.engine import Database, parse_url
 from tilewright.db.leases import TASK
 from tilewright.db.rows import JobRow, NewJob, NewTask, NewTrial, StoredTrial
 from tilewright.db.store import RecordStore
+from tilewright.db.tables import jobs as job_table
 from tilewright.db.tables import leases, metadata, tasks, units
 
 CPU = DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores": 2.0})
@@ -154,15 +155,17 @@ def measure(
     unit: str | None = None,
 ) -> StoredTrial:
     """Record the next ``count`` trials of a task; return what was answered to the last."""
-    for _ in range(count):
-        first = store.job(held.job_id).tasks[held.task].trials
-        new = trial(held.job_id, held.task, first, seconds, spent=spent, unit=unit)
+    here = (job_table.c.id == held.job_id, tasks.c.position == held.task)
+    with store.database.reading() as connection:
+        first = connection.execute(select(tasks.c.trials).join(job_table).where(*here)).scalar_one()
+    for sequence in range(first, first + count):
+        new = trial(held.job_id, held.task, sequence, seconds, spent=spent, unit=unit)
         answer = store.add_trial(new, lease=held.lease)
     return answer
 
 
 def finish(store: RecordStore, held: TaskClaim, stop_reason: str = "trials", detail: str = "") -> str:
-    return store.fleet.finish_task(held.lease, stop_reason, {}, detail=detail).state
+    return store.fleet.finish_task(held.lease, stop_reason, {}, detail=detail)
 
 
 def run_out(store: RecordStore, *held: Lease) -> None:

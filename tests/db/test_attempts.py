@@ -41,7 +41,8 @@ def test_a_job_runs_from_its_first_claim_to_the_end_of_its_last_task(fleet_store
     measure(fleet_store, first)
     measure(fleet_store, second, 2)
     assert finish(fleet_store, first) == "running"
-    done = fleet.finish_task(second.lease, "stall", {"wall_seconds": 2.5})
+    fleet.finish_task(second.lease, "stall", {"wall_seconds": 2.5})
+    done = fleet_store.job("j")
     assert (done.state, done.tasks[1].wall_seconds, done.tasks[1].stop_reason) == ("succeeded", 2.5, "stall")
     assert [event["state"] for event in job_events(fleet_store, "j", "state")] == ["queued", "running", "succeeded"]
     told = job_events(fleet_store, "j", "task")[-1]

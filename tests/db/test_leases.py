@@ -19,6 +19,17 @@ from tilewright.tests.db.fleets import LONG, claim, emptied, gpus, run_out, subm
 NAMES = ("j0", "j1")
 UNITS = 2
 
+RECORDS = select(jobs.c.id, trials.c.task, trials.c.sequence, trials.c.id.label("record")).join(
+    jobs, jobs.c.number == trials.c.job
+)
+RECORDS = RECORDS.order_by(trials.c.job, trials.c.task, trials.c.sequence)
+COUNTS = select(tasks.c.trials, tasks.c.position, jobs.c.id).join(jobs)
+TASKS = select(tasks.c.job, tasks.c.position, tasks.c.fence, tasks.c.state)
+TASKS = TASKS.add_columns(jobs.c.id.label("name"), jobs.c.state.label("job_state")).join(jobs)
+LEASES = select(leases.c.kind, leases.c.subject, leases.c.fence)
+BEGUN = select(attempts.c.job, attempts.c.task, attempts.c.fence).where(attempts.c.ended_at.is_(None))
+"""What the checker asks after every step. To build a statement takes longer than to answer it."""
+
 
 @dataclass
 class Held:
@@ -55,33 +66,31 @@ class Checker:
             self._check_leases(connection)
 
     def _check_records(self, connection: Connection) -> None:
-        query = select(jobs.c.id, trials.c.task, trials.c.sequence, trials.c.id.label("record"))
-        query = query.join(jobs, jobs.c.number == trials.c.job).order_by(trials.c.job, trials.c.task, trials.c.sequence)
         found: dict[tuple[str, int], list[int]] = {}
-        for job, task, sequence, record in connection.execute(query):
+        for job, task, sequence, record in connection.execute(RECORDS):
             of_task = found.setdefault((job, task), [])
             assert sequence == len(of_task), f"sequence {sequence} of task {task} of job {job}: {len(of_task)} is next"
             of_task.append(record)
         assert found == self.acknowledged
-        for row in connection.execute(select(tasks.c.trials, tasks.c.position, jobs.c.id).join(jobs)).mappings():
+        for row in connection.execute(COUNTS).mappings():
             assert row["trials"] == len(found.get((row["id"], row["position"]), []))
 
     def _check_leases(self, connection: Connection) -> None:
-        present = {(row["kind"], row["subject"]): row["fence"] for row in connection.execute(select(leases)).mappings()}
+        present = {(row["kind"], row["subject"]): row["fence"] for row in connection.execute(LEASES).mappings()}
         for subject, fence in present.items():
             assert fence == self.fences[subject], f"{subject} is held with a former fence"
-        query = select(tasks, jobs.c.id.label("name"), jobs.c.state.label("job_state")).join(jobs)
         waiting: dict[str, bool] = {}
-        for row in connection.execute(query).mappings():
+        begun: dict[tuple[int, int], list[int]] = {}
+        for job, task, fence in connection.execute(BEGUN):
+            begun.setdefault((job, task), []).append(fence)
+        for row in connection.execute(TASKS).mappings():
             subject = ("task", f"{row['name']}/{row['position']}")
             assert row["fence"] == self.fences.get(subject, 0)
             assert (row["state"] == TaskState.LEASED.value) == (subject in present)
             unfinished = row["state"] in (TaskState.READY.value, TaskState.LEASED.value)
             waiting[row["name"]] = waiting.get(row["name"], False) or unfinished
             assert not unfinished or row["job_state"] in ("queued", "running", "cancelling")
-            ended = select(attempts.c.fence).where(attempts.c.job == row["job"], attempts.c.task == row["position"])
-            begun = connection.execute(ended.where(attempts.c.ended_at.is_(None))).scalars().all()
-            assert begun == ([row["fence"]] if subject in present else [])
+            assert begun.get((row["job"], row["position"]), []) == ([row["fence"]] if subject in present else [])
         for name, state in connection.execute(select(jobs.c.id, jobs.c.state)):
             assert waiting[name] == (state in ("queued", "running", "cancelling"))
         for uuid, fence in connection.execute(select(units.c.uuid, units.c.fence)):

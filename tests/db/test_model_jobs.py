@@ -202,7 +202,8 @@ def test_seconds_are_shared_and_a_paused_job_is_granted_nothing_to_run(fleet_sto
     fleet_store.fleet.resume_job("job")
     held = claimed(fleet_store)
     record(fleet_store, held, FIRST_TRIALS, FIRST_TRIALS + SLICE_TRIALS, 1e-3)
-    ended = fleet_store.fleet.finish_task(held.lease, "trials", {"wall_seconds": 31.0})
+    fleet_store.fleet.finish_task(held.lease, "trials", {"wall_seconds": 31.0})
+    ended = fleet_store.job("job")
     assert ended.state == "succeeded" and ended.tasks[0].trials == FIRST_TRIALS + SLICE_TRIALS
 
 
