@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 class Renamed:
     """What a sketch of one version is called now. ``knobs``: old knob name -> new knob name, for those that changed.
     ``values``: old knob name -> (old value -> new value), for values that changed. ``dropped``: old knobs that say
-    nothing any more, with the one value that they may have."""
+    nothing any more, with the one value that they may have. ``added``: new knobs, with the value that means what was
+    there before."""
 
     sketch: str
     version: int
     knobs: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, Mapping[int | str, int | str]] = field(default_factory=dict)
     dropped: Mapping[str, int | str] = field(default_factory=dict)
+    added: Mapping[str, int | str] = field(default_factory=dict)
 
 
 RENAMED: Mapping[tuple[str, int], Renamed] = {
@@ -88,6 +90,7 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
         knobs={"width": "threads_x", "depth": "threads_y", "deal": "arrangement", "join": "combine"},
         values={"deal": {"runs": "blocked", "turns": "striped"}, "join": {"launch": "second_launch"}},
     ),
+    ("cuda_gemm_simt", 2): Renamed("cuda_gemm_simt", 3, added={"repacked": 0}),
     ("cuda_gemv", 3): Renamed("cuda_gemv", 4, knobs={"rows": "rows_per_warp", "lanes": "lanes_n"}),
     ("cuda_layers", 3): Renamed(
         "cuda_mlp",
@@ -205,4 +208,4 @@ def _renamed(entry: Renamed, setting: tuple[tuple[str, int | str], ...]) -> tupl
         if name in entry.dropped and value == entry.dropped[name]:
             continue
         renamed.append((entry.knobs.get(name, name), entry.values.get(name, {}).get(value, value)))
-    return tuple(renamed)
+    return (*renamed, *entry.added.items())

@@ -36,7 +36,7 @@ def repack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     """The same product on tensors with aligned rows, and those of them that are workspace. A launch fills these first.
     Nothing is written where all rows are aligned already. Operands that must be K-major or are split are packed."""
     uneven = uneven_operands(gemm)
-    gemm, packed = pack(w, gemm)
+    gemm, packed = pack(w, gemm) if find_atom(gemm) is not None else (gemm, ())
     if not uneven:
         return gemm, packed
     copies = {tensor.name: _aligned(w, tensor) for tensor in uneven}

@@ -89,14 +89,14 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     rate = np.where(s.staged_epilogue == 1, STAGED_PER_CYCLE, STORED_PER_CYCLE)
     epilogue = at_once * s.tile_m * s.tile_n / rate / s.split_k
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
-    repack = np.where(s.repacked == 1, _repack_cycles(gemm, peaks), 0)
+    repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
     waves = tiles / at_once
     cycles = END_CYCLES + repack + exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)
     seconds: Floats = peaks.launch_seconds + cycles / peaks.clock_hz
     return seconds
 
 
-def _repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
+def repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
     """How many cycles the launch takes that repacks operands with uneven rows."""
     copied = sum(b.bytes for b in uneven_operands(gemm))
     return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE

@@ -98,13 +98,18 @@ class CopyWidths:
     repacked: tuple[int, int]
     along_k: tuple[bool, bool]
 
+    def of(self, repacked: Ints) -> tuple[Ints, Ints]:
+        """The widths for A and for B of settings with these values of the knob."""
+        a, b = (np.where(repacked == 1, *pair) for pair in zip(self.repacked, self.plain, strict=True))
+        return a, b
 
-def copy_widths(gemm: Gemm) -> CopyWidths:
+
+def copy_widths(gemm: Gemm, most: int = VECTOR) -> CopyWidths:
+    """The widths of copies of up to ``most`` elements."""
     even = repack(FreshNameWriter(gemm.names), gemm)[0]
-    (a, a_along_k), (b, b_along_k) = copy_width(gemm, gemm.a, "m"), copy_width(gemm, gemm.b, "n")
-    return CopyWidths(
-        (a, b), (copy_width(even, even.a, "m")[0], copy_width(even, even.b, "n")[0]), (a_along_k, b_along_k)
-    )
+    (a, a_along_k), (b, b_along_k) = (copy_width(gemm, o, axis, most) for o, axis in ((gemm.a, "m"), (gemm.b, "n")))
+    repacked = (copy_width(even, even.a, "m", most)[0], copy_width(even, even.b, "n", most)[0])
+    return CopyWidths((a, b), repacked, (a_along_k, b_along_k))
 
 
 def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmMmaSizes[Ints]:
@@ -115,11 +120,10 @@ def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Colu
     tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
     k_iters = -(-gemm.k.extent // (k["split_k"] * k["block_k"]))
     stage_bytes, loads, copies, copy_cycles = (np.zeros_like(tile_m) for _ in range(4))
-    for side, extent in enumerate((tile_m, tile_n)):
+    for side, (extent, width) in enumerate(zip((tile_m, tile_n), widths.of(k["repacked"]), strict=True)):
         rows, columns_of_row = (extent, k["block_k"]) if widths.along_k[side] else (k["block_k"], extent)
         padding = np.where(columns_of_row & (columns_of_row - 1) == 0, 0, VECTOR)
         stage_bytes = stage_bytes + 2 * rows * (columns_of_row + padding)
-        width = np.where(k["repacked"] == 1, widths.repacked[side], widths.plain[side])
         unit = np.where(width == 1, SCALARS, width)
         own = -(-extent * k["block_k"] // (unit * threads))
         copies, loads = copies + own, loads + np.where(width == 1, own, 0)

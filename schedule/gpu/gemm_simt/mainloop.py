@@ -10,7 +10,7 @@ memory by cp.async, some k iterations ahead of the products. Its warps share out
             at some places: go on filling the stage that the iteration before has left
             load the thread's rows and columns at the next place, 16 bytes at a time (after the last place of a stage:
                 wait for the next stage, and a barrier)
-            add the products of this place to all results
+            subtract the products of this place from all accumulators
 
 Multiply-adds are issued one in a cycle, if the register file keeps up. It has two banks, registers with even and with
 odd numbers, and each gives one operand in a cycle. A multiply-add has three, of which one at least must still be there
@@ -18,6 +18,11 @@ from an instruction before, and the two others must come from different banks. S
 neighbours along ``m`` and ``n``: neighbouring rows, and neighbouring columns, are then in different banks. With
 neighbours along ``k``, all rows of one place would be in the same bank, which took a quarter more cycles. Operands
 whose rows lie along ``k`` are therefore turned by copies of single elements.
+
+An accumulator must not be in the same bank as the operand that is new to a multiply-add. Which register it takes would
+follow from the vector that it is stored as, so accumulators hold the negative sums. The negation at the end, an
+instruction of its own, brings results to the registers that stores want, and leaves the others to the compiler, which
+knows the banks (6 to 10 % faster on an H200).
 """
 
 from collections.abc import Iterator
@@ -34,6 +39,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
+from ..gemm.repack import repack
 from ..gemm.tile_scheduler import TileScheduler
 from ..gemm_mma.operands import copy_width
 from ..split_k import TileSlice, reduce_tile, store_outputs
@@ -74,7 +80,11 @@ class _GemmSimtWriter:
         self.w = FreshNameWriter(gemm.names)
 
     def kernel(self) -> Kernel:
-        s, w, gemm = self.s, self.w, self.gemm
+        s, w = self.s, self.w
+        workspace: tuple[Buffer, ...] = ()
+        if s.repacked:
+            self.gemm, workspace = repack(w, self.gemm)
+        gemm = self.gemm
         scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
         axes = [
             ("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X),
@@ -104,7 +114,7 @@ class _GemmSimtWriter:
                     self._split_k_epilogue(accumulators)
                 else:
                     self._direct_epilogue(accumulators)
-        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
+        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), workspace, w.finish())
 
     def _stages(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
         """The stages of an operand: neighbours along ``axis`` are neighbours there, too. Rows along ``k`` are turned by
@@ -137,7 +147,7 @@ class _GemmSimtWriter:
                 self.copies.copy(operand, k_iter, k_iter)
             w.emit(CopyAsyncCommit())
         with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("column", s.thread_n, UNROLLED) as j:
-            w.store(accumulators, (i, j), const(0.0, float32))
+            w.store(accumulators, (i, j), const(-0.0, float32))
         w.emit(CopyAsyncWait(self.distance - 1))
         w.barrier()
         self._load_fragments(index(0), 0)
@@ -151,6 +161,7 @@ class _GemmSimtWriter:
         """The products of a k iteration. The last fragments that it loads are the first ones of the next iteration;
         after the last iteration they are what an earlier one left there, and nobody multiplies them."""
         s, w = self.s, self.w
+        long, short = max(s.thread_m, s.thread_n), min(s.thread_m, s.thread_n)
         for place in range(s.block_k):
             if place < s.block_k - 1:
                 self._load_fragments(k_iter % s.stages, place + 1)
@@ -159,10 +170,11 @@ class _GemmSimtWriter:
                 w.barrier()
                 self._load_fragments((k_iter + 1) % s.stages, 0)
             self._refill(k_iter, place)
-            with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("step", s.thread_n, UNROLLED) as step:
-                j, now = _serpentine(i, step, s.thread_n), index(place % 2)
+            with w.loop("line", long, UNROLLED) as line, w.loop("step", short, UNROLLED) as step:
+                across, now = _serpentine(line, step, short), index(place % 2)
+                i, j = (line, across) if s.thread_m == long else (across, line)
                 product = Load(self.a.held, (now, i)) * Load(self.b.held, (now, j))
-                w.store(accumulators, (i, j), Load(accumulators, (i, j)) + product)
+                w.store(accumulators, (i, j), Load(accumulators, (i, j)) - product)
 
     def _refill(self, k_iter: Expr, place: int) -> None:
         """Begin to fill the stage that the iteration before has left, some copies at a time, so that loads of fragments
@@ -198,18 +210,21 @@ class _GemmSimtWriter:
     # --- the epilogue
 
     @contextmanager
-    def _vectors(self) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """The groups of 4 neighbouring results: (m, n) within the tile, and the indices of the first accumulator."""
+    def _vectors(self, accumulators: Buffer) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
+        """The groups of 4 neighbouring results: (m, n) within the tile, and the indices of the first accumulator. The
+        negative sums become positive."""
         s, w = self.s, self.w
         with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("group", s.thread_n // VECTOR, UNROLLED) as group:
             first = {axis: self.warp_at[axis] + self.lane_at[axis] * VECTOR for axis in ("m", "n")}
             m = first["m"] + i // VECTOR * (VECTOR * LANES_M) + i % VECTOR
+            at = contiguous_vector((i, group * VECTOR), VECTOR)
+            w.store(accumulators, at, -Load(accumulators, at))
             yield m, first["n"] + group * (VECTOR * LANES_N), i, group * VECTOR
 
     def _direct_epilogue(self, accumulators: Buffer) -> None:
         """Every thread stores the outputs of its own accumulators."""
         w, gemm, width = self.w, self.gemm, gcd(self.gemm.n.extent, VECTOR)
-        with self._vectors() as (m, n, i, first), w.loop("column", VECTOR // width, UNROLLED) as column:
+        with self._vectors(accumulators) as (m, n, i, first), w.loop("column", VECTOR // width, UNROLLED) as column:
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column * width}
             inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]
             with w.when(logical_and(*inside) if inside else None):
@@ -220,7 +235,7 @@ class _GemmSimtWriter:
         s, w, gemm = self.s, self.w, self.gemm
         layout = Layout((s.tile_n + PADDING, 1))
         partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
-        with self._vectors() as (m, n, i, first):
+        with self._vectors(accumulators) as (m, n, i, first):
             value = Load(accumulators, contiguous_vector((i, first), VECTOR))
             w.store(partials, contiguous_vector((m, n), VECTOR), value)
         w.barrier(SyncScope.CLUSTER)
@@ -229,11 +244,11 @@ class _GemmSimtWriter:
         w.barrier(SyncScope.CLUSTER)
 
 
-def _serpentine(row: Expr, step: Expr, columns: int) -> Expr:
-    """The column of a step through a row: odd rows go backwards. Two multiply-adds in a row then share an operand even
-    where the row changes, and the register file has to give less (5 % faster on an H200)."""
-    backwards = row % 2
-    return step + backwards * (columns - 1) - 2 * backwards * step
+def _serpentine(line: Expr, step: Expr, steps: int) -> Expr:
+    """Where a step through a line is: odd lines go backwards. Two multiply-adds in a row then share an operand even
+    where the line changes, and the register file has to give less (5 % faster on an H200)."""
+    backwards = line % 2
+    return step + backwards * (steps - 1) - 2 * backwards * step
 
 
 def can_use_simt(gemm: Gemm) -> bool:

@@ -11,61 +11,69 @@ from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
 from ..gemm_mma.prior import (
     END_CYCLES,
-    EXCHANGE_BYTES_PER_CYCLE,
     L2_BYTES_PER_CYCLE,
-    LATENCY_CYCLES,
-    START_CYCLES,
+    repack_cycles,
 )
+from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
-from .sizes import VECTOR, GemmSimtSizes, widths_of
+from .sizes import VECTOR, GemmSimtSizes
 
 Floats = NDArray[np.float64]
 
-# Cycles and rates of a multiprocessor, which are estimates. Those that do not depend on the arithmetic come from
-# ``gemm_mma.prior``, where they were fitted on an H200.
-STORED_PER_CYCLE = 8.0
+# Cycles and rates of a multiprocessor, which were fitted to 260 kernels on an H200. Those that do not depend on the
+# arithmetic come from ``gemm_mma.prior``.
+START_CYCLES = 2400
+"""CTAs that start together take so many cycles until they multiply, and after it."""
+LATENCY_CYCLES = 1200
+"""A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
+STORED_PER_CYCLE = 24.0
 """So many elements of the result are stored in a cycle."""
 WAVEFRONTS = 2
 """So many cycles shared memory takes for a load of a warp, 16 bytes a lane, most of which are the same."""
-FMA_CYCLES = 1.03
-"""So many cycles a multiply-add takes for the register file, where one without conflicts takes one."""
-COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 2, 50
+COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 3, 30
 """So many instructions a copy takes, and an iteration besides them."""
-COPY_CYCLES, WIDE_COPY_CYCLES = 3.0, 2.0
+COPY_CYCLES, WIDE_COPY_CYCLES = 2.5, 2.8
 """So many cycles loads of fragments wait for a copy of single elements, and for a wider one, of a warp."""
-BARRIER_CYCLES = 80
+UNEVEN_COPY_CYCLES = 7.0
+"""As ``COPY_CYCLES``, where rows begin between multiples of 16 bytes."""
+MOST_INSTRUCTIONS, LARGE_LOOP = 2300, 1.04
+"""The caches of instructions hold an iteration of so many; longer ones take so many times as long."""
+BARRIER_CYCLES = 10
 """So many cycles the warps of a CTA wait at the barrier of an iteration, while those of others go on."""
-EXCHANGE_CYCLES = 1000
-"""With split-K, two barriers of the cluster take so many cycles."""
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 500, 9
+"""With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
+cycle."""
 CLUSTERED = 0.9
 """This share of the multiprocessors run CTAs in clusters of more than two: a cluster lies in one part of the device
 (GPC), and those differ in size."""
-IDLE = 0.5
+IDLE = 0.4
 """With one warp, a part of a multiprocessor idles for this share of the time that it works; with ``n`` warps for
-``1 / n**2`` of it."""
+``1 / n**4`` of it."""
 
 MOST_SETTINGS = 250
 MOST_UNROLLED = 2048
-"""Worthwhile iterations have at most so many multiply-adds, which the caches of instructions hold."""
+"""Worthwhile iterations have at most so many multiply-adds."""
 MOST_THREADS = 256
 
 
-def unit_cycles(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+def unit_cycles(widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     """What a k iteration asks of the float32 units and of what issues instructions, of shared memory, and of L2."""
     s = sizes
-    warps = s.threads // WARP_LANES
+    warps, lanes = s.threads // WARP_LANES, peaks.float32_flops_per_cycle / 2
     loads = s.block_k * (s.thread_m + s.thread_n) / VECTOR
-    fmas = s.thread_m * s.thread_n * s.block_k * FMA_CYCLES
+    fmas = s.thread_m * s.thread_n * s.block_k
     others = loads + COPY_INSTRUCTIONS * s.copies + ITERATION_INSTRUCTIONS
+    issued = (fmas * WARP_LANES / lanes + others / PARTS) * np.where(fmas + others > MOST_INSTRUCTIONS, LARGE_LOOP, 1)
     stage = (s.tile_m + s.tile_n) * s.block_k
+    uneven = (s.repacked == 0) & (widths.plain != widths.repacked)
+    single = np.where(uneven, UNEVEN_COPY_CYCLES, COPY_CYCLES)
     waits = sum(
-        tile * s.block_k / (width * WARP_LANES) * (COPY_CYCLES if width == 1 else WIDE_COPY_CYCLES)
-        for tile, (width, _) in zip((s.tile_m, s.tile_n), widths_of(gemm), strict=True)
+        tile * s.block_k / (width * WARP_LANES) * np.where(width == 1, single, WIDE_COPY_CYCLES)
+        for tile, width in zip((s.tile_m, s.tile_n), widths.of(s.repacked), strict=True)
     )
-    lanes = peaks.float32_flops_per_cycle / 2
     return UnitCycles(
-        mma=warps * (fmas * WARP_LANES / lanes + others / PARTS) + waits,
+        mma=warps * issued + waits,
         shared=warps * loads * WAVEFRONTS + waits,
         l2=4 * stage / L2_BYTES_PER_CYCLE,
     )
@@ -78,19 +86,20 @@ def ctas_of_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
     return ctas
 
 
-def prior_seconds(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:
+def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:
     """The estimated time of each setting in seconds.
 
     k iteration = the slowest of arithmetic, shared memory and L2, and a barrier; at least a share of the latency
     round       = start + k iterations + epilogue, of CTAs that run at once
-    time        = launch + rounds of ``ctas_per_sm`` CTAs, and one of those that are left + adding up partial sums
+    time        = launch + repacking + rounds of ``ctas_per_sm`` CTAs, and one of those that are left
+                  + adding up partial sums
     """
-    s, work = sizes, unit_cycles(gemm, sizes, peaks)
+    s, work = sizes, unit_cycles(widths, sizes, peaks)
 
     def round_of(ctas: Ints) -> Floats:
         """The cycles of a round of so many CTAs; no cycles for no CTAs."""
         at_once = np.maximum(ctas, 1)
-        idle = 1 + IDLE / (at_once * s.threads / (WARP_LANES * PARTS)) ** 2
+        idle = 1 + IDLE / (at_once * s.threads / (WARP_LANES * PARTS)) ** 4
         iteration = at_once * np.maximum(np.maximum(work.mma * idle, work.l2), work.shared) + BARRIER_CYCLES / at_once
         iteration = np.maximum(iteration, LATENCY_CYCLES / np.maximum(s.stages - 1, 1))
         epilogue = at_once * s.tile_m * s.tile_n / STORED_PER_CYCLE / s.split_k
@@ -100,7 +109,8 @@ def prior_seconds(gemm: Gemm, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Fl
     tiles = ctas_of_sm(s, peaks.multiprocessors)
     rounds = tiles // s.ctas_per_sm * round_of(s.ctas_per_sm) + round_of(tiles % s.ctas_per_sm)
     exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
-    seconds: Floats = peaks.launch_seconds + (END_CYCLES + exchange + rounds) / peaks.clock_hz
+    repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
+    seconds: Floats = peaks.launch_seconds + (END_CYCLES + repack + exchange + rounds) / peaks.clock_hz
     return seconds
 
 

@@ -11,10 +11,10 @@ from ....ir.expr import WARP_LANES, Load
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
 from ...space.knob import Knob
-from ..gemm_mma.operands import copy_width
+from ..gemm_mma.sizes import CopyWidths, copy_widths
 from ..occupancy import limits_of
 
-VERSION = 2
+VERSION = 3
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 LANES_M, LANES_N = 4, 8
 """How the lanes of a warp share out its tile."""
@@ -38,12 +38,13 @@ def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
     splits = (1, 2, 4, 8) if limits_of(target).clusters else (1,)
     return (
         Knob("thread_m", (8, 4, 16), "how many rows of a tile a thread takes"),
-        Knob("thread_n", (8, 4), "how many columns of a tile a thread takes"),
+        Knob("thread_n", (8, 4, 16), "how many columns of a tile a thread takes"),
         Knob("warps_m", (4, 2, 1), "how many warps a CTA has along m"),
         Knob("warps_n", (2, 1, 4), "how many warps a CTA has along n"),
         Knob("block_k", (16, 8, 32), "how many places of k a stage holds"),
         Knob("split_k", splits, "how many CTAs of a cluster share k of one tile"),
         Knob("ctas_per_sm", (2, 1, 3, 4), "how many CTAs a multiprocessor should run at once"),
+        Knob("repacked", (0, 1), "whether a first launch copies operands to rows that begin at 16 bytes"),
     )
 
 
@@ -72,6 +73,7 @@ class GemmSimtSizes(Generic[N]):
     block_k: N
     split_k: N
     ctas_per_sm: N
+    repacked: N
     tile_m: N
     tile_n: N
     tiles: N
@@ -86,17 +88,18 @@ class GemmSimtSizes(Generic[N]):
     shared_bytes: N
 
 
-def gemm_simt_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSimtSizes[Ints]:
+def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmSimtSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in gemm_simt_knobs(target)}
     tile_m, tile_n = LANES_M * k["thread_m"] * k["warps_m"], LANES_N * k["thread_n"] * k["warps_n"]
     threads = WARP_LANES * k["warps_m"] * k["warps_n"]
     tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
     k_iters = -(-gemm.k.extent // (k["split_k"] * k["block_k"]))
-    (width_a, a_along_k), (width_b, b_along_k) = widths_of(gemm)
-    stage_bytes = 4 * k["block_k"] * (tile_m + tile_n + PADDING * (a_along_k + b_along_k))
+    width_a, width_b = widths.of(k["repacked"])
+    turned = sum(widths.along_k)
+    stage_bytes = 4 * k["block_k"] * (tile_m + tile_n + PADDING * turned)
     copies = -(-tile_m * k["block_k"] // (width_a * threads)) - (-tile_n * k["block_k"] // (width_b * threads))
-    unpadded = 4 * PADDING * (a_along_k + b_along_k)  # behind the last row of the last stage
+    unpadded = 4 * PADDING * turned  # behind the last row of the last stage
     limits = limits_of(target)
     room = limits.shared_bytes_for(k["ctas_per_sm"])
     stages = np.minimum(np.minimum(room // stage_bytes, k_iters), MOST_STAGES)
@@ -127,9 +130,9 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSimtSiz
     )
 
 
-def widths_of(gemm: Gemm) -> tuple[tuple[int, bool], tuple[int, bool]]:
-    """How many elements of A and of B one copy takes, and whether their rows lie along ``k``: then it is one."""
-    (width_a, a_along_k), (width_b, b_along_k) = (
-        copy_width(gemm, operand, axis, VECTOR) for operand, axis in ((gemm.a, "m"), (gemm.b, "n"))
-    )
-    return (1 if a_along_k else width_a, a_along_k), (1 if b_along_k else width_b, b_along_k)
+def simt_copy_widths(gemm: Gemm) -> CopyWidths:
+    """How many elements one copy takes: one where rows lie along ``k``, since it turns them."""
+    found = copy_widths(gemm, VECTOR)
+    a, b = (1 if turned else VECTOR for turned in found.along_k)
+    plain, repacked = ((min(w[0], a), min(w[1], b)) for w in (found.plain, found.repacked))
+    return CopyWidths(plain, repacked, found.along_k)

@@ -6,6 +6,7 @@ functions of the accumulator. Products that may round their factors to TF32 are 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -24,13 +25,14 @@ from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm_mma.prior import tiles_per_sm, wave_efficiency
+from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import gemm_simt_constraints
 from .mainloop import can_use_simt, lower_gemm_simt
 from .prior import prior_seconds, promising, unit_cycles
-from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes
+from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes, simt_copy_widths
 
 LEAST_SIDE, LEAST_K = 8, 16
 """Up to so many rows or columns, or below so many places of k, memory bounds a product, and ``cuda_gemv`` or
@@ -54,19 +56,23 @@ class GemmSimtPlan(Plan):
     gemm: Gemm
     target: Target
 
+    @cached_property
+    def _widths(self) -> CopyWidths:
+        return simt_copy_widths(self.gemm)
+
     @property
     def knobs(self) -> tuple[Knob, ...]:
         return gemm_simt_knobs(self.target)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return gemm_simt_constraints(self.gemm, self.target)
+        return gemm_simt_constraints(self.gemm, self.target, self._widths)
 
     def sizes(self, columns: Columns) -> GemmSimtSizes[Ints]:
-        return gemm_simt_sizes(self.gemm, self.target, columns)
+        return gemm_simt_sizes(self.gemm, self.target, self._widths, columns)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
+        return prior_seconds(self.gemm, self._widths, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         return promising(self.gemm, self.target, self.sizes(columns), self.prior_seconds(columns, peaks))
@@ -82,7 +88,7 @@ class GemmSimtPlan(Plan):
             shared=s.shared_bytes,
             wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads,
         )
-        work = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS))
+        work = unit_cycles(self._widths, s, gpu_peaks(self.target, NO_PEAKS))
         iterations = tiles_per_sm(s, multiprocessors) * s.k_iters
         return {
             **common,

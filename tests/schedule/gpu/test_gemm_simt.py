@@ -3,17 +3,23 @@
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.ir.interpret import interpret
+from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.gemm_simt.space import CUDA_GEMM_SIMT as SKETCH
 from tilewright.schedule.gpu.occupancy import limits_of
 from tilewright.schedule.gpu.peaks import gpu_peaks
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
 
 DEVICES = {arch: Target("cuda", arch, (), threads=108, vector_bytes=16) for arch in ("sm_80", "sm_89", "sm_100a")}
@@ -88,7 +94,7 @@ def test_spaces_are_small_and_every_setting_fits(arch: str, workload: Workload) 
     assert len(legal) > len(space) and legal.row_of(space.schedule(0)) is not None
     for row in (0, len(space) - 1):
         kernel = finish(SKETCH.lower(workload, target, space.schedule(row)), target)
-        (launch,) = backend_for(target).emit(kernel, target).launches
+        *_, launch = backend_for(target).emit(kernel, target).launches
         assert launch.shared_bytes == int(columns["shared_bytes"][row])
         assert launch.blocks[0] == int(columns["blocks"][row])
 
@@ -112,6 +118,43 @@ def test_the_main_loop_is_fused_multiply_adds() -> None:
     # rows along k are turned by copies of single elements, so that each load has 4 neighbours along m or n
     assert sum("LDS.128" in line for line in loop) == 64 and sum("LDGSTS.E.LTC128B" in line for line in loop) == 16
     assert sum("FFMA" in line for line in loop) == 1024 >= 0.87 * len(loop)
+
+
+def test_multiply_adds_find_their_operands_in_different_banks() -> None:
+    """Without a function of the sum, results are stored as vectors. The order in which those lie in registers must not
+    be that of the accumulators."""
+    workload = workload_of("matmul", m=2048, n=2048, k=2048)
+    tile = dict(thread_m=8, thread_n=8, warps_m=2, warps_n=4, block_k=16, split_k=1, ctas_per_sm=2)
+    kernel = SKETCH.lower(workload, H200, legal_schedule_of(SKETCH, workload, H200, **tile))
+    backend = backend_for(H200)
+    loop = _innermost_loop(backend.assembly(backend.emit(finish(kernel, H200), H200), H200))
+    held, conflicts, multiply_adds = set[tuple[int, str]](), 0, 0
+    for line in loop:
+        sources = re.findall(r"R(\d+|Z)(\.reuse)?", line)[1:] if "FFMA" in line else []
+        read = [int(name) % 2 for slot, (name, _) in enumerate(sources) if (slot, name) not in held]
+        held = {(slot, name) for slot, (name, reused) in enumerate(sources) if reused}
+        multiply_adds += bool(sources)
+        conflicts += len(read) > len(set(read))
+    assert multiply_adds == 1024 and conflicts < 0.3 * multiply_adds  # 0.9 where both orders are the same
+
+
+@pytest.mark.parametrize("repacked", [0, 1])
+def test_rows_at_odd_elements_may_be_repacked(repacked: int) -> None:
+    workload = CASES["rows at odd elements"]()
+    schedule = legal_schedule_of(SKETCH, workload, H200, thread_n=16, block_k=16, split_k=2, repacked=repacked)
+    inputs = random_inputs(workload, 1)
+    kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+    verify(kernel)
+    np.testing.assert_allclose(interpret(kernel, inputs)["C"], reference(workload, inputs)["C"], 1e-5, 1e-5)
+    copies = [b for b in kernel.workspace if b.shape[-1] % 4 == 0]
+    assert len(copies) == 2 * repacked
+    assert SKETCH.space(BATCH, H200, policy=WHOLE).column("repacked").max() == 0  # all rows are even
+
+
+def test_a_schedule_of_the_version_before_repacked_nothing() -> None:
+    knobs = dict(thread_m=8, thread_n=8, warps_m=4, warps_n=2, block_k=16, split_k=1, ctas_per_sm=1)
+    old = Schedule.from_json({"sketch": "cuda_gemm_simt", "version": 2, "knobs": knobs})
+    assert old == legal_schedule_of(SKETCH, ODD, H200, **knobs, repacked=0)
 
 
 @pytest.mark.parametrize("workload", [LARGE, ODD, FUSED], ids=["large", "odd", "fused"])
