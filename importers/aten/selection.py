@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
-from .rule import Emitter, NodeMaker, NoRule, cast, need, number, operand, reshape, rule, slice_
+from .rule import Emitter, NodeMaker, NoRule, cast, need, number, operand, reshape, rule, slice_, transpose
 
 FEW = 8
 """How many places a rule looks for, or writes to, at most."""
@@ -49,7 +49,12 @@ def _both(b: NodeMaker, *conditions: Value) -> Value:
 
 def _greatest(b: NodeMaker, x: Value, dim: int, count: int, largest: bool) -> list[tuple[Value, Value]]:
     """The ``count`` greatest (least) elements along a dimension with their places, in order, the first of equal ones
-    first. NaN is greater than all. The next one is the extreme of all that come after the latest."""
+    first. NaN is greater than all. The next one is the extreme of all that come after the latest. Several are looked
+    for along rows, which a kernel reads once."""
+    last = len(x.shape) - 1
+    if count > 1 and dim != last:
+        rows = _greatest(b, transpose(b, x, dim, last), last, count, largest)
+        return [(transpose(b, value, dim, last), transpose(b, place, dim, last)) for value, place in rows]
     extent, op, before = x.shape[dim], "max" if largest else "min", "lt" if largest else "gt"
     places = _along(b, extent, dim, len(x.shape))
     nothing, behind = number(b, -float("inf") if largest else float("inf"), x.dtype), number(b, extent - 1, _INT64)
