@@ -1,5 +1,7 @@
 """Pools with windows of more than 64 points have kernel classes."""
 
+from typing import Any
+
 import pytest
 
 from tests.graph.test_reductions import graph_of, kernels
@@ -9,20 +11,20 @@ from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.passes.large_windows import split_large_windows
 
 
-def graph(op: str, shape: tuple[int, ...], kernel: tuple[int, ...], dtype: str = "float32", **given: object) -> Graph:
+def graph(op: str, shape: tuple[int, ...], kernel: tuple[int, ...], dtype: str = "float32", **given: Any) -> Graph:
     plain = {"stride": kernel, **{name: (0,) * len(kernel) for name in ("before", "behind")}}
     window = {"kernel": kernel, "dilation": (1,) * len(kernel), **plain, **given}
     return graph_of(lambda b, x: b.node(op, x, **window), Value("x", TensorType(shape, DTYPES[dtype])))
 
 
-def pooled(op: str, shape: tuple[int, ...], kernel: tuple[int, ...], **given: object) -> list[str]:
+def pooled(op: str, shape: tuple[int, ...], kernel: tuple[int, ...], **given: Any) -> list[str]:
     return kernels(graph(op, shape, kernel, **given))
 
 
 @pytest.mark.parametrize("op", ["max_pool", "average_pool"])
 def test_dimensions_of_a_window_are_taken_one_after_the_other(op: str) -> None:
     assert pooled(op, (2, 3, 24, 25), (9, 11)) == [op, op]
-    border: dict[str, object] = {"stride": (1, 2), "before": (4, 3), "behind": (4, 5)}
+    border: dict[str, Any] = {"stride": (1, 2), "before": (4, 3), "behind": (4, 5)}
     assert pooled(op, (2, 3, 12, 13), (9, 9), **border) == [op, op]
     assert pooled(op, (2, 3, 6, 7, 8), (5, 5, 5), before=(2, 1, 0), behind=(2, 1, 0)) == [op, op, op]
     if op == "average_pool":
