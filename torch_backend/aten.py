@@ -11,6 +11,7 @@ from ..core.dtypes import DTYPES
 from ..graph.graph import Graph, Node
 from ..graph.operators import OPERATORS
 from ..graph.operators.attributes import real
+from ..graph.operators.scans import neutral
 from ..graph.partition import KernelCall
 from ..te.operators.parameter import Values
 from .tensors import torch_dtype
@@ -45,12 +46,16 @@ def _prod(o: Sequence[Any], v: Values) -> Any:
     return x
 
 
-def _running(x: Any, v: Values, function: Callable[..., Any], neutral: int) -> Any:
-    d = v.integer("dim")
-    y = function(x.flip(d) if v.flag("reverse") else x, d, dtype=x.dtype)
-    if v.flag("exclusive"):
-        y = torch.cat([torch.full_like(y.narrow(d, 0, 1), neutral), y.narrow(d, 0, y.shape[d] - 1)], d)
-    return y.flip(d) if v.flag("reverse") else y
+def _running(name: str, function: Callable[[Any, int], Any]) -> _Function:
+    def run(o: Sequence[Any], v: Values) -> Any:
+        x, d = o[0], v.integer("dim")
+        y = function(x.flip(d) if v.flag("reverse") else x, d)
+        if v.flag("exclusive"):
+            first = torch.full_like(y.narrow(d, 0, 1), neutral(name, DTYPES[str(x.dtype).removeprefix("torch.")]))
+            y = torch.cat([first, y.narrow(d, 0, y.shape[d] - 1)], d)
+        return y.flip(d) if v.flag("reverse") else y
+
+    return run
 
 
 def _norm(o: Sequence[Any], v: Values, function: Callable[..., Any]) -> Any:
@@ -221,8 +226,10 @@ FUNCTIONS: dict[str, _Function] = {
     "argmin": lambda o, v: o[0].argmin(v.integer("dim"), v.flag("keep")),
     "gather": _gather,
     "gather_elements": lambda o, v: o[0].gather(v.integer("dim"), _places(o, v)),
-    "running_sum": lambda o, v: _running(o[0], v, torch.cumsum, 0),
-    "running_product": lambda o, v: _running(o[0], v, torch.cumprod, 1),
+    "running_sum": _running("running_sum", lambda x, d: torch.cumsum(x, d, dtype=x.dtype)),
+    "running_product": _running("running_product", lambda x, d: torch.cumprod(x, d, dtype=x.dtype)),
+    "running_max": _running("running_max", lambda x, d: torch.cummax(x, d).values),
+    "running_min": _running("running_min", lambda x, d: torch.cummin(x, d).values),
     "softmax": lambda o, v: torch.softmax(o[0], v.integer("dim")),
     "log_softmax": lambda o, v: torch.log_softmax(o[0], v.integer("dim")),
     "layer_norm": _layer_norm,

@@ -6,7 +6,7 @@
 Conditions on the loop variable become masks of loads and stores. An update of one element by every iteration,
 ``T[i] = T[i] + f(j)``, becomes ``T[i] = T[i] + reduce_lanes(add, f(ramp))``. A loop that has no vector form becomes a
 serial loop, which is correct but slow. That is one with a vectorised loop inside it, or whose lanes overwrite one
-another.
+another. In a launch it becomes an unrolled loop, because registers of a thread have no indices that vary.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ REDUCIBLE = (BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX)
 
 
 class _NoVectorForm(Exception):
-    """A loop has no vector form, so it becomes a serial one."""
+    """A loop has no vector form."""
 
 
 def vectorise(kernel: Kernel) -> Kernel:
@@ -83,11 +83,13 @@ class _KernelFacts:
     inputs: Which buffers hold data in all their elements.
     extents: How many values each variable of a loop takes.
     unmasked: Which register buffers need no masks, since lanes that a guard disables may hold anything.
+    without_form: What a loop without a vector form becomes.
     """
 
     inputs: frozenset[str]
     extents: Mapping[str, int]
     unmasked: frozenset[str]
+    without_form: LoopKind = LoopKind.SERIAL
 
 
 def _unmasked_buffers(body: Stmt) -> frozenset[str]:
@@ -129,7 +131,7 @@ def _statement(stmt: Stmt, facts: _KernelFacts) -> Stmt:
             try:
                 return _LoopVectoriser(var, extent, facts).statement(inner, None)
             except _NoVectorForm:
-                return For(var, extent, LoopKind.SERIAL, inner)
+                return For(var, extent, facts.without_form, inner)
         case If(condition=condition, then=then):
             return If(condition, _statement(then, facts))
         case Seq(statements=statements):
@@ -137,7 +139,7 @@ def _statement(stmt: Stmt, facts: _KernelFacts) -> Stmt:
         case Allocate(buffer=buffer, body=body):
             return Allocate(buffer, _statement(body, facts))
         case Launch(body=body):
-            return replace(stmt, body=_statement(body, facts))
+            return replace(stmt, body=_statement(body, replace(facts, without_form=LoopKind.UNROLLED)))
     return stmt
 
 

@@ -6,6 +6,7 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .large_windows import split_large_windows
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
@@ -61,6 +62,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     raise_splits,
     use_subpixels,
+    split_large_windows,
     use_channels_last,
     multiply_as_stored,
     split_group_norms,

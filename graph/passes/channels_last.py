@@ -13,6 +13,7 @@ from ...core.dtypes import float32
 from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
+from ..operators.scans import SCAN_NAMES
 from .rewrite import Rewriter, attributes_of, integers_of
 
 
@@ -352,8 +353,7 @@ _HANDLERS: Mapping[str, Callable[[_ChannelsLast, Node], bool]] = {
             "argmin",
             "softmax",
             "log_softmax",
-            "running_sum",
-            "running_product",
+            *SCAN_NAMES,
         ),
         _reduction,
     ),

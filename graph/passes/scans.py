@@ -9,11 +9,16 @@ from typing import Self
 from ...te.limits import MAX_POINTS
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS
-from ..operators.attributes import real
-from ..operators.scans import NEUTRAL
+from ..operators.attributes import real, real_json
+from ..operators.scans import SCAN_NAMES, neutral
 from .rewrite import Rewriter, integers_of, rewrite
 
-_REDUCTION = {"running_sum": ("sum", "add"), "running_product": ("prod", "mul")}
+_REDUCTION = {
+    "running_sum": ("sum", "add"),
+    "running_product": ("prod", "mul"),
+    "running_max": ("max", "maximum"),
+    "running_min": ("min", "minimum"),
+}
 """A scan -> what it does with a block, and what it does with two elements."""
 _MOVING = ("pad", "concatenate")
 FEW_SCANS, LONG = 64, 8192
@@ -35,7 +40,7 @@ def find_scans(graph: Graph) -> Graph:
             return _turned(b, node)
         if node.op in _MOVING:
             return _moved_scan(b, node)
-        return _scan_of_moved(b, node) if node.op in NEUTRAL else None
+        return _scan_of_moved(b, node) if node.op in SCAN_NAMES else None
 
     return rewrite(graph, replaced)
 
@@ -55,7 +60,7 @@ def split_longest_scans(graph: Graph) -> Graph:
 
 def _split_where(graph: Graph, few: int) -> Graph:
     def replaced(b: Rewriter, node: Node) -> Value | None:
-        if node.op not in NEUTRAL:
+        if node.op not in SCAN_NAMES:
             return None
         x, scan = b.values[node.operands[0]], _Scan.of(node)
         return _in_blocks(b, scan, x, few) if _is_long(x, scan.dim, few) else None
@@ -93,13 +98,13 @@ class _Moved:
     def is_neutral_for(self, scan: _Scan) -> bool:
         """Whether the scan goes the same way, and what came in changes no result of it."""
         same = (self.dim, self.backwards) == (scan.dim, scan.reverse) and not scan.exclusive
-        return same and self.number == NEUTRAL[scan.op]
+        return same and self.number == neutral(scan.op, self.whole.dtype)
 
 
 def _turned(b: Rewriter, node: Node) -> Value | None:
     """A flipped scan of what is flipped."""
     made = b.made.get(b.values[node.operands[0]].name)
-    flip = None if made is None or made.op not in NEUTRAL else b.made.get(made.operands[0])
+    flip = None if made is None or made.op not in SCAN_NAMES else b.made.get(made.operands[0])
     if made is None or flip is None or flip.op != "flip":
         return None
     over, scan = set(integers_of(node, "dims")), _Scan.of(made)
@@ -112,7 +117,7 @@ def _moved_scan(b: Rewriter, node: Node) -> Value | None:
     """A scan whose results are moved by one element."""
     moved = _moved(b, node, [b.values[name] for name in node.operands])
     made = None if moved is None else b.made.get(moved.whole.name)
-    if moved is None or made is None or made.op not in NEUTRAL or not moved.is_neutral_for(_Scan.of(made)):
+    if moved is None or made is None or made.op not in SCAN_NAMES or not moved.is_neutral_for(_Scan.of(made)):
         return None
     return replace(_Scan.of(made), exclusive=True).node(b, b.value(made.operands[0]))
 
@@ -175,14 +180,14 @@ def _is_long(x: Value, d: int, few: int) -> bool:
 
 def _in_blocks(b: Rewriter, scan: _Scan, x: Value, few: int) -> Value:
     """A scan in blocks, and where there are very many of these, that of their sums in blocks as well."""
-    (reduce, combine), neutral, d = _REDUCTION[scan.op], NEUTRAL[scan.op], scan.dim
+    (reduce, combine), d = _REDUCTION[scan.op], scan.dim
     outer, extent, inner = prod(x.shape[:d]), x.shape[d], x.shape[d + 1 :]
     behind = (prod(inner),) if prod(inner) > 1 else ()
     size = next((n for n in range(2 * BLOCK, BLOCK // 2, -1) if extent % n == 0 and n % 8 == 0), BLOCK)
     count = -(-extent // size)
     lines = b.node("reshape", x, shape=(outer, extent, *behind))
     if count * size > extent:
-        value, none = float(neutral) if x.dtype.is_float else neutral, (0,) * (2 + len(behind))
+        value, none = real_json(neutral(scan.op, x.dtype)), (0,) * (2 + len(behind))
         lines = b.node("pad", lines, before=none, behind=(0, count * size - extent, *none[2:]), value=value)
     blocks = b.node("reshape", lines, shape=(outer, count, size, *behind))
     totals, of_totals = b.node(reduce, blocks, dims=(2,)), replace(scan, dim=1, exclusive=True)

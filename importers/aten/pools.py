@@ -6,7 +6,8 @@ from math import prod
 from typing import Any
 
 from ...graph.graph import Value
-from .rule import Emitter, number, rule, tuple_of
+from .rule import Emitter, NoRule, number, rule, tuple_of
+from .selection import pool_places
 
 
 def _window(
@@ -26,8 +27,18 @@ def _window(
 
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool2d.default", "max_pool1d.default")
 def _max_pool(b: Emitter, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-              ceil: bool = False) -> Value:  # fmt: skip
-    return b.node("max_pool", x, **_window(b, x, kernel, stride, padding, dilation))
+              ceil: bool = False) -> Value | Sequence[Value]:  # fmt: skip
+    window = _window(b, x, kernel, stride, padding, dilation)
+    found = b.node("max_pool", x, **window)
+    return _with_places(b, x, found, window) if "indices" in b.target else found
+
+
+def _with_places(b: Emitter, x: Value, found: Value, window: dict[str, tuple[int, ...]]) -> Sequence[Value]:
+    """The result of a pool, and where it was found, if a rule says that."""
+    try:
+        return [found, pool_places(b, x, found, window)]
+    except NoRule:
+        return [found]
 
 
 @rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
@@ -50,7 +61,12 @@ def _average_pool(b: Emitter, x: Value, kernel: Any, stride: Any = (), padding: 
 
 @rule("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def _adaptive_max(b: Emitter, x: Value, size: Any) -> Sequence[Value]:
-    return [_adaptive(b, x, len(list(size)), "max")]
+    rank = len(list(size))
+    found = _adaptive(b, x, rank, "max")
+    if any(n % m for n, m in zip(x.shape[-rank:], b.shape[-rank:], strict=True)):
+        return [found]
+    kernel = tuple(n // m for n, m in zip(x.shape[-rank:], b.shape[-rank:], strict=True))
+    return _with_places(b, x, found, _window(b, x, kernel, kernel, 0))
 
 
 @rule("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default")

@@ -122,7 +122,9 @@ def _index(b: Emitter, x: Value, indices: Sequence[Any]) -> Value:
     """Places along neighbouring dimensions. Known ones, each of which varies along a dimension of its own, are a view;
     others are gathered."""
     dims = [d for d, i in enumerate(indices) if i is not None]
-    need(dims == list(range(dims[0], dims[-1] + 1)), "places that are not neighbours")
+    if dims != list(range(dims[0], dims[-1] + 1)):  # the dimension of the places is the first one then
+        x = b.node("permute", x, order=(*dims, *(d for d in range(len(x.shape)) if d not in dims)))
+        return _gathered(b, x, [indices[d] for d in dims], 0)
     try:
         return _at_known_places(b, x, indices, dims)
     except NoRule:
@@ -247,8 +249,21 @@ def _slice_scatter(b: Emitter, x: Value, source: Value, dim: int = 0, start: Any
                    step: int = 1) -> Value:  # fmt: skip
     d = dim % len(x.shape)
     low, high, _ = slice(start, end).indices(x.shape[d])
-    need(step == 1 and low < high, "places that are not neighbours")
-    return _with_part(b, x, source, d, low)
+    need(low < high, "no places")
+    if step == 1:
+        return _with_part(b, x, source, d, low)
+    spread = b.node("spread", source, dim=d, step=step)
+    before, behind = [0] * len(x.shape), [0] * len(x.shape)
+    before[d], behind[d] = low, x.shape[d] - low - spread.shape[d]
+    places = b.node("range", count=x.shape[d], start=-low, dtype="int64")
+    places = reshape(b, places, tuple(n if e == d else 1 for e, n in enumerate(x.shape)))
+    limit = number(b, (source.shape[d] - 1) * step, places.dtype)
+    inside = b.node("logical_and", b.node("ge", places, number(b, 0, places.dtype)), b.node("le", places, limit))
+    inside = b.node(
+        "logical_and", inside, b.node("eq", b.node("modulo", places, divisor=step), number(b, 0, places.dtype))
+    )
+    padded = b.node("pad", spread, before=tuple(before), behind=tuple(behind), value=0)
+    return b.node("where", inside, padded, x)
 
 
 @rule("select_scatter.default")

@@ -82,14 +82,15 @@ class _Pixels:
     """One factor as images seen through a window. ``image``: (number, spatial dimensions, channel of all groups).
     ``rows``: the axes over images and along each spatial dimension, None where there is one pixel. ``taps``: the axis
     of ``k`` along each spatial dimension, None where the window has one place; it goes through the image ``backwards``
-    or forwards. The window is that of a kernel that is not split into phases. ``channel``: the axis over channels."""
+    or forwards. The window is that of a kernel that is not split into phases. ``channel``: the axis over channels, None
+    for one channel."""
 
     image: Buffer
     window: ImageWindow
     rows: tuple[str | None, ...]
     taps: tuple[str | None, ...]
     backwards: tuple[bool, ...]
-    channel: str
+    channel: str | None
 
 
 def _pixels_of(sides: Sides) -> _Pixels | None:
@@ -109,8 +110,11 @@ def _pixels_of(sides: Sides) -> _Pixels | None:
             return None
         groups = sides.batch[0].extent
     channel, k = _plain(last), {a.name: a.extent for a in sides.k}
+    single = shape[-1] == 1 and last == LinearForm({})  # an axis over one channel is gone
     outer = list(shape[: len(forms)])
-    if channel not in k or k[channel] != shape[-1] or shape[len(forms) : -1] != ((groups,) if sides.batch else ()):
+    if not single and (channel not in k or k[channel] != shape[-1]):
+        return None
+    if shape[len(forms) : -1] != ((groups,) if sides.batch else ()):
         return None
     rows = {a.name: a.extent for a in sides.rows.axes}
     first = _plain(forms[0]) if forms else None
@@ -121,8 +125,13 @@ def _pixels_of(sides: Sides) -> _Pixels | None:
     known = [side for side in found if side is not None]
     order = [name for name in (_plain(forms[0]), *(s.row for s in known)) if name is not None]
     taps = tuple(s.tap for s in known)
-    used = [channel, *(tap for tap in taps if tap is not None)]
-    if len(known) < len(found) or not 1 <= len(known) <= 3 or order != list(rows) or sorted(used) != sorted(k):
+    used = [name for name in (channel, *taps) if name is not None]
+    if (
+        len(known) < len(found)
+        or not 1 <= len(known) <= 3
+        or order != list(rows)
+        or sorted(used) != sorted(name for name, extent in k.items() if extent > 1 or not single)
+    ):
         return None
     window = ImageWindow(
         outer[0],
@@ -219,7 +228,7 @@ def _filters_of(sides: Sides, pixels: _Pixels) -> _Filters | None:
         )
         most = max((p.last_begin - p.first_begin) * dilation for p, dilation, *_ in sides_of_window)
         window = replace(window, shifts=shifts, most_shifted=most)
-    at: dict[str, Expr] = {**batch, pixels.channel: Var("k"), **axis_indices(Var("n"), sides.columns.axes)}
+    at: dict[str, Expr] = {**batch, pixels.channel or "": Var("k"), **axis_indices(Var("n"), sides.columns.axes)}
     digits = delinearize(Var(TAP), window.taps)
     for tap, p, digit, back in zip(pixels.taps, places, digits, pixels.backwards, strict=True):
         if tap is not None:

@@ -43,7 +43,7 @@ def flipped(b: GraphBuilder, x: Value) -> Value:
     return b.node("flip", x, dims=(1,))
 
 
-@pytest.mark.parametrize("op", ["running_sum", "running_product"])
+@pytest.mark.parametrize("op", ["running_sum", "running_product", "running_max"])
 @pytest.mark.parametrize(("shape", "dim"), [((3, 300), 1), ((40, 8), 0), ((2, 33, 4), 1), ((2, 9), 1), ((7,), 0)])
 def test_a_scan_with_what_is_around_it_is_one_kernel(op: str, shape: tuple[int, ...], dim: int) -> None:
     found = kernels(graph_of(lambda b, x: b.node("mul", scan(b, b.node("exp", x), dim, op), x), value(*shape)))
@@ -96,13 +96,11 @@ def test_a_masked_scan_is_one_kernel() -> None:
 @pytest.mark.parametrize(("shape", "dim", "count"), [
     ((2, 20_000), 1, 3), ((9_000, 2), 0, 3), ((2, 10_007), 1, 5), ((2, 8_000), 1, 1), ((64, 9_000), 1, 1),
 ])  # fmt: skip
-@pytest.mark.parametrize("flags", [{}, {"reverse": True, "exclusive": True}])
-def test_few_long_scans_are_done_in_blocks(
-    flags: dict[str, bool], shape: tuple[int, ...], dim: int, count: int
-) -> None:
+@pytest.mark.parametrize("flags", [{}, {"reverse": True, "exclusive": True}, {"op": "running_min"}])
+def test_few_long_scans_are_done_in_blocks(flags: dict[str, Any], shape: tuple[int, ...], dim: int, count: int) -> None:
     """The sums of the blocks, their scan, and the scan of each block with what is ahead of it; what was added to fill
     the last block is left out again where there is no other way."""
-    graph = graph_of(lambda b, x: b.node("running_sum", x, dim=dim, **flags), value(*shape))
+    graph = graph_of(lambda b, x: scan(b, x, dim, **flags), value(*shape))
     program = compile_program(graph, on_hopper, gpu=True)
     assert len(program.kernels) == count and all(on_hopper(c.workload) for c in program.kernels)
     data = {name: a.astype(np.float32) for name, a in arrays_for(graph).items()}

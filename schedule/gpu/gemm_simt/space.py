@@ -34,7 +34,7 @@ from .mainloop import can_use_simt, lower_gemm_simt
 from .prior import prior_seconds, promising, unit_cycles
 from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes, simt_copy_widths
 
-LEAST_SIDE, LEAST_K = 8, 16
+LEAST_SIDE, LEAST_K = 8, 2
 """Up to so many rows or columns, or below so many places of k, memory bounds a product, and ``cuda_gemv`` or
 ``cuda_loops`` take it."""
 

@@ -11,7 +11,7 @@ from tilewright.codegen.passes.vectorise import vectorise
 from tilewright.core.dtypes import float32
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Load, Shuffle, ShuffleMode, index
+from tilewright.ir.expr import Load, Shuffle, ShuffleMode, const, index
 from tilewright.ir.interpret import interpret
 from tilewright.ir.simplify import simplify_kernel
 from tilewright.ir.stmt import For, HardwareAxis, Kernel, LoopKind, walk_statements
@@ -42,7 +42,24 @@ def guarded_vectors() -> Kernel:
     return Kernel("tail", (a,), (o,), (), w.finish())
 
 
+def lanes_of_one_register() -> Kernel:
+    """Return a kernel with a vectorised loop over registers that has no vector form: one lane alone is written."""
+    threads, lanes = 32, 4
+    a, o = Buffer("A", (threads,), float32), Buffer("O", (threads, lanes), float32)
+    w = Writer()
+    with w.launch("lanes", [("t", threads, HardwareAxis.THREAD)]) as (t,):
+        kept = w.allocate("R", (lanes,), float32, MemoryScope.REGISTER)
+        with w.loop("v", lanes, LoopKind.VECTORIZED) as v:
+            w.store(kept, (v,), const(0.0, float32))
+            with w.when(v < index(1)):
+                w.store(kept, (index(0),), Load(a, (t,)))
+        with w.loop("u", lanes, LoopKind.VECTORIZED) as u:
+            w.store(o, (t, u), Load(kept, (u,)))
+    return Kernel("lanes", (a,), (o,), (), w.finish())
+
+
 KERNELS = {**LAUNCHES, **{build.__name__: build("") for build in FAULTS}, "guarded_vectors": guarded_vectors()}
+KERNELS["lanes_of_one_register"] = lanes_of_one_register()
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -83,6 +83,7 @@ def check(workload: Workload, target: Target = H200, **knobs: Any) -> Kernel:
 
 CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "im2col": ({}, {"pixels": "im2col", "mma_n": 32}),
+    "one channel": ({"channels": 1}, {"pixels": "im2col", "mma_n": 32}),
     "strided, odd filters": ({"stride": 2, "filters": 19}, {"pixels": "im2col", "mma_n": 32}),
     "patches beyond the last pixel": ({}, {"pixels": "1x8x8", "mma_n": 32}),
     "halo": ({"residual": True, "height": 7}, {"pixels": "halo_1x8x8", "mma_n": 32}),

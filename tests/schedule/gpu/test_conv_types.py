@@ -47,6 +47,7 @@ STEMS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "7x7": ({"kernel_h": 7, "kernel_w": 7, "padding": 3, "stride": 2}, {"overlapped": 1, "pixels": "im2col"}),
     "7x7, halo": ({"kernel_h": 7, "kernel_w": 7, "padding": 3, "stride": 2}, {"pixels": "halo_1x8x8"}),
     "narrow window": ({"kernel_w": 2, "padding": 0, "width": 9, "channels": 2}, {"overlapped": 0}),
+    "one channel": ({"channels": 1, "kernel_h": 5, "kernel_w": 5}, {"overlapped": 1, "pixels": "im2col"}),
     "8-bit integers": ({"dtype": "int8", "precision": "ieee", "stride": 2}, {"overlapped": 1}),
 }
 
