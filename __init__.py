@@ -5,7 +5,7 @@ The repository root is this package: ``search/`` imports as ``tilewright.search`
 
 import sys
 
-from . import triton_backend as triton
+from tilewright import triton_backend as triton
 
 __version__ = "0.1.0"
 
