@@ -28,6 +28,7 @@ class EmittedFunction:
         cluster_syncs_shared_only: Whether CTAs of a cluster exchange data through shared memory alone.
         awaits_cluster_loads: Whether every load from another CTA's shared memory is awaited before the next barrier of
             the cluster.
+        arrives_remotely: Whether a CTA arrives at mbarriers of other CTAs.
 
     What changes while statements are written:
         taken: Which names may not be given again.
@@ -54,6 +55,7 @@ class EmittedFunction:
     last: Stmt | None = None
     cluster_syncs_shared_only: bool = False
     awaits_cluster_loads: bool = False
+    arrives_remotely: bool = False
     _reads_memory: dict[int, tuple[Expr, bool]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from ....ir.expr import Expr, Load, index
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
+from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import (
@@ -149,6 +150,9 @@ def _emit_launch(
         last=_last(launch.body),
         cluster_syncs_shared_only=_exchanges_no_global_data(launch.body, written),
         awaits_cluster_loads=awaits_cluster_loads(launch.body),
+        arrives_remotely=any(
+            isinstance(s, MbarrierArrive) and s.rank is not None for s in walk_statements(launch.body)
+        ),
     )
     free = free_variables(launch.body)
     extents = tuple(d.var for d in kernel.dynamic if d.var in free)

@@ -71,6 +71,8 @@ def _barrier(fn: EmittedFunction, scope: SyncScope, is_last: bool) -> str:
             return f"{fn.use('warpgroup_sync')}();"
         case SyncScope.BLOCK:
             return "__syncthreads();"
+    if is_last and fn.arrives_remotely:  # an arrival at a CTA that has ended is a fault
+        return f"{fn.use_sm_90('cluster_sync')}();"
     if is_last and fn.awaits_cluster_loads:  # it only keeps the shared memory alive that other CTAs read
         return f"{fn.use_sm_90('cluster_sync_relaxed')}();"
     if fn.cluster_syncs_shared_only and fn.awaits_cluster_loads:

@@ -10,10 +10,11 @@ from tilewright.core.dtypes import INDEX, float32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import ClusterLoad, Load, const, index
+from tilewright.ir.expr import ClusterLoad, Compare, CompareOp, Load, const, index
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import Prefetch
 from tilewright.ir.gpu.cluster import ClusterLoadWait
+from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierInit
 from tilewright.ir.stmt import HardwareAxis, Kernel
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
@@ -64,6 +65,21 @@ def test_clusters_wait_for_stores_to_global_memory_only_where_they_must(how: str
     assert emitted.text.count("  cluster_sync_shared();") == (2 if how == "awaited" else 0)
     assert emitted.text.count("  cluster_sync_relaxed();") == (0 if how == "not awaited" else 1)
     assert backend.compile(emitted, SM90A).code.startswith(b"\x7fELF")
+
+
+def test_no_cta_ends_before_others_have_arrived_at_its_mbarriers() -> None:
+    """An arrival at a CTA that has ended is a fault: convolutions whose last stores were quick met it on an H200."""
+    w, result = Writer(), Buffer("O", (2, 32), float32)
+    with w.launch("turned", [("rank", 2, HardwareAxis.CLUSTER), ("t", 32, HardwareAxis.THREAD)]) as (rank, t):
+        barriers = w.allocate("barriers", (1,), INDEX, MemoryScope.SHARED)
+        with w.when(Compare(CompareOp.EQ, t, index(0))):
+            w.emit(MbarrierInit(barriers, index(0), 32))
+        w.barrier(SyncScope.CLUSTER)
+        w.emit(MbarrierArrive(barriers, index(0), 1 - rank))
+        w.store(result, (rank, t), const(1.0, float32))
+        w.barrier(SyncScope.CLUSTER)
+    text = backend_for(SM90A).emit(Kernel("turned", (), (result,), (), w.finish()), SM90A).text
+    assert text.count("  cluster_sync();") == 1 and "cluster_sync_relaxed" not in text
 
 
 def test_cluster_loads_arrive_before_the_next_cluster_barrier() -> None:
