@@ -16,10 +16,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
-# The longest files begin (tests/conftest.py). mypy runs beside the tests, on what they leave of the processors; what it says comes last.
+# mypy runs beside the tests, on what they leave of the processors; what it says comes last.
 test: lint
 	@nice $(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
-	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal; tests=$$?; \
 	wait $$mypy; types=$$?; cat $(VENV)/mypy.log; \
 	exit $$((tests ? tests : types))
 

@@ -23,7 +23,7 @@ HOST_LABEL = "tilewright-host"
 NODE_SECONDS = 15.0
 """How long a node that is out of reach may take to be declared dead, or to come back. Ray needs 14 s by default."""
 LOOK_SECONDS = 5.0
-"""Whoever waits for an actor looks so often whether its node is still in the cluster, and the head the same one."""
+"""Whoever waits for an actor looks so often whether the cluster has the same head still."""
 _POLL_SECONDS = 0.25
 _log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class RemoteSupervisor:
         refused to register an actor, or has never heard of it. Raises RayError."""
         until = time.monotonic() + self._patience_seconds
         while not ray.wait([answer], timeout=LOOK_SECONDS)[0]:
-            if self._interrupted or time.monotonic() > until or not is_in_reach(self._node):
+            if self._interrupted or time.monotonic() > until or not has_its_head():
                 break
         return ray.get(answer, timeout=0)
 
@@ -186,24 +186,31 @@ def host_of(node: dict[str, Any]) -> str:
     return str(node.get("Labels", {}).get(HOST_LABEL) or node["NodeManagerHostname"])
 
 
-def alive_nodes() -> list[dict[str, Any]]:
-    """The rows of ``ray.nodes()`` that are alive. Raises DriverLost, also where another head has taken the place of the
-    one that this process connected to: ``ray.nodes()`` by itself would abort the process then."""
+def check_head() -> None:
+    """Raise DriverLost where the head is gone, or another one has taken the place of that which this process connected
+    to. Unlike ``ray.nodes()``, which may end the process then, what is asked here raises an error."""
     with cluster_errors():
         ray.util.list_named_actors()
+
+
+def has_its_head() -> bool:
+    """Whether ``check_head`` has nothing to say."""
+    try:
+        check_head()
+    except DriverLost:
+        return False
+    return True
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    """The rows of ``ray.nodes()`` that are alive. Raises DriverLost."""
+    check_head()
+    with cluster_errors():
         return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def is_alive(node: str) -> bool:
     return any(row["NodeID"] == node for row in alive_nodes())
-
-
-def is_in_reach(node: str) -> bool:
-    """Whether a node is alive, as far as the cluster can be asked."""
-    try:
-        return is_alive(node)
-    except DriverLost:
-        return False
 
 
 def node_of(unit: Unit) -> str:

@@ -14,7 +14,6 @@ from ..core.errors import TilewrightError, WorkerLost
 from .builder_supervisor import BuilderSupervisor
 from .child_supervisor import WorkerSpec
 from .executor import Builder
-from .losses import NodeLost
 from .pool import WorkerPool
 from .ray_actor import (
     LOOK_SECONDS,
@@ -22,8 +21,8 @@ from .ray_actor import (
     RemoteSupervisor,
     Versions,
     actor_class,
+    check_head,
     cluster_errors,
-    is_alive,
     kill,
     on_node,
 )
@@ -82,7 +81,6 @@ class RayBuilderPool:
         self.closing = threading.Event()
         self._pool = pool
         self._spec = spec
-        self._node = node
         self._wanted = wanted
         self._expected = expected
         self._first = actor_class(BuilderActor, num_cpus=0, scheduling_strategy=on_node(node))
@@ -114,8 +112,7 @@ class RayBuilderPool:
             self._admit(expected)
             if time.monotonic() - looked > LOOK_SECONDS:
                 looked = time.monotonic()
-                if not is_alive(self._node):  # its first builder would never start
-                    raise NodeLost(f"the node {self._node[:8]} was lost")
+                check_head()  # another one would never start a builder
 
     def _start(self) -> None:
         """Have Ray start as many actors as are missing."""
