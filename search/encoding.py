@@ -53,14 +53,18 @@ class Encoding:
         """(float32[n, width], bool[n]: whether the sketch and all values of a schedule are in the pool)."""
         points = np.zeros((len(schedules), self.width), np.float32)
         known = np.array([s.sketch in self.sketches for s in schedules], np.bool_)
-        knobs = [dict(s.knobs) for s in schedules]
-        for column, (name, numbers) in enumerate(self.columns.items()):
-            found = [numbers.get(k[name], np.nan) if name in k else 0.0 for k in knobs]
-            points[:, column] = found
-        if len(self.sketches) > 1:
-            for row, schedule in enumerate(schedules):
-                if schedule.sketch in self.sketches:
-                    points[row, len(self.columns) + self.sketches[schedule.sketch]] = 1
+        alike = dict[tuple[str, ...], list[int]]()  # history is long: columns are faster than one row after another
+        for row, schedule in enumerate(schedules):
+            alike.setdefault((schedule.sketch, *[name for name, _ in schedule.knobs]), []).append(row)
+        places = {name: column for column, name in enumerate(self.columns)}
+        for (sketch, *names), rows in alike.items():
+            knobs = zip(*[schedules[row].knobs for row in rows], strict=True)
+            for name, values in zip(names, knobs, strict=True):
+                if name in places:
+                    numbers = self.columns[name]
+                    points[rows, places[name]] = [numbers.get(value, np.nan) for _, value in values]
+            if len(self.sketches) > 1 and sketch in self.sketches:
+                points[rows, len(self.columns) + self.sketches[sketch]] = 1
         return points, known & ~np.isnan(points).any(axis=1)
 
 

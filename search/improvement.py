@@ -12,11 +12,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
-from threadpoolctl import ThreadpoolController
 
 from ..core.streams import stream
 from .encoding import Encoding
-from .gaussian_process import Floats, GaussianProcess, Points
+from .gaussian_process import BLAS, Floats, GaussianProcess, Points
 from .pool import CandidatePool
 from .seen import Results
 
@@ -33,8 +32,6 @@ _POINTS = 12_288
 """In a larger pool the process looks at so many candidates, sampled anew whenever it learns."""
 _LOOKED_AT = 2048
 """Until it learns again it looks at so many alone: those of which it expected most when it had learned."""
-_BLAS = ThreadpoolController().select(user_api="blas")
-"""On matrices of this size its threads cost more than they bring, most of all beside compilers: 6 ms a candidate."""
 FIRST = 3
 """With fewer results there is no process."""
 
@@ -68,7 +65,7 @@ class Improvement:
         FIRST entries; ``expected``: float[pool]."""
         if not count:
             return []
-        with _BLAS.limit(limits=1):
+        with BLAS.limit(limits=1):
             return self._proposed(results, pending, count, expected)
 
     def _proposed(self, results: Results, pending: Collection[int], count: int, expected: Floats | None) -> list[int]:
@@ -154,17 +151,19 @@ class Improvement:
         self._process = GaussianProcess(self.points[self._members])
 
 
-def learning_point(told: int) -> int:
-    """From how many of ``told`` results lengths are learned; it depends on the count alone, for a resumed search."""
+def learning_point(told: int, growth: float = _GROWTH) -> int:
+    """From how many of ``told`` results is learned; it depends on the count alone, for a resumed search."""
     point = FIRST
-    while (following := max(point + 1, int(point * _GROWTH))) <= told:
+    while (following := max(point + 1, int(point * growth))) <= told:
         point = following
     return point
 
 
 def logarithms(seconds: Floats) -> Floats:
-    """float64[n]: z of every result; NaN seconds are failures."""
+    """float64[n]: z of every result; NaN seconds are failures. 0 where there are only failures."""
     z = np.log(seconds)
+    if np.isnan(z).all():
+        return np.zeros(len(z))
     return compressed(np.where(np.isnan(z), np.nanmax(z), z))
 
 

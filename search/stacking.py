@@ -17,12 +17,15 @@ from .improvement import learning_point
 from .seen import Seen
 from .transfer import Transfer
 
+_GROWTH = 1.2
+"""Trees learn again whenever the results have grown by so much: what they hold best is soon measured."""
+
 
 class Stacking:
     """Proposals depend on the seed, the results and what is pending alone."""
 
     def __init__(self, transfer: Transfer, model: str, seed: int) -> None:
-        self._features = np.concatenate([transfer.points, transfer.sources.T], axis=1)
+        self._features = transfer.features
         self._model = new_model(model)
         self._seed = seed
         self._scores: NDArray[np.float32] | None = None
@@ -42,7 +45,7 @@ class Stacking:
         return None if self._scores is None else Prediction(float(self._scores[candidate]), self._learned_from)
 
     def _ranking(self, seen: Seen) -> NDArray[np.float32]:
-        point = learning_point(len(seen.observations))
+        point = learning_point(len(seen.observations), _GROWTH)
         if self._scores is None or self._learned_from != point:
             results = seen.observations[:point]
             own = self._features[[o.candidate for o in results]]

@@ -5,7 +5,7 @@ results fills in, together with trees that know the results of all sources. Sour
 what this task has measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..core.streams import stream
 from ..core.trial import Outcome, Timed
 from ..cost_model.dataset import Experience
 from .encoding import Encoding
-from .gaussian_process import Floats, GaussianProcess
+from .gaussian_process import BLAS, Floats, GaussianProcess
 from .improvement import compressed
 from .pool import CandidatePool
 
@@ -34,6 +34,8 @@ _TREES = 60
 _BELIEF, _WORTH = 0.7, 6
 """The rank correlation that a source is expected to have, and how many results this expectation is worth."""
 _OWN_MEAN = 0.1
+_WIDE = 0.9
+"""The quantile of a source that counts as far from its best as the two ends of a knob are from each other."""
 _SHARP = 3.0
 """Of the first candidates the fastest of a source count: those that are slower by a tenth by a quarter less."""
 _LEAST_AGREEMENT = 0.2
@@ -48,10 +50,18 @@ class Transfer:
         encoding = Encoding.of(pool)
         points = encoding.points(pool)
         largest = sorted(history, key=lambda e: -len(e.results))[:_SOURCES]
-        places = {point.tobytes(): place for place, point in enumerate(points)}
+        places = _Places(points)
         kept = [s for e in largest if (s := _source(encoding, places, e.results)) is not None]
         self.points = points
-        self.sources = np.array(_filled(points, kept, seed), np.float32).reshape(-1, len(pool))
+        with BLAS.limit(limits=1):
+            self.sources = np.array(_filled(points, kept, seed), np.float32).reshape(-1, len(pool))
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """float32[pool, columns]: the settings, and what every source says. All sources together are as wide as one
+        knob."""
+        wide = np.maximum(np.quantile(self.sources, _WIDE, axis=1), 1e-6) * np.sqrt(len(self.sources))
+        return np.concatenate([self.points, self.sources.T / wide.astype(np.float32)], axis=1)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -103,9 +113,7 @@ class _Source:
     measured: NDArray[np.float32]
 
 
-def _source(
-    encoding: Encoding, places: Mapping[bytes, int], results: Sequence[tuple[Schedule, Outcome]]
-) -> _Source | None:
+def _source(encoding: Encoding, places: "_Places", results: Sequence[tuple[Schedule, Outcome]]) -> _Source | None:
     rows, known = encoding.rows([schedule for schedule, _ in results])
     rows = rows[known]
     seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, o in results])[known]
@@ -113,11 +121,37 @@ def _source(
         return None
     z = compressed(np.log(np.where(np.isnan(seconds), np.nanmax(seconds), seconds)))
     measured = np.full(len(places), np.nan, np.float32)
-    for point, value in zip(rows, z, strict=True):
-        place = places.get(point.tobytes())
-        if place is not None:
-            measured[place] = value
+    found = places.of(rows)
+    measured[found[found >= 0]] = z[found >= 0]
     return _Source(rows, z, measured)
+
+
+class _Places:
+    """Where in the pool a point is."""
+
+    def __init__(self, points: NDArray[np.float32]) -> None:
+        self._points = points
+        keys = _keys(points)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def of(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        """int64[n]: the candidates with these points, -1 where there is none."""
+        at = np.minimum(np.searchsorted(self._keys, _keys(rows)), len(self._keys) - 1)
+        found = self._order[at]
+        return np.where((self._points[found] == rows).all(axis=1), found, -1)
+
+
+def _keys(points: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """uint64[n], a hash of each point."""
+    keys = np.zeros(len(points), np.uint64)
+    for column in points.T:
+        keys = (keys ^ column.view(np.uint32)) * np.uint64(0x9E3779B97F4A7C15)
+        keys ^= keys >> np.uint64(29)
+    return keys
 
 
 def _filled(points: NDArray[np.float32], sources: Sequence[_Source], seed: int) -> list[NDArray[np.float32]]:
@@ -154,8 +188,7 @@ def _few(source: _Source, seed: int) -> NDArray[np.int64]:
 
 def _smooth(points: NDArray[np.float32], known: NDArray[np.float32], values: Floats, seed: int) -> NDArray[np.float32]:
     """float32[pool]: what a Gaussian process expects after the ``values`` of the points ``known``."""
-    process = GaussianProcess(np.concatenate([points, known]))
-    at = len(points) + np.arange(len(known))
+    process = GaussianProcess(known)
     few = stream(seed, "lengths").permutation(len(known))[:_LENGTHS_FROM]
-    process.learn(at[few], values[few], at)
-    return process.posterior(values)[0][: len(points)]
+    process.learn(few, values[few], np.arange(len(known)))
+    return process.mean_at(points, values)

@@ -58,6 +58,7 @@ class ModelSearch:
         self._prior = None if prior is None else np.log(prior, dtype=np.float64)
         self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
+        self._predicts_from: int | None = None
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
         if not count:
@@ -68,8 +69,9 @@ class ModelSearch:
         chosen = self._improving(smooth, rng, pending)
         if told < _TREES_FROM and len(self._earlier[1]) == 0:
             return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
-        scores = self._ranking(_learning_point(told))  # what it says goes with every trial
+        self._predicts_from = _learning_point(told)
         if len(chosen) < count:
+            scores = self._ranking(self._predicts_from)
             rest = count - len(chosen) - int(rng.binomial(count - len(chosen), _RANDOM_SHARE / (1 - _SMOOTH_SHARE)))
             crossed = int(rng.binomial(rest, _CROSSOVER_SHARE))
             chosen += self._crossed(scores, crossed, rng, [*pending, *chosen])
@@ -77,9 +79,9 @@ class ModelSearch:
         return chosen + self._seen.draw(count - len(chosen), rng, [*pending, *chosen])
 
     def prediction(self, candidate: int) -> Prediction | None:
-        if self._scores is None:
+        if self._predicts_from is None:
             return None
-        return Prediction(float(self._scores[candidate]), self._learned_from)
+        return Prediction(float(self._ranking(self._predicts_from)[candidate]), self._learned_from)
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)

@@ -7,8 +7,8 @@ import numpy as np
 from ...core.streams import stream
 from ...core.trial import Prediction
 from ..gaussian_process import Floats
-from ..improvement import Improvement, logarithms
-from ..seen import Seen
+from ..improvement import Improvement, learning_point, logarithms
+from ..seen import Results, Seen
 from ..stacking import Stacking
 from ..strategy import Observation, Predicts, Problem, Strategy
 from ..transfer import Transfer
@@ -18,9 +18,13 @@ _COVER = 4
 what a Gaussian process needs."""
 _STACKED_FROM, _STACKED = 8, 0.75
 """From so many results on the stacked trees have this share of what is not the cold search's."""
+_JOINED_FROM, _JOINED = 16, 0.5
+"""From so many results on the sources are columns of the Gaussian process too, and it has this share."""
+_AGREEMENT_GROWTH = 1.1
+"""The sources are weighed again whenever the results have grown by so much."""
 _COLD_FROM = 16
 """Until there are so many results the cold search proposes nothing."""
-_LEAST_COLD, _MOST_COLD = 0.2, 0.6
+_LEAST_COLD, _MOST_COLD = 0.1, 0.3
 """The share of the cold search afterwards: where earlier tasks order the results perfectly, and where not at all."""
 
 
@@ -30,7 +34,8 @@ class WarmSearch:
     then:   expected improvement under a Gaussian process whose mean is what the sources say, so that it learns
             only how this task differs from them
     from 8: trees that learn from the results where each source is right (``stacking``)
-    guard:  sources count by their rank agreement with the results; after 16 results a fifth of the candidates is the
+    from 16: what every source says is a column of the process too, so that it learns the same smoothly
+    guard:  sources count by their rank agreement with the results; after 16 results a tenth of the candidates is the
             cold search's, which is told everything, and more where the sources agree less
     """
 
@@ -41,7 +46,10 @@ class WarmSearch:
         self._transfer = Transfer(problem.pool, problem.history, problem.seed)
         self._first = self._transfer.cover(2 * _COVER)
         self._stacking = Stacking(self._transfer, problem.model, problem.seed)
+        self._pool = problem.pool
         self._smooth = Improvement(problem.pool, problem.seed, self._transfer.points)
+        self._joined: Improvement | None = None
+        self._weighed_from = -1
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:
         if not len(self._transfer):
@@ -50,16 +58,27 @@ class WarmSearch:
         if len(results) < _COVER or not self._seen.best(1):
             chosen = self._seen.fresh(self._first, count, pending)
             return chosen + self._cold.ask(count - len(chosen), [*pending, *chosen])
-        z = logarithms(results.seconds)
-        agreement = self._transfer.agreement(results.candidates, z)
+        if self._joined is None and len(results) >= _JOINED_FROM:
+            self._joined = Improvement(self._pool, self._seed, self._transfer.features)
+        agreement, expected = self._weighed(results)
         rng = stream(self._seed, "guard", len(results) + len(pending))
         cold = int(rng.binomial(count, _cold_share(len(results), agreement)))
-        stacked = int(rng.binomial(count - cold, _STACKED if len(results) >= _STACKED_FROM else 0.0))
+        stacked = int(rng.binomial(count - cold, _stacked_share(len(results))))
         chosen = self._stacking.propose(self._seen, pending, stacked)
-        smooth = count - cold - stacked
-        expected = self._transfer.expected(results.candidates, z, agreement) if smooth else None
-        chosen += self._smooth.propose(results, sorted([*pending, *chosen]), smooth, expected)
+        smooth = self._joined or self._smooth
+        chosen += smooth.propose(results, sorted([*pending, *chosen]), count - cold - stacked, expected)
         return chosen + self._cold.ask(count - len(chosen), [*pending, *chosen])
+
+    def _weighed(self, results: Results) -> tuple[Floats, Floats]:
+        """(the agreement of every source, what they expect of every candidate)."""
+        point = learning_point(len(results), _AGREEMENT_GROWTH)
+        if self._weighed_from != point:
+            known = results.first(point)
+            z = logarithms(known.seconds)
+            self._agreement = self._transfer.agreement(known.candidates, z)
+            self._expected = self._transfer.expected(known.candidates, z, self._agreement)
+            self._weighed_from = point
+        return self._agreement, self._expected
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)
@@ -68,6 +87,13 @@ class WarmSearch:
     def prediction(self, candidate: int) -> Prediction | None:
         cold = self._cold.prediction(candidate) if isinstance(self._cold, Predicts) else None
         return cold if self._stacking.prediction(candidate) is None else self._stacking.prediction(candidate)
+
+
+def _stacked_share(told: int) -> float:
+    """The share of the stacked trees in what is not the cold search's."""
+    if told >= _JOINED_FROM:
+        return 1 - _JOINED
+    return _STACKED if told >= _STACKED_FROM else 0.0
 
 
 def _cold_share(told: int, agreement: Floats) -> float:
