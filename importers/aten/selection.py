@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
-from .rule import Emitter, NodeMaker, NoRule, cast, need, number, operand, reshape, rule, slice_, transpose
+from .rule import Emitter, NodeMaker, cast, need, number, operand, reshape, rule, slice_, transpose
 
 FEW = 8
 """How many places a rule looks for, or writes to, at most."""
@@ -30,60 +30,52 @@ def _expanded(b: NodeMaker, x: Value, shape: Sequence[int]) -> Value:
     return x if x.shape == tuple(shape) else b.node("expand", x, shape=tuple(shape))
 
 
-def _either(b: NodeMaker, *conditions: Value) -> Value:
+def _joined(b: NodeMaker, op: str, *conditions: Value) -> Value:
     first, *rest = conditions
     for other in rest:
-        first = b.node("logical_or", first, other)
+        first = b.node(op, first, other)
     return first
 
 
-def _both(b: NodeMaker, *conditions: Value) -> Value:
-    first, *rest = conditions
-    for other in rest:
-        first = b.node("logical_and", first, other)
-    return first
+def _is_nan(b: NodeMaker, x: Value) -> Value:
+    return b.node("ne", x, x)
 
 
 # The greatest few
 
 
-def _greatest(b: NodeMaker, x: Value, dim: int, count: int, largest: bool) -> list[tuple[Value, Value]]:
-    """The ``count`` greatest (least) elements along a dimension with their places, in order, the first of equal ones
-    first. NaN is greater than all. The next one is the extreme of all that come after the latest. Several are looked
-    for along rows, which a kernel reads once."""
+def _greatest(b: NodeMaker, x: Value, dim: int, count: int) -> list[tuple[Value, Value]]:
+    """The ``count`` greatest elements along a dimension with their places, in order, the first of equal ones first. NaN
+    is greater than all. Each is the greatest of those whose places are not taken. Several are looked for along rows,
+    which a kernel reads once. (Of a single one that is NaN the place is any, as ``te.argmax`` says.)"""
     last = len(x.shape) - 1
-    if count > 1 and dim != last:
-        rows = _greatest(b, transpose(b, x, dim, last), last, count, largest)
+    if count == 1:
+        return [(b.node("max", x, dims=(dim,), keep=True), b.node("argmax", x, dim=dim, keep=True))]
+    if dim != last:
+        rows = _greatest(b, transpose(b, x, dim, last), last, count)
         return [(transpose(b, value, dim, last), transpose(b, place, dim, last)) for value, place in rows]
-    extent, op, before = x.shape[dim], "max" if largest else "min", "lt" if largest else "gt"
+    extent, left = x.shape[dim], x
     places = _along(b, extent, dim, len(x.shape))
-    nothing, behind = number(b, -float("inf") if largest else float("inf"), x.dtype), number(b, extent - 1, _INT64)
+    nothing, behind = number(b, -float("inf"), x.dtype), number(b, extent - 1, _INT64)
     found: list[tuple[Value, Value]] = []
     for _ in range(count):
-        if not found:
-            found.append((b.node(op, x, dims=(dim,), keep=True), b.node(f"arg{op}", x, dim=dim, keep=True)))
-            continue
-        value, place = found[-1]
-        later = _both(b, b.node("eq", x, value), b.node("lt", place, places))
-        left = _either(b, b.node(before, x, value), later)
-        value = b.node(op, b.node("where", left, x, nothing), dims=(dim,), keep=True)
-        here = b.node("where", _both(b, left, b.node("eq", x, value)), places, behind)
-        found.append((value, b.node("min", here, dims=(dim,), keep=True)))
+        free = [b.node("ne", place, places) for _, place in found]
+        if free:
+            left = b.node("where", _joined(b, "logical_and", *free), x, nothing)
+        value = b.node("max", left, dims=(dim,), keep=True)
+        both_nan = b.node("logical_and", _is_nan(b, left), _is_nan(b, value))
+        here = _joined(b, "logical_and", b.node("logical_or", b.node("eq", left, value), both_nan), *free)
+        found.append((value, b.node("min", b.node("where", here, places, behind), dims=(dim,), keep=True)))
     return found
 
 
 @rule("topk.default")
 def _topk(b: Emitter, x: Value, count: int, dim: int = -1, largest: bool = True, in_order: bool = True) -> list[Value]:
     need(x.dtype.is_float and bool(x.shape) and 0 < count <= FEW, "so many elements")
+    need(largest, "the least elements, among which NaN comes last")
     d = dim % len(x.shape)
-    values, places = zip(*_greatest(b, x, d, count, largest), strict=True)
+    values, places = zip(*_greatest(b, x, d, count), strict=True)
     return [part[0] if count == 1 else b.node("concatenate", *part, dim=d) for part in (values, places)]
-
-
-@rule("kthvalue.default")
-def _kth_value(b: Emitter, x: Value, count: int, dim: int = -1, keep: bool = False) -> list[Value]:
-    need(x.dtype.is_float and bool(x.shape) and 0 < count <= FEW, "so many elements")
-    return [reshape(b, v, b.shape) for v in _greatest(b, x, dim % len(x.shape), count, False)[-1]]
 
 
 @rule("cummax.default", "cummin.default")
@@ -94,7 +86,7 @@ def _running_extreme(b: Emitter, x: Value, dim: int) -> list[Value]:
     values = b.node("running_max" if "cummax" in b.target else "running_min", x, dim=d)
     latest = b.node("eq", x, values)
     if x.dtype.is_float:
-        latest = _either(b, latest, b.node("ne", x, x))
+        latest = b.node("logical_or", latest, _is_nan(b, x))
     places = b.node("where", latest, _along(b, x.shape[d], d, len(x.shape)), number(b, 0, _INT64))
     return [values, b.node("running_max", places, dim=d)]
 
@@ -168,8 +160,7 @@ def _index_put(b: Emitter, x: Value, indices: Sequence[Any], source: Value, accu
     if len(dims) == 1 and len(given[0].shape) <= 1:
         (d,) = dims
         shape = (*x.shape[:d], given[0].elements, *x.shape[d + 1 :])
-        whole = source if len(source.shape) <= len(x.shape) else None
-        need(whole is not None, "a source of more dimensions")
+        need(len(source.shape) <= len(x.shape), "a source of more dimensions")
         if not given[0].shape and len(source.shape) == len(x.shape) - 1:
             source = reshape(b, source, (*source.shape[:d], 1, *source.shape[d:]))
         return _placed(b, x, d, _lined(b, given[0], d, x), _expanded(b, source, shape), write)
@@ -181,8 +172,10 @@ def _one_of_each_line(b: Emitter, x: Value, dims: Sequence[int], given: Sequence
     """x[arange(n), i] = source, where i has one place, or a line of places, for each of n."""
     need(list(dims) == [0, 1], "places of other dimensions")
     lines, known, places = x.shape[0], b.known(given[0]), given[1]
-    need(known is not None and known.size == lines and list(known.ravel()) == list(range(lines)), "lines in no order")
-    need(known is not None and known.shape[0] == lines and known.ndim <= 2, "lines in no order")
+    in_order = (
+        known is not None and known.ndim <= 2 and len(known) == lines and list(known.ravel()) == list(range(lines))
+    )
+    need(in_order, "lines in no order")
     need(places.shape[0] == lines and len(places.shape) <= 2, "places that vary together")
     count = places.shape[1] if len(places.shape) == 2 else 1
     shape, behind = (lines, *places.shape[1:], *x.shape[2:]), [1] * (len(x.shape) - 2)
@@ -196,8 +189,8 @@ def _one_of_each_line(b: Emitter, x: Value, dims: Sequence[int], given: Sequence
 
 
 def pool_places(b: NodeMaker, x: Value, greatest: Value, window: dict[str, tuple[int, ...]]) -> Value:
-    """Where the greatest element of each window of a pool lies in its image, row-major: the first of equal ones. What
-    lies on the border is moved to the next element of the image."""
+    """Where the greatest element of each window of a pool lies in its image, row-major: the first of equal ones, and
+    any place in a window with NaN. What lies on the border is moved to the next element of the image."""
     kernel, stride, before, apart = (window[n] for n in ("kernel", "stride", "before", "dilation"))
     rank, first = len(kernel), len(x.shape) - len(kernel)
     taps: list[tuple[int, ...]] = [()]
@@ -213,8 +206,7 @@ def pool_places(b: NodeMaker, x: Value, greatest: Value, window: dict[str, tuple
             low = taps[n][d] * apart[d]
             tap = slice_(b, tap, first + d, low, low + (greatest.shape[first + d] - 1) * stride[d] + 1, stride[d])
         number_of_tap = b.node("where", b.node("eq", tap, greatest), number(b, n, _INT64), number_of_tap)
-    total: Value | None = None
-    inner = len(taps)
+    at, inner = list[Value](), len(taps)
     for d in range(rank):
         inner //= kernel[d]
         extent, outputs = x.shape[first + d], greatest.shape[first + d]
@@ -222,8 +214,9 @@ def pool_places(b: NodeMaker, x: Value, greatest: Value, window: dict[str, tuple
         start = b.node("range", count=outputs, start=-before[d], step=stride[d], dtype=_INT64.name)
         start = reshape(b, start, tuple(outputs if e == first + d else 1 for e in range(len(x.shape))))
         place = b.node("add", start, b.node("mul", own, number(b, apart[d], _INT64)))
-        place = b.node("minimum", b.node("maximum", place, number(b, 0, _INT64)), number(b, extent - 1, _INT64))
-        total = place if total is None else b.node("add", b.node("mul", total, number(b, extent, _INT64)), place)
-    if total is None:
-        raise NoRule("no windows")
+        place = b.node("maximum", place, number(b, 0, _INT64))
+        at.append(b.node("minimum", place, number(b, extent - 1, _INT64)))
+    total, *inner_dims = at
+    for place, extent in zip(inner_dims, x.shape[first + 1 :], strict=True):
+        total = b.node("add", b.node("mul", total, number(b, extent, _INT64)), place)
     return total

@@ -13,17 +13,17 @@ from tilewright.graph.reference import graph_reference  # noqa: E402
 from tilewright.importers.fx import import_fx  # noqa: E402
 
 aten, functional = torch.ops.aten, torch.nn.functional
-LOW = -float("inf")
+LOW, NAN = -float("inf"), float("nan")
 
 
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: x.topk(3, 1), lambda x: x.topk(2, 0, largest=False), lambda x: x.topk(1),
+        lambda x: x.topk(3, 1), lambda x: x.topk(2, 0), lambda x: x.topk(1),
+        lambda x: x.where(x > 0.6, NAN).topk(3, 1)[0],
         lambda x: (x * 3).round().topk(4)[0], lambda x: x.where(x > 0.6, LOW).topk(4, 1)[0],
-        lambda x: x.kthvalue(2, 1), lambda x: x.kthvalue(3, 0, keepdim=True),
         lambda x: (x * 4).round().cummax(1), lambda x: x.cummin(0), lambda x: (x * 9).long().cummax(1),
-        lambda x: x.where(x > 0.3, float("nan")).cummax(1),
+        lambda x: x.where(x > 0.3, NAN).cummax(1),
         lambda x: x.scatter(1, (x[:, :1] * 3).long(), x[:, 1:] + 5), lambda x: x.scatter(0, (x[:1] * 2).long(), 7.0),
         lambda x: x.scatter_add(1, (x[:, :3] * 3).long(), x),
         lambda x: x.scatter_reduce(1, (x[:, :3] * 3).long(), x * 2, "amax"),
@@ -60,6 +60,21 @@ def test_more_places_than_a_kernel_selects_stay_foreign() -> None:
     x = torch.rand(3, 20)
     model = import_fx(trace(lambda x: (x.topk(17)[0], x.scatter(1, x.argsort(), x)), x))
     assert {"aten.topk.default", "aten.scatter.src"} <= set(model.foreign)
+
+
+def test_the_least_elements_stay_foreign() -> None:
+    """Among them NaN comes last, while the least element of a line with NaN is NaN."""
+    model = import_fx(trace(lambda x: x.topk(2, largest=False)[0], torch.rand(3, 20)))
+    assert model.foreign == ("aten.topk.default",)
+
+
+def test_nan_is_greater_than_all_and_the_first_of_equal_elements_comes_first() -> None:
+    x = torch.tensor([[1, NAN, 3, 2, NAN, 0], [1, 2, 3, NAN, 5, 5], [-LOW, 1, LOW, 2, -LOW, 0.5], [LOW] * 6])
+    model = import_fx(trace(lambda x: x.topk(3), x))
+    found = graph_reference(model.graph, {v.name: x.numpy() for v in model.graph.inputs})
+    values, places = (found[name] for name in model.graph.outputs)
+    np.testing.assert_array_equal(values, x.topk(3)[0].numpy())
+    np.testing.assert_array_equal(places, [[1, 4, 2], [3, 4, 5], [0, 4, 3], [0, 1, 2]])
 
 
 class Selects(torch.nn.Module):  # type: ignore[misc,name-defined]
