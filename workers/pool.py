@@ -1,11 +1,11 @@
 """A worker pool: one thread for each supervisor, all fed from one queue."""
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
-from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..core.errors import WorkerLost
@@ -48,9 +48,9 @@ class WorkerPool(Generic[S]):
     def __init__(self, supervisors: Sequence[S], name: str) -> None:
         self._name = name
         self._members: dict[threading.Thread, S] = {}
-        self._queue: SimpleQueue[tuple[Future[Any], Callable[[S], Any]] | None] = SimpleQueue()
+        self._queue: deque[tuple[Future[Any], Callable[[S], Any]]] = deque()
         self._pending: set[Future[Any]] = set()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._closed = False
         self._error: WorkerLost | None = None
         for supervisor in supervisors:
@@ -62,68 +62,68 @@ class WorkerPool(Generic[S]):
 
     def add(self, supervisor: S) -> None:
         """Let a supervisor join. Raises WorkerLost once the pool is closed."""
-        with self._lock:
+        with self._changed:
             if self._closed:
                 raise WorkerLost("this executor is closed")
             name = f"{self._name}-{len(self._members)}"
-            thread = threading.Thread(target=self._work, args=(supervisor,), name=name, daemon=True)
+            thread = threading.Thread(target=self._run, args=(supervisor,), name=name, daemon=True)
             self._members[thread] = supervisor
             thread.start()
 
     def fail(self, error: WorkerLost) -> None:
         """Answer all work with ``error``, since no supervisor is left and none will join."""
-        with self._lock:
+        with self._changed:
             self._error = error
-            while not self._queue.empty():
-                item = self._queue.get()
-                if item is not None and item[0].set_running_or_notify_cancel():
-                    item[0].set_exception(error)
+            left = [future for future, _ in self._queue]
+            self._queue.clear()
+        for future in left:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
 
     def submit(self, work: Callable[[S], R]) -> Future[R]:
         """Have the next free supervisor do ``work``, as a part of what the caller works for (``core.log_context``).
         Raises WorkerLost once the pool is closed or has failed."""
         future: Future[R] = Future()
         context = copy_context()
-        with self._lock:
+        with self._changed:
             if self._closed:
                 raise WorkerLost("this executor is closed")
             if self._error is not None:
                 raise self._error
             self._pending.add(future)
-            self._queue.put((future, lambda supervisor: context.run(work, supervisor)))
+            self._queue.append((future, lambda supervisor: context.run(work, supervisor)))
+            self._changed.notify_all()
         future.add_done_callback(self._pending.discard)
         return future
 
     def abandon(self) -> None:
-        """Cancel what has not begun, interrupt what has, and wait until every supervisor is free."""
+        """Cancel what has not begun, interrupt what has, and wait until every supervisor is free. A supervisor that is
+        lost by that leaves, whether it had work or not."""
         pending = list(self._pending)
         begun = [future for future in pending if not future.cancel()]
         if begun:
             for supervisor in list(self._members.values()):
                 supervisor.interrupt()
+            with self._changed:
+                self._changed.notify_all()
         for future in begun:
             future.exception()
 
     def close(self) -> None:
         """Abandon everything and end the supervisors. A second call does nothing."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                for _ in self._members:
-                    self._queue.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self.abandon()
         for thread in list(self._members):
             thread.join()
 
-    def _work(self, supervisor: S) -> None:
+    def _run(self, supervisor: S) -> None:
         try:
             # a supervisor that cannot start says so to its first caller, who can handle it
             with suppress(OSError, WorkerLost):
                 supervisor.start()
-            while not supervisor.is_lost and (item := self._queue.get()) is not None:
-                if supervisor.is_lost:  # it was interrupted while it waited
-                    self._queue.put(item)
-                    return
+            while (item := self._next(supervisor)) is not None:
                 future, work = item
                 supervisor.resume()  # before the future runs: from then on an interruption means this call
                 if future.set_running_or_notify_cancel():
@@ -133,5 +133,11 @@ class WorkerPool(Generic[S]):
                         future.set_exception(error)
         finally:
             supervisor.close()
-            with self._lock:
+            with self._changed:
                 del self._members[threading.current_thread()]
+
+    def _next(self, supervisor: S) -> tuple[Future[Any], Callable[[S], Any]] | None:
+        """Wait for work. None where the supervisor is lost, or the pool is closed and all its work was given out."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closed or supervisor.is_lost)
+            return self._queue.popleft() if self._queue and not supervisor.is_lost else None
