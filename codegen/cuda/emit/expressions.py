@@ -269,9 +269,9 @@ class ExpressionEmitter:
 
     # Lanes
 
-    def lane_loop(self, name: str = "l") -> "ExpressionEmitter":
+    def lane_loop(self) -> "ExpressionEmitter":
         """Return an emitter for the body of a loop over lanes; ``end_lane_loop`` writes the loop itself."""
-        return ExpressionEmitter(self.fn, CppText(), self.uses, CppValue(self.fn.fresh(name), "int"), self)
+        return ExpressionEmitter(self.fn, CppText(), self.uses, CppValue(self.fn.fresh("l"), "int"), self)
 
     def end_lane_loop(self, loop: "ExpressionEmitter", count: int, *lines: str) -> None:
         """Write the loop over ``count`` lanes: what ``loop`` computed, then ``lines``."""
