@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -72,11 +72,11 @@ class CommandContext:
         else:
             self.console.print(shown)
 
-    def print_json(self, value: BaseModel | Iterable[BaseModel] | dict[str, object]) -> None:
+    def print_json(self, value: BaseModel | Iterable[BaseModel] | Mapping[str, object]) -> None:
         """Print one JSON document on standard output, for programs."""
         if isinstance(value, BaseModel):
             text = value.model_dump_json(indent=2, by_alias=True)
-        elif isinstance(value, dict):
+        elif isinstance(value, Mapping):
             text = json.dumps(value, indent=2)
         else:
             text = json.dumps([one.model_dump(mode="json", by_alias=True) for one in value], indent=2)
