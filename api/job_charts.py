@@ -1,6 +1,6 @@
 """The charts of one task's page, made from the models that the API answers with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -149,8 +149,3 @@ _WORKERS = (
     ChartColumn("trials", "Trials", "count"),
     ChartColumn("failed", "Failed", "count"),
 )
-
-
-def slice_choices(charts: JobCharts) -> Mapping[str, str] | None:
-    """Return the knobs of the slice by axis; None where there is no slice."""
-    return None if charts.slice_of is None else {"x": charts.slice_of.x, "y": charts.slice_of.y}

@@ -15,7 +15,6 @@ MAX_TEXT = 1 << 18
 MAX_PAGE_SIZE = 500
 MAX_EVENT_STREAMS = 64
 """How many event streams may be open: each holds one thread of the server."""
-MAX_EVENTS_PER_ANSWER = 1_000
 MAX_WAIT_SECONDS = 30.0
 MAX_BODY_SECONDS = 120.0
 """How long a body may take to arrive, but for records."""

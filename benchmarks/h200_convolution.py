@@ -10,24 +10,22 @@ and no row under 1.0. Every row is found with 100 candidates in three minutes. S
 ``sustained=0``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.gpu_table import Row, geometric_mean, measured_table
+from benchmarks.h200_bars import MOST_TRIALS, Bars, bars_summary, reaches_bars
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
 
-_TRIALS = 100
-_ROW_SECONDS = 180.0
-_BARS: Mapping[str, tuple[str, float, float]] = {
+_BARS: Bars = {
     "plain": ("rmx", 1.3, 1.0),
     "fused": ("f", 1.3, 1.05),
     "tf32": ("t", 1.1, 1.0),
 }
-"""Name -> first letters of rows, least geometric mean, least ratio of a row."""
 
 _RESNET50 = (
     (224, 3, 64, 7, 2),
@@ -159,39 +157,13 @@ def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # for the rows of float32
-    table = measured_table(ROWS, options, trials=_TRIALS, sustained=options.extra.get("sustained", "1") == "1")
-    summary = _summary(table.rows) | {"tuning_s": table.tuned.seconds, "timing_share": table.tuned.timing_share}
-    return table.result(summary, _passed(summary))
-
-
-def _summary(table: list[dict[str, object]]) -> dict[str, object]:
-    """By group: geometric mean and least ratio, short and sustained; failed rows count as ratio 0."""
-    summary: dict[str, object] = {"rows": len(table)}
-    below: list[str] = []
-    for prefix in ("", "sustained_"):
-        for name, (letters, _, least) in _BARS.items():
-            own = {str(r["row"]): r.get(f"{prefix}ratio", 0.0) for r in table if str(r["row"])[0] in letters}
-            ratios = {row: float(str(v)) for row, v in own.items() if v is not None}
-            summary[f"{prefix}{name}_geomean"] = geometric_mean(list(ratios.values()))
-            summary[f"{prefix}{name}_min"] = min(ratios.values(), default=None)
-            below += [f"{prefix}{row}" for row, ratio in ratios.items() if ratio < least]
-    shorts = [float(str(r.get("ratio") or 0.0)) for r in table]
-    seconds = [float(str(r["tuning_s"])) for r in table if r.get("tuning_s") is not None]
-    return {
-        **{"geomean_ratio": geometric_mean(shorts), "min_ratio": min(shorts, default=None)},
-        **summary,
-        **against_summary(table),
-        "below_bar": below,
-        "longest_tuning_s": max(seconds, default=None),
-        "most_trials": max((int(str(r["trials"])) for r in table if r.get("trials") is not None), default=None),
+    table = measured_table(ROWS, options, trials=MOST_TRIALS, sustained=options.extra.get("sustained", "1") == "1")
+    shorts = [float(str(r.get("ratio") or 0.0)) for r in table.rows]
+    summary = {
+        "geomean_ratio": geometric_mean(shorts),
+        "min_ratio": min(shorts, default=None),
+        **bars_summary(table.rows, _BARS),
+        "tuning_s": table.tuned.seconds,
+        "timing_share": table.tuned.timing_share,
     }
-
-
-def _passed(summary: Mapping[str, object]) -> bool:
-    def reaches(name: str, least: float) -> bool:
-        return summary[name] is None or float(str(summary[name])) >= least
-
-    means = all(reaches(f"{p}{n}_geomean", bar) for p in ("", "sustained_") for n, (_, bar, _) in _BARS.items())
-    quick = summary["longest_tuning_s"] is None or float(str(summary["longest_tuning_s"])) < _ROW_SECONDS
-    quick &= summary["most_trials"] is None or int(str(summary["most_trials"])) <= _TRIALS
-    return means and quick and not summary["below_bar"] and reaches_against_bar(summary)
+    return table.result(summary, reaches_bars(summary, _BARS))

@@ -14,22 +14,19 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.gpu_table import Row, measured_table
+from benchmarks.h200_bars import MOST_TRIALS, Bars, bars_summary, reaches_bars
 from benchmarks.suite import Options, Result
-from benchmarks.tuned import Tuned
 
-_TRIALS = 100
-_ROW_SECONDS = 180.0
 _SQUARE = "a-4096x4096x4096-float16"
 _SHARE = 0.9
 """Of the best rate of any kernel in the run, what ``_SQUARE`` must reach."""
-_BARS: Mapping[str, tuple[str, float, float]] = {
+_BARS: Bars = {
     "large": ("a", 1.0, 0.97),
     "others": ("bcde", 1.15, 1.0),
     "fused": ("f", 1.15, 1.03),
     "ieee": ("i", 1.0, 0.9),
 }
-"""Name -> groups of rows, least geometric mean, least ratio of a row."""
 
 
 def _linear(m: int, n: int, k: int, dtype: str = "float16") -> Row:
@@ -129,34 +126,15 @@ ROWS: dict[str, Row] = {
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     torch.backends.cuda.matmul.allow_tf32 = False  # for the rows of float32
-    table = measured_table(ROWS, options, trials=_TRIALS, sustained=True)
-    summary = _summary(table.rows, table.tuned)
-    return table.result(summary, _passed(summary))
-
-
-def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
-    """By group: geometric mean and least ratio, short and sustained; failed rows count as ratio 0."""
-    summary: dict[str, object] = {"rows": len(table)}
-    below: list[str] = []
-    for prefix in ("", "sustained_"):
-        for name, (groups, _, least) in _BARS.items():
-            own = {str(r["row"]): r.get(f"{prefix}ratio", 0.0) for r in table if str(r["row"])[0] in groups}
-            ratios = {row: float(str(v)) for row, v in own.items() if v is not None}
-            summary[f"{prefix}{name}_geomean"] = geometric_mean(list(ratios.values()))
-            summary[f"{prefix}{name}_min"] = min(ratios.values(), default=None)
-            below += [f"{prefix}{row}" for row, ratio in ratios.items() if ratio < least]
-    seconds = [float(str(r["tuning_s"])) for r in table if r.get("tuning_s") is not None]
-    return {
-        **summary,
-        **against_summary(table),
-        "below_bar": below,
-        "best_tflops": max((_best_rate(r) for r in table), default=0.0),
-        "square_share": _square_share(table),
-        "longest_tuning_s": max(seconds, default=None),
-        "most_trials": max((int(str(r["trials"])) for r in table if r.get("trials") is not None), default=None),
-        "tuning_s": tuned.seconds,
-        "timing_share": tuned.timing_share,
+    table = measured_table(ROWS, options, trials=MOST_TRIALS, sustained=True)
+    summary = {
+        **bars_summary(table.rows, _BARS),
+        "best_tflops": max((_best_rate(r) for r in table.rows), default=0.0),
+        "square_share": (share := _square_share(table.rows)),
+        "tuning_s": table.tuned.seconds,
+        "timing_share": table.tuned.timing_share,
     }
+    return table.result(summary, reaches_bars(summary, _BARS) and (share is None or share >= _SHARE))
 
 
 def _best_rate(row: Mapping[str, object]) -> float:
@@ -172,14 +150,3 @@ def _square_share(table: list[dict[str, object]]) -> float | None:
     best = max((_best_rate(r) for r in table), default=0.0)
     own = [float(str(r["tflops"])) for r in table if r["row"] == _SQUARE and r.get("tflops") is not None]
     return own[0] / best if own and best else None
-
-
-def _passed(summary: Mapping[str, object]) -> bool:
-    def reaches(name: str, least: float) -> bool:
-        return summary[name] is None or float(str(summary[name])) >= least
-
-    means = all(reaches(f"{p}{n}_geomean", bar) for p in ("", "sustained_") for n, (_, bar, _) in _BARS.items())
-    quick = summary["longest_tuning_s"] is None or float(str(summary["longest_tuning_s"])) < _ROW_SECONDS
-    quick &= summary["most_trials"] is None or int(str(summary["most_trials"])) <= _TRIALS
-    own = means and quick and not summary["below_bar"] and reaches("square_share", _SHARE)
-    return own and reaches_against_bar(summary)

@@ -33,7 +33,4 @@ def best(
         else:
             task = read_task(subject, parameters or [], workload)
             found = client.lookup(task, device_key=device, profile=profile, target=target, relax=relax or ())
-    if given.as_json:
-        given.print_json(found)
-    else:
-        given.console.print(best_answer(found))
+    given.show(found, best_answer(found))

@@ -2,12 +2,12 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pydantic import BaseModel
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from ..api.client import Client
 from ..api.credentials import stored_token
@@ -65,10 +65,19 @@ class CommandContext:
         """Return the address under which the dashboard is, or will be once ``tilewright serve`` runs."""
         return connection.client.address if connection.lasting else f"http://{self.settings.host}:{self.settings.port}"
 
-    def print_json(self, value: BaseModel | dict[str, object] | list[object]) -> None:
+    def show(self, value: BaseModel | Iterable[BaseModel], shown: RenderableType) -> None:
+        """Print ``value`` as JSON where the user asked for that, else ``shown``."""
+        if self.as_json:
+            self.print_json(value)
+        else:
+            self.console.print(shown)
+
+    def print_json(self, value: BaseModel | Iterable[BaseModel] | Mapping[str, object]) -> None:
         """Print one JSON document on standard output, for programs."""
         if isinstance(value, BaseModel):
             text = value.model_dump_json(indent=2, by_alias=True)
-        else:
+        elif isinstance(value, Mapping):
             text = json.dumps(value, indent=2)
+        else:
+            text = json.dumps([one.model_dump(mode="json", by_alias=True) for one in value], indent=2)
         sys.stdout.write(text + "\n")

@@ -12,7 +12,7 @@ def devices(context: typer.Context) -> None:
     with given.client() as client:
         found = client.devices()
     if given.as_json:
-        given.print_json([device.model_dump(mode="json") for device in found])
+        given.print_json(found)
     else:
         for device in found:
             given.console.print(device_panel(device))

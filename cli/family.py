@@ -49,7 +49,7 @@ def list_families(context: typer.Context) -> None:
     with given.client() as client:
         found = list(client.families())
     if given.as_json:
-        given.print_json([family.model_dump(mode="json") for family in found])
+        given.print_json(found)
         return
     table = Table("family", "operator", "dimensions", "schedules", "mean regret", box=None)
     for family in found:
@@ -74,10 +74,7 @@ def choose(
     given: CommandContext = context.obj
     with given.client() as client:
         found = client.choose_of_family(name, ",".join(extent))
-    if given.as_json:
-        given.print_json(found)
-    else:
-        given.console.print(f"{found.place}: {found.schedule.sketch}@{found.schedule.version} {found.schedule.knobs}")
+    given.show(found, f"{found.place}: {found.schedule.sketch}@{found.schedule.version} {found.schedule.knobs}")
 
 
 @app.command("code")

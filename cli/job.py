@@ -27,12 +27,10 @@ def list_jobs(
     given: CommandContext = context.obj
     with given.client() as client:
         jobs = [job for job, _ in zip(client.jobs(state=state, page_size=min(limit, 100)), range(limit), strict=False)]
-    if given.as_json:
-        given.print_json([job.model_dump(mode="json") for job in jobs])
-    else:
-        given.console.print(
-            jobs_table(jobs) if jobs else "no jobs yet; make one with: tilewright tune matmul m=512 n=512 k=512"
-        )
+    given.show(
+        jobs,
+        jobs_table(jobs) if jobs else "no jobs yet; make one with: tilewright tune matmul m=512 n=512 k=512",
+    )
 
 
 @app.command()
@@ -127,10 +125,7 @@ def attempts(
     given: CommandContext = context.obj
     with given.client() as client:
         found = client.attempts(job_id, task=task)
-    if given.as_json:
-        given.print_json([attempt.model_dump(mode="json") for attempt in found])
-    else:
-        given.console.print(attempts_table(found) if found else "nobody has begun with this task")
+    given.show(found, attempts_table(found) if found else "nobody has begun with this task")
 
 
 @app.command()
@@ -146,7 +141,4 @@ def trials(
     with given.client() as client:
         pages = client.trials(job_id, task=task, order=order, page_size=min(limit, 200))
         found = [trial for trial, _ in zip(pages, range(limit), strict=False)]
-    if given.as_json:
-        given.print_json([trial.model_dump(mode="json") for trial in found])
-    else:
-        given.console.print(trials_table(found))
+    given.show(found, trials_table(found))

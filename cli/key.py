@@ -41,7 +41,7 @@ def list_keys(context: typer.Context) -> None:
     with given.client() as client:
         keys = list(client.keys())
     if given.as_json:
-        given.print_json([key.model_dump(mode="json") for key in keys])
+        given.print_json(keys)
         return
     table = Table("id", "name", "tenant", "scopes", "made", "good until")
     for key in keys:
@@ -55,10 +55,7 @@ def revoke(context: typer.Context, key_id: Annotated[str, typer.Argument(help="I
     given: CommandContext = context.obj
     with given.client() as client:
         key = client.revoke_key(key_id)
-    if given.as_json:
-        given.print_json(key)
-    else:
-        given.console.print(f"revoked {key.id} ({key.name})")
+    given.show(key, f"revoked {key.id} ({key.name})")
 
 
 @app.command("who")

@@ -52,10 +52,7 @@ def list_models(context: typer.Context) -> None:
     given: CommandContext = context.obj
     with given.client() as client:
         found = list(client.models())
-    if given.as_json:
-        given.print_json([model.model_dump(mode="json") for model in found])
-    else:
-        given.console.print(models_table(found))
+    given.show(found, models_table(found))
 
 
 @app.command("show")
@@ -173,7 +170,4 @@ def _full_key(client: Client, key: str) -> str:
 
 
 def _show(given: CommandContext, model: ModelOut) -> None:
-    if given.as_json:
-        given.print_json(model)
-    else:
-        given.console.print(model_summary(model))
+    given.show(model, model_summary(model))

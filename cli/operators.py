@@ -20,7 +20,7 @@ def operators(
         raise NotFound(f"no operator {name!r}; there are: {', '.join(library)}", field="name")
     chosen = library if name is None else {name: library[name]}
     if given.as_json:
-        given.print_json([operator.model_dump(mode="json", by_alias=True) for operator in chosen.values()])
+        given.print_json([*chosen.values()])
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for column in ("operator", "summary") if name is None else ("parameter", "default", "allowed", "meaning"):

@@ -16,7 +16,4 @@ def queue(
     given: CommandContext = context.obj
     with given.client() as client:
         tasks = client.queue(limit=limit)
-    if given.as_json:
-        given.print_json([task.model_dump(mode="json") for task in tasks])
-    else:
-        given.console.print(queue_table(tasks) if tasks else "no task runs or waits")
+    given.show(tasks, queue_table(tasks) if tasks else "no task runs or waits")

@@ -51,10 +51,7 @@ def import_records(context: typer.Context, file: Path) -> None:
         raise InvalidParameter(f"cannot read {file}: {error.strerror}", field="file") from error
     except UnicodeDecodeError as error:
         raise InvalidParameter(f"{file} is not a text file: {error.reason}", field="file") from error
-    if given.as_json:
-        given.print_json(counts)
-    else:
-        given.console.print(f"{counts.imported} records imported, {counts.known} were known")
+    given.show(counts, f"{counts.imported} records imported, {counts.known} were known")
 
 
 @app.command("import-log")

@@ -103,10 +103,7 @@ def key(context: typer.Context) -> None:
     given: CommandContext = context.obj
     with given.client() as client:
         found = client.release_key()
-    if given.as_json:
-        given.print_json(found)
-        return
-    given.console.print(found.public_key)
+    given.show(found, found.public_key)
 
 
 def _keys(given: CommandContext) -> dict[str, Any]:
@@ -158,7 +155,7 @@ def unpin(context: typer.Context, channel: Channel) -> None:
 
 def _show_releases(given: CommandContext, releases: Iterable[ReleaseOut]) -> None:
     if given.as_json:
-        given.print_json([release.model_dump(mode="json") for release in releases])
+        given.print_json(releases)
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for column in ("release", "schedules", "bytes", "created", "SHA-256"):
@@ -171,7 +168,7 @@ def _show_releases(given: CommandContext, releases: Iterable[ReleaseOut]) -> Non
 
 def _show_channels(given: CommandContext, channels: Iterable[ChannelOut]) -> None:
     if given.as_json:
-        given.print_json([channel.model_dump(mode="json") for channel in channels])
+        given.print_json(channels)
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
     for column in ("channel", "release", "pinned", "before"):

@@ -18,10 +18,7 @@ def tenants(context: typer.Context) -> None:
     given: CommandContext = context.obj
     with given.client() as client:
         found = client.tenants()
-    if given.as_json:
-        given.print_json([tenant.model_dump(mode="json") for tenant in found])
-    else:
-        given.console.print(tenants_table(found))
+    given.show(found, tenants_table(found))
 
 
 @app.command("set")
@@ -40,7 +37,4 @@ def set_tenant(
     given: CommandContext = context.obj
     with given.client() as client:
         tenant = client.set_tenant(name, weight=weight, most_units=most_units, most_queued=most_queued)
-    if given.as_json:
-        given.print_json(tenant)
-    else:
-        given.console.print(tenants_table([tenant]))
+    given.show(tenant, tenants_table([tenant]))

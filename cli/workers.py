@@ -23,11 +23,8 @@ def workers(context: typer.Context) -> None:
     given: CommandContext = context.obj
     with given.client() as client:
         units = client.units()
-    if given.as_json:
-        given.print_json([unit.model_dump(mode="json") for unit in units])
-    else:
-        empty = "no host has joined yet: start one with `tilewright serve` or `tilewright worker`"
-        given.console.print(units_table(units) if units else empty)
+    empty = "no host has joined yet: start one with `tilewright serve` or `tilewright worker`"
+    given.show(units, units_table(units) if units else empty)
 
 
 @app.command()
@@ -52,7 +49,4 @@ def _change(context: typer.Context, change: Callable[[Client], UnitOut]) -> None
     given: CommandContext = context.obj
     with given.client() as client:
         unit = change(client)
-    if given.as_json:
-        given.print_json(unit)
-    else:
-        given.console.print(f"unit {unit.uuid}: {unit.state.value} ({unit.reason})")
+    given.show(unit, f"unit {unit.uuid}: {unit.state.value} ({unit.reason})")

@@ -259,7 +259,7 @@ class Backend(Protocol):
         """Return the versions and flags that ``compile`` would use."""
         ...
 
-    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
+    def passes(self, kernel: Kernel) -> tuple[tuple[str, Kernel], ...]:
         """Return (name of a pass, kernel after it) for each pass, in order. ``emit`` takes the last kernel."""
         ...
 

@@ -66,7 +66,7 @@ def lower(workload: Workload, target: Target, schedule: Schedule) -> Kernel:
 
 def finish(kernel: Kernel, target: Target) -> Kernel:
     """Return the kernel after all passes of the target's backend, which is what ``emit`` takes."""
-    passes = backend_for(target).passes(kernel, target)
+    passes = backend_for(target).passes(kernel)
     return passes[-1][1] if passes else kernel
 
 
@@ -89,6 +89,6 @@ def lowering_stages(workload: Workload, target: Target, schedule: Schedule) -> L
     backend = backend_for(target)
     kernel = lower(workload, target, schedule)
     with tracing() as origins:
-        passes = backend.passes(kernel, target)
+        passes = backend.passes(kernel)
         source = backend.emit(passes[-1][1] if passes else kernel, target)
     return LoweringStages(kernel, passes, source, backend.artifacts(source, target), origins)

@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import prod
 
 from ..ir.buffer import Buffer, MemoryScope
-from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var
+from ..ir.expr import Binary, BinaryOp, Compare, CompareOp, Const, Expr, Load, Logic, LogicOp, Var, distinct_nodes
 from ..ir.gpu.async_copy import CopyAsync
 from ..ir.gpu.barrier import WARPGROUP_THREADS
 from ..ir.gpu.bulk_copy import BulkCopy
@@ -80,15 +80,8 @@ def _global_bytes(buffer: Buffer, elements: int) -> Fraction:
 
 def _loaded_bytes(roots: Iterable[Expr]) -> Fraction:
     """Return the bytes of global memory that the loads in expressions access. A load that they share counts once."""
-    total, seen, pending = Fraction(0), set[int](), list(roots)
-    while pending:
-        expr = pending.pop()
-        if id(expr) not in seen:
-            seen.add(id(expr))
-            pending.extend(expr.children)
-            if isinstance(expr, Load):
-                total += _global_bytes(expr.buffer, expr.lanes)
-    return total
+    loads = (expr for expr in distinct_nodes(*roots) if isinstance(expr, Load))
+    return sum((_global_bytes(load.buffer, load.lanes) for load in loads), Fraction(0))
 
 
 def _fraction(condition: Expr, extents: Mapping[str, int]) -> Fraction:

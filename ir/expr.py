@@ -519,6 +519,17 @@ def walk(expr: Expr) -> Iterator[Expr]:
         waiting += here.children[::-1]
 
 
+def distinct_nodes(*roots: Expr) -> Iterator[Expr]:
+    """Yield ``roots`` and everything below them, each shared part once: the last root first, and depth first."""
+    seen, pending = set[int](), list(roots)
+    while pending:
+        expr = pending.pop()
+        if id(expr) not in seen:
+            seen.add(id(expr))
+            pending.extend(expr.children)
+            yield expr
+
+
 def rebuild(expr: Expr, children: Sequence[Expr]) -> Expr:
     """Return ``expr`` with its children replaced by ``children``, in their order; ``expr`` itself where none
     changed."""

@@ -1,7 +1,9 @@
 """Constant folding: arithmetic on constants, exactly as a kernel would carry it out. The answer is None where that must
 be left to the kernel."""
 
+import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +32,15 @@ _FLOATS: dict[BinaryOp, np.ufunc] = {
     BinaryOp.MUL: np.multiply,
     BinaryOp.DIV: np.divide,
 }
-_COMPARISONS: dict[CompareOp, Callable[[Number, Number], bool]] = {
-    CompareOp.LT: lambda a, b: a < b,
-    CompareOp.LE: lambda a, b: a <= b,
-    CompareOp.GT: lambda a, b: a > b,
-    CompareOp.GE: lambda a, b: a >= b,
-    CompareOp.EQ: lambda a, b: a == b,
-    CompareOp.NE: lambda a, b: a != b,
+COMPARISONS: dict[CompareOp, Callable[[Any, Any], Any]] = {
+    CompareOp.LT: operator.lt,
+    CompareOp.LE: operator.le,
+    CompareOp.GT: operator.gt,
+    CompareOp.GE: operator.ge,
+    CompareOp.EQ: operator.eq,
+    CompareOp.NE: operator.ne,
 }
+"""What each comparison gives for numbers, or for arrays element by element."""
 
 
 def fold_binary(expr: Binary) -> Const | None:
@@ -66,7 +69,7 @@ def _fold_float(op: BinaryOp, a: Const, b: Const) -> Const | None:
 def fold_compare(expr: Compare) -> bool | None:
     """Return the truth of a comparison of two constants."""
     if isinstance(expr.a, Const) and isinstance(expr.b, Const):
-        return _COMPARISONS[expr.op](expr.a.value, expr.b.value)
+        return bool(COMPARISONS[expr.op](expr.a.value, expr.b.value))
     return None
 
 

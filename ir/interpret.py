@@ -104,7 +104,7 @@ def _statement(stmt: Stmt, context: InterpreterContext) -> Closure:
 
 def _for(stmt: For, context: InterpreterContext) -> Closure:
     extent = stmt.extent
-    detector = _race_detector(stmt, context) if stmt.kind is LoopKind.PARALLEL else None
+    detector = _race_detector(stmt) if stmt.kind is LoopKind.PARALLEL else None
     inner = context.with_loop(stmt.var, loop_range(extent), detector)
     slot = inner.slots[stmt.var]
     body = _statement(stmt.body, inner)
@@ -125,7 +125,7 @@ def _for(stmt: For, context: InterpreterContext) -> Closure:
     return run if detector is None else run_checked
 
 
-def _race_detector(stmt: For, context: InterpreterContext) -> LoopRaceDetector:
+def _race_detector(stmt: For) -> LoopRaceDetector:
     """Return a detector of races on what the loop stores to and its iterations share."""
     detector = LoopRaceDetector(stmt.var)
     inside = list(walk_statements(stmt.body))

@@ -114,7 +114,7 @@ def _item(
         ratio=None if test is None else seconds / first.timed.seconds,
         p_value=p_value,
         effect=None if test is None else test.effect,
-        says=_says(label, one, first, p_value, test, comparisons),
+        says=_says(one, first, p_value, test, comparisons),
     )
 
 
@@ -124,9 +124,7 @@ def task_text(operator: str | None, parameters: object, workload_key: str) -> st
     return " ".join([operator or f"workload {workload_key[:12]}", *(f"{name}={value}" for name, value in given)])
 
 
-def _says(
-    label: str, one: _Found, first: _Found, p_value: float | None, test: RankTest | None, comparisons: int
-) -> str:
+def _says(one: _Found, first: _Found, p_value: float | None, test: RankTest | None, comparisons: int) -> str:
     if one is first:
         return "the others are compared with this one"
     if test is None or p_value is None:

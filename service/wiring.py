@@ -221,10 +221,6 @@ def restored_model(kind: str, data: bytes) -> CostModel:
     return model
 
 
-MAX_METRIC_ROWS = 1000
-"""Metrics are computed on at most this many rows: comparing pairs grows with the square."""
-
-
 def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
     """Return how many bytes the inputs and the reference of a workload take on the host while they are made, how many
     its data take on the device of a candidate, and how many the host has; None where that is not known."""

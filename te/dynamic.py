@@ -122,11 +122,6 @@ def _axes(stage: Stage, places: _Places) -> dict[str, int]:
     }
 
 
-def dynamic_tensors(workload: Workload) -> frozenset[str]:
-    """The names of all inputs and stages of a checked workload that have a dynamic dimension."""
-    return frozenset(name for name, _ in _places(workload)) if workload.dynamic else frozenset()
-
-
 def has_dynamic_rows(workload: Workload) -> bool:
     """Whether a checked workload has one dynamic dimension, which is the first one of all its tensors, outputs
     included, and is reduced nowhere."""

@@ -11,7 +11,7 @@ from .settings import ExecutorSettings
 
 
 class HealthSource(Protocol):
-    """Where it is known from how units are."""
+    """Tells whether units are healthy."""
 
     def look(self) -> Sequence[ProbeReport]:
         """What is known of each unit without opening it. ``readings.xids`` are all since this object was made."""

@@ -6,11 +6,10 @@ from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
-from ...ir.verify import verify
 from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
 from ..llvm.debug_lines import assembly_origins, with_debug_lines
 from ..llvm.instructions import count_instructions
-from ..passes.pipeline import Pass
+from ..passes.pipeline import KernelsAfterPasses, Pass, run_launch_passes
 from ..passes.unroll import unroll
 from ..passes.vectorise import vectorise
 from . import compile as compiler
@@ -31,13 +30,8 @@ class AmdgpuBackend:
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
 
-    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
-        after: list[tuple[str, Kernel]] = []
-        for name, run in PASSES:
-            kernel = run(kernel)
-            after.append((name, kernel))
-        verify(kernel, final=True)
-        return tuple(after)
+    def passes(self, kernel: Kernel) -> KernelsAfterPasses:
+        return run_launch_passes(PASSES, kernel)
 
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)

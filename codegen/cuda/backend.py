@@ -2,13 +2,24 @@
 
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target, Toolchain
+from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel
 from ..backend import Artifacts, CompiledKernel, Package, Packaging, Source
+from ..passes.pipeline import KernelsAfterPasses, Pass, run_launch_passes
+from ..passes.vectorise import vectorise
 from .compile import compiler
 from .emit.kernel import emit
 from .inspect.artifacts import artifacts, assembly
 from .inspect.launcher import with_launcher
-from .passes import run_passes
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("simplify", simplify_kernel),
+    ("vectorise", vectorise),
+    ("simplify vectors", simplify_kernel),
+)
+"""These are the passes for processors, with two left out. Unrolled loops stay loops, which the compiler unrolls.
+Guarded loops are not partitioned: guards differ between the threads of a warp, so that a warp would run both versions.
+"""
 
 
 class CudaBackend:
@@ -17,8 +28,8 @@ class CudaBackend:
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
 
-    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
-        return run_passes(kernel)
+    def passes(self, kernel: Kernel) -> KernelsAfterPasses:
+        return run_launch_passes(PASSES, kernel)
 
     def emit(self, kernel: Kernel, target: Target) -> Source:
         return emit(kernel, target)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ...core.target import Target, Toolchain
 from ...ir.stmt import Kernel
 from ..backend import Artifacts, CodeLayer, CompiledKernel, Package, Packaging, Source
-from ..passes.pipeline import run_passes
+from ..passes.pipeline import KernelsAfterPasses, run_passes
 from . import compile as compiler
 from .debug_lines import assembly_origins, with_debug_lines
 from .emit import emit
@@ -21,7 +21,7 @@ class LlvmBackend:
     def toolchain(self, target: Target) -> Toolchain:
         return compiler.toolchain(target)
 
-    def passes(self, kernel: Kernel, target: Target) -> tuple[tuple[str, Kernel], ...]:
+    def passes(self, kernel: Kernel) -> KernelsAfterPasses:
         return run_passes(kernel)
 
     def emit(self, kernel: Kernel, target: Target) -> Source:

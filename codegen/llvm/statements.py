@@ -7,7 +7,7 @@ from ...core.dtypes import float32
 from ...core.errors import CompileError
 from ...ir.buffer import MemoryScope
 from ...ir.cpu import TILE_OPERATIONS, Dot, PrefetchLine, Transpose
-from ...ir.expr import Cast, Expr, Load, Var
+from ...ir.expr import Cast, Expr, Load, Var, distinct_nodes
 from ...ir.stmt import (
     Allocate,
     For,
@@ -325,18 +325,16 @@ def _unpacking_wrapper(kernel_ctx: KernelContext, name: str, buffers: list[str],
 def _captured(ctx: FunctionContext, loop: For) -> tuple[list[str], list[str]]:
     """Return the outer buffers and loop variables that the loop uses, in the order in which they came into scope."""
     buffers, variables = set(), set()
-    pending: list[Expr] = []
+    used: list[Expr] = []
     for stmt in walk_statements(loop):
         if isinstance(stmt, Store):
             buffers.add(stmt.buffer.name)
         elif isinstance(stmt, Operation):
             buffers.update(b.name for b in stmt.buffers)
-        pending.extend(expressions(stmt))
-    while pending:
-        expr = pending.pop()
+        used.extend(expressions(stmt))
+    for expr in distinct_nodes(*used):
         if isinstance(expr, Var):
             variables.add(expr.name)
         elif isinstance(expr, Load):
             buffers.add(expr.buffer.name)
-        pending.extend(expr.children)
     return [b for b in ctx.pointers if b in buffers], [v for v in ctx.variables if v in variables]

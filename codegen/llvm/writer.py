@@ -136,10 +136,10 @@ class FunctionWriter:
         self.line(f"{name} = {text}")
         return LlvmValue(name, element, lanes)
 
-    def phi(self, incoming: Sequence[tuple[LlvmValue, str]], hint: str = "phi") -> LlvmValue:
+    def phi(self, incoming: Sequence[tuple[LlvmValue, str]]) -> LlvmValue:
         first = incoming[0][0]
         pairs = ", ".join(f"[ {value.text}, %{label} ]" for value, label in incoming)
-        return self.assign(f"phi {first.type} {pairs}", first.element, first.lanes, hint)
+        return self.assign(f"phi {first.type} {pairs}", first.element, first.lanes, "phi")
 
     @contextmanager
     def counted_loop(self, start: LlvmValue, stop: LlvmValue, hint: str) -> Iterator[LlvmValue]:

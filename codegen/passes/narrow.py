@@ -12,7 +12,6 @@ from dataclasses import replace
 from ...ir.expr import (
     Broadcast,
     Compare,
-    CompareOp,
     Const,
     Expr,
     Load,
@@ -24,17 +23,9 @@ from ...ir.expr import (
     UnaryOp,
     rebuild,
 )
+from ...ir.fold import COMPARISONS
 from ...ir.rewrite import map_statements
 from ...ir.stmt import Kernel, Seq, Stmt, Store
-
-_ORDER = {
-    CompareOp.LT: lambda a, b: a < b,
-    CompareOp.LE: lambda a, b: a <= b,
-    CompareOp.GT: lambda a, b: a > b,
-    CompareOp.GE: lambda a, b: a >= b,
-    CompareOp.EQ: lambda a, b: a == b,
-    CompareOp.NE: lambda a, b: a != b,
-}
 
 
 def narrow(kernel: Kernel) -> Kernel:
@@ -73,7 +64,7 @@ def constant_mask(mask: Expr) -> list[bool] | None:
             left, right = _numbers(a), _numbers(b)
             if left is None or right is None:
                 return None
-            return [_ORDER[op](x, y) for x, y in zip(left, right, strict=True)]
+            return [COMPARISONS[op](x, y) for x, y in zip(left, right, strict=True)]
         case Logic(op=logic, a=a, b=b):
             p, q = constant_mask(a), constant_mask(b)
             if p is None or q is None:

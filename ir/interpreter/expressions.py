@@ -19,7 +19,6 @@ from ..expr import (
     Broadcast,
     Cast,
     Compare,
-    CompareOp,
     Const,
     Expr,
     Load,
@@ -32,7 +31,7 @@ from ..expr import (
     UnaryOp,
     Var,
 )
-from ..fold import wrap
+from ..fold import COMPARISONS, wrap
 from ..linear_form import affine_form
 from .access import affine_closure, scalar_load, vector_load
 from .context import ACTIVE, Closure, Env, InterpreterContext
@@ -78,14 +77,6 @@ _VECTOR_BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     BinaryOp.MAX: np.maximum,
 }
 _ELEMENTWISE = (BinaryOp.ADD, BinaryOp.SUB, BinaryOp.MUL, BinaryOp.DIV, BinaryOp.MIN, BinaryOp.MAX)
-_COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
-    CompareOp.LT: operator.lt,
-    CompareOp.LE: operator.le,
-    CompareOp.GT: operator.gt,
-    CompareOp.GE: operator.ge,
-    CompareOp.EQ: operator.eq,
-    CompareOp.NE: operator.ne,
-}
 
 
 def _binary(expr: Binary, context: InterpreterContext) -> Closure:
@@ -129,7 +120,7 @@ def _division(expr: Binary, a: Closure, b: Closure, context: InterpreterContext)
 
 def _compare(expr: Compare, context: InterpreterContext) -> Closure:
     a, b = expr_closure(expr.a, context), expr_closure(expr.b, context)
-    operation = _COMPARE[expr.op]
+    operation = COMPARISONS[expr.op]
     return lambda env: operation(a(env), b(env))
 
 

@@ -19,7 +19,6 @@ from ..expr import (
     Cast,
     ClusterLoad,
     Compare,
-    CompareOp,
     Const,
     Expr,
     Load,
@@ -34,6 +33,7 @@ from ..expr import (
     UnaryOp,
     Var,
 )
+from ..fold import COMPARISONS
 from ..interpreter.functions import VECTOR_FUNCTIONS, vector_cast
 from ..interpreter.memory import Array, computed
 from .access import checked_load, load_closure, under
@@ -51,14 +51,6 @@ _BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     BinaryOp.MIN: np.minimum,
     BinaryOp.MAX: np.maximum,
     BinaryOp.POW: np.power,
-}
-_COMPARE: dict[CompareOp, Callable[[Any, Any], Any]] = {
-    CompareOp.LT: operator.lt,
-    CompareOp.LE: operator.le,
-    CompareOp.GT: operator.gt,
-    CompareOp.GE: operator.ge,
-    CompareOp.EQ: operator.eq,
-    CompareOp.NE: operator.ne,
 }
 _LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
     BinaryOp.ADD: np.add,
@@ -122,7 +114,7 @@ def _binary(expr: Binary, context: LaunchContext) -> LaunchClosure:
 
 
 def _compare(expr: Compare, context: LaunchContext) -> LaunchClosure:
-    a, b, operation = value_closure(expr.a, context), value_closure(expr.b, context), _COMPARE[expr.op]
+    a, b, operation = value_closure(expr.a, context), value_closure(expr.b, context), COMPARISONS[expr.op]
     return lambda state: operation(a(state), b(state))
 
 

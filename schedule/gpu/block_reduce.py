@@ -171,12 +171,6 @@ def group_scratch(
     return tuple(w.allocate(f"{name}_scratch_{n}", shape, d, MemoryScope.SHARED) for n, d in enumerate(dtypes))
 
 
-def group_scratch_bytes(group_threads: int, groups: int, blocks: int, value_bytes: int, slots: int = 1) -> int:
-    """The shared memory that ``group_scratch`` takes for values of together ``value_bytes``."""
-    warps = max(1, group_threads // WARP_LANES)
-    return slots * groups * warps * value_bytes if warps * blocks > 1 else 0
-
-
 def group_reduce(
     w: Writer,
     name: str,

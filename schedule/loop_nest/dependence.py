@@ -39,9 +39,9 @@ def accumulation(store: Store) -> tuple[BinaryOp, Expr] | None:
     return None
 
 
-def carried_buffer(chain: Sequence[For], body: Stmt) -> str | None:
-    """A buffer that carries a dependence between iterations of the perfect nest ``chain`` around ``body``; None where
-    there is none. Accumulating into one element with one operation does not count."""
+def carried_buffer(body: Stmt) -> str | None:
+    """A buffer that carries a dependence between iterations of the perfect nest around ``body``; None where there is
+    none. Accumulating into one element with one operation does not count."""
     for name, here in _accesses_by_buffer(body).items():
         stores = [access for access in here if access.store is not None]
         if len(here) == len(stores) == 1:

@@ -202,21 +202,21 @@ class Producer:
         return any(s is stmt for root in self.statements for s in walk_statements(root))
 
 
-def find_producer(kernel: Kernel, tensor: str, *, primitive: str, argument: str = "tensor") -> Producer:
+def find_producer(kernel: Kernel, tensor: str, *, primitive: str) -> Producer:
     """Where ``tensor`` is computed. Raises IllegalSchedule when nothing computes it, or when a nest computes it
     together with other tensors."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel.body) if isinstance(s, Store)}
     if tensor not in buffers:
         raise IllegalSchedule(
-            f"{primitive}: {argument} is {tensor!r}, which this kernel does not compute; it computes: "
+            f"{primitive}: tensor is {tensor!r}, which this kernel does not compute; it computes: "
             f"{', '.join(buffers) or 'nothing'}",
-            field=argument,
+            field="tensor",
         )
     found = _find_producer(kernel.body, tensor, ())
     if found is None:
         raise IllegalSchedule(
-            f"{primitive}: {argument} is {tensor!r}, which is computed in one nest together with other tensors",
-            field=argument,
+            f"{primitive}: tensor is {tensor!r}, which is computed in one nest together with other tensors",
+            field="tensor",
         )
     return Producer(buffers[tensor], *found)
 

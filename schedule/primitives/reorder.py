@@ -29,7 +29,7 @@ def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
     paths = [find_loop(kernel, name, primitive="reorder", argument="loops") for name in loops]
     outermost = min(paths, key=lambda path: len(path.loops)).loop
     chain, conditions, body = _chain(outermost, loops)
-    buffer = carried_buffer(chain, body)
+    buffer = carried_buffer(body)
     if buffer is not None:
         raise IllegalSchedule(
             f"reorder: loops is {list(loops)}, and their iterations hand values on through {buffer!r}; only "

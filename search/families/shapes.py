@@ -59,17 +59,6 @@ def all_shapes(dimensions: Sequence[Dimension]) -> Iterator[Shape]:
     return product(*(dimension.extents for dimension in dimensions))
 
 
-def spread_shapes(dimensions: Sequence[Dimension], each: int) -> list[Shape]:
-    """Shapes to measure at: up to ``each`` extents of every dimension, evenly spaced in their logarithm, with the ends
-    of the range. Shapes between them are in range as well; the dispatcher has to serve those too."""
-    chosen = []
-    for dimension in dimensions:
-        wanted = np.geomspace(dimension.low, dimension.extents[-1], each)
-        places = {min(round((w - dimension.low) / dimension.step), len(dimension.extents) - 1) for w in wanted}
-        chosen.append([dimension.extents[place] for place in sorted(places)])
-    return list(product(*chosen))
-
-
 def distance(a: Shape, b: Shape) -> float:
     """How unlike two shapes are: the product of the ratios of their extents, from 1 on."""
     return math.prod(max(x / y, y / x) for x, y in zip(a, b, strict=True))

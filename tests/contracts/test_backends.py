@@ -75,7 +75,7 @@ def compiled(kernel: Kernel, on: Device, inputs: Mapping[str, Array]) -> dict[st
     target = on.info.target
     kernel = fitted(kernel, target.kind)
     backend = backend_for(target)
-    passes = backend.passes(kernel, target)
+    passes = backend.passes(kernel)
     final = passes[-1][1] if passes else kernel
     loaded = on.load(binary := backend.compile(backend.emit(final, target), target))
     memories = {p.name: on.allocate(p.bytes) for p in binary.parameters}

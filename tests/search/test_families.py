@@ -17,7 +17,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.search.families.cover import covering_set
 from tilewright.search.families.emit import dispatcher_in_c, dispatcher_in_python
 from tilewright.search.families.family import Family, make_family
-from tilewright.search.families.shapes import Dimension, Shape, ShapeTable, all_shapes, spread_shapes
+from tilewright.search.families.shapes import Dimension, Shape, ShapeTable, all_shapes
 
 TILES = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 SCHEDULES = tuple(Schedule.of("gemm", 1, {"tile_m": tile, "stages": s}) for tile in TILES for s in (2, 3))
@@ -39,8 +39,12 @@ def table_of(shapes: Sequence[Shape]) -> ShapeTable:
     return ShapeTable.of({shape: {s: seconds(shape, s) for s in SCHEDULES} for shape in shapes})
 
 
+SPREAD = [(m,) for m in sorted({round(m) for m in np.geomspace(1, 8192, 64)})]
+"""Rows to measure at, evenly spaced in their logarithm."""
+
+
 def test_eight_schedules_serve_products_of_1_to_8192_rows(tmp_path: Path) -> None:
-    family = make_family([M], table_of(spread_shapes([M], 64)), always, most=8, target=0.005)
+    family = make_family([M], table_of(SPREAD), always, most=8, target=0.005)
     assert len(family.schedules) <= 8 and family.regret is not None and family.regret.shapes > 15
     unseen = [(int(m),) for m in np.random.default_rng(1).integers(1, 8193, 300)]
     truth = table_of(unseen)

@@ -31,6 +31,7 @@ from ....ir.expr import (
     ShuffleMode,
     Unary,
     Var,
+    distinct_nodes,
     rebuild,
 )
 from . import memory
@@ -202,15 +203,9 @@ class ExpressionEmitter:
 
     def hoist_shuffles(self, expr: Expr) -> None:
         """Compute the shuffles in ``expr`` now: all lanes of a warp must take part, also where few want the result."""
-        seen: set[int] = set()
-        pending = [expr]
-        while pending:
-            below = pending.pop()
-            if id(below) not in seen:
-                seen.add(id(below))
-                pending.extend(below.children)
-                if isinstance(below, Shuffle):
-                    self.value(below)
+        for below in distinct_nodes(expr):
+            if isinstance(below, Shuffle):
+                self.value(below)
 
     def _arm(self, expr: Expr) -> tuple[CppText, CppValue]:
         """Return the statements that one arm of a select needs, and its value."""
@@ -269,9 +264,9 @@ class ExpressionEmitter:
 
     # Lanes
 
-    def lane_loop(self, name: str = "l") -> "ExpressionEmitter":
+    def lane_loop(self) -> "ExpressionEmitter":
         """Return an emitter for the body of a loop over lanes; ``end_lane_loop`` writes the loop itself."""
-        return ExpressionEmitter(self.fn, CppText(), self.uses, CppValue(self.fn.fresh(name), "int"), self)
+        return ExpressionEmitter(self.fn, CppText(), self.uses, CppValue(self.fn.fresh("l"), "int"), self)
 
     def end_lane_loop(self, loop: "ExpressionEmitter", count: int, *lines: str) -> None:
         """Write the loop over ``count`` lanes: what ``loop`` computed, then ``lines``."""

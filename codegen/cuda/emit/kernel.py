@@ -16,7 +16,7 @@ from ....core.target import Target
 from ....ir.bounds import Interval, loop_range
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.dynamic import with_dynamic_strides
-from ....ir.expr import Expr, Load, index
+from ....ir.expr import Expr, Load, distinct_nodes, index
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
@@ -343,15 +343,7 @@ def _accessed(launch: Launch) -> set[str]:
 
 def _loads(*roots: Expr) -> list[Load]:
     """Return the loads in expressions, in which each shared part is visited once."""
-    found, seen, pending = [], set(), list(roots)
-    while pending:
-        expr = pending.pop()
-        if id(expr) not in seen:
-            seen.add(id(expr))
-            pending.extend(expr.children)
-            if isinstance(expr, Load):
-                found.append(expr)
-    return found
+    return [expr for expr in distinct_nodes(*roots) if isinstance(expr, Load)]
 
 
 def _written(body: Stmt) -> list[Buffer]:

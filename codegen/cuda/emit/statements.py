@@ -2,7 +2,7 @@
 
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, index
+from ....ir.expr import Binary, BinaryOp, Compare, CompareOp, Expr, Load, Var, distinct_nodes, index
 from ....ir.gpu.wgmma import WarpgroupMma
 from ....ir.rewrite import free_variables, is_pure
 from ....ir.stmt import Allocate, For, If, LoopKind, Operation, Seq, Stmt, Store, expressions, walk_statements
@@ -122,16 +122,7 @@ def _alignment(size: int) -> str:
 
 def check_register_indices(fn: EmittedFunction, stmt: Stmt) -> None:
     """Raise CompileError unless every index of a register buffer is constant once loops are unrolled."""
-    accesses: list[tuple[Buffer, tuple[Expr, ...]]] = []
-    pending = list(expressions(stmt))
-    seen: set[int] = set()
-    while pending:
-        expr = pending.pop()
-        if id(expr) not in seen:
-            seen.add(id(expr))
-            pending.extend(expr.children)
-            if isinstance(expr, Load):
-                accesses.append((expr.buffer, expr.indices))
+    accesses = [(e.buffer, e.indices) for e in distinct_nodes(*expressions(stmt)) if isinstance(e, Load)]
     match stmt:
         case Store(buffer=buffer, indices=indices):
             accesses.append((buffer, indices))

@@ -21,26 +21,22 @@ from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
-from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and
+from ....ir.expr import Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
-from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..gemm.repack import repack
-from ..gemm.tile_scheduler import TileScheduler
+from ..multistage_gemm import MultistageGemmWriter
 from ..split_k import TileSlice, reduce_tile, store_outputs
-from ..staged_copies import StagedCopies, StagedOperand
-from .operands import ATOM_K, ATOM_M, ATOM_N, SCALARS, copy_width, row_pitch
+from ..staged_copies import StagedOperand
+from .operands import ATOM_K, ATOM_M, SCALARS, copy_width, row_pitch
 from .sizes import PARTIAL_PADDING, GemmMmaSizes
 
 UNROLLED = LoopKind.UNROLLED
-GROUP_M = 8
-"""Tiles along m that are scheduled before the next along n."""
 
 
 def lower_gemm_mma(gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> Kernel:
@@ -48,51 +44,17 @@ def lower_gemm_mma(gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> Kernel:
     return _GemmMmaWriter(gemm, name, sizes).kernel()
 
 
-class _GemmMmaWriter:
+class _GemmMmaWriter(MultistageGemmWriter):
     def __init__(self, gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> None:
-        self.gemm, self.s, self.name = gemm, sizes, name
+        super().__init__(gemm, name, sizes)
+        self.s = sizes
         self.dtype = gemm.a.load.buffer.dtype if gemm.a.load is not None else gemm.accumulator.dtype
         self.atom = next(
             a for a in WARP_MMA_ATOMS.values() if a.operand == self.dtype and (a.m, a.k) == (ATOM_M, ATOM_K)
         )
-        self.distance = max(sizes.stages - 1, 1)
-        """How many k iterations ahead stages are filled."""
-        self.w = FreshNameWriter(gemm.names)
 
-    def kernel(self) -> Kernel:
-        s, w = self.s, self.w
-        workspace: tuple[Buffer, ...] = ()
-        if s.repacked:
-            self.gemm, workspace = repack(w, self.gemm)
-        gemm = self.gemm
-        scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
-        axes = [
-            ("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X),
-            ("cta", s.split_k, HardwareAxis.CLUSTER),
-            ("warp", s.warps_m * s.warps_n, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.split_k == 1:
-            del axes[1]
-        with w.launch(self.name, axes, min_blocks=s.ctas_per_sm) as numbers:
-            self.warp, self.lane = numbers[-2], numbers[-1]
-            self.k_rank: Expr = numbers[1] if s.split_k > 1 else index(0)
-            self.thread = self.warp * WARP_LANES + self.lane
-            self.at = scheduler.origin(numbers[0], index(0))
-            shape = (s.tile_m, s.tile_n, s.block_k, s.k_iters, s.split_k)
-            self.copies = StagedCopies(w, gemm, self.at, *shape, self.k_rank, self.thread, s.threads)
-            self.warp_m = self.warp // s.warps_n * (s.atoms_m * ATOM_M) if s.warps_m > 1 else index(0)
-            self.warp_n = self.warp % s.warps_n * (s.atoms_n * ATOM_N) if s.warps_n > 1 else index(0)
-            accumulators = w.allocate("accumulators", (s.atoms_m, 2 * s.atoms_n, 4), float32, MemoryScope.REGISTER)
-            with w.scope():
-                self._mainloop(accumulators)
-            with w.scope():
-                if s.staged_epilogue:
-                    self._staged_epilogue(accumulators)
-                else:
-                    self._direct_epilogue(accumulators)
-        outputs = tuple(r.tensor for r in gemm.results)
-        return Kernel(self.name, gemm.inputs, outputs, workspace, w.finish())
+    def accumulator_shape(self) -> tuple[int, ...]:
+        return (self.s.atoms_m, 2 * self.s.atoms_n, 4)
 
     # --- operands in shared memory
 
@@ -145,7 +107,7 @@ class _GemmMmaWriter:
 
     # --- the main loop
 
-    def _mainloop(self, accumulators: Buffer) -> None:
+    def mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
         self.staged_a = self._allocate("staged_a", self.gemm.a, "m", s.tile_m)
         self.staged_b = self._allocate("staged_b", self.gemm.b, "n", s.tile_n)
@@ -241,6 +203,12 @@ class _GemmMmaWriter:
                 w.emit(LoadMatrix(fragments, (now, i, index(0)), operand.stages, source, 4, not operand.along_k))
 
     # --- the epilogue
+
+    def epilogue(self, accumulators: Buffer) -> None:
+        if self.s.staged_epilogue:
+            self._staged_epilogue(accumulators)
+        else:
+            self._direct_epilogue(accumulators)
 
     @contextmanager
     def _pairs(self) -> Iterator[tuple[Expr, Expr, tuple[Expr, Expr], Expr]]:

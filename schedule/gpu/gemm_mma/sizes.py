@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ...space.columns import Columns, Ints
 from ...space.knob import Knob
 from ...tile.names import FreshNameWriter
 from ..gemm.repack import repack
+from ..multistage_gemm import MultistageSizes, N
 from ..occupancy import limits_of
 from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, copy_width
 
@@ -46,47 +46,20 @@ is more than a cast, and operands that go through registers."""
 COPY_CYCLES = {8: 0, 4: 11, 2: 8, 1: 16}
 """How many cycles a warp takes for one copy of each lane besides the bytes, by the elements of a copy. They were fitted
 together with the prior. Copies of single elements are counted by four."""
-N = TypeVar("N", int, Ints)
 
 
 @dataclass(frozen=True)
-class GemmMmaSizes(Generic[N]):
-    """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
-
-    The first fields are the knobs; the others follow from them.
-
-    ``tile_m``, ``tile_n``, ``tiles``: how large the tile of a CTA is, and how many tiles there are.
-    ``threads``: how many threads a CTA has.
-    ``k_iters``: how many iterations the main loop has, each of ``block_k`` places of ``k``.
-    ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
-    ``copies``: how many copies a thread makes for a stage; ``loads``: how many of them go through registers.
+class GemmMmaSizes(MultistageSizes[N]):
+    """``atoms_m``, ``atoms_n``, ``staged_epilogue``: knobs, besides those of ``MultistageSizes``.
+    ``loads``: how many copies of a thread for a stage go through registers.
     ``copy_cycles``: how many cycles a CTA's copies for a stage take besides their bytes.
-    ``registers``: about how many registers a thread takes.
-    ``room``, ``shared_bytes``: how much shared memory a CTA may take, and how much it takes.
     """
 
     atoms_m: N
     atoms_n: N
-    warps_m: N
-    warps_n: N
-    block_k: N
-    split_k: N
-    ctas_per_sm: N
     staged_epilogue: N
-    repacked: N
-    tile_m: N
-    tile_n: N
-    tiles: N
-    threads: N
-    k_iters: N
-    stages: N
-    stage_bytes: N
-    copies: N
     loads: N
     copy_cycles: N
-    registers: N
-    room: N
-    shared_bytes: N
 
 
 @dataclass(frozen=True)

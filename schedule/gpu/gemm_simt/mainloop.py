@@ -32,18 +32,16 @@ from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Broadcast, Expr, Load, Ramp, const, index, logical_and
+from ....ir.expr import Broadcast, Expr, Load, Ramp, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
-from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.contiguous import contiguous_vector
-from ...tile.names import FreshNameWriter
-from ..gemm.repack import repack
-from ..gemm.tile_scheduler import TileScheduler
 from ..gemm_mma.operands import copy_width
+from ..multistage_gemm import MultistageGemmWriter
 from ..split_k import TileSlice, reduce_tile, store_outputs
-from ..staged_copies import StagedCopies, StagedOperand
+from ..staged_copies import StagedOperand
 from .sizes import LANES_M, LANES_N, PADDING, VECTOR, GemmSimtSizes
 
 UNROLLED = LoopKind.UNROLLED
@@ -53,8 +51,6 @@ COPIED_RUN = 8
 bytes each, which the padding spreads over all banks."""
 COPIES_AT_ONCE = 8
 """A thread makes so many copies, and then goes on with products."""
-GROUP_M = 8
-"""Tiles along m that are scheduled before the next along n."""
 
 
 def lower_gemm_simt(gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> Kernel:
@@ -72,49 +68,13 @@ class _Fragments:
     axis: str
 
 
-class _GemmSimtWriter:
+class _GemmSimtWriter(MultistageGemmWriter):
     def __init__(self, gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> None:
-        self.gemm, self.s, self.name = gemm, sizes, name
-        self.distance = max(sizes.stages - 1, 1)
-        """How many k iterations ahead stages are filled."""
-        self.w = FreshNameWriter(gemm.names)
+        super().__init__(gemm, name, sizes)
+        self.s = sizes
 
-    def kernel(self) -> Kernel:
-        s, w = self.s, self.w
-        workspace: tuple[Buffer, ...] = ()
-        if s.repacked:
-            self.gemm, workspace = repack(w, self.gemm)
-        gemm = self.gemm
-        scheduler = TileScheduler(gemm, s.tile_m, s.tile_n, GROUP_M)
-        axes = [
-            ("tile", scheduler.cluster_tiles, HardwareAxis.GRID_X),
-            ("cta", s.split_k, HardwareAxis.CLUSTER),
-            ("warp", s.warps_m * s.warps_n, HardwareAxis.WARP),
-            ("lane", WARP_LANES, HardwareAxis.LANE),
-        ]
-        if s.split_k == 1:
-            del axes[1]
-        with w.launch(self.name, axes, min_blocks=s.ctas_per_sm) as numbers:
-            warp, lane = numbers[-2], numbers[-1]
-            self.k_rank: Expr = numbers[1] if s.split_k > 1 else index(0)
-            self.thread = warp * WARP_LANES + lane
-            self.at = scheduler.origin(numbers[0], index(0))
-            shape = (s.tile_m, s.tile_n, s.block_k, s.k_iters, s.split_k)
-            self.copies = StagedCopies(w, gemm, self.at, *shape, self.k_rank, self.thread, s.threads)
-            warp_m = warp // s.warps_n * (s.thread_m * LANES_M) if s.warps_m > 1 else index(0)
-            warp_n = warp % s.warps_n * (s.thread_n * LANES_N) if s.warps_n > 1 else index(0)
-            self.warp_at = {"m": warp_m, "n": warp_n}
-            # 8 lanes, which shared memory serves at a time, load 2 rows and 4 columns (RowMajorInterleaved<2>)
-            self.lane_at = {"m": lane // (2 * LANES_N) * 2 + lane % 2, "n": lane // 2 % LANES_N}
-            accumulators = w.allocate("accumulators", (s.thread_m, s.thread_n), float32, MemoryScope.REGISTER)
-            with w.scope():
-                self._mainloop(accumulators)
-            with w.scope():
-                if s.split_k > 1:
-                    self._split_k_epilogue(accumulators)
-                else:
-                    self._direct_epilogue(accumulators)
-        return Kernel(self.name, gemm.inputs, tuple(r.tensor for r in gemm.results), workspace, w.finish())
+    def accumulator_shape(self) -> tuple[int, ...]:
+        return (self.s.thread_m, self.s.thread_n)
 
     def _stages(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
         """The stages of an operand: neighbours along ``axis`` are neighbours there, too. Rows along ``k`` are turned by
@@ -134,8 +94,11 @@ class _GemmSimtWriter:
 
     # --- the main loop
 
-    def _mainloop(self, accumulators: Buffer) -> None:
+    def mainloop(self, accumulators: Buffer) -> None:
         s, w, gemm = self.s, self.w, self.gemm
+        self.warp_at = {"m": self.warp_m, "n": self.warp_n}
+        # 8 lanes, which shared memory serves at a time, load 2 rows and 4 columns (RowMajorInterleaved<2>)
+        self.lane_at = {"m": self.lane // (2 * LANES_N) * 2 + self.lane % 2, "n": self.lane // 2 % LANES_N}
         sides = (("a", gemm.a, "m", s.tile_m, s.thread_m), ("b", gemm.b, "n", s.tile_n, s.thread_n))
         staged = [self._stages(f"staged_{name}", operand, axis, tile) for name, operand, axis, tile, _ in sides]
         self.a, self.b = (
@@ -208,6 +171,12 @@ class _GemmSimtWriter:
                 self.w.store(f.held, to, Load(f.operand.stages, source))
 
     # --- the epilogue
+
+    def epilogue(self, accumulators: Buffer) -> None:
+        if self.s.split_k > 1:
+            self._split_k_epilogue(accumulators)
+        else:
+            self._direct_epilogue(accumulators)
 
     @contextmanager
     def _vectors(self, accumulators: Buffer) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:

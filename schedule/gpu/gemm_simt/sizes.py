@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints
 from ...space.knob import Knob
 from ..gemm_mma.sizes import CopyWidths, copy_widths
+from ..multistage_gemm import MultistageSizes, N
 from ..occupancy import limits_of
 
 VERSION = 3
@@ -30,7 +30,6 @@ FREE_COPIES = 8
 SPARE_REGISTERS, VALUE_REGISTERS = 24, 8
 """About how many registers addresses and constants take (from compiled kernels); how many more an epilogue takes that
 is more than the sum."""
-N = TypeVar("N", int, Ints)
 
 
 def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
@@ -49,18 +48,8 @@ def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
 
 
 @dataclass(frozen=True)
-class GemmSimtSizes(Generic[N]):
-    """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
-
-    The first fields are the knobs; the others follow from them.
-
-    ``tile_m``, ``tile_n``, ``tiles``: how large the tile of a CTA is, and how many tiles there are.
-    ``threads``: how many threads a CTA has.
-    ``k_iters``: how many iterations the main loop has, each of ``block_k`` places of ``k``.
-    ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
-    ``copies``: how many copies a thread makes for a stage.
-    ``registers``: about how many registers a thread takes.
-    ``room``, ``shared_bytes``: how much shared memory a CTA may take, and how much it takes.
+class GemmSimtSizes(MultistageSizes[N]):
+    """``thread_m``, ``thread_n``: knobs, besides those of ``MultistageSizes``.
     ``spare``: how many elements lie unused between two stages of A. So much is taken that no more than ``ctas_per_sm``
         CTAs fit into a multiprocessor. Otherwise CTAs of a launch that starts while the one before still runs gather on
         those multiprocessors that have room first, and others idle.
@@ -68,24 +57,7 @@ class GemmSimtSizes(Generic[N]):
 
     thread_m: N
     thread_n: N
-    warps_m: N
-    warps_n: N
-    block_k: N
-    split_k: N
-    ctas_per_sm: N
-    repacked: N
-    tile_m: N
-    tile_n: N
-    tiles: N
-    threads: N
-    k_iters: N
-    stages: N
-    stage_bytes: N
-    copies: N
-    registers: N
-    room: N
     spare: N
-    shared_bytes: N
 
 
 def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmSimtSizes[Ints]:

@@ -48,7 +48,7 @@ def mapped(function: Callable[[Expr], Expr], source: DType, target: DType) -> Ke
 @pytest.mark.parametrize("target", [float16, bfloat16, float32])
 def test_fast_math_is_used_for_16_bit_results_alone(target: DType) -> None:
     backend = backend_for(SM90A)
-    text = backend.emit(backend.passes(mapped(FUNCTIONS["sigmoid"][0], float16, target), SM90A)[-1][1], SM90A).text
+    text = backend.emit(backend.passes(mapped(FUNCTIONS["sigmoid"][0], float16, target))[-1][1], SM90A).text
     assert ("fast_exp" in text) == ("fast_reciprocal" in text) == (target != float32)
     assert ("expf(" in text.replace("fast_", "")) == (target == float32)
 
@@ -62,7 +62,7 @@ def test_no_16_bit_value_is_off_by_more_than_one_place(name: str, dtype: DType) 
     device = open_device("cuda")
     target = device.info.target
     backend = backend_for(target)
-    binary = backend.compile(backend.emit(backend.passes(kernel, target)[-1][1], target), target)
+    binary = backend.compile(backend.emit(backend.passes(kernel)[-1][1], target), target)
     source, result = (device.allocate(p.bytes) for p in binary.parameters)
     bits = np.arange(1 << 16, dtype=np.uint16)
     source.write(bits.view(np.uint8))

@@ -15,7 +15,7 @@ needs_disassembler = pytest.mark.skipif(disassemble.disassembler() is None, reas
 
 def counted(name: str) -> dict[str, int]:
     kernel = LAUNCHES[name]
-    artifacts = BACKEND.artifacts(BACKEND.emit(BACKEND.passes(kernel, SM90A)[-1][1], SM90A), SM90A)
+    artifacts = BACKEND.artifacts(BACKEND.emit(BACKEND.passes(kernel)[-1][1], SM90A), SM90A)
     assert [layer.title for layer in artifacts.layers] == ["PTX", "SASS"]
     return {name: count for name, count in artifacts.instructions.items() if count}
 

@@ -41,7 +41,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def emitted(kernel: Kernel, target: Target = SM90A) -> Source:
-    return BACKEND.emit(BACKEND.passes(kernel, target)[-1][1], target)
+    return BACKEND.emit(BACKEND.passes(kernel)[-1][1], target)
 
 
 def many_registers(values: int, threads: int) -> Kernel:

@@ -30,7 +30,7 @@ ALL = {**{name: launched(kernel) for name, kernel in KERNELS.items()}, **LAUNCHE
 @pytest.mark.parametrize("name", ALL)
 def test_every_node_of_the_ir_compiles_without_a_header(name: str) -> None:
     backend = backend_for(SM90A)
-    final = backend.passes(ALL[name], SM90A)[-1][1]
+    final = backend.passes(ALL[name])[-1][1]
     source = backend.emit(final, SM90A)
     assert "#include" not in source.text
     result = compiled(source, SM90A)  # some of these kernels hold more than a setting of a sketch may

@@ -23,5 +23,5 @@ SM90A = Target("cuda", "sm_90a", (), 132, 16)
 )
 def test_cuda_source(name: str) -> None:
     backend = backend_for(SM90A)
-    source = backend.emit(backend.passes(LAUNCHES[name], SM90A)[-1][1], SM90A)
+    source = backend.emit(backend.passes(LAUNCHES[name])[-1][1], SM90A)
     check_golden(f"codegen/golden/{name}.cu", source.text)

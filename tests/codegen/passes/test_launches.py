@@ -5,7 +5,7 @@ import pytest
 
 from tests.codegen.cuda.launches import LAUNCHES
 from tests.ir.launches import FAULTS, data_of
-from tilewright.codegen.cuda.passes import run_passes
+from tilewright.codegen.cuda.backend import CudaBackend
 from tilewright.codegen.passes.partition import partition
 from tilewright.codegen.passes.vectorise import vectorise
 from tilewright.core.dtypes import float32
@@ -67,7 +67,7 @@ def test_passes_keep_results(name: str) -> None:
     kernel = KERNELS[name]
     data = data_of(kernel)
     wanted = interpret(kernel, data)
-    final = run_passes(kernel)[-1][1]
+    final = CudaBackend().passes(kernel)[-1][1]
     verify(final, final=True)
     cut = simplify_kernel(vectorise(partition(simplify_kernel(kernel))))
     for variant in (final, cut):
@@ -76,6 +76,6 @@ def test_passes_keep_results(name: str) -> None:
 
 
 def test_loops_that_meet_stay_whole_and_vectors_are_made() -> None:
-    final = run_passes(guarded_vectors())[-1][1]
+    final = CudaBackend().passes(guarded_vectors())[-1][1]
     loops = [s.var for s in walk_statements(final.body) if isinstance(s, For)]
     assert loops == ["i"]
