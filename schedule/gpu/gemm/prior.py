@@ -10,8 +10,8 @@ from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
-from .k_atoms import halo_taps, joined_groups, multiplied_k, stage_lines
-from .mma_atom import pair_count, promoted_k_atoms, wgmma_atom
+from .k_atoms import joined_groups, multiplied_k, stage_lines
+from .mma_atom import promoted_k_atoms, wgmma_atom
 from .sizes import GemmSizes
 
 Floats = NDArray[np.float64]
@@ -24,16 +24,16 @@ THREE_WARPGROUPS = 1.08
 """A k iteration takes so much longer with three consumer warpgroups."""
 WIDE_CLUSTER = 1.02
 """A k iteration takes so much longer where a cluster has more tiles along n than along m."""
-STALL, MEMORY_STALL = 0.2, 0.4
-"""A k iteration takes so much longer with two stages, half as much longer with three, and so on, and less where it is
-longer, since it has several taps. The second figure is for products whose operands take about as long to read as to
-multiply."""
+LATENCY_CYCLES = 1600
+"""So many cycles pass until the first bytes of a stage arrive. Most of them come from memory, by way of L2."""
 K_ITERATION_CYCLES = 40
 """The barriers of a k iteration take so many cycles."""
-IM2COL_CYCLES = 5
-"""A CTA takes so many cycles for each pixel of 64 channels that it loads by im2col."""
-IMAGES_L2 = 1.5
-"""Boxes of images take so much longer to come from L2 than boxes of matrices."""
+CLUSTER_CYCLES = 20
+"""In each k iteration the CTAs of a cluster wait so many cycles for one another."""
+DISTINCT_BYTES_PER_CYCLE, COALESCED = 29, 0.5
+"""L2 itself serves so many bytes a cycle to each multiprocessor, if all of them read different lines. Requests for the
+same lines at about the same time are coalesced before they reach it: n of them count as n to the power of
+1 - ``COALESCED``, since not all of them come together."""
 STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
@@ -53,16 +53,25 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     rows: Floats = (tile_m * block_k * element).astype(np.float64)
     if gemm.window is not None:
         rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
-    loaded = rows / sizes.cluster_n + columns / sizes.cluster_m * block_k * element
+    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element
     share = _multiplied_share(gemm, sizes)
-    l2 = loaded / peaks.l2_bytes_per_cycle * (1.0 if gemm.window is None else IMAGES_L2)
-    if gemm.window is not None and not gemm.window.patch:
-        l2 = np.maximum(l2, IM2COL_CYCLES * tile_m / sizes.cluster_n * sizes.k_atoms)
+    of_a, of_b = _readers(gemm, sizes)
+    busy = sizes.ctas / (sizes.active_ctas_per_sm * peaks.multiprocessors)
+    distinct = (a / of_a**COALESCED + b / of_b**COALESCED) * busy
     return UnitCycles(
         mma=2 * tile_m * columns * block_k * share / flops_per_cycle(gemm, peaks),
         shared=(read * share + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
-        l2=l2,
+        l2=np.maximum((a + b) / peaks.l2_bytes_per_cycle, distinct / DISTINCT_BYTES_PER_CYCLE),
     )
+
+
+def _readers(gemm: Gemm, sizes: GemmSizes[Ints]) -> tuple[Floats, Floats]:
+    """How many of the clusters that run together read the same rows of A, and the same columns of B."""
+    clusters_m = -(-gemm.m.extent // (sizes.tile_m * sizes.cluster_m))
+    clusters_n = -(-gemm.n.extent // (sizes.tile_n * sizes.cluster_n))
+    of_a: Floats = np.clip(sizes.clusters / np.minimum(sizes.group_m, clusters_m), 1, clusters_n)
+    of_b: Floats = np.clip(sizes.clusters / of_a, 1, clusters_m)
+    return of_a, of_b
 
 
 def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
@@ -123,17 +132,17 @@ def wave_efficiency(gemm: Gemm, sizes: GemmSizes[Ints], multiprocessors: int) ->
 def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
     """The estimated time of each setting in seconds.
 
-    k iteration = norm(tensor cores, shared memory, L2) x what stalls it + barriers
+    k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers
     busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
     time        = launch + norm(busy, reading all inputs and writing all outputs once)
     """
     work = unit_cycles(gemm, sizes, peaks)
     memory = _memory_cycles(gemm, peaks)
-    iteration = _norm(work.mma, work.l2, work.shared) * np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
+    iteration = _norm(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work))
+    iteration *= np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
-    stall = MEMORY_STALL if _is_memory_bound(gemm, peaks) else STALL
-    iteration *= 1 + stall / (np.maximum(sizes.stages - 1, 1) * halo_taps(gemm))
     iteration += K_ITERATION_CYCLES / sizes.active_ctas_per_sm
+    iteration += np.where(sizes.tiles_per_cluster > 1, CLUSTER_CYCLES, 0)
     iteration += _promotion_cycles(gemm, sizes, peaks)
     element = gemm.results[0].tensor.dtype.bytes
     store = sizes.tile_m * sizes.tile_n * element / 128 * _store_cycles(gemm, sizes.epilogue_stages)
@@ -142,6 +151,18 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     busy = tiles_per_sm(sizes) * (sizes.k_iters * iteration + epilogue) + _reduction_cycles(sizes, peaks)
     seconds: Floats = peaks.launch_seconds + _norm(busy, memory) / peaks.clock_hz
     return seconds
+
+
+def _arrival_cycles(sizes: GemmSizes[Ints], work: UnitCycles) -> Floats:
+    """How many cycles apart stages arrive, on average.
+
+    The first loads are issued at once. A stage is released when the next one is there and its own products are done, so
+    that one stage less than there are is under way from then on.
+    """
+    waiting = np.maximum(1 - sizes.stages / np.maximum(sizes.stage_fills, 1), 0)
+    apart = (LATENCY_CYCLES / sizes.active_ctas_per_sm + work.l2) / np.maximum(sizes.stages - 1, 1)
+    cycles: Floats = waiting * apart + (1 - waiting) * work.l2
+    return cycles
 
 
 def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
@@ -159,14 +180,6 @@ def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
     """How many cycles it takes to read all inputs and write all outputs once."""
     moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results)))
     return moved / peaks.memory_bytes_per_cycle
-
-
-def _is_memory_bound(gemm: Gemm, peaks: GpuPeaks) -> bool:
-    """Whether moving the tensors takes about as long as multiplying them."""
-    products = len(gemm.accumulators) * gemm.m.extent * gemm.n.extent * gemm.k.extent
-    products *= prod(a.extent for a in gemm.batch) * pair_count(gemm)
-    cycles = 2 * products / (flops_per_cycle(gemm, peaks) * peaks.multiprocessors)
-    return cycles < 2 * _memory_cycles(gemm, peaks)
 
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:

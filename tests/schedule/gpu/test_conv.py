@@ -295,7 +295,7 @@ def test_joined_groups_are_promising_where_they_are_few() -> None:
     workload = conv2d(batch=32, channels=512, height=28, width=28, filters=512, groups=32)
     space = SKETCH.space(workload, H200)
     assert set(space.column("joined_groups")) == {4} and len(space) > 12
-    assert set(space.column("pixels")) == {"4x4x4", "8x2x4", "halo_4x4x4"}
+    assert set(space.column("pixels")) >= {"4x4x4", "8x2x4", "halo_4x4x4"}
     resources = compiled(SKETCH, workload, pixels="halo_4x4x4")
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0
     plain = Schedule.of(SKETCH.name, SKETCH.version, {"mma_n": 32, "pixels": "im2col"})
