@@ -348,9 +348,8 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
         longest = _run(observer, fleet.services, disturbers, lanes, began + plan.seconds)
         faults = observer.verdict() + late_records(store)
         ends = {str(how): count for how, count in store.fleet.figures().attempts.items() if count}
-    orphans = sum(len(server.orphans(10.0)) for server in fleet.services.servers)
-    if orphans:
-        faults.append(f"{orphans} processes outlived their service")
+    orphans = [line for server in fleet.services.servers for line in server.orphans()]
+    faults += [f"a process outlived its service: {line}" for line in orphans]
     done = sum((disturber.done for disturber in disturbers.values()), Counter[str]())
     return FaultReport(
         dict(done),
