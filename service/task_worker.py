@@ -168,7 +168,7 @@ class TaskWorker:
                 units = [setup.unit.uuid]
                 claim = self._store.fleet.claim_task(setup.targets, executor, self._owner, units=units, seconds=seconds)
                 if claim is not None:
-                    self._keeper.add(claim.lease)
+                    self._keeper.add(claim.lease, claim.patience)
                     self._note(None)
                     with working_for_task(claim, setup.unit.uuid):
                         log.info("task claimed")

@@ -181,7 +181,7 @@ class TaskWorkerPool:
             silent = min(worker.silent_seconds(), now - self._steady)
             if silent > SILENT_LEASES * lease:
                 log.warning("silent task worker killed", unit=uuid, silent_seconds=round(silent, 1))
-                worker.kill_silent(OWN_SHARE * lease)
+                worker.kill_silent(OWN_SHARE * worker.silent_seconds())
 
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""
