@@ -1,13 +1,8 @@
-"""The garbage collector while modules are loaded: it finds nothing, and takes a sixth of the time.
-
-``python -m tilewright.core.collector MODULE ARGUMENT …`` loads a module so, and calls its ``main``.
-"""
+"""The garbage collector while modules are loaded: it finds nothing, and takes a sixth of the time."""
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 
 
 @contextmanager
@@ -29,9 +24,3 @@ def program_loading() -> Iterator[None]:
     with collector_resting():
         yield
         gc.freeze()
-
-
-if __name__ == "__main__":
-    with program_loading():
-        program = import_module(sys.argv.pop(1))
-    program.main()

@@ -93,6 +93,8 @@ class TaskClaim:
     request_id: str = ""
     units: int = 1
     """So many units it may have at once."""
+    patience: int = 1
+    """Its lease lasts so many times as long as asked for: twice as long for each loss in a row."""
 
 
 class Wanted(StrEnum):

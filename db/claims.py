@@ -104,7 +104,8 @@ def _lease(
         settle(connection, number)
         return None
     update_task(connection, number, position, state=TaskState.LEASED.value, fence=fence)
-    lease = take(connection, TASK, task_subject(job_id, position), fence, owner, seconds)
+    patience = 2 ** task["losses"]  # a machine that is only slow is in time at last
+    lease = take(connection, TASK, task_subject(job_id, position), fence, owner, seconds * patience)
     begin_attempt(connection, number, position, lease, units)
     if job["state"] == "queued":
         change_job_state(connection, job, "running")
@@ -112,7 +113,7 @@ def _lease(
         update_job(connection, number)
     trials = task["trial_limit"] or job["budget_trials"]
     most = max(1, min(job["units"], trials // TRIALS_OF_A_UNIT))
-    about = (task["target"], task["executor"], job["cache"], lease, job["request_id"], most)
+    about = (task["target"], task["executor"], job["cache"], lease, job["request_id"], most, patience)
     return TaskClaim(job_id, position, *about)
 
 

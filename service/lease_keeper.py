@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from math import inf
 
 from ..core.errors import StoreError
@@ -30,12 +31,28 @@ BLOCKED_SECONDS = 120.0
 """Opening or closing an executor may take so long: connecting to Ray alone takes seconds, and more on a busy host."""
 
 OWN_SHARE = 0.5
-"""A worker that used a processor for this part of a lease between two beats has itself to blame if it loses the lease.
-One that used less would have renewed in time on a processor of its own: it does so after a third."""
+"""A worker that used a processor for this part of the time between two beats, and of a lease, has itself to blame if it
+loses the lease. One that used less was stopped, or waited: with a processor of its own it would have been in time, for
+it renews after a third of a lease."""
 
 
 class TaskStopped(Exception):
     """The job of the task in hand is being cancelled, or has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A moment, or the time between two: by the clock, and by what this process used of processors, in seconds."""
+
+    clock: float
+    processor: float
+
+    @classmethod
+    def now(cls) -> "_Moment":
+        return cls(time.monotonic(), time.process_time())
+
+    def since(self, before: "_Moment") -> "_Moment":
+        return _Moment(self.clock - before.clock, self.processor - before.processor)
 
 
 class LeaseKeeper:
@@ -51,12 +68,13 @@ class LeaseKeeper:
         self._alive = alive
         self._unit: Lease | None = None
         self._tasks: list[Lease] = []
+        self._patience: dict[Lease, int] = {}
         self._further: dict[Lease, LeaseGuard] = {}
         self._seconds = seconds
         self._yielding = yielding
         self._renewed = self._looked = -inf
-        self._beaten = time.process_time()
-        self._busy: float | None = None
+        self._beaten = _Moment.now()
+        self._spent: _Moment | None = None
         self._wanted = Wanted.GO
         self.guard = LeaseGuard(-inf)
         """What the executor asks before anything is given to the device."""
@@ -65,18 +83,23 @@ class LeaseKeeper:
         """Keep the lease of the unit, which was asked for at ``asked`` by the monotonic clock; None: it is given up."""
         self._unit, self._wanted = unit, Wanted.GO
         self._renewed = self._looked = asked
-        self._beaten, self._busy = time.process_time(), None
+        self._beaten, self._spent = _Moment.now(), None
         self.guard.renewed(-inf if unit is None else asked + self._seconds)
 
-    def add(self, task: Lease) -> None:
-        """Keep the lease of a task, which was taken a moment ago."""
+    def add(self, task: Lease, patience: int = 1) -> None:
+        """Keep the lease of a task, which was taken a moment ago, for so many times as long as others. While it is the
+        task in hand, the lease of the unit lasts as long, from the next beat on."""
         self._tasks.append(task)
+        self._patience[task] = patience
         self._wanted = Wanted.GO
-        self._beaten, self._busy = time.process_time(), None
+        self._beaten, self._spent = _Moment.now(), None
+        if patience > 1:
+            self._renewed = -inf
 
     def drop(self, task: Lease) -> None:
         """Keep the lease no longer: the task is finished, or given back."""
         self._tasks = [lease for lease in self._tasks if lease != task]
+        self._patience.pop(task, None)
         self._wanted = Wanted.GO
 
     def join(self, unit: Lease, asked: float) -> LeaseGuard:
@@ -97,13 +120,14 @@ class LeaseKeeper:
     @property
     def delay(self) -> str | None:
         """Once a lease is lost: that this process was held up, for people; None where its own work kept it from its
-        beats. It was held up where it used little processor time since the last one: it was stopped, other processes
-        had the processors, or the database did not answer. What its threads use while a beat waits for the database is
-        not counted."""
-        used = time.process_time() - self._beaten if self._busy is None else self._busy
-        if used >= OWN_SHARE * self._seconds:
+        beats. It was held up where it used a processor for a small part of the time since the last one: it was stopped,
+        other processes had the processors, or the database did not answer. The time that a beat waits for the database
+        is not counted."""
+        spent = self._spent or _Moment.now().since(self._beaten)
+        if spent.processor >= OWN_SHARE * max(self._seconds, spent.clock):
             return None
-        return f"its holder was held up: it used a processor for {used:.2f} s since its last heartbeat"
+        used = f"{spent.processor:.2f} of {spent.clock:.2f} s"
+        return f"its holder was held up: it used a processor for {used} since its last heartbeat"
 
     def learn(self, wanted: Wanted) -> None:
         """Note what a write of the holder was answered."""
@@ -112,7 +136,7 @@ class LeaseKeeper:
     def beat(self) -> None:
         """Renew the leases where it is time to. Raises TaskStopped, and LeaseLost where a lease has ended. While the
         database is away, the leases last until their end."""
-        self._busy = time.process_time() - self._beaten
+        self._spent = _Moment.now().since(self._beaten)
         self._alive()
         now = time.monotonic()
         try:
@@ -127,7 +151,7 @@ class LeaseKeeper:
         except LeaseLost:
             self.guard.revoke()
             raise
-        self._beaten, self._busy = time.process_time(), None
+        self._beaten, self._spent = _Moment.now(), None
         if self._wanted is Wanted.STOP:
             raise TaskStopped
 
@@ -137,10 +161,12 @@ class LeaseKeeper:
         now = time.monotonic()
         if self._unit is None:
             raise LeaseLost("no unit is held")
-        self._wanted = self._fleet.renew([*self._tasks[:1], self._unit], seconds=self._seconds)
+        present = self._tasks[:1]
+        seconds = self._seconds * max((self._patience[task] for task in present), default=1)
+        self._wanted = self._fleet.renew([*present, self._unit], seconds=seconds)
         for ahead in self._tasks[1:]:
             with suppress(LeaseLost):
-                self._fleet.renew([ahead], seconds=self._seconds)
+                self._fleet.renew([ahead], seconds=self._seconds * self._patience[ahead])
         for unit, guard in self._further.items():
             try:
                 self._fleet.renew([unit], seconds=self._seconds)
@@ -148,7 +174,7 @@ class LeaseKeeper:
             except LeaseLost:
                 guard.revoke()
         self._renewed = self._looked = now
-        self.guard.renewed(now + self._seconds)
+        self.guard.renewed(now + seconds)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

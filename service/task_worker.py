@@ -1,4 +1,4 @@
-"""A task worker: a child of the service, which starts it by ``task_worker_pool.PROGRAM``.
+"""A task worker: a child of the service, which starts it by ``core.child_program``.
 
 It leases one unit while there are tasks that the unit serves, and searches one after another on it. The server
 gives it its set-up through the pipe, stops it by SIGTERM, and replaces it when it dies: its leases run out then.
@@ -24,7 +24,6 @@ from ..core.target import DeviceInfo
 from ..db.store import RecordStore
 from ..workers.joint_executor import JointExecutor, UnitExecutor
 from ..workers.losses import DriverLost, MachineLost, NodeLost
-from ..workers.main import die_with
 from . import logs, wiring
 from .further_units import FurtherUnits
 from .lease_keeper import LOOK_SECONDS, LeaseKeeper, TaskStopped
@@ -169,7 +168,7 @@ class TaskWorker:
                 units = [setup.unit.uuid]
                 claim = self._store.fleet.claim_task(setup.targets, executor, self._owner, units=units, seconds=seconds)
                 if claim is not None:
-                    self._keeper.add(claim.lease)
+                    self._keeper.add(claim.lease, claim.patience)
                     self._note(None)
                     with working_for_task(claim, setup.unit.uuid):
                         log.info("task claimed")
@@ -324,10 +323,8 @@ class TaskWorker:
 
 def main() -> None:
     """Serve as a task worker, as the command line says."""
-    descriptor, parent = map(int, sys.argv[1:])
-    die_with(parent)
     try:
-        _serve(Connection(descriptor))
+        _serve(Connection(int(sys.argv[1])))
     except StoreError as stopped:
         log.error("task worker ends", pid=os.getpid(), error=stopped.message)
         sys.exit(1)

@@ -22,6 +22,7 @@ from pathlib import Path
 import structlog
 
 from ..core.cgroups import processor_count
+from ..core.child_program import command
 from ..core.errors import StoreError
 from ..core.fleet import Unit
 from ..core.trial import Trial
@@ -50,8 +51,7 @@ FOUND_SECONDS = 0.3
 """The thread does other things after so long, while the units are not known yet."""
 LOOKS_FOR_A_LEASE = 5
 """In the time that a lease lasts, leases that ran out are looked for so often."""
-PROGRAM = (sys.executable, "-P", "-m", "tilewright.core.collector", "tilewright.service.task_worker")
-"""Starts a task worker; its arguments follow."""
+PROGRAM = "tilewright.service.task_worker"
 PROCESSES = 3
 """The processes of a worker besides its builders that need a processor: its search, its data child, its runner."""
 DRAIN_SECONDS = 120.0
@@ -181,7 +181,7 @@ class TaskWorkerPool:
             silent = min(worker.silent_seconds(), now - self._steady)
             if silent > SILENT_LEASES * lease:
                 log.warning("silent task worker killed", unit=uuid, silent_seconds=round(silent, 1))
-                worker.kill_silent(OWN_SHARE * lease)
+                worker.kill_silent(OWN_SHARE * worker.silent_seconds())
 
     def _builders(self, unit: Unit) -> int | None:
         """Return how many children build for a unit: an equal share of the processors where several units have work."""
@@ -228,7 +228,7 @@ class TaskWorkerProcess:
         parent, child = socket.socketpair()
         with child:
             self._process = subprocess.Popen(
-                [*PROGRAM, str(child.fileno()), str(os.getpid())],
+                command(PROGRAM, child.fileno()),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(child.fileno(),),
                 start_new_session=True,

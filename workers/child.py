@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -16,12 +15,14 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import cast
 
+from ..core.child_program import command
 from ..core.errors import TilewrightError, WorkerLost
 from .child_environment import scrubbed
 from .frames import Frame, receive, send
 from .memory_groups import memory_groups
 from .sandbox import FOLDER_BYTES, give_way
 
+PROGRAM = "tilewright.workers.main"
 _REAP_SECONDS = 2.0
 _TAIL_BYTES = 2_000
 MOST_LINES = 100
@@ -93,7 +94,7 @@ class Child:
         temporary = {} if self._folder is None else {"TMPDIR": self._folder}
         with child:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tilewright.workers.main", str(child.fileno()), str(os.getpid())],
+                command(PROGRAM, child.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,

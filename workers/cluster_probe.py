@@ -1,7 +1,7 @@
-"""The probe of a Ray cluster: ``python -m tilewright.workers.cluster_probe``, a child of ``probe`` that dies with it.
+"""The probe of a Ray cluster: a child of ``probe``, which starts it by ``core.child_program``.
 
-It reads ``{parent, address}`` from its input, and prints the reports on all units of all nodes as JSON; or
-``{parent, address, unit, lock_folder}``, and prints the report on one unit that was opened. Each node is asked by one
+It reads ``{address}`` from its input, and prints the reports on all units of all nodes as JSON; or
+``{address, unit, lock_folder}``, and prints the report on one unit that was opened. Each node is asked by one
 short task there.
 """
 
@@ -19,7 +19,6 @@ from ..core.errors import WorkerLost
 from ..core.fleet import Unit
 from ..runtime.hardware import host_uuid
 from .child_environment import VISIBLE
-from .main import die_with
 from .probe import ProbeReport, local_units, look_at, probe_unit, report_to_json, unit_from_json
 from .ray import connect
 from .ray_actor import alive_nodes, host_of, node_of, on_node
@@ -49,7 +48,6 @@ def open_unit(unit: Unit, lock_folder: str) -> list[ProbeReport]:
 def main() -> None:
     """Raises SystemExit with the reason where the cluster does not answer."""
     question = json.load(sys.stdin)
-    die_with(question["parent"])
     try:
         connect(question["address"])
         if "unit" in question:
@@ -85,7 +83,3 @@ def _see_what_the_node_sees() -> None:
     found = [entry.partition("=")[2] for entry in entries if entry.startswith(f"{VISIBLE}=")]
     if found:
         os.environ[VISIBLE] = found[0]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,10 @@
-"""A worker child: ``python -m tilewright.workers.main SOCKET PARENT``. It answers frames until its parent is gone.
+"""A worker child, which ``child`` starts by ``core.child_program``. It answers frames until its parent is gone.
 
 What it logs goes to the parent too, which knows what the work is for (``core.log_context``) and where logs are kept.
 """
 
-import ctypes
 import logging
-import os
 import resource
-import signal
 import sys
 import threading
 import time
@@ -24,8 +21,7 @@ from .sandbox import Sandbox
 if TYPE_CHECKING:
     from .report import Announce  # it loads NumPy, whose threads Landlock would not hold for
 
-_PR_SET_PDEATHSIG = 1
-_log = logging.getLogger(__package__)  # this file runs as __main__
+_log = logging.getLogger(__package__)
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
@@ -45,11 +41,11 @@ ROLES = {
 because a builder needs no device and a child that starts quickly is replaced quickly."""
 
 
-def main(descriptor: int, parent: int) -> None:
-    """Serve the parent at the other end of ``descriptor``; returns when it closes the connection."""
-    die_with(parent)
+def main() -> None:
+    """Serve the parent at the other end of the descriptor in the command line; returns when it closes the
+    connection."""
     _be_harmless()
-    connection = Connection(descriptor)
+    connection = Connection(int(sys.argv[1]))
     try:
         setup = receive(connection).header
         sending = threading.Lock()
@@ -101,20 +97,8 @@ def _log_to(tell: Callable[[dict[str, object]], None], level: int) -> None:
     logger.propagate = False
 
 
-def die_with(parent: int) -> None:
-    """Ask to be killed with the parent. The parent may have died before we asked, hence the second look."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def _be_harmless() -> None:
     """No core files of crashed kernels, and the first to go when memory runs out."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if _OOM_SCORE.exists():
         _OOM_SCORE.write_text("500")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from ..core.child_program import command
 from ..core.errors import UnsupportedTarget, WorkerLost
 from ..core.fleet import Unit
 from ..core.target import Profile
@@ -29,6 +30,7 @@ from .runner_supervisor import ProbeSupervisor
 from .settings import Deadlines, ExecutorSettings
 from .wire import Json, device_from_json, device_to_json
 
+CLUSTER_PROGRAM = "tilewright.workers.cluster_probe"
 CLUSTER_SECONDS = 180.0
 """How long the probe of a whole cluster may take. Each node starts a process for it, which takes long on a busy one."""
 PROBE_DEADLINES = Deadlines(start=30.0, probe=30.0, wait=30.0)
@@ -105,8 +107,8 @@ def _ask_cluster(question: Json) -> tuple[ProbeReport, ...]:
     where = f"the Ray cluster at {question['address']}"
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "tilewright.workers.cluster_probe"],
-            input=json.dumps({"parent": os.getpid(), **question}),
+            command(CLUSTER_PROGRAM),
+            input=json.dumps(question),
             env={**scrubbed(os.environ), **ray_variables(os.environ), "PYTHONPATH": path},
             capture_output=True,
             text=True,

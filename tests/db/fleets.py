@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from sqlalchemy import create_engine, make_url, select, text, update
 
 from tilewright.core.budget import Budget
-from tilewright.core.fleet import Lease, TaskClaim, Unit
+from tilewright.core.fleet import MOST_LOSSES, Lease, TaskClaim, Unit
 from tilewright.core.record import MeasuredOn
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo, Profile, Target, Toolchain
@@ -173,7 +173,7 @@ def run_out(store: RecordStore, *held: Lease) -> None:
     with store.database.writing() as connection:
         for lease in held:
             row = (leases.c.kind == lease.kind, leases.c.subject == lease.subject)
-            connection.execute(update(leases).where(*row).values(until=leases.c.until - 2 * LONG))
+            connection.execute(update(leases).where(*row).values(until=leases.c.until - 2**MOST_LOSSES * LONG))
 
 
 def wait(store: RecordStore, seconds: float) -> None:

@@ -152,6 +152,22 @@ def test_losses_in_a_row_make_a_task_dead_and_the_others_go_on(fleet_store: Reco
     assert job.tasks[1].best is not None and job.tasks[0].trials == 1
 
 
+def test_each_loss_in_a_row_doubles_the_time_that_the_next_holder_has(fleet_store: RecordStore) -> None:
+    """A machine that is only slow is in time at last; a new record ends the row."""
+    fleet = fleet_store.fleet
+    submit(fleet_store, "j")
+    for losses in range(MOST_LOSSES):
+        held = claimed(fleet_store)
+        assert held.patience == 2**losses
+        assert 0.5 < (held.lease.until - fleet.now()) / (held.patience * LONG) <= 1.0
+        if losses + 1 < MOST_LOSSES:
+            run_out(fleet_store, held.lease)
+            assert fleet.reap() == 1
+    measure(fleet_store, held)
+    fleet.end_attempt(held.lease, AttemptEnd.YIELDED)
+    assert claimed(fleet_store).patience == 1
+
+
 def test_a_task_outlives_any_number_of_workers_that_were_killed_from_outside(fleet_store: RecordStore) -> None:
     fleet = fleet_store.fleet
     submit(fleet_store, "j")

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,10 +190,12 @@ class Disturber:
     def stall_database(self) -> bool:
         processes = self.fleet.postgres.processes()
         for process in processes:
-            process.send_signal(signal.SIGSTOP)
+            with suppress(psutil.NoSuchProcess):  # one may end meanwhile; the others must go on all the same
+                process.send_signal(signal.SIGSTOP)
         time.sleep(float(self.draws.uniform(0.5, 2 * LEASE_SECONDS)))
         for process in reversed(processes):
-            process.send_signal(signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
         return True
 
     def fill_disk(self) -> bool:
@@ -348,9 +350,8 @@ def disturb(folder: Path, plan: Plan) -> FaultReport:
         longest = _run(observer, fleet.services, disturbers, lanes, began + plan.seconds)
         faults = observer.verdict() + late_records(store)
         ends = {str(how): count for how, count in store.fleet.figures().attempts.items() if count}
-    orphans = sum(len(server.orphans(10.0)) for server in fleet.services.servers)
-    if orphans:
-        faults.append(f"{orphans} processes outlived their service")
+    orphans = [line for server in fleet.services.servers for line in server.orphans()]
+    faults += [f"a process outlived its service: {line}" for line in orphans]
     done = sum((disturber.done for disturber in disturbers.values()), Counter[str]())
     return FaultReport(
         dict(done),

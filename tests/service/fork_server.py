@@ -18,8 +18,8 @@ from typing import Protocol, Self
 
 import psutil
 
+from tilewright.core.child_program import die_with
 from tilewright.core.collector import program_loading
-from tilewright.workers.main import die_with
 
 MODULE = "tilewright.tests.service.fork_server"
 

@@ -24,9 +24,16 @@ from tilewright.core.streams import stream
 from tilewright.tests.service.fork_server import ForkServer, Process
 
 READY_SECONDS = 400.0
+ORPHAN_SECONDS = 90.0
+"""So long a child may outlive a killed server: the agents of a Ray that a task worker has started for itself wait for a
+minute for its head, which is gone, to tell it that they end."""
+PF_EXITING = 4
+"""A flag in /proc/PID/stat: the process is ending."""
 MODULE = "tilewright.api"
 SERVICE_MODULES = (f"{MODULE}.server", f"{MODULE}.local_service")
 """What a service loads: a fork server has it at hand."""
+LAST_ATTEMPTS = 10
+"""So many attempts at a task that did not end well are told."""
 WORKLOADS: tuple[Mapping[str, object], ...] = (
     {"operator": "matmul", "parameters": {"m": 32, "n": 48, "k": 16}},
     {"operator": "softmax", "parameters": {"rows": 33, "columns": 65}},
@@ -84,9 +91,12 @@ class KillableServer:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def orphans(self, seconds: float) -> list[Any]:
-        """Return the children of killed servers that still run after ``seconds``."""
-        return list(psutil.wait_procs(self.family, timeout=seconds)[1])
+    def orphans(self, seconds: float = ORPHAN_SECONDS) -> list[str]:
+        """Say which children of killed servers still run after ``seconds``."""
+        end = time.monotonic() + seconds
+        while (left := [line for one in self.family if (line := _running(one))]) and time.monotonic() < end:
+            time.sleep(0.2)
+        return left
 
     def ask(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
@@ -102,6 +112,22 @@ class KillableServer:
             return None
         finally:
             connection.close()
+
+
+def _running(process: psutil.Process) -> str:
+    """Say of a process what it is; empty where it has ended, or SIGKILL has reached it: it runs nothing more then, but
+    to be cleaned away may take it long where others want the processors. Another process may have got its number."""
+    try:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        states = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        pending = int(states["SigPnd"], 16) | int(states["ShdPnd"], 16)
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if pending >> (signal.SIGKILL - 1) & 1 or int(fields[6]) & PF_EXITING:
+            return ""
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())[:300]}"
+    except (OSError, psutil.NoSuchProcess):
+        return ""
 
 
 def free_port() -> int:
@@ -189,6 +215,12 @@ class Observer:
         answer = self.server.ask("GET", f"/v1/jobs/{job}")
         return "" if answer is None or answer[0] != 200 else str(answer[1]["state"])
 
+    def _ends(self, job: str, task: int) -> list[str]:
+        """How the last attempts at a task ended."""
+        answer = self.server.ask("GET", f"/v1/jobs/{job}/tasks/{task}/attempts")
+        attempts = [] if answer is None or answer[0] != 200 else answer[1]["attempts"][-LAST_ATTEMPTS:]
+        return [f"{attempt['how']}: {attempt['detail']}" for attempt in attempts]
+
     def unfinished(self) -> list[str]:
         left = [job for job in self.jobs.values() if job not in self.ended]
         self.ended |= {job for job in left if self.state(job) in ("succeeded", "failed", "cancelled")}
@@ -209,6 +241,8 @@ class Observer:
                 faults.append(f"job {job} is {state}")
             for task in range(len(WORKLOADS)):
                 trials = list(self.read(job, task))
+                if state != "succeeded" and len(trials) < self.trials:
+                    faults.append(f"job {job} task {task} had attempts that ended: {self._ends(job, task)}")
                 if [trial["sequence"] for trial in trials] != list(range(self.trials)):
                     faults.append(f"job {job} task {task} has sequences {[t['sequence'] for t in trials]}")
                 if len({trial["record_id"] for trial in trials} - final.keys()) != len(trials):
@@ -280,7 +314,7 @@ def _kill(server: KillableServer, kills: int, seed: int, trials: int, longest: f
         jobs=len(observer.jobs),
         trials=len(observer.jobs) * len(WORKLOADS) * trials,
         seen=len(observer.seen),
-        orphans=len(server.orphans(10.0)),
+        orphans=len(server.orphans()),
         seconds=time.monotonic() - began,
         faults=tuple(faults),
     )

@@ -1,10 +1,12 @@
 """What a loss of the executor means to the task and to the unit, and what keeps leases while it opens."""
 
+import hashlib
 import multiprocessing
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Trial
 from tilewright.db.store import RecordStore
 from tilewright.db.task import task_of
-from tilewright.service.lease_keeper import LeaseKeeper
+from tilewright.service.lease_keeper import OWN_SHARE, LeaseKeeper, _Moment
 from tilewright.service.settings import Settings
 from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
 from tilewright.service.task_worker import WorkerSetup
@@ -82,6 +84,37 @@ def test_leases_are_kept_while_an_executor_opens(tmp_path: Path) -> None:
                 time.sleep(0.02)
 
 
+@pytest.mark.parametrize("patience", [1, 8])
+def test_who_holds_a_task_that_was_lost_before_has_longer_with_its_unit_too(tmp_path: Path, patience: int) -> None:
+    unit = simulated_unit(0)
+    with migrated(f"sqlite:///{tmp_path}/db.sqlite3") as store:
+        fleet = store.fleet
+        submit(store, "j", target="llvm")
+        fleet.register_units([unit], seen_seconds=LONG)
+        asked = time.monotonic()
+        held = fleet.lease_unit(unit.uuid, "o", seconds=LONG)
+        claim = fleet.claim_task(("llvm",), "local", "o", units=[unit.uuid], seconds=LONG)
+        assert held is not None and claim is not None
+        keeper = LeaseKeeper(fleet, seconds=LONG, yielding=lambda: False, alive=lambda: None)
+        keeper.hold(held, asked)
+        keeper.add(claim.lease, patience)
+        keeper.beat()
+        until = fleet.units()[0].held_until
+        assert until is not None and 0.5 < (until - fleet.now()) / (patience * LONG) <= 1.0
+        assert 0.5 < (keeper.guard() - time.monotonic()) / (patience * LONG) <= 1.0
+
+
+def test_a_holder_is_to_blame_that_had_a_processor_for_most_of_the_time_and_not_one_that_waited_for_it(
+    tmp_path: Path,
+) -> None:
+    with migrated(f"sqlite:///{tmp_path}/db.sqlite3") as store:
+        keeper = LeaseKeeper(store.fleet, seconds=3.0, yielding=lambda: False, alive=lambda: None)
+        now = _Moment.now()
+        for clock, processor, blamed in ((1e3, 1e3, True), (1e3, 600.0, True), (1e3, 400.0, False), (1e3, 0.0, False)):
+            keeper._beaten = _Moment(now.clock - clock, now.processor - processor)
+            assert (keeper.delay is None) is blamed
+
+
 class LateWorker(SimulatedTaskWorker):
     """A task worker that is late in the first of its attempts, so many: it does ``late``, and its leases run out, as if
     time had passed. It is to stop once there is nothing to do."""
@@ -134,9 +167,17 @@ def test_a_task_is_dead_after_attempts_that_kept_their_worker_busy_and_not_after
         lease_seconds = 1.0
 
         def work() -> None:
-            end = time.process_time() + lease_seconds / 2
-            while time.process_time() < end:
-                pass
+            """It takes most of the time, also where others want the processors."""
+            began = _Moment.now()
+
+            def hash_on() -> None:
+                while (spent := _Moment.now().since(began)).processor < share * max(lease_seconds, spent.clock):
+                    hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000)
+
+            share = 1.2 * OWN_SHARE
+            with ThreadPoolExecutor(4) as threads:
+                for _ in range(4):
+                    threads.submit(hash_on)
 
         ends = ends_of_a_task(store, "busy", postgres_url, lease_seconds, work)
         assert ends[AttemptEnd.LEASE_LOST] == MOST_LOSSES
