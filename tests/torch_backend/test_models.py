@@ -1,5 +1,6 @@
 """Whole models by ``torch.compile(model, backend="tilewright")`` on the CPU, against eager in float64."""
 
+import math
 from typing import Any
 
 import pytest
@@ -321,6 +322,23 @@ def test_resampling_is_written_out(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     assert check_model(FUNCTIONS[name], torch.randn(3, 5, 7)).state == "ready"
+
+
+class RelativeBias(nn.Module):  # type: ignore[misc]
+    """The buckets of T5's relative positions: logarithms whose quotients are whole numbers but for their rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Embedding(16, 1)
+
+    def forward(self, x: Any) -> Any:
+        far = torch.arange(1, x.shape[1] + 1).float()
+        places = 8 + (torch.log(far / 8).clamp(min=0) / math.log(16) * 8).long().clamp(max=7)
+        return torch.softmax(x + self.biases(places)[:, 0], -1)
+
+
+def test_steps_of_constants_lie_where_torch_has_them() -> None:
+    assert check_model(RelativeBias(), torch.randn(4, 129)).state == "ready"
 
 
 def test_a_clone_of_an_input_has_memory_of_its_own() -> None:
