@@ -28,8 +28,8 @@ def graph_reference(
 
     Floats are computed and returned in float64: only casts round. ``decide_as_rounded``: what a step is taken of, such
     as the logarithms that give the bucket of a position, is rounded to its dtype after each node, so that steps lie
-    where a library has them. ``foreign`` computes foreign nodes. Raises InvalidParameter for an input that is missing or
-    has another shape, and InvalidGraph for a foreign node where ``foreign`` is None.
+    where a library has them. ``foreign`` computes foreign nodes. Raises InvalidParameter for an input that is missing
+    or has another shape, and InvalidGraph for a foreign node where ``foreign`` is None.
     """
     rounded = _decisive(graph) if decide_as_rounded else frozenset[str]()
     values: dict[str, Array] = {}
