@@ -341,6 +341,12 @@ def test_steps_of_constants_lie_where_torch_has_them() -> None:
     assert check_model(RelativeBias(), torch.randn(4, 129)).state == "ready"
 
 
+@pytest.mark.parametrize(("steps", "joined_by_torch"), [(32, ()), (48, ("aten.stack.default",))])
+def test_a_model_that_joins_many_steps_has_kernels(steps: int, joined_by_torch: tuple[str, ...]) -> None:
+    status = check_model(lambda x: torch.stack([x[:, n] * n for n in range(steps)], 1), torch.randn(3, steps))
+    assert (status.state, status.foreign) == ("ready", joined_by_torch)
+
+
 def test_a_clone_of_an_input_has_memory_of_its_own() -> None:
     ours = compiled(lambda x, w: (x.clone(), torch.softmax(x @ w, -1)))
     for _ in range(2):
