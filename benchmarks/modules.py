@@ -73,6 +73,8 @@ MODULES: dict[str, Model] = {
     "matmul": _function(torch.matmul, (2048, 2048), (2048, 2048)),
     "matmul-tall": _function(torch.matmul, (32768, 32), (32, 512)),
     "bmm": _function(torch.matmul, (64, 256, 512), (64, 512, 128)),
+    "bmm-few-rows": _function(torch.matmul, (2048, 4, 64), (2048, 64, 512)),
+    "bmm-outer": _function(torch.matmul, (64, 512, 1), (64, 1, 1024)),
     "matvec": _function(torch.matmul, (2048, 65536), (65536, 1)),
     "softmax": _of(lambda: nn.Softmax(dim=1), (1024, 16384)),
     "gelu": _of(nn.GELU, (4096, 8192)),
@@ -83,12 +85,20 @@ MODULES: dict[str, Model] = {
     "cumsum-exclusive": _function(_exclusive_sum, (4096, 4096)),
     "cumsum-reverse": _function(lambda x: x.flip(1).cumsum(1).flip(1), (4096, 4096)),
     "argmax": _function(lambda x: torch.argmax(x, 1), (64, 512, 1024)),
+    "argmin-middle": _function(lambda x: torch.argmin(x, 1), (61, 509, 1021)),
+    "softmax-first": _function(lambda x: torch.softmax(x, 0), (4099, 1031)),
     "batch_norm": _of(lambda: nn.BatchNorm2d(64), (16, 64, 256, 256)),
     "instance_norm": _of(lambda: nn.InstanceNorm2d(64), (16, 64, 256, 256)),
     "layer_norm": _of(lambda: nn.LayerNorm((64, 128, 128)), (16, 64, 128, 128)),
     "group_norm": _of(lambda: nn.GroupNorm(8, 64), (16, 64, 128, 128)),
     "max_pool": _of(lambda: nn.MaxPool2d(4, 1, 1), (16, 32, 256, 256)),
     "avg_pool_3d": _of(lambda: nn.AvgPool3d(3, 2, 1), (8, 32, 64, 64, 64)),
+    "triplet": _function(functional.triplet_margin_loss, (32768, 4096), (32768, 4096), (32768, 4096)),
+    "kl_div": _function(
+        lambda x, y: functional.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="batchmean"),
+        (8192, 8192),
+        (8192, 8192),
+    ),
     "smooth_l1": _function(functional.smooth_l1_loss, (4096, 2048), (4096, 2048)),
     "conv2d": _of(lambda: nn.Conv2d(64, 128, 3, padding=1), (16, 64, 128, 128)),
     "conv2d-5x7": _of(lambda: nn.Conv2d(32, 64, (5, 7)), (8, 32, 128, 128)),
@@ -96,6 +106,13 @@ MODULES: dict[str, Model] = {
     "conv1d-dilated": _of(lambda: nn.Conv1d(64, 128, 3, stride=3, dilation=4), (32, 64, 65536)),
     "conv2d-depthwise": _of(lambda: nn.Conv2d(128, 128, 3, padding=1, groups=128), (16, 128, 128, 128)),
     "conv2d-pointwise": _of(lambda: nn.Conv2d(64, 128, 1), (16, 64, 256, 256)),
+    "conv2d-odd-groups": _of(lambda: nn.Conv2d(33, 66, 3, padding=1, groups=11), (16, 33, 127, 131)),
+    "conv_transpose_3d": _of(
+        lambda: nn.ConvTranspose3d(24, 40, (3, 5, 7), (1, 2, 3), (1, 2, 3), (0, 1, 2)), (4, 24, 13, 29, 31)
+    ),
+    "conv_transpose-dilated": _of(
+        lambda: nn.ConvTranspose2d(32, 64, 3, stride=5, padding=1, dilation=2), (16, 32, 61, 127)
+    ),
     "conv_transpose-clamp": _of(
         lambda: After(
             nn.ConvTranspose2d(64, 128, 3, stride=2, padding=1, output_padding=1),
@@ -109,6 +126,9 @@ MODULES: dict[str, Model] = {
     "linear-logsumexp": _of(lambda: After(nn.Linear(1024, 1024), _log_sum_exp), (1024, 1024)),
     "linear-group_norm-hardtanh": _of(
         lambda: nn.Sequential(nn.Linear(1024, 2048), nn.GroupNorm(32, 2048), nn.Hardtanh(-2, 2)), (1024, 1024)
+    ),
+    "conv3d-least-softmax": _of(
+        lambda: After(nn.Conv3d(3, 24, 3), lambda y: torch.softmax(torch.amin(y, 2), 1)), (16, 3, 24, 32, 32)
     ),
     "mlp": _of(
         lambda: nn.Sequential(

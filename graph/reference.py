@@ -13,15 +13,25 @@ from .operators.operator import Array
 ForeignEvaluator = Callable[[Node, Sequence[Array]], Sequence[Array]]
 
 
+_STEPS = frozenset(("ceil", "floor", "round", "sign", "trunc"))
+"""Operators on floats that jump, beside those whose results are integers or truth values."""
+
+
 def graph_reference(
-    graph: Graph, given: Mapping[str, Array], foreign: ForeignEvaluator | None = None
+    graph: Graph,
+    given: Mapping[str, Array],
+    foreign: ForeignEvaluator | None = None,
+    *,
+    decide_as_rounded: bool = False,
 ) -> dict[str, Array]:
     """The outputs, and the values that overwrite inputs, by name. ``given`` has the inputs and constants by name.
 
-    Floats are computed and returned in float64: only casts round. ``foreign`` computes foreign nodes. Raises
-    InvalidParameter for an input that is missing or has another shape, and InvalidGraph for a foreign node where
-    ``foreign`` is None.
+    Floats are computed and returned in float64: only casts round. ``decide_as_rounded``: what a step is taken of, such
+    as the logarithms that give the bucket of a position, is rounded to its dtype after each node, so that steps lie
+    where a library has them. ``foreign`` computes foreign nodes. Raises InvalidParameter for an input that is missing
+    or has another shape, and InvalidGraph for a foreign node where ``foreign`` is None.
     """
+    rounded = _decisive(graph) if decide_as_rounded else frozenset[str]()
     values: dict[str, Array] = {}
     for value in (*graph.inputs, *graph.constants):
         array = given.get(value.name)
@@ -36,8 +46,26 @@ def graph_reference(
                 raise InvalidGraph(f"{node.attributes['target']} has no reference", field=node.name)
             values.update(zip((v.name for v in node.results), foreign(node, operands), strict=True))
         else:
-            values[node.name] = evaluate(node, operands)
+            found = evaluate(node, operands)
+            values[node.name] = _rounded(found, node.result) if node.name in rounded else found
     return {name: values[name] for name in values if name in graph.kept}
+
+
+def _decisive(graph: Graph) -> frozenset[str]:
+    """The floats that a step is taken of, directly or through other floats."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        decides = not node.is_foreign and (node.op in _STEPS or not node.result.dtype.is_float)
+        if decides or any(v.name in found for v in node.results):
+            found.update(
+                n for n in node.operands if graph.values[n].type is not None and graph.values[n].dtype.is_float
+            )
+    return frozenset(found)
+
+
+def _rounded(array: Array, value: Value) -> Array:
+    """Floats rounded to the dtype of ``value``, as float64; anything else as it is."""
+    return array.astype(value.dtype.numpy).astype(np.float64) if value.dtype.is_float else array
 
 
 def evaluate(node: Node, operands: Sequence[Array]) -> Array:
@@ -53,7 +81,7 @@ MOST_KNOWN = 1 << 14
 
 def known_value(builder: GraphBuilder, value: Value) -> Array | None:
     """The elements of a value that depends on no input and no constant, and has at most ``MOST_KNOWN`` of them; None
-    for any other."""
+    for any other. Floats are rounded to their dtypes."""
     node = builder.made.get(value.name)
     if node is None or node.is_foreign or value.elements > MOST_KNOWN:
         return None
@@ -61,4 +89,4 @@ def known_value(builder: GraphBuilder, value: Value) -> Array | None:
         known_value(builder, builder.made[name].result) if name in builder.made else None for name in node.operands
     ]
     found = [o for o in operands if o is not None]
-    return evaluate(node, found) if len(found) == len(operands) else None
+    return _rounded(evaluate(node, found), value) if len(found) == len(operands) else None

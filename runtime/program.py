@@ -259,7 +259,7 @@ class BoundProgram:
         state.at |= {name: base + offset for name, offset in self.program.kept_arena.offsets.items()}
         if self.program.recipe.outputs:
             arrays = {v.name: library.to_numpy(state.tensors[v.name]) for v in self.program.recipe.constants}
-            for name, array in graph_reference(self.program.recipe, arrays).items():
+            for name, array in graph_reference(self.program.recipe, arrays, decide_as_rounded=True).items():
                 kept = self.program.kept_arena.offsets[name]
                 tensor = library.view_of(self._kept, kept, graph.values[name].tensor)
                 library.overwrite([tensor], [library.from_numpy(array, graph.values[name].dtype)])

@@ -30,21 +30,24 @@ def _rms_norm(b: Emitter, x: Value, shape: Sequence[int], weight: Any = None, ep
 @rule("native_group_norm.default")
 def _group_norm(b: Emitter, x: Value, weight: Any, bias: Any, n: int, c: int, hw: int, groups: int,
                 epsilon: float) -> Value:  # fmt: skip
-    given = [cast(b, w, x.dtype) for w in (weight, bias) if w is not None]
-    need(len(given) != 1, "weights without a bias")
+    if weight is None and bias is None:
+        return b.node("group_norm", x, groups=groups, epsilon=epsilon)
+    given = [_vector(b, weight, 1.0, x, (c,)), _vector(b, bias, 0.0, x, (c,))]
     return b.node("group_norm", x, *given, groups=groups, epsilon=epsilon)
+
+
+def _vector(b: Emitter, given: Value | None, value: float, x: Value, shape: Sequence[int]) -> Value:
+    """A weight or a bias, or the number that stands for one that is not given."""
+    if given is not None:
+        return cast(b, given, x.dtype)
+    return b.node("expand", number(b, value, x.dtype), shape=tuple(shape))
 
 
 @rule("_native_batch_norm_legit_no_training.default")
 def _batch_norm(b: Emitter, x: Value, weight: Any, bias: Any, mean: Value, variance: Value, momentum: float,
                 epsilon: float) -> Value:  # fmt: skip
-    def vector(given: Any, value: float) -> Value:
-        if given is not None:
-            return cast(b, given, x.dtype)
-        return b.node("expand", number(b, value, x.dtype), shape=mean.shape)
-
-    given = [vector(weight, 1.0), vector(bias, 0.0), cast(b, mean, x.dtype), cast(b, variance, x.dtype)]
-    return b.node("batch_norm", x, *given, epsilon=epsilon)
+    own = [_vector(b, weight, 1.0, x, mean.shape), _vector(b, bias, 0.0, x, mean.shape)]
+    return b.node("batch_norm", x, *own, cast(b, mean, x.dtype), cast(b, variance, x.dtype), epsilon=epsilon)
 
 
 @rule("_native_batch_norm_legit.no_stats")

@@ -74,6 +74,14 @@ def _leaky_relu(b: Emitter, x: Value, slope: float = 0.01) -> Value:
     return b.node("leaky_relu", x, slope=slope)
 
 
+@rule("rrelu_with_noise_functional.default")
+def _rrelu(b: Emitter, x: Value, noise: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+           generator: Any = None) -> list[Value]:  # fmt: skip
+    """The slope is drawn in training, and the middle of its bounds otherwise."""
+    need(not training, "slopes that are drawn")
+    return [b.node("leaky_relu", x, slope=(lower + upper) / 2)]
+
+
 @rule("elu.default")
 def _elu(b: Emitter, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     return b.node("elu", x, alpha=alpha, scale=scale, input_scale=input_scale)

@@ -11,7 +11,9 @@ from .rule import Emitter, NodeMaker, cast, need, number, reshape, rule, slice_,
 
 
 def matmul(b: Emitter, x: Value, y: Value) -> Value:
-    """A product with the roundings that torch allows itself."""
+    """A product with the roundings that torch allows itself. One of columns and rows is no sum."""
+    if x.shape[-1] == 1 and x.dtype.is_float:
+        return b.node("mul", x, y)
     return b.node("matmul", x, y, **_rounding(x, b.precision))
 
 

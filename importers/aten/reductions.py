@@ -81,6 +81,8 @@ def _vector_norm(b: Emitter, x: Value, order: Any = 2, dims: Any = None, keep: b
     over, order = dims_of(dims, len(x.shape)), float(order)
     if abs(order) == math.inf:
         return b.node("max" if order > 0 else "min", b.node("abs", x), dims=over, keep=keep)
+    if order == 0:
+        return b.node("sum", cast(b, b.node("ne", x, number(b, 0.0, x.dtype)), x.dtype), dims=over, keep=keep)
     need(order > 0, "another norm")
     if order == 2:
         return b.node("sqrt", b.node("sum", b.node("square", x), dims=over, keep=keep))

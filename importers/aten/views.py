@@ -9,6 +9,9 @@ from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
 from .rule import Emitter, NodeMaker, NoRule, cast, dims_of, need, number, reshape, rule, slice_, transpose
 
+_MOST_PARTS = 32
+"""Of so many tensors a kernel makes one: each is a select in another, and expressions have a depth (``te.limits``)."""
+
 
 @rule("view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
       "squeeze.dim", "squeeze.dims", "_reshape_alias.default")  # fmt: skip
@@ -76,12 +79,13 @@ def _unbind(b: Emitter, x: Value, dim: int = 0) -> Sequence[Value]:
 @rule("cat.default")
 def _cat(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
     kept = [cast(b, p, b.dtype) for p in parts if p.elements or len(p.shape) > 1]
-    need(bool(kept) and len(kept) <= 64, "so many parts")
+    need(bool(kept) and len(kept) <= _MOST_PARTS, "so many parts")
     return b.node("concatenate", *kept, dim=dim % len(b.shape))
 
 
 @rule("stack.default")
 def _stack(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
+    need(len(parts) <= _MOST_PARTS, "so many parts")
     d = dim % len(b.shape)
     shape = tuple(1 if n == d else e for n, e in enumerate(b.shape))
     return b.node("concatenate", *(reshape(b, cast(b, p, b.dtype), shape) for p in parts), dim=d)
@@ -221,7 +225,7 @@ def _unfold(b: Emitter, x: Value, dim: int, size: int, step: int) -> Value:
         whole = slice_(b, x, d, 0, count * size)
         split = reshape(b, whole, (*x.shape[:d], count, size, *x.shape[d + 1 :]))
         return b.node("permute", split, order=(*range(d + 1), *range(d + 2, rank + 1), d + 1))
-    need(size <= 64, "windows of so many elements")
+    need(size <= _MOST_PARTS, "windows of so many elements")
     places = [slice_(b, x, d, n, n + (count - 1) * step + 1, step) for n in range(size)]
     return b.node("concatenate", *(reshape(b, p, (*p.shape, 1)) for p in places), dim=rank)
 

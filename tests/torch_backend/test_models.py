@@ -1,5 +1,6 @@
 """Whole models by ``torch.compile(model, backend="tilewright")`` on the CPU, against eager in float64."""
 
+import math
 from typing import Any
 
 import pytest
@@ -321,6 +322,29 @@ def test_resampling_is_written_out(name: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str) -> None:
     assert check_model(FUNCTIONS[name], torch.randn(3, 5, 7)).state == "ready"
+
+
+class RelativeBias(nn.Module):  # type: ignore[misc]
+    """The buckets of T5's relative positions: logarithms whose quotients are whole numbers but for their rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Embedding(16, 1)
+
+    def forward(self, x: Any) -> Any:
+        far = torch.arange(1, x.shape[1] + 1).float()
+        places = 8 + (torch.log(far / 8).clamp(min=0) / math.log(16) * 8).long().clamp(max=7)
+        return torch.softmax(x + self.biases(places)[:, 0], -1)
+
+
+def test_steps_of_constants_lie_where_torch_has_them() -> None:
+    assert check_model(RelativeBias(), torch.randn(4, 129)).state == "ready"
+
+
+@pytest.mark.parametrize(("steps", "joined_by_torch"), [(32, ()), (48, ("aten.stack.default",))])
+def test_a_model_that_joins_many_steps_has_kernels(steps: int, joined_by_torch: tuple[str, ...]) -> None:
+    status = check_model(lambda x: torch.stack([x[:, n] * n for n in range(steps)], 1), torch.randn(3, steps))
+    assert (status.state, status.foreign) == ("ready", joined_by_torch)
 
 
 def test_a_clone_of_an_input_has_memory_of_its_own() -> None:

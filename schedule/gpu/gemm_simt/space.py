@@ -36,7 +36,7 @@ from .sizes import VERSION, GemmSimtSizes, gemm_simt_knobs, gemm_simt_sizes, sim
 
 LEAST_SIDE, LEAST_K = 8, 2
 """Up to so many rows or columns, or below so many places of k, memory bounds a product, and ``cuda_gemv`` or
-``cuda_loops`` take it."""
+``cuda_loops`` take it. Batches of so few rows are here, since ``cuda_gemv`` has no batches."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -112,7 +112,7 @@ def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:
     gemm = gemm_of(workload)
     if gemm is None or not can_use_simt(gemm):
         return None
-    if min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE or gemm.k.extent < LEAST_K:
+    if gemm.k.extent < LEAST_K or (min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE and not gemm.batch):
         return None
     if target.arch == "sm_90a" and can_use_wgmma(gemm):
         return None

@@ -48,6 +48,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "copies of 8 bytes": lambda: workload_of("matmul", m=34, n=42, k=50, transpose_a=True),
     "epilogue": lambda: workload_of("linear", rows=35, inputs=50, outputs=44, activation="relu", residual=True),
     "batch": lambda: workload_of("batch_matmul", batch=3, m=20, n=37, k=20, transpose_b=True),
+    "few rows of a batch": lambda: workload_of("batch_matmul", batch=3, m=3, n=37, k=20),
     "three of k": lambda: workload_of("matmul", m=37, n=44, k=3),
     "two outputs": _two_outputs,
 }
@@ -70,6 +71,8 @@ def test_what_it_leaves_to_others() -> None:
     assert taken() and taken(m=73, n=75, k=77) and taken(m=9) and taken(DEVICES["sm_80"])
     assert not taken(dtype="float16") and not taken(dtype="float64") and not taken(k=1)
     assert not taken(m=8) and not taken(n=8)  # a product of a matrix and hardly more than a vector
+    few = {"batch": 3, "m": 3, "n": 4, "k": 5}
+    assert SKETCH.matches(workload_of("batch_matmul", **few), H200)  # nothing else takes several of them
     # on Hopper wgmma is faster where factors may be rounded; elsewhere nothing else takes them
     assert not taken(precision="tf32") and taken(DEVICES["sm_80"], precision="tf32")
 
