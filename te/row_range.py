@@ -91,19 +91,19 @@ def with_joined_rows(workload: Workload) -> Workload | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RowRange:
+class DynamicRows:
     """A workload with dynamic rows, of which a static workload is that of a call with ``rows`` rows."""
 
     workload: Workload
     rows: int
 
 
-def row_range(workload: Workload, extents: Collection[int], fits: Callable[[Workload], bool]) -> RowRange | None:
+def row_range(workload: Workload, extents: Collection[int], fits: Callable[[Workload], bool]) -> DynamicRows | None:
     """The range of a static workload whose number of rows is one of ``extents``, where ``fits`` takes the workload of
     the range. Ranges of joined rows come first: they serve more shapes."""
     for one in (with_joined_rows(workload), workload):
         if one is not None and rows_of(one) in extents:
             wide = of_row_range(one)
             if wide is not None and fits(wide):
-                return RowRange(wide, rows_of(one))
+                return DynamicRows(wide, rows_of(one))
     return None
