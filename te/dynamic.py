@@ -168,6 +168,12 @@ def at_extent(workload: Workload, *extents: int) -> Workload:
         raise InvalidParameter(f"{len(extents)} extents; allowed: {len(workload.dynamic)}", field="extents")
     for given, extent in zip(dynamic_extents(workload), extents, strict=True):
         given.check(extent)
+    return replace(resized(workload, *extents), dynamic=())
+
+
+def resized(workload: Workload, *extents: int) -> Workload:
+    """The workload with other largest extents, one for each dynamic dimension. What is left to the caller is to check
+    the result where extents grow. Where bodies read an extent of a call, it is this one."""
     places = _places(workload)
     values = {d.name: const(extent, INDEX) for d, extent in zip(workload.dynamic, extents, strict=True)}
 
@@ -194,7 +200,6 @@ def at_extent(workload: Workload, *extents: int) -> Workload:
         workload,
         inputs=tuple(tensor(t) for t in workload.inputs),
         stages=tuple(stage(s) for s in workload.stages),
-        dynamic=(),
     )
 
 

@@ -23,6 +23,7 @@ from .compiled import CompiledShape, Status
 from .devices import device_of
 from .options import Options
 from .schedules import NoSchedules, Schedules
+from .shared_kernels import SharedKernels
 from .training import BetterAsAten, check_forward, check_module, is_written_out
 
 KEPT_WHOLE = (
@@ -136,6 +137,7 @@ class CompiledGraph:
         self._device = device
         self._options = options
         self._schedules = schedules
+        self._shared = SharedKernels()
         self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._shapes: OrderedDict[Any, CompiledShape] = OrderedDict()
         self._symbolic = any(_is_symbolic(n.meta.get("val")) for n in self._inputs)
@@ -174,7 +176,7 @@ class CompiledGraph:
 
     def _new(self, values: Callable[[], Mapping[Any, Any]] | None, precisions: TorchPrecisions) -> CompiledShape:
         given = (self._module, self._static, self._options, self._schedules, self._device)
-        return CompiledShape(*given, values, precisions)
+        return CompiledShape(*given, values, precisions, self._shared)
 
 
 def _is_symbolic(value: Any) -> bool:

@@ -18,16 +18,17 @@ from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
 from ..importers.fx import ImportedModel, ImportedOutput, TorchPrecisions, import_fx, torch_precisions
 from ..runtime.bound_kernel import RawKernel
-from ..runtime.kernels import load_kernels
 from ..runtime.program import BoundProgram, Replacement
 from ..schedule.defaults import has_class
 from ..te.key import workload_key
 from ..te.workload import Workload
 from .aten import call_by_torch
+from .build_queue import build_soon
 from .devices import opened, tensors_of, toolchain_of
 from .options import Options
 from .schedule_cache import ScheduleCache
 from .schedules import Schedules
+from .shared_kernels import SharedKernels, WantedKernel, row_ranges, symbolic_extents
 from .tensors import dense_strides
 from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
 
@@ -47,13 +48,15 @@ _building = threading.Semaphore(1)
 class Status:
     """What a person may want to know about one compiled graph. ``state``: ``building``, ``unverified``, ``ready``, or
     ``aten`` with the ``reason``. ``class_kernels``: how many kernels a class sketch wrote; ``tuned``: how many have a
-    schedule that somebody tuned; ``swaps``: how often kernels were exchanged since the first call."""
+    schedule that somebody tuned; ``ranges``: how many serve a range of shapes; ``swaps``: how often kernels were
+    exchanged since the first call."""
 
     state: str = "building"
     reason: str = ""
     kernels: int = 0
     class_kernels: int = 0
     tuned: int = 0
+    ranges: int = 0
     swaps: int = 0
     foreign: tuple[str, ...] = ()
     reports: list[KernelReport] = field(default_factory=list)
@@ -72,10 +75,11 @@ class CompiledShape:
         device: torch.device,
         values: Callable[[], Mapping[Any, Any]] | None = None,
         precisions: TorchPrecisions | None = None,
+        shared: SharedKernels | None = None,
     ) -> None:
         """``static``: the positions of arguments that stay the same. ``device``: where kernels run. ``values``: what
         gives the concrete value of each node where the trace is symbolic. ``precisions``: those that torch allows
-        itself, by default now."""
+        itself, by default now. ``shared``: the kernels of other shapes of the graph."""
         self.status = Status()
         self.number = next(_numbers)
         self._module = module
@@ -90,6 +94,9 @@ class CompiledShape:
         self._places: tuple[_Places, ...] | None = None
         self._attributes: list[Any] = []
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
+        self._shared = shared or SharedKernels()
+        self._ranges: dict[str, WantedKernel] = {}
+        self._tuned: dict[str, bool] = {}
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
@@ -97,7 +104,7 @@ class CompiledShape:
         self._unchecked: frozenset[str] = frozenset()  # workloads whose kernels came since the last comparison
         self._lock = threading.Lock()
         if not options.wait:
-            threading.Thread(target=self._build_when_free, name="tilewright-build", daemon=True).start()
+            build_soon(self._build_when_free)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         if self._options.wait and self._bound is None and self.status.state == "building":
@@ -142,7 +149,10 @@ class CompiledShape:
             return self._give_up("nothing in it is for kernels")
         ours = [key for key, task in program.tasks.items() if _is_ours(task.workload, target)]
         cache = ScheduleCache(program.key, device.info.key, toolchain_of(device).key)
-        self._found = {**cache.load(), **self._schedules.find(ours)}
+        extents = symbolic_extents(values or {})
+        self._ranges = row_ranges({key: program.tasks[key].workload for key in ours}, extents, target)
+        wanted = [*ours, *(wide.key for wide in self._ranges.values())]
+        self._found = {**cache.load(), **self._schedules.find(list(dict.fromkeys(wanted)))}
         if self._found:
             cache.store(self._found)
         self._load(program, ours)
@@ -168,10 +178,12 @@ class CompiledShape:
     def _load(self, program: Program, keys: Sequence[str]) -> None:
         """Load the kernels of these workloads, with the schedules that are known."""
         workloads = {key: program.tasks[key].workload for key in keys}
-        loaded = load_kernels(workloads, self._found, opened(self._device))
+        loaded = self._shared.load(workloads, self._ranges, self._found, opened(self._device))
         self._kernels = {**self._kernels, **{key: one.kernel for key, one in loaded.items()}}
         self._chosen = {**self._chosen, **{key: one.schedule for key, one in loaded.items()}}
-        self.status.tuned = sum(chosen == self._found.get(key) for key, chosen in self._chosen.items())
+        self._tuned = {**self._tuned, **{key: one.tuned for key, one in loaded.items()}}
+        self.status.tuned = sum(self._tuned.values())
+        self.status.ranges = sum(key in self._ranges and key not in self._found for key in self._kernels)
 
     def swap(self, found: Mapping[str, Schedule]) -> bool:
         """Exchange the kernels for which ``found`` has other schedules. Calls that run go on with the kernels that they

@@ -1,0 +1,135 @@
+"""Models with symbolic shapes: one trace, a program for each shape, answers from the first call on."""
+
+import threading
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from tests.torch_backend.models import check  # noqa: E402
+from tilewright.core.target import Target  # noqa: E402
+from tilewright.graph.program import compile_program  # noqa: E402
+from tilewright.importers.fx import import_fx  # noqa: E402
+from tilewright.schedule.defaults import has_class  # noqa: E402
+from tilewright.torch_backend import backend, compiled  # noqa: E402
+from tilewright.torch_backend.backend import CompiledGraph, concrete_values  # noqa: E402
+from tilewright.torch_backend.shared_kernels import row_ranges, symbolic_extents  # noqa: E402
+
+SM90A = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+
+
+class CausalBlock(nn.Module):  # type: ignore[misc]
+    """A norm, causal attention, and a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: Any) -> Any:
+        b, t, d = x.shape
+        heads = (y.reshape(b, t, 4, d // 4).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        return x + self.out(y.transpose(1, 2).reshape(b, t, d))
+
+
+class Tokens(nn.Module):  # type: ignore[misc]
+    """Embeddings with positions, and numbers that depend on the shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.out = nn.Embedding(50, 16), nn.Embedding(64, 16), nn.Linear(16, 50)
+
+    def forward(self, tokens: Any) -> Any:
+        t = tokens.shape[1]
+        x = self.words(tokens) + self.places(torch.arange(t))
+        return self.out(x).log_softmax(-1), x.mean(1), t * 2
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+
+
+def symbolic(model: Any, **options: Any) -> tuple[Any, list[CompiledGraph]]:
+    """The model with symbolic shapes, and the list that its graphs come into."""
+    torch._dynamo.reset()
+    graphs: list[CompiledGraph] = []
+
+    def traced(module: Any, examples: Any) -> Any:
+        before = set(backend._graphs)
+        made = backend.tilewright(module, examples, options={"wait": True, "verify": "never", **options})
+        graphs.extend(set(backend._graphs) - before)
+        return made
+
+    return torch.compile(model, backend=traced, dynamic=True), graphs
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "shapes"),
+    [
+        (mlp, torch.randn, [(3, 16), (9, 16), (4, 16), (3, 16)]),
+        (CausalBlock, torch.randn, [(2, 5, 32), (3, 7, 32)]),
+        (Tokens, lambda *s: torch.randint(0, 50, s), [(2, 5), (3, 60), (3, 1)]),
+    ],
+)
+def test_one_trace_serves_all_shapes_of_more_than_one(model: Any, inputs: Any, shapes: Any) -> None:
+    made = model()
+    run, graphs = symbolic(made, programs=2)
+    for shape in shapes:
+        check(made, run, inputs(*shape))
+        assert all(len(graph.shapes()) <= 2 for graph in graphs)
+    ones = {tuple(d for d, n in enumerate(shape) if n == 1) for shape in shapes}  # dynamo is exact about 0 and 1
+    assert len(graphs) == len(ones)
+    assert {s.status.state for graph in graphs for s in graph.shapes()} == {"ready"}
+
+
+def test_unseen_shapes_are_answered_while_programs_wait_to_be_built() -> None:
+    model = mlp()
+    run, graphs = symbolic(model, wait=False, programs=3)
+    with compiled._building:  # nothing is built meanwhile
+        for rows in range(2, 42):
+            x = torch.randn(rows, 16)
+            with torch.no_grad():
+                torch.testing.assert_close(run(x), model(x))
+        builders = [t for t in threading.enumerate() if t.name == "tilewright-build"]
+        assert len(builders) == 1 and len(graphs) == 1 and len(graphs[0].shapes()) == 3
+    builders[0].join()
+    assert [s.status.state for s in graphs[0].shapes()] == ["ready"] * 3
+    check(model, run, torch.randn(41, 16))
+
+
+def test_one_kernel_a_piece_serves_twenty_shapes_on_a_gpu() -> None:
+    run, graphs = symbolic(CausalBlock().half())
+    with torch.no_grad():
+        run(torch.randn(4, 20, 32).half())
+    (graph,) = graphs
+    placeholders = [n for n in graph._module.graph.nodes if n.op == "placeholder"]
+    wanted: dict[str, set[str]] = {}
+    for b, t in [(b, t) for b in (3, 4, 8, 12) for t in (24, 37, 48, 63, 80)]:
+        like = [_concrete(n.meta["val"], b, t) for n in placeholders]
+        values = concrete_values(graph._module, like)
+        extents = symbolic_extents(values)
+        assert {b, b * t} <= extents
+        model = import_fx(graph._module, graph._static, values)
+        program = compile_program(model.graph, lambda w: has_class(w, SM90A), gpu=True)
+        ranges = row_ranges({key: task.workload for key, task in program.tasks.items()}, extents, SM90A)
+        for key, call in zip(program.kernel_keys, program.kernels, strict=True):
+            ops = " ".join(program.graph.producers[n].op for n in call.nodes)
+            wanted.setdefault(ops, set()).add(ranges[key].key if key in ranges else key)
+    counts = {ops: len(keys) for ops, keys in wanted.items()}
+    attention = [ops for ops in counts if "softmax" in ops]  # its lengths are no rows
+    assert [counts[ops] for ops in counts if ops not in attention] == [1, 1, 1]
+
+
+def _concrete(value: Any, b: int, t: int) -> Any:
+    """What tracing needs of an argument whose symbolic extents are ``b`` and ``t``, which were traced as 4 and 20."""
+
+    def of(n: Any) -> int:
+        return {4: b, 20: t}[n.node.hint] if isinstance(n, torch.SymInt) else n
+
+    if isinstance(value, torch.SymInt):
+        return of(value)
+    shape = tuple(of(n) for n in value.shape)
+    return shape, torch.empty(shape).stride(), value.dtype, value.device
