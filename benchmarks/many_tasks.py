@@ -1,8 +1,8 @@
 """How many measurements a job of many tasks needs for what equal shares reach: replays of recorded tables.
 
 A job is 20 tasks: workloads that were recorded in ``folder`` (``benchmarks/data``) by all sketches that take them, each
-searched from its prior as the service does. Where there are fewer than 20, they come again. Each has a seed and a weight
-of its own, drawn log-uniformly so that the largest share of the latency is up to
+searched from its prior as the service does. Where there are fewer than 20, they come again. Each has a seed and a
+weight of its own, drawn log-uniformly so that the largest share of the latency is up to
 ``spread`` times the least (30). With ``--set blind=1`` a task is a single table, searched without prior or workload.
 ``folder`` may then name several with commas between, tables of other tools too.
 
