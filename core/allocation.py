@@ -15,10 +15,15 @@ A task's own gap misleads where a search is on a plateau: many settings are as f
 gap, though better ones are far away. Such a task starved. One with a lone optimum keeps its gap for ever, and took all
 trials. What is usual among the tasks of the job, at the same number of trials, moderates both.
 
+Where the cost model of a task says what it expects of the next trials, that tells more. A search that starts from a
+prior falls towards its best as the square of the trials; the geometric mean of both moderates the model, which is too
+sure of gains that the searches of recorded tables then seldom found:
+
+    gain = best x improvement^(1/2) / n x s / (n + s), never below the roofline
+
 The saving counts as often as the workload occurs in the model. ``python -m benchmarks many-tasks`` replays recorded
 tables by this rule, alone and with the winners of other tasks, and by Ansor's (slope of the last slices and
-best / trials). Rules have their limit: searches that stopped at the very trial in which equal shares find what they end
-with would need 0.5 to 0.6 of all.
+best / trials), and says what an oracle needs that knows how every search will go.
 """
 
 from collections.abc import Sequence
@@ -61,13 +66,15 @@ class GivenUp(StrEnum):
 class TaskProgress:
     """How far a task is. ``weight``: how often its workload occurs. ``fastest``: its fastest times in seconds,
     ascending, at most ``FASTEST`` of them. ``limit_seconds`` is the roofline, 0 where it is unknown;
-    ``trial_seconds`` is what a trial takes, 0 where that is unknown."""
+    ``trial_seconds`` is what a trial takes, 0 where that is unknown. ``improvement``: by which share of the best time
+    its cost model expects the next trials to lower it; None where no model says."""
 
     weight: float
     trials: int
     fastest: Sequence[float]
     limit_seconds: float = 0.0
     trial_seconds: float = 0.0
+    improvement: float | None = None
 
 
 def first_trials(trials: int, tasks: int) -> int:
@@ -92,14 +99,17 @@ def usual_gap(tasks: Sequence[TaskProgress]) -> float | None:
 
 def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS, usual: float | None = None) -> float:
     """The seconds by which ``further`` trials are expected to lower a task's best time; 0 where less than two trials
-    could be timed. ``usual`` is the ``usual_gap`` of its job; None: its own gap alone counts."""
+    could be timed. ``usual`` is the ``usual_gap`` of its job; None: its own gap alone counts. Gaps count where no cost
+    model says what it expects."""
     if len(task.fastest) < 2:
         return 0.0
     best, trials, gap = task.fastest[0], max(1, task.trials), relative_gap(task)
+    limited = max(0.0, best - task.limit_seconds)
+    if task.improvement is not None:
+        return min(best * sqrt(task.improvement) / trials, limited) * further / (trials + further)
     if usual is not None:
         gap = sqrt(max(gap, LEAST_GAP) * usual / sqrt(trials))
-    left = min(gap * best, max(0.0, best - task.limit_seconds))
-    return left * (1 - sqrt(trials / (trials + further)))
+    return min(gap * best, limited) * (1 - sqrt(trials / (trials + further)))
 
 
 def expected_saving(task: TaskProgress, usual: float | None = None) -> float:

@@ -110,6 +110,7 @@ def _progress(connection: Connection, number: int, rows: Sequence[RowMapping]) -
             fastest=fastest[row["position"]],
             limit_seconds=row["roofline_seconds"] or 0.0,
             trial_seconds=(row["wall_seconds"] or 0.0) / max(1, row["trials"] - row["adopted"]),
+            improvement=row["improvement"],
         )
         for row in rows
     }

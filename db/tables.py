@@ -173,6 +173,8 @@ tasks = Table(
     # of a model's job: how often the workload occurs, and how many trials have been granted to the task so far
     Column("weight", Float, nullable=False, server_default="1"),
     Column("trial_limit", Integer),
+    # by which share of its best time the cost model expected further trials to lower it when the last slice ended
+    Column("improvement", Float),
     # of a job that retunes: what became of the earlier winner (``core.retuning.Retuned``)
     Column("retuned", JSON(none_as_null=True)),
     Index("ix_tasks_workload_job", "workload", "job", "position"),

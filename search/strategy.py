@@ -54,3 +54,17 @@ class Predicts(Protocol):
     def prediction(self, candidate: int) -> Prediction | None:
         """What the model said of a candidate when it was last asked; None before there is a model."""
         ...
+
+
+@runtime_checkable
+class ExpectsImprovement(Protocol):
+    """What a strategy offers beside that can tell what further trials are worth (``core.allocation``)."""
+
+    def expected_improvement(self) -> float | None:
+        """By which share of the best time the next ``LOOK_AHEAD`` trials are expected to lower it. None where that is
+        a guess: before there is a model, and where no prior leads the search."""
+        ...
+
+
+LOOK_AHEAD = 8
+"""Of how many trials to come the expected improvement is."""

@@ -78,11 +78,11 @@ def tune(
             stalled = 0 if better else stalled + 1
             yield Finished(sequence, candidate, trial, better, asking.predictions[position])
             sequence += 1
+            strategy.tell([Observation(candidate, drift.drift_corrected(trial))])
+            asking.pending.discard(candidate)
             reason = _spent(budget, sequence, stalled, clock() - started, cancelled)
             if reason is not None:
                 return reason
-            strategy.tell([Observation(candidate, drift.drift_corrected(trial))])
-            asking.pending.discard(candidate)
     return StopReason.EXHAUSTED
 
 

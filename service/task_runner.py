@@ -187,6 +187,8 @@ class TaskRunner:
             "task", job.id, time.monotonic() - began, {"tilewright.task": claim.task, "tilewright.end": str(reason)}
         )
         facts = {"wall_seconds": elapsed + time.monotonic() - began, "timing_seconds": timing_seconds}
+        if job.model_key is not None:
+            facts |= wiring.expectation(prepared.strategy)
         state = self._store.fleet.finish_task(claim.lease, reason.value, facts)
         self._on_commit()
         if state == JobState.SUCCEEDED:

@@ -25,7 +25,7 @@ from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
 from ..search.remeasurement import MOST_PLAYS, is_disturbed, ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
-from ..search.strategy import Problem, Strategy
+from ..search.strategy import ExpectsImprovement, Problem, Strategy
 from ..search.tuner import BATCH, Finished, tune
 from ..search.winners import Winner, winning_candidates
 from ..te.operators import OPERATORS
@@ -191,6 +191,12 @@ def remeasure(workload: Workload, executor: UnitExecutor, trials: Sequence[Trial
 
 _Play = dict[int, tuple[float, ...]]
 """The samples of one repetition, by position."""
+
+
+def expectation(strategy: Strategy) -> dict[str, float]:
+    """Return the fact by which a model's job compares what further trials are worth; none where nothing is expected."""
+    found = strategy.expected_improvement() if isinstance(strategy, ExpectsImprovement) else None
+    return {} if found is None else {"improvement": found}
 
 
 def strategy_named(name: str, pool: CandidatePool, seed: int, history: Sequence[Experience]) -> Strategy:

@@ -13,7 +13,7 @@ from ...cost_model.models import new_model
 from ..crossover import crossover
 from ..improvement import FIRST, Improvement, compressed, logarithms
 from ..seen import Results, Seen
-from ..strategy import Observation, Problem
+from ..strategy import LOOK_AHEAD, Observation, Problem
 
 _TREES_FROM = 16
 """How many results the trees are trained on first, where there is no history."""
@@ -82,6 +82,12 @@ class ModelSearch:
         if self._predicts_from is None:
             return None
         return Prediction(float(self._ranking(self._predicts_from)[candidate]), self._learned_from)
+
+    def expected_improvement(self) -> float | None:
+        results = self._seen.results
+        if self._prior is None or len(results) < FIRST or not self._seen.best(1):
+            return None
+        return self._smooth.expected(results, LOOK_AHEAD, self._expected(results))
 
     def tell(self, observations: Sequence[Observation]) -> None:
         self._seen.add(observations)

@@ -10,7 +10,7 @@ from ..gaussian_process import Floats
 from ..improvement import Improvement, learning_point, logarithms
 from ..seen import Results, Seen
 from ..stacking import Stacking
-from ..strategy import Observation, Predicts, Problem, Strategy
+from ..strategy import ExpectsImprovement, Observation, Predicts, Problem, Strategy
 from ..transfer import Transfer
 
 _COVER = 4
@@ -87,6 +87,9 @@ class WarmSearch:
     def prediction(self, candidate: int) -> Prediction | None:
         cold = self._cold.prediction(candidate) if isinstance(self._cold, Predicts) else None
         return cold if self._stacking.prediction(candidate) is None else self._stacking.prediction(candidate)
+
+    def expected_improvement(self) -> float | None:
+        return self._cold.expected_improvement() if isinstance(self._cold, ExpectsImprovement) else None
 
 
 def _stacked_share(told: int) -> float:

@@ -93,6 +93,16 @@ def test_a_task_on_a_plateau_does_not_starve_and_a_lone_optimum_does_not_take_al
     assert expected_gain(near, usual=typical) < 0.001  # never below the roofline
 
 
+def test_what_the_cost_model_expects_counts_more_than_gaps() -> None:
+    sure = TaskProgress(1.0, 32, (1.0, 1.5, 1.6), improvement=1e-4)
+    unsure = replace(sure, fastest=(1.0, 1.0, 1.0), improvement=0.09)
+    assert most_worthwhile([sure, unsure], usual_gap([sure, unsure])) == 1
+    assert expected_gain(unsure) == pytest.approx(0.3 / 32 / 3)
+    assert given_up(sure) is GivenUp.NOISE and given_up(unsure) is None
+    assert given_up(replace(unsure, trials=128)) is GivenUp.NOISE  # the longer a search, the less it finds
+    assert expected_gain(replace(unsure, limit_seconds=0.999)) < 0.001  # never below the roofline
+
+
 def test_a_task_is_given_up_for_a_reason() -> None:
     usual = TaskProgress(3.0, 48, (5e-3, 6e-3, 8e-3), trial_seconds=0.5)
     assert given_up(usual) is None and given_up(usual, runs=1e6) is None

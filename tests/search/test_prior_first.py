@@ -45,6 +45,17 @@ def test_the_first_trials_by_a_prior_differ_in_more_than_one_knob() -> None:
     assert len(apart) == 3 and min(apart) > 1
 
 
+def test_less_is_expected_where_a_prior_was_borne_out_and_nothing_without_one() -> None:
+    def expected(table: Recorded, trials: int) -> float | None:
+        strategy = ModelSearch(Problem(table.pool, 1))
+        list(tune(table.pool, strategy, table.measure, Budget(trials)))
+        return strategy.expected_improvement()
+
+    right, wrong = expected(with_prior(SECONDS), 16), expected(with_prior(1e-6 / SECONDS), 16)
+    assert right is not None and wrong is not None and 0 <= right < wrong
+    assert expected(TABLE, 16) is None and expected(with_prior(SECONDS), 2) is None
+
+
 def test_a_prior_that_is_the_wrong_way_round_is_left() -> None:
     table = with_prior(1e-6 / SECONDS)
     assert min(times(table, 60, 1)) < 2.0 < times(table, 1, 1)[0]

@@ -1,0 +1,17 @@
+"""Adds what the cost model of a task expects of its next trials, by which the budget of a model's job is dealt out."""
+
+from alembic import op
+from sqlalchemy import Column, Float
+
+revision = "0020"
+down_revision = "0019"
+lives_with_before = True
+"""Tasks that a worker from before ends have none: their slices go by the gaps between their fastest times."""
+
+
+def upgrade() -> None:
+    op.add_column("tasks", Column("improvement", Float(), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("tasks", "improvement")
