@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from .errors import InvalidParameter
+from .record import Record
 
 RUNNERS_UP, MOST_RUNNERS_UP = 8, 64
 
@@ -78,3 +79,14 @@ class Retuned:
         """What ``to_json`` gave."""
         values = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**values, "verdict": RetuneVerdict(str(data["verdict"]))})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTrials:
+    """Holds the fastest earlier records of a workload, one for each schedule, the fastest first, all of one toolchain.
+    ``spent_trials`` and ``spent_seconds`` are what the task measured in all that found the first of them, and how long
+    it took; None where nobody knows."""
+
+    records: tuple[Record, ...]
+    spent_trials: int
+    spent_seconds: float | None

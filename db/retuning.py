@@ -5,29 +5,18 @@ by a sketch in its present version. Its earlier records are those of one toolcha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, and_, func, not_, or_, select, tuple_
 from sqlalchemy.engine import RowMapping
 
-from ..core.record import MeasuredOn, Record
+from ..core.record import MeasuredOn
+from ..core.retuning import EarlierTrials
 from .tables import best_records, devices, jobs, measured_on, tasks, toolchains, trials, workloads
 from .trials import FULL, record_of
 from .visibility import record_tenant
 
 REPEATS = 8
 """A schedule may have been measured so many times, by several jobs, without hiding others."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierTrials:
-    """Holds the fastest earlier records of a workload, one for each schedule, the fastest first, all of one toolchain.
-    ``spent_trials`` and ``spent_seconds`` are what the task measured in all that found the first of them, and how long
-    it took; None where nobody knows."""
-
-    records: tuple[Record, ...]
-    spent_trials: int
-    spent_seconds: float | None
 
 
 def load_moved(

@@ -10,6 +10,7 @@ from sqlalchemy import insert, select
 from ..core.errors import Conflict
 from ..core.fleet import Lease
 from ..core.record import MeasuredOn, Record
+from ..core.retuning import EarlierTrials
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
 from ..core.trial import Timed
@@ -40,7 +41,7 @@ from .record_statement import RecordStatement
 from .recording import record_remeasurement, record_trial
 from .release_store import ReleaseStore
 from .retention import Retention, delete_old
-from .retuning import EarlierTrials, load_earlier, load_moved
+from .retuning import load_earlier, load_moved
 from .rows import (
     AnswerRow,
     EventRow,

@@ -2,14 +2,16 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ..codegen.backend import CompiledKernel
 from ..core.errors import NotFound
 from ..core.keys import JSON
-from ..db.artefact_store import ArtefactStore
 from ..db.rows import ArtefactRow
 from ..workers.wire import binary_to_frame
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.artefact_store import ArtefactStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Artefacts:
     """Thread-safe. Every method raises StoreError when the database cannot serve. ``most_bytes`` is how much room
     binaries may take."""
 
-    store: ArtefactStore
+    store: "ArtefactStore"
     most_bytes: int
 
     def keep(self, record_id: int, binary: CompiledKernel, binary_key: str | None) -> bool:

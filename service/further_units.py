@@ -10,17 +10,20 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
 from ..core.errors import StoreError, TilewrightError
 from ..core.fleet import Lease, LeaseLost, TaskClaim, Unit, UnitState
-from ..db.fleet_store import FleetStore
 from ..db.rows import UnitRow
 from ..workers.joint_executor import JointExecutor, UnitExecutor
 from ..workers.lease_guard import LeaseGuard
 from ..workers.losses import DriverLost, MachineLost, NodeLost
 from .lease_keeper import LeaseKeeper
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.fleet_store import FleetStore
 
 LOOK_SECONDS = 0.5
 log = structlog.get_logger()
@@ -42,7 +45,7 @@ class FurtherUnits:
 
     def __init__(
         self,
-        fleet: FleetStore,
+        fleet: "FleetStore",
         keeper: LeaseKeeper,
         unit: Unit,
         *,

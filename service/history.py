@@ -7,6 +7,7 @@ compared. Which groups a task learns from, their similarity to it decides (``cos
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import log2
+from typing import TYPE_CHECKING
 
 from ..core.errors import InvalidWorkload
 from ..core.record import Record
@@ -15,11 +16,13 @@ from ..core.trial import Outcome, Trial
 from ..cost_model.dataset import Experience
 from ..cost_model.similarity import Situation, nearest
 from ..db.rows import HistoryGroup
-from ..db.store import RecordStore
 from ..search.drift import comparable_outcomes
 from ..te.cost import flops
 from ..te.json import workload_from_json
 from ..te.workload import Workload
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.store import RecordStore
 
 MOST_GROUPS = 2000
 """So many of the newest groups are looked at."""
@@ -28,7 +31,7 @@ MOST_WORKLOADS = 64
 
 
 def related_groups(
-    store: RecordStore, task: Situation, *, operator: str | None, until: int, but: tuple[str, int] | None, limit: int
+    store: "RecordStore", task: Situation, *, operator: str | None, until: int, but: tuple[str, int] | None, limit: int
 ) -> tuple[HistoryGroup, ...]:
     """Return the groups that are most similar to a task, nearest first: at most ``limit`` records, of which none is of
     the task itself or newer than ``until``."""
@@ -51,7 +54,7 @@ def related_groups(
     return tuple(chosen)
 
 
-def experiences(store: RecordStore, records: Sequence[Record]) -> tuple[Experience, ...]:
+def experiences(store: "RecordStore", records: Sequence[Record]) -> tuple[Experience, ...]:
     """Return one experience for each workload, device, toolchain and profile, in the order of their first record. Times
     are corrected for drift as those of a search's own trials are."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
@@ -78,7 +81,7 @@ def _results(records: Iterable[Record]) -> Iterable[tuple[Schedule, Outcome]]:
     return zip(schedules, comparable_outcomes(tasks), strict=True)
 
 
-def _workload(store: RecordStore, key: str) -> Workload | None:
+def _workload(store: "RecordStore", key: str) -> Workload | None:
     """Return a workload; None where it is gone, or a version that allowed more wrote it: there is nothing to learn from
     it here."""
     data = store.workload(key)

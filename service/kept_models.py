@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo
 from ..cost_model.features import FEATURE_VERSION
 from ..cost_model.model import CostModel
 from ..cost_model.similarity import family_name
-from ..db.store import RecordStore
 from ..te.workload import Workload
 from . import wiring
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.store import RecordStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class KeptModel:
     harmful: bool = False
 
 
-def kept_model(store: RecordStore, workload: Workload, device: DeviceInfo, *, until: int) -> KeptModel:
+def kept_model(store: "RecordStore", workload: Workload, device: DeviceInfo, *, until: int) -> KeptModel:
     """Return the newest model of a workload's operator family and device class that was trained on records with ids up
     to ``until``, so that a task that is resumed gets the same one."""
     kind = wiring.kept_kind(family_name(workload, device.target), device.target)

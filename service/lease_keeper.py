@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 from ..core.errors import StoreError
 from ..core.fleet import Lease, LeaseLost, Wanted
-from ..db.fleet_store import FleetStore
 from ..workers.lease_guard import LeaseGuard
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.fleet_store import FleetStore
 
 LOOK_SECONDS = 0.25
 """How often a worker asks whether its job is being cancelled."""
@@ -61,7 +64,7 @@ class LeaseKeeper:
     whether the worker should give its task back. All methods but ``guard`` are for one thread at a time."""
 
     def __init__(
-        self, fleet: FleetStore, *, seconds: float, yielding: Callable[[], bool], alive: Callable[[], None]
+        self, fleet: "FleetStore", *, seconds: float, yielding: Callable[[], bool], alive: Callable[[], None]
     ) -> None:
         """``seconds`` is how long leases last. ``alive`` is called with every beat."""
         self._fleet = fleet

@@ -4,20 +4,23 @@ records of relatives, the nearest first ─ experiences ─▶ data ─ wiring.t
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..core.record import MeasuredOn
 from ..core.target import DeviceInfo
 from ..cost_model.similarity import Situation, family_name
 from ..db.rows import JobRow, ModelRow, TaskRow
-from ..db.store import RecordStore
 from ..te.json import workload_from_json
 from ..te.workload import Workload
 from . import wiring
 from .history import experiences, related_groups
 
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.store import RecordStore
+
 
 def train_models(
-    store: RecordStore, job: JobRow, on: MeasuredOn, device: DeviceInfo, *, limit: int
+    store: "RecordStore", job: JobRow, on: MeasuredOn, device: DeviceInfo, *, limit: int
 ) -> tuple[ModelRow, ...]:
     """Train a model of each operator family that the job has tasks of, from ``limit`` records of relatives of the last
     such task and its own ones, and store them. ``device`` has its peaks. Raises StoreError."""

@@ -4,20 +4,22 @@ winner does not hold."""
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..core.budget import Budget, StopReason
 from ..core.record import MeasuredOn
-from ..core.retuning import Retuned, RetuneVerdict, Retuning
+from ..core.retuning import EarlierTrials, Retuned, RetuneVerdict, Retuning
 from ..core.schedule import Schedule
 from ..core.trial import Timed, Trial
-from ..db.retuning import EarlierTrials
 from ..db.rows import JobRow, TaskRow
-from ..db.store import RecordStore
 from ..search.retuning import compared, measured_again
 from ..search.tuner import Finished
 from ..te.workload import Workload
 from . import wiring
 from .settings import Settings
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.store import RecordStore
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Earlier:
 
 
 def earlier_of(
-    store: RecordStore,
+    store: "RecordStore",
     job: JobRow,
     task: TaskRow,
     workload: Workload,

@@ -17,13 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..core.errors import StoreError
 from ..core.trial import Trial
-from ..db.artefact_store import ArtefactStore
-from ..db.fleet_store import FleetStore
-from ..db.store import RecordStore
+
+if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded database does without
+    from ..db.artefact_store import ArtefactStore
+    from ..db.fleet_store import FleetStore
+    from ..db.store import RecordStore
 
 METHODS = {
     "records": frozenset(
@@ -46,19 +48,19 @@ ALIVE_SECONDS = 0.5
 class TaskStore:
     """All three may be proxies, which have the METHODS alone."""
 
-    records: RecordStore
-    fleet: FleetStore
-    artefacts: ArtefactStore
+    records: "RecordStore"
+    fleet: "FleetStore"
+    artefacts: "ArtefactStore"
 
     @classmethod
-    def of(cls, store: RecordStore) -> "TaskStore":
+    def of(cls, store: "RecordStore") -> "TaskStore":
         """Return the parts of a store of this process's own."""
         return cls(store, store.fleet, store.artefacts)
 
 
 def serve_worker(
     connection: Connection,
-    store: RecordStore,
+    store: "RecordStore",
     noted: Callable[[Trial | None], None],
     heard: Callable[[], None],
 ) -> None:
@@ -119,9 +121,9 @@ class ServerPipe:
     def store(self) -> TaskStore:
         """The server's store."""
         return TaskStore(
-            cast(RecordStore, _Proxy(self, "records")),
-            cast(FleetStore, _Proxy(self, "fleet")),
-            cast(ArtefactStore, _Proxy(self, "artefacts")),
+            cast("RecordStore", _Proxy(self, "records")),
+            cast("FleetStore", _Proxy(self, "fleet")),
+            cast("ArtefactStore", _Proxy(self, "artefacts")),
         )
 
 

@@ -21,7 +21,6 @@ import structlog
 from ..core.errors import StoreError, TilewrightError, WorkerLost
 from ..core.fleet import OWNER_BYTES, AttemptEnd, Lease, LeaseLost, TaskClaim, Unit, UnitState, Wanted
 from ..core.target import DeviceInfo
-from ..db.store import RecordStore
 from ..workers.joint_executor import JointExecutor, UnitExecutor
 from ..workers.losses import DriverLost, MachineLost, NodeLost
 from . import logs, wiring
@@ -338,6 +337,8 @@ def _serve(connection: Connection) -> None:
         if setup.embedded:
             _work(setup, pipe.store(), pipe)
         else:
+            from ..db.store import RecordStore  # with SQLAlchemy: the worker of an embedded database needs none
+
             with RecordStore(setup.settings.database_url) as store:
                 _work(setup, TaskStore.of(store), pipe)
 

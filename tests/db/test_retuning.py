@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from tilewright.core.budget import Budget
 from tilewright.core.record import MeasuredOn
+from tilewright.core.retuning import EarlierTrials
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Profile, Toolchain
 from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
-from tilewright.db.retuning import EarlierTrials
 from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.visibility import Visibility, seeing

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,3 +109,9 @@ def test_equal_jobs_in_flight_are_measured_once(tmp_path: Path) -> None:
             row for job in jobs for row in service._store.trials(job.id, 0, limit=100) if row.adopted_from is None
         ]
         assert len(measured) == 12
+
+
+def test_the_worker_of_an_embedded_database_does_without_sqlalchemy() -> None:
+    """It starts a quarter sooner: the server calls the database for it."""
+    script = "import sys, tilewright.service.task_worker\nsys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
