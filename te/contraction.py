@@ -12,6 +12,7 @@ from ..ir.expr import Binary, BinaryOp, Expr, Var, index, walk
 from ..ir.rewrite import free_variables, loads_of, map_expr, substitute
 from .evaluate import Array, Evaluator
 from .index import loaded_index
+from .threads import thread_count
 from .workload import Reducer, Stage
 
 _LIMIT = 1 << 22
@@ -136,17 +137,18 @@ def _factors(e: Expr) -> Iterator[Expr]:
         yield e
 
 
-def contract(c: Contraction, tensors: Mapping[str, Array], threads: int = 1) -> Array:
+def contract(c: Contraction, tensors: Mapping[str, Array], threads: int | None = 1) -> Array:
     """The stage's tensor: float64 for floats, exact for integers (modulo the dtype).
 
-    Its parts do not depend on the number of ``threads``, which compute that many parts at once.
+    Its parts do not depend on the number of ``threads``, which compute that many parts at once; None: as in
+    ``reference``.
     """
     result = _empty(c.stage)
     _contract(c, tensors, threads, result, {})
     return result
 
 
-def contract_groups(g: GroupedContraction, tensors: Mapping[str, Array], threads: int = 1) -> Array:
+def contract_groups(g: GroupedContraction, tensors: Mapping[str, Array], threads: int | None = 1) -> Array:
     """What ``contract`` gives, of rows in groups: neighbours of one group are multiplied together."""
     c = g.contraction
     extent = next(a.extent for a in c.stage.axes if a.name == g.row)
@@ -167,7 +169,7 @@ def _empty(stage: Stage) -> Array:
 
 
 def _contract(
-    c: Contraction, tensors: Mapping[str, Array], threads: int, result: Array, box: Mapping[str, tuple[int, int]]
+    c: Contraction, tensors: Mapping[str, Array], threads: int | None, result: Array, box: Mapping[str, tuple[int, int]]
 ) -> None:
     """Compute ``result`` where axes in ``box`` are from ``start`` to before ``stop``."""
     stage, dtype = c.stage, result.dtype
@@ -185,11 +187,12 @@ def _contract(
         result[tuple(slice(*part[a.name]) for a in stage.axes)] = product
 
     parts = list(_parts(c, ranges))
-    if threads == 1 or len(parts) == 1:
+    count = thread_count(threads) if len(parts) > 1 else 1
+    if count == 1:
         for part in parts:
             fill(part)
         return
-    with ThreadPoolExecutor(min(threads, len(parts))) as pool:
+    with ThreadPoolExecutor(min(count, len(parts))) as pool:
         for done in [pool.submit(fill, part) for part in parts]:
             done.result()
 

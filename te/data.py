@@ -13,7 +13,7 @@ from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
 from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
-from .threads import MOST_THREADS, available_threads
+from .threads import thread_count
 from .triton import TritonPointer, TritonWorkload, pointer_buffer
 from .workload import Workload
 
@@ -35,10 +35,9 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
 
     Of a Triton kernel there is what all its pointers hold at first (see ``te.triton.TritonPointer``).
     """
-    count = min(MOST_THREADS, available_threads()) if threads is None else threads
     if isinstance(workload, TritonWorkload):
         pointers = enumerate(workload.triton.pointers)
-        return {p.name: _of_pointer(p, stream(seed, "inputs", n), count) for n, p in pointers}
+        return {p.name: _of_pointer(p, stream(seed, "inputs", n), threads) for n, p in pointers}
     places, groups, skews = _places(workload), all_row_groups(workload), dict(workload.skews)
     inputs = dict[str, NDArray[Any]]()
     for n, t in enumerate(workload.inputs):
@@ -47,7 +46,7 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
             sizes = draw_sizes(groups[t.name].rows, t.elements, skews.get(t.name, 0.0), draw)
             inputs[t.name] = np.minimum(sizes.cumsum(), t.dtype.integer_range[1]).astype(t.dtype.numpy)
         else:
-            inputs[t.name] = _drawn(t, draw, count, places.get(t.name))
+            inputs[t.name] = _drawn(t, draw, threads, places.get(t.name))
     return inputs
 
 
@@ -64,7 +63,7 @@ def _places(workload: Workload) -> dict[str, int]:
     return found
 
 
-def _of_pointer(pointer: TritonPointer, draw: np.random.Generator, threads: int) -> NDArray[Any]:
+def _of_pointer(pointer: TritonPointer, draw: np.random.Generator, threads: int | None) -> NDArray[Any]:
     dtype, shape = pointer.dtype, (pointer.elements,)
     if pointer.low is not None and pointer.high is not None:
         return np.asarray(draw.integers(pointer.low, pointer.high, shape, dtype.numpy, endpoint=True))
@@ -73,7 +72,7 @@ def _of_pointer(pointer: TritonPointer, draw: np.random.Generator, threads: int)
     return _drawn(pointer_buffer(pointer), draw, threads, None)
 
 
-def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int, places: int | None) -> NDArray[Any]:
+def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int | None, places: int | None) -> NDArray[Any]:
     dtype = tensor.dtype
     if places is not None and dtype.is_integer:
         top = min(places - 1, dtype.integer_range[1])
@@ -88,11 +87,12 @@ def _drawn(tensor: Buffer, draw: np.random.Generator, threads: int, places: int 
         return np.asarray(draw.integers(low, high, tensor.shape)).astype(dtype.numpy)
     result = np.empty(tensor.elements, dtype.numpy)
     starts = range(0, tensor.elements, _BLOCK)  # in blocks: a narrow input never exists in a wide copy
-    if len(starts) < 2 or threads == 1:
+    count = thread_count(threads) if len(starts) >= 2 else 1
+    if count == 1:
         for start in starts:
             _fill(result[start : start + _BLOCK], draw)
         return result.reshape(tensor.shape)
-    with ThreadPoolExecutor(min(threads, len(starts))) as pool:
+    with ThreadPoolExecutor(min(count, len(starts))) as pool:
         drawn = []
         for start in starts:
             drawn.append(pool.submit(_fill, result[start : start + _BLOCK], _ahead(draw, start, dtype)))

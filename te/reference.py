@@ -14,7 +14,7 @@ from .contraction import contract, contract_groups, contraction_of, grouped_cont
 from .evaluate import Array, Evaluator
 from .join import Joined, join
 from .scan import accumulate, scan_of, values_stage
-from .threads import MOST_THREADS, available_threads
+from .threads import thread_count
 from .workload import Stage, Workload
 
 _CHUNK = 1 << 17
@@ -38,10 +38,9 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
     dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
-    count = min(MOST_THREADS, available_threads()) if threads is None else threads
     last = {load.buffer.name: n for n, stage in enumerate(workload.stages) for load in loads_of(stage.body)}
     for n, stage in enumerate(workload.stages):
-        tensors[stage.name] = _stage(stage, tensors, count)
+        tensors[stage.name] = _stage(stage, tensors, threads)
         for name in [t for t in tensors if last.get(t, -1) <= n and t not in workload.outputs and t != stage.name]:
             del tensors[name]
     return {name: tensors[name] for name in workload.outputs}
@@ -61,7 +60,7 @@ def _input(tensor: Buffer, inputs: Mapping[str, Array]) -> Array:
     return np.ascontiguousarray(array).reshape(tensor.shape)
 
 
-def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int) -> Array:
+def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int | None) -> Array:
     contraction = contraction_of(stage)
     if contraction is not None:
         return contract(contraction, tensors, threads)
@@ -75,16 +74,17 @@ def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int) -> Array:
     extents = [a.extent for a in stage.axes]
     box = [(0, extent) for extent in extents]
     points = math.prod(extents) * math.prod(a.extent for a in stage.reduce_axes)
-    if not extents or threads == 1 or points < _WORTH_THREADS:
+    count = thread_count(threads) if extents and points >= _WORTH_THREADS else 1
+    if count == 1:
         _fill(stage, tensors, result, box)
         return result
     longest = extents.index(max(extents))
-    step = -(-extents[longest] // threads)
+    step = -(-extents[longest] // count)
     boxes = [
         [*box[:longest], (start, min(start + step, extents[longest])), *box[longest + 1 :]]
         for start in range(0, extents[longest], step)
     ]
-    with ThreadPoolExecutor(threads) as pool:  # NumPy computes outside of the interpreter's lock
+    with ThreadPoolExecutor(count) as pool:  # NumPy computes outside of the interpreter's lock
         for part in [pool.submit(_fill, stage, tensors, result, b) for b in boxes]:
             part.result()
     return result

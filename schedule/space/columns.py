@@ -1,8 +1,9 @@
 """Many settings at once: the columns that formulas over a space work on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ Bools = NDArray[np.bool_]
 Size: TypeAlias = Any
 """A field of a record of derived sizes: int64[n] in the record of many settings, int in that of one setting."""
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -26,6 +28,7 @@ class Columns:
     knobs: tuple[Knob, ...]
     codes: NDArray[np.int16]
     defaults: Mapping[str, KnobValue]
+    _derived: list[tuple[tuple[object, ...], object]] = field(default_factory=list, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -53,6 +56,24 @@ class Columns:
 
     def kept(self, rows: Bools) -> "Columns":
         return Columns(self.knobs, self.codes[rows], self.defaults)
+
+
+def derived_once(derive: Callable[P, R]) -> Callable[P, R]:
+    """Let ``derive(..., columns)`` be worked out once for the same objects: every constraint, the prior and the derived
+    columns want the sizes of the same settings. ``columns`` keep what was derived from them last."""
+
+    @wraps(derive)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> R:
+        columns = cast(Columns, args[-1])
+        key = (derive, *args[:-1])
+        for known, found in columns._derived:
+            if len(known) == len(key) and all(a is b for a, b in zip(known, key, strict=True)):
+                return cast(R, found)
+        found = derive(*args, **kwargs)
+        columns._derived[:] = [(key, found)]
+        return found
+
+    return remembered
 
 
 def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np.int16]:

@@ -17,6 +17,7 @@ from tilewright.cost_model.knob_names import KNOBS
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import SKETCHES, sketches_for
+from tilewright.schedule.space.space import Space
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
 from tilewright.te.operators.attention import attention_of_lengths
@@ -65,6 +66,12 @@ def _workloads() -> tuple[Workload, ...]:
 def _matched(sketch: str) -> list[Workload]:
     """Those of ``_workloads`` that the sketch takes."""
     return [w for w in _workloads() if SKETCHES[sketch].matches(w, _target(sketch))]
+
+
+@cache
+def _space(sketch: str, workload: Workload) -> Space:
+    """At most 2000 settings of a workload, for several tests."""
+    return SKETCHES[sketch].space(workload, _target(sketch), seed=7, limit=2000)
 
 
 @pytest.mark.slow
@@ -117,8 +124,8 @@ def _dynamic(workload: Workload) -> Workload | None:
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_spaces_are_unique_legal_and_described(sketch: str) -> None:
     for workload in _matched(sketch):
-        space = SKETCHES[sketch].space(workload, _target(sketch), seed=7, limit=500)
-        assert 1 <= len(space) <= 500 and space.total >= len(space)
+        space = _space(sketch, workload)
+        assert 1 <= len(space) <= 2000 and space.total >= len(space)
         assert len(np.unique(space.codes, axis=0)) == len(space)
         assert set(space.quantities) == {q.name for q in SKETCHES[sketch].quantities}
         for name, column in space.quantities.items():
@@ -126,7 +133,7 @@ def test_spaces_are_unique_legal_and_described(sketch: str) -> None:
         for knob in space.knobs:
             assert knob.name in KNOBS, "a new knob needs a line in cost_model/knob_names.py"
             assert knob.meaning and len(set(knob.values)) == len(knob.values)
-        again = SKETCHES[sketch].space(workload, _target(sketch), seed=7, limit=500)
+        again = SKETCHES[sketch].space(workload, _target(sketch), seed=7, limit=2000)
         assert np.array_equal(space.codes, again.codes)
 
 
@@ -134,7 +141,7 @@ def test_spaces_are_unique_legal_and_described(sketch: str) -> None:
 def test_columns_of_given_schedules_are_those_of_the_space(sketch: str) -> None:
     target = _target(sketch)
     for workload in _matched(sketch):
-        space = SKETCHES[sketch].space(workload, target, limit=2000)
+        space = _space(sketch, workload)
         rows = np.linspace(0, len(space) - 1, 20).astype(int)
         derived = SKETCHES[sketch].derive(workload, target, [space.schedule(int(r)) for r in rows])
         for quantity, column in space.quantities.items():
@@ -144,7 +151,7 @@ def test_columns_of_given_schedules_are_those_of_the_space(sketch: str) -> None:
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_a_limit_gives_a_seeded_sample(sketch: str) -> None:
     target = _target(sketch)
-    workload = max(_matched(sketch), key=lambda w: SKETCHES[sketch].space(w, target, limit=10_000).total)
+    workload = max(_matched(sketch), key=lambda w: _space(sketch, w).total)
     whole = SKETCHES[sketch].space(workload, target)
     limit = min(300, len(whole) // 2)
     samples = [SKETCHES[sketch].space(workload, target, seed=seed, limit=limit) for seed in (1, 1, 2)]

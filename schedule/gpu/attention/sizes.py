@@ -11,7 +11,7 @@ from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.simt.setmaxnreg import REGISTERS
 from ...problems.attention import Attention
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
 
 KNOBS: tuple[Knob, ...] = (
@@ -89,6 +89,7 @@ class AttentionSizes(Generic[N]):
         return self.threads // WARP_LANES
 
 
+@derived_once
 def attention_sizes(p: Attention, target: Target, columns: Columns) -> AttentionSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in KNOBS}

@@ -11,7 +11,7 @@ from ....ir.expr import WARP_LANES, Var
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
-from ...space.columns import Bools, Columns, Ints
+from ...space.columns import Bools, Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..occupancy import limits_of
 from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
@@ -152,6 +152,7 @@ class GemmSizes(Generic[N]):
         return self.threads // WARP_LANES
 
 
+@derived_once
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in KNOBS}

@@ -8,7 +8,7 @@ import numpy as np
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Cast, Load
 from ...problems.gemm import Gemm
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
 from ...tile.names import FreshNameWriter
 from ..gemm.repack import repack
@@ -85,6 +85,7 @@ def copy_widths(gemm: Gemm, most: int = VECTOR) -> CopyWidths:
     return CopyWidths((a, b), repacked, (a_along_k, b_along_k))
 
 
+@derived_once
 def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmMmaSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in gemm_mma_knobs(target)}

@@ -8,7 +8,7 @@ import numpy as np
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Load
 from ...problems.gemm import Gemm
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..gemm_mma.sizes import CopyWidths, copy_widths
 from ..multistage_gemm import MultistageSizes, N
@@ -60,6 +60,7 @@ class GemmSimtSizes(MultistageSizes[N]):
     spare: N
 
 
+@derived_once
 def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmSimtSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in gemm_simt_knobs(target)}

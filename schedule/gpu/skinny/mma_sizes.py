@@ -8,7 +8,7 @@ import numpy as np
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Ints, derived_once
 from ..occupancy import limits_of
 from ..split_k import partial_bytes
 from .mma_tiles import ATOM_M, ATOM_N, tile_bytes
@@ -54,6 +54,7 @@ class SkinnyMmaSizes(Generic[W]):
     prefetching: W
 
 
+@derived_once
 def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     limits = limits_of(target)

@@ -10,7 +10,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
-from ...space.columns import Columns, Ints
+from ...space.columns import Columns, Ints, derived_once
 from ..occupancy import limits_of
 from ..split_k import partial_bytes
 
@@ -63,6 +63,7 @@ class SkinnyTmaSizes(Generic[W]):
     prefetching: W
 
 
+@derived_once
 def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSizes[Ints]:
     """The sizes of all settings in ``columns``."""
     limits = limits_of(target)

@@ -39,10 +39,11 @@ _spaces: dict[tuple[int, Workload, Target, SpacePolicy], Space] = {}
 
 
 def _space(sketch: Sketch, workload: Workload, target: Target, policy: SpacePolicy) -> Space:
-    """The space of a workload. The one asked for last is kept: tests ask for it with other knobs again and again."""
+    """The space of a workload. The last eight are kept: tests ask for them with other knobs again and again."""
     key = (id(sketch), workload, target, policy)
     if key not in _spaces:
-        _spaces.clear()
+        if len(_spaces) == 8:
+            del _spaces[next(iter(_spaces))]
         _spaces[key] = sketch.space(workload, target, policy=policy)
     return _spaces[key]
 
