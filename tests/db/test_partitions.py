@@ -178,9 +178,10 @@ def test_the_table_becomes_a_partition_while_the_version_before_records(
     url = postgres.url()
     database = Database(parse_url(url))
     migrate.upgrade(database, "0016")
-    monkeypatch.setattr(migrate, "check", lambda _: None)  # the version before writes as this one, but for a column
+    monkeypatch.setattr(migrate, "check", lambda _: None)  # the version before writes as this one, but for two columns
     with database.writing() as connection:
         connection.exec_driver_sql("ALTER TABLE jobs ADD COLUMN counted BOOLEAN")
+        connection.exec_driver_sql("ALTER TABLE tasks ADD COLUMN improvement FLOAT")
     with RecordStore(url) as opened, recording(opened) as stored:
         with database.writing() as writer:
             writer.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
