@@ -1,7 +1,7 @@
 """Workloads of a range of rows: what the static workloads of many shapes have in common.
 
     y[b, s, d] = x[b, s, d] * w[d]    # b in 4, s in 37
-    y[r, d] = x[r, d] * w[d]          # r in 1..1024, measured at 256: a call with 148 rows computes the same
+    y[r, d] = x[r, d] * w[d]          # r in 1..256, measured at 128: a call with 148 rows computes the same
 
 A kernel of the latter serves every static workload whose rows are in range. That it computes the same is compared, not
 concluded: ``at_extent`` gives the static workload again.
@@ -18,7 +18,7 @@ from .check import check
 from .dynamic import at_extent, has_dynamic_rows, resized, with_dynamic
 from .workload import Axis, Stage, Workload
 
-STEP = 16
+STEP = 4
 """The largest extent of a range is so many times that of the range before it."""
 FIRST = 64
 """The largest extent of the first range."""
@@ -26,11 +26,11 @@ FIRST = 64
 
 def range_of_rows(rows: int) -> tuple[int, int]:
     """The largest extent of the range that ``rows`` are in, and the representative one: 1 to 64, measured at 16; 65 to
-    1024, measured at 256; and so on."""
+    256, measured at 128; and so on, always at the half."""
     most = FIRST
     while most < rows:
         most *= STEP
-    return most, most // 4
+    return most, most // 2 if most > FIRST else FIRST // 4
 
 
 def rows_of(workload: Workload) -> int:

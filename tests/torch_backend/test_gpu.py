@@ -200,3 +200,13 @@ def test_a_model_that_needs_gradients_runs_as_aten() -> None:
     run = compiled(model)
     run(on_gpu(8, 256)).sum().backward()
     assert model[0].weight.grad is not None and set(backend._graphs) <= before
+
+
+def test_kernels_of_a_range_serve_every_shape_of_it() -> None:
+    """Lengths beside those of tiles, below and above the borders of ranges."""
+    torch._dynamo.reset()
+    model = nn.Sequential(layers(), Attention(), layers()).eval().cuda().half()
+    run = torch.compile(model, backend=backend.tilewright, dynamic=True, options={"wait": True})
+    for batch, length in [(2, 16), (3, 37), (8, 77), (4, 512), (2, 7), (64, 33)]:
+        check(model, run, on_gpu(batch, length, 256))
+        assert newest_shape().status.state == "ready"

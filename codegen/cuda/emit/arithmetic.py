@@ -3,7 +3,8 @@
 Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a float of 16 bits
 (``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding,
 so cheap functions stand in: ``ex2.approx`` for exp and exp2, ``div.full`` for division (2 units) and ``rcp.approx``
-for the division of a constant, ``sqrt.approx`` for sqrt, and for tanh a series near 0 and exp elsewhere.
+for the division of a constant, ``sqrt.approx`` for sqrt, two polynomials for erf, and for tanh a series near 0 and exp
+elsewhere.
 ``tanh.approx`` is not used: its error of 2^-11 is as large as the rounding of float16.
 """
 
@@ -45,6 +46,7 @@ _APPROXIMATE = {
     UnaryOp.EXP: "fast_exp",
     UnaryOp.EXP2: "fast_exp2",
     UnaryOp.TANH: "fast_tanh",
+    UnaryOp.ERF: "fast_erf",
     UnaryOp.SQRT: "fast_sqrt",
 }
 _FROM_BITS = {

@@ -84,6 +84,25 @@ float fast_reciprocal(float x) {
   return y;
 }"""
     ),
+    "fast_erf": DeviceFunction(
+        """// has an error of about 3 units in the last place: x p(x^2) up to 1, and 1 - 2^-q(|x|) beyond.
+// The polynomials p and q minimise their largest error.
+// erff takes so many registers that a product that ends with it spills.
+float fast_erf(float x) {
+  const float square = x * x, size = fminf(fabsf(x), 4.0f);
+  float near = 7.88911954e-05f;
+  near = fmaf(near, square, -0.000802084128f); near = fmaf(near, square, 0.00518953534f);
+  near = fmaf(near, square, -0.0268544446f); near = fmaf(near, square, 0.112836002f);
+  near = fmaf(near, square, -0.376126271f); near = fmaf(near, square, 1.12837917f);
+  float far = -0.00026772798f;
+  far = fmaf(far, size, 0.00424096907f); far = fmaf(far, size, -0.0314584721f);
+  far = fmaf(far, size, 0.148651597f); far = fmaf(far, size, 0.920764911f);
+  far = fmaf(far, size, 1.62597513f); far = fmaf(far, size, 0.00051029409f);
+  far = copysignf(1.0f - fast_exp2(-far), x);
+  return fabsf(x) > 1.0f ? far : x * near;
+}""",
+        ("fast_exp2",),
+    ),
     "fast_tanh": DeviceFunction(
         """// has a relative error below 2^-16: x - x^3 / 3 near 0, and 1 - 2 / (exp(2 x) + 1) elsewhere
 float fast_tanh(float x) {
