@@ -21,9 +21,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
     "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped",),
-    "whole models, float16": tuple(
-        f"2026-11-23-h200-models-{n}" for n in ("compile-1", "compile-3", "compile-2", "convnext", "autotune")
-    ),
+    "whole models, float16": ("2026-11-24-h200-models-default", "2026-11-23-h200-models-autotune"),
     "single modules, float32, in training mode": ("2026-11-23-h200-modules", "2026-11-23-h200-modules-2"),
     "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
 }
