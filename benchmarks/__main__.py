@@ -25,6 +25,7 @@ SUITES = {
     "dashboard": "benchmarks.dashboard",
     "dynamic": "benchmarks.dynamic",
     "fleet": "benchmarks.fleet",
+    "fleet-kills": "benchmarks.fleet_kills",
     "fleet-faults": "benchmarks.fleet_faults",
     "fleet-cancel": "benchmarks.fleet_cancel",
     "fleet-load": "benchmarks.fleet_load",

@@ -145,13 +145,14 @@ class Answering(Protocol):
 
 @dataclass
 class Observer:
-    """Submits jobs, each with a key of its own, and remembers every trial that it was shown."""
+    """Submits jobs of ``tasks``, each with a key of its own, and remembers every trial that it was shown."""
 
     server: Answering
     trials: int
     seed: int
     ways: Sequence[Mapping[str, object]] = ({},)
     """Jobs say these in turn besides what all say, such as another executor."""
+    tasks: Sequence[Mapping[str, object]] = WORKLOADS
     seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
     """Idempotency key -> job, once the job was acknowledged."""
@@ -163,7 +164,7 @@ class Observer:
         """Ask for job ``number``: the first time, or once more (an answer may have been lost)."""
         key = f"job-{number}"
         body = {
-            "tasks": list(WORKLOADS),
+            "tasks": list(self.tasks),
             "budget": {"trials": self.trials},
             "strategy": "random",
             "seed": self.seed + number,
@@ -191,7 +192,7 @@ class Observer:
     def look(self) -> None:
         """Read the trials of every job beyond those seen."""
         for job in list(self.jobs.values()):
-            for task in range(len(WORKLOADS)):
+            for task in range(len(self.tasks)):
                 start = self.next_sequence.get((job, task), 0)
                 for trial in self.read(job, task, start) if start < self.trials else ():
                     self.seen[trial["record_id"]] = trial
@@ -239,7 +240,7 @@ class Observer:
             state = self.state(job)
             if state != "succeeded":
                 faults.append(f"job {job} is {state}")
-            for task in range(len(WORKLOADS)):
+            for task in range(len(self.tasks)):
                 trials = list(self.read(job, task))
                 if state != "succeeded" and len(trials) < self.trials:
                     faults.append(f"job {job} task {task} had attempts that ended: {self._ends(job, task)}")

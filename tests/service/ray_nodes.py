@@ -1,5 +1,4 @@
-"""A Ray cluster as supervisors keep it on three machines: a head without processors, and two nodes that stand for
-hosts.
+"""A Ray cluster as supervisors keep it on several machines: a head without processors, and nodes that stand for hosts.
 
 A node whose processes end is started again, as ``Restart=always`` of systemd does.
 """
@@ -8,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -67,22 +67,20 @@ class RayNode:
 
 
 class RayCluster:
-    """It runs inside the block."""
+    """It runs inside the block. Each node has so many ``processors``; a host without a name is this one."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, hosts: Sequence[str] = ("one", "two"), processors: int = 1) -> None:
         self.address = f"127.0.0.1:{port}"
         store = f"--object-store-memory={STORE_BYTES}"
         self.head = RayNode("--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false", store)
-        self.nodes = [
-            RayNode(f"--address={self.address}", "--num-cpus=1", f"--labels={HOST_LABEL}={host}", store)
-            for host in ("one", "two")
-        ]
+        options = [f"--address={self.address}", f"--num-cpus={processors}", store]
+        self.nodes = [RayNode(*options, *([f"--labels={HOST_LABEL}={host}"] if host else [])) for host in hosts]
         self._closing = threading.Event()
         self._changing = threading.Lock()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
     def processes(self) -> list[psutil.Process]:
-        """The processes of the two nodes."""
+        """The processes of the nodes besides the head."""
         return [process for node in self.nodes for process in node.processes()]
 
     def lose_head(self, seconds: float) -> None:
