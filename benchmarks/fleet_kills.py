@@ -3,7 +3,8 @@ is lost, and none is there twice.
 
 A service on an embedded database, with leases of 3 s, always has a job for the local executor and one for Ray, on all
 GPUs of this host; Ray is a cluster of a head and one node. Each of KINDS is done ``--set rounds=N`` times (default 5),
-in a random order, after new trials were seen. ``--trials N``: trials of each task (24).
+in a random order, as soon as new trials were seen and there is what it can be done to; faults of Ray wait for new
+trials of Ray. ``--trials N``: trials of each task (24).
 """
 
 import os
@@ -42,7 +43,7 @@ TABLE = (
 LEASE_SECONDS = 3.0
 TRIALS = 24
 TURN_SECONDS = 60.0
-"""A fault is done after so long even if no trial was seen meanwhile."""
+"""A fault waits for so long; then the run goes on without it."""
 END_SECONDS = 300.0
 LOOK_SECONDS = 0.1
 FEW, MANY = 4, 24
@@ -73,7 +74,9 @@ class Host:
         return self._signal([child for child in self._children() if not _opens_a_gpu(child)])
 
     def kill_actor(self) -> bool:
-        return self._signal([p for p in self.cluster.processes() if _command(p).startswith("ray::")])
+        """Kill an actor, which carries a runner or a builder."""
+        actors = [p for p in self.cluster.processes() if _command(p).startswith("ray::")]
+        return self._signal([p for p in actors if "Agent" not in _command(p)])
 
     def kill_raylet(self) -> bool:
         return self._signal([p for p in self.cluster.processes() if "/raylet/raylet" in _command(p).partition(" ")[0]])
@@ -97,8 +100,10 @@ class Host:
         return [unit for unit in units if "cuda" in unit["classes"]]
 
     def _children(self) -> list[psutil.Process]:
-        of_ray = [p for p in self.cluster.processes() if "tilewright.workers.main" in _command(p)]
-        return [*self.services.processes("child"), *of_ray]
+        """The children of the service, or, as often, those of Ray's actors."""
+        if self.draws.random() < 0.5:
+            return [p for p in self.cluster.processes() if "tilewright.workers.main" in _command(p)]
+        return self.services.processes("child")
 
     def _signal(self, processes: Sequence[psutil.Process], number: signal.Signals = signal.SIGKILL) -> bool:
         """Send one of them a signal; one that was stopped goes on after its lease has run out."""
@@ -123,12 +128,14 @@ KINDS: Mapping[str, Callable[[Host], bool]] = {
     "kill raylet": Host.kill_raylet,
     "take a GPU": Host.take_a_gpu,
 }
+OF_RAY = ("kill actor", "kill raylet")
+EXECUTORS = ("local", "ray")
 
 
 def run(options: Options) -> Result:
     rounds, trials = int(options.extra.get("rounds", "5")), options.trials or TRIALS
     tasks = [{"operator": ROWS[name].operator, "parameters": dict(ROWS[name].parameters)} for name in TABLE]
-    ways = tuple({"target": "cuda", "executor": executor, "cache": "cold"} for executor in ("local", "ray"))
+    ways = tuple({"target": "cuda", "executor": executor, "cache": "cold"} for executor in EXECUTORS)
     began, done, draws = time.monotonic(), Counter[str](), stream(options.seed, "kills")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -145,8 +152,7 @@ def run(options: Options) -> Result:
         host = Host(Services([server]), cluster, draws)
         kinds = [kind for kind in KINDS for _ in range(rounds)]
         for n in draws.permutation(len(kinds)):
-            _see(observer, int(draws.integers(FEW, MANY)))
-            done[kinds[n]] += KINDS[kinds[n]](host)
+            done[kinds[n]] += _do(kinds[n], host, observer)
             print(f"{time.monotonic() - began:.0f} s: {kinds[n]}, {len(observer.seen)} trials seen", flush=True)
         end = time.monotonic() + END_SECONDS
         while observer.unfinished() and time.monotonic() < end:
@@ -162,7 +168,7 @@ def run(options: Options) -> Result:
         "done": dict(done),
         "jobs": len(observer.jobs),
         "trials": len(observer.jobs) * len(tasks) * trials,
-        "seen": {str(way["executor"]): ways_seen[n] for n, way in enumerate(ways)},
+        "seen": {executor: ways_seen[n] for n, executor in enumerate(EXECUTORS)},
         "attempts": dict(ends),
         "seconds": time.monotonic() - began,
         "faults": faults,
@@ -173,13 +179,20 @@ def run(options: Options) -> Result:
     return Result((), summary, passed, settings, {"name": device.name, **device.hardware})
 
 
-def _see(observer: Observer, count: int) -> None:
-    """Look on until so many more trials were seen, with a job of each executor under way."""
-    wanted, end = len(observer.seen) + count, time.monotonic() + TURN_SECONDS
-    while len(observer.seen) < wanted and time.monotonic() < end:
+def _do(kind: str, host: Host, observer: Observer) -> bool:
+    """Look on until some more trials were seen, with a job of each executor under way; then do it, as soon as there is
+    what it can be done to."""
+    end, way = time.monotonic() + TURN_SECONDS, EXECUTORS.index("ray")
+    wanted = len(observer.seen) + int(host.draws.integers(FEW, MANY))
+    of_ray = observer.seen_by_way()[way] + (kind in OF_RAY)
+    while time.monotonic() < end:
         observer.keep_busy()
         observer.look()
+        ready = len(observer.seen) >= wanted and observer.seen_by_way()[way] >= of_ray
+        if ready and KINDS[kind](host):
+            return True
         time.sleep(LOOK_SECONDS)
+    return False
 
 
 def _ends(server: KillableServer, observer: Observer) -> Counter[str]:
