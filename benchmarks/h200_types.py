@@ -73,7 +73,7 @@ def _block_scaled(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_sca
 
 
 def _by_blocks(
-    a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, wide: torch.dtype = torch.float32
+    a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, *, wide: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """The same by the product of the numbers that are meant, in ``wide``."""
     a_scale, b_scale = (scale.to(wide).repeat_interleave(128, 1) for scale in (a_scale, b_scale))
@@ -175,7 +175,7 @@ def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
         normal = (normal * 32).round().clamp(-128, 127) if tensor.dtype.is_integer else normal
         inputs.append(normal.to(getattr(torch, tensor.dtype.name)))
     if group == "fp8block":
-        exact = _by_blocks(*inputs, torch.float64)
+        exact = _by_blocks(*inputs, wide=torch.float64)
     else:
         exact = inputs[0].double() @ inputs[1].double().t()
     if group in ("fp8", "fp8fast"):
