@@ -23,6 +23,10 @@ MMA_REGISTERS = 32
 """Before ``setmaxnreg``, ptxas wants so many registers besides the accumulators of one wgmma (from compiled
 kernels)."""
 
+MOST_COLUMN_SCALES = 5
+"""Besides accumulators, a thread has registers for so many scales of columns, and for the next ones (from compiled
+kernels: 7 spill)."""
+
 GROUPED_PING_PONG_ACCUMULATORS = 160
 """Where a tile begins and its group ends stays in registers beside so many accumulators (from compiled kernels: 176
 spill)."""
@@ -55,9 +59,9 @@ def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     if gemm.scales is not None:
         rules.append(
             rule(
-                f"the mma_n columns of a tile have a scale for each {SCALED_K}: mma_n divides or is a multiple of that",
+                f"a thread keeps at most {MOST_COLUMN_SCALES} scales of B, one for each gcd(mma_n, {SCALED_K}) columns",
                 "mma_n",
-                lambda s: (SCALED_K % s.tile_n == 0) | (s.tile_n % SCALED_K == 0),
+                lambda s: s.tile_n <= MOST_COLUMN_SCALES * np.gcd(s.tile_n, SCALED_K),
             )
         )
     return tuple(rules)

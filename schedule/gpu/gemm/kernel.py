@@ -221,16 +221,23 @@ class _GemmKernelWriter:
         most, size = min(s.k_iters, s.unit_k_iters) if unit else s.k_iters, self.promoted
         first: Expr = index(0) if unit is None else unit.first_k_iter
         count: Expr = index(s.k_iters) if unit is None else unit.k_iters
+        scales, ahead = self.promotion.allocate_scales("scales"), self.promotion.allocate_scales("scales_ahead")
+
+        def load_ahead(k_iter: Expr) -> None:
+            if ahead is not None:
+                own = {**self._warpgroup_origin(at), "k": mainloop.k_place(at, first + k_iter)}
+                self.promotion.load_scales(ahead, own)
+
         with w.when(consumes):
             self.promotion.clear(self.accumulators[warpgroup])
+            load_ahead(index(0))
         with w.loop("block", -(-most // size)) as block:
             begin = block * size
             with w.when(None if unit is None else begin < count):
-                scales = self.promotion.allocate_scales()
-                if scales is not None:
+                if scales is not None and ahead is not None:
                     with w.when(consumes):
-                        own = {**self._warpgroup_origin(at), "k": mainloop.k_place(at, first + begin)}
-                        self.promotion.load_scales(scales, own)
+                        self.promotion.copy_scales(scales, ahead)
+                        load_ahead(begin + size)
                 with w.loop("k_iter", size) as k_iter:
                     ragged = unit is not None or s.k_iters % size > 0
                     with w.when(begin + k_iter < count if ragged else None):

@@ -1,6 +1,7 @@
 """Accumulators of matrix units are promoted: added, block after block of k, to accumulators in float32.
 
     for each block of k:
+      begin to load the scales of the next block
       block_sums = the products of the block, by wgmma
       wait for them
       accumulators += block_sums * (scale of A * scale of B)
@@ -9,10 +10,12 @@ Where a block is a single k iteration, this is done for one atom of 64 rows afte
 
 On Hopper the accumulators of 8-bit floats keep about 14 bits, and all are truncated with every instruction. While one
 warpgroup adds, another one multiplies. Scales are those of 128 places of k in a row of A and in 128 columns of B; where
-there are none, block sums are added as they are.
+there are none, block sums are added as they are. Those of the next block are loaded while one is multiplied: the
+compiler multiplies scales ahead of the wgmma, which would otherwise wait for memory.
 """
 
 from collections.abc import Mapping
+from math import gcd
 
 from ....core.dtypes import float32
 from ....ir.buffer import Buffer, MemoryScope
@@ -29,13 +32,14 @@ UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 
 Scales = tuple[Buffer, Buffer]
-"""The scales of a block that a thread needs: of its rows of A (two for each wgmma atom), of the columns of B (for each
-128 of a tile)."""
+"""The scales of a block that a thread needs: of its rows of A (two for each wgmma atom), and of the columns of B."""
 
 
 class Promotion:
     def __init__(self, w: Writer, gemm: Gemm, sizes: GemmSizes[int], roles: WarpRoles) -> None:
         self.w, self.gemm, self.s, self.roles = w, gemm, sizes, roles
+        self.scale_columns = gcd(sizes.tile_n, SCALED_K)
+        """So many neighbouring columns have the same scale, wherever a tile begins."""
 
     def clear(self, accumulators: Buffer) -> None:
         """Set all accumulators to zero."""
@@ -43,13 +47,13 @@ class Promotion:
         with w.loop("cleared_atom", s.atoms_m, UNROLLED) as atom, w.loop("cleared", s.mma_n // 2, UNROLLED) as n:
             w.store(accumulators, (atom, n), const(0.0, float32))
 
-    def allocate_scales(self) -> Scales | None:
+    def allocate_scales(self, name: str) -> Scales | None:
         """Registers for the scales of a block; None where there are no scales."""
         if self.gemm.scales is None:
             return None
-        of_rows = self.w.allocate("row_scales", (2 * self.s.atoms_m,), float32, MemoryScope.REGISTER)
-        groups = max(self.s.tile_n // SCALED_K, 1)
-        return of_rows, self.w.allocate("column_scales", (groups,), float32, MemoryScope.REGISTER)
+        of_rows = self.w.allocate(f"row_{name}", (2 * self.s.atoms_m,), float32, MemoryScope.REGISTER)
+        groups = self.s.tile_n // self.scale_columns
+        return of_rows, self.w.allocate(f"column_{name}", (groups,), float32, MemoryScope.REGISTER)
 
     def load_scales(self, scales: Scales, at: Mapping[str, Expr]) -> None:
         """Begin to load the scales of the block at ``at`` (axis -> index; ``m``: where the warpgroup's rows begin)."""
@@ -62,8 +66,14 @@ class Promotion:
             m = minimum(first + atom * WGMMA_M + half * 8, gemm.m_end - 1)
             w.store(of_rows, (atom * 2 + half,), Load(a.buffer, _indices(a, {**at, "m": m, "k": k})))
         with w.loop("scaled_group", of_columns.elements, UNROLLED) as group:
-            n = minimum(at["n"] + group * SCALED_K, index(gemm.n.extent - 1))
+            n = minimum(at["n"] + group * self.scale_columns, index(gemm.n.extent - 1))
             w.store(of_columns, (group,), Load(b.buffer, _indices(b, {**at, "n": n, "k": k})))
+
+    def copy_scales(self, to: Scales, source: Scales) -> None:
+        """Take the scales that have been loaded ahead."""
+        for target, loaded in zip(to, source, strict=True):
+            with self.w.loop("copied_scale", target.elements, UNROLLED) as number:
+                self.w.store(target, (number,), Load(loaded, (number,)))
 
     def add(self, accumulators: Buffer, block_sums: Buffer, scales: Scales | None, atoms: range) -> None:
         """Add the sums of a block, which have been awaited, for some of the warpgroup's atoms of 64 rows."""
@@ -78,7 +88,7 @@ class Promotion:
             value: Expr = Load(block_sums, (Broadcast(number, 2), columns))
             if scales is not None:
                 of_rows, of_columns = scales
-                scale = Load(of_rows, (atom * 2 + half,)) * Load(of_columns, (pair * 8 // SCALED_K,))
+                scale = Load(of_rows, (atom * 2 + half,)) * Load(of_columns, (pair * 8 // self.scale_columns,))
                 value = value * Broadcast(scale, 2)
             w.store(accumulators, at, Load(accumulators, at) + value)
 

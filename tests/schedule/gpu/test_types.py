@@ -53,6 +53,13 @@ def test_promoted_sums_can_be_shared_out(knobs: dict[str, int]) -> None:
     _agrees(workload, schedule)
 
 
+@pytest.mark.parametrize("mma_n", [80, 96, 160, 192])
+def test_tiles_may_begin_amid_the_columns_of_a_scale(mma_n: int) -> None:
+    """The second tile has columns of two scales of B, which meet at another place than in the first one."""
+    workload = workload_of("scaled_matmul", m=64, n=2 * mma_n, k=300, scales="block", result="float32")
+    _agrees(workload, legal_schedule_of(SKETCH, workload, FEW, mma_n=mma_n))
+
+
 def _agrees(workload: Workload, schedule: Schedule) -> None:
     inputs = random_inputs(workload, 3)
     got = interpret(finish(SKETCH.lower(workload, FEW, schedule), FEW), inputs)
@@ -90,9 +97,10 @@ def test_split_sums_are_as_exact_as_float32(precision: str, most: float) -> None
         ("matmul", {"transpose_b": True, "precision": "tf32"}, "HGMMA.64x256x8.F32.TF32"),
         ("matmul", {"transpose_b": True, "dtype": "int8"}, "IGMMA.64x256x32"),
         ("scaled_matmul", {"scales": "block"}, "QGMMA.64x128x32.F32.E4M3.E4M3"),
+        ("scaled_matmul", {"scales": "block"}, "QGMMA.64x192x32.F32.E4M3.E4M3"),
         ("matmul", {"precision": "bf16x6"}, "HGMMA.64x128x16.F32.BF16"),
     ],
-    ids=["tf32", "int8", "blocks", "bf16x6"],
+    ids=["tf32", "int8", "blocks", "blocks-192", "bf16x6"],
 )
 def test_nothing_spills_and_wgmma_stays_under_way(operator: str, parameters: dict[str, Any], instruction: str) -> None:
     workload = workload_of(operator, m=4096, n=4096, k=4096, **parameters)
