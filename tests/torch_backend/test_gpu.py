@@ -210,3 +210,21 @@ def test_kernels_of_a_range_serve_every_shape_of_it() -> None:
     for batch, length in [(2, 16), (3, 37), (8, 77), (4, 512), (2, 7), (64, 33)]:
         check(model, run, on_gpu(batch, length, 256))
         assert newest_shape().status.state == "ready"
+
+
+def test_kernels_of_a_range_are_exchanged_for_its_tuned_schedules() -> None:
+    from tilewright.schedule.sketches import sketches_for
+    from tilewright.torch_backend.devices import opened
+
+    torch._dynamo.reset()
+    model, x = layers(), on_gpu(8, 77, 256)
+    run = torch.compile(model, backend=backend.tilewright, dynamic=True, options={"wait": True})
+    check(model, run, x)
+    shape, target = newest_shape(), opened(x.device).target
+    others = {}
+    for wide in shape._ranges.values():
+        space = sketches_for(wide.workload, target)[0].space(wide.workload, target, limit=16)
+        others[wide.key] = space.schedule(len(space) - 1)
+    assert others and shape.swap(others)
+    check(model, run, x)
+    assert shape.status.swaps == 1 and 0 < shape.status.tuned <= shape.status.ranges
