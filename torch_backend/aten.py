@@ -129,12 +129,12 @@ def _library_pool(x: Any, v: Values, greatest: bool) -> Any:
     if border != v.integers("behind") or not halves or x.dim() != len(kernel) + 2 or not x.is_floating_point():
         return None
     if greatest:
-        function = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[len(kernel) - 1]
-        return function(x, kernel, v.integers("stride"), border, dilation).contiguous()
+        greatest_of = (functional.max_pool1d, functional.max_pool2d, functional.max_pool3d)[len(kernel) - 1]
+        return greatest_of(x, kernel, v.integers("stride"), border, dilation).contiguous()
     if any(d != 1 for d in dilation):
         return None
-    function = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[len(kernel) - 1]
-    return function(x, kernel, v.integers("stride"), border, False, v.flag("count_border")).contiguous()
+    average_of = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[len(kernel) - 1]
+    return average_of(x, kernel, v.integers("stride"), border, False, v.flag("count_border")).contiguous()
 
 
 def _places(o: Sequence[Any], v: Values) -> Any:
