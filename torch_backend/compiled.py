@@ -96,7 +96,6 @@ class CompiledShape:
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
         self._shared = shared or SharedKernels()
         self._ranges: dict[str, WantedKernel] = {}
-        self._tuned: dict[str, bool] = {}
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
@@ -182,9 +181,16 @@ class CompiledShape:
         loaded = self._shared.load(workloads, self._ranges, self._found, opened(self._device))
         self._kernels = {**self._kernels, **{key: one.kernel for key, one in loaded.items()}}
         self._chosen = {**self._chosen, **{key: one.schedule for key, one in loaded.items()}}
-        self._tuned = {**self._tuned, **{key: one.tuned for key, one in loaded.items()}}
-        self.status.tuned = sum(self._tuned.values())
+        self._count_tuned()
         self.status.ranges = sum(key in self._ranges and key not in self._found for key in self._kernels)
+
+    def _known(self) -> dict[str, Schedule | None]:
+        """The schedule that somebody has tuned for each kernel, if anybody has."""
+        return {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
+
+    def _count_tuned(self) -> None:
+        """A default schedule that turned out to be the best is tuned, too."""
+        self.status.tuned = sum(schedule == self._chosen[key] for key, schedule in self._known().items())
 
     def swap(self, found: Mapping[str, Schedule]) -> bool:
         """Exchange the kernels for which ``found`` has other schedules, for their shape or for their range. Calls that
@@ -194,8 +200,8 @@ class CompiledShape:
             if self._bound is None:
                 return False
             self._found = {**self._found, **found}
-            known = {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
-            changed = [key for key, schedule in known.items() if schedule not in (None, self._chosen[key])]
+            changed = [key for key, schedule in self._known().items() if schedule not in (None, self._chosen[key])]
+            self._count_tuned()
             if changed:
                 before = self._retired = self._kernels  # what still runs must stay loaded
                 self._load(self._bound.program, changed)

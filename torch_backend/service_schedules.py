@@ -38,10 +38,13 @@ class ServiceSchedules:
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         try:
-            answers = self._client.best_of_many(workload_keys, target=self._kind, relax=RELAX)
+            return self._known(self._client, workload_keys)
         except TilewrightError as error:
             log.warning("no schedules from %s: %s", self._client.address, error.message)
             return {}
+
+    def _known(self, client: Client, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
+        answers = client.best_of_many(workload_keys, target=self._kind, relax=RELAX)
         return {
             best.workload_key: Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
             for best in answers
@@ -66,8 +69,7 @@ class ServiceSchedules:
                 log.info("job %s of %s tunes the %d workloads of %s", job.id, client.address, len(keys), name)
                 for event in client.events(job.id):
                     if event.kind == "task" and "stop_reason" in event.data:
-                        yield self.find(keys)
+                        yield self._known(client, keys)
+                yield self._known(client, keys)
         except TilewrightError as error:
             log.warning("%s is not tuned any further: %s", name, error.message)
-            return
-        yield self.find(keys)

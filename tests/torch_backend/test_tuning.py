@@ -80,6 +80,8 @@ def test_an_exchanged_kernel_that_is_wrong_is_replaced_in_its_first_call() -> No
         space = sketches_for(task.workload, device.target)[0].space(task.workload, device.target, limit=16)
         default = default_schedule(task.workload, device.target)
         others[key] = next(s for s in (space.schedule(row) for row in range(len(space))) if s != default)
+    assert shape.swap(dict(shape._chosen))  # a default that is the best is tuned, and not exchanged
+    assert shape.status.swaps == 0 and shape.status.tuned == len(others)
     assert shape.swap(others)
     assert shape.status.swaps == 1 and shape._unchecked == set(others) and shape.status.tuned == len(others)
     key = next(iter(others))
