@@ -228,3 +228,29 @@ def test_kernels_of_a_range_are_exchanged_for_its_tuned_schedules() -> None:
     assert others and shape.swap(others)
     check(model, run, x)
     assert shape.status.swaps == 1 and 0 < shape.status.tuned <= shape.status.ranges
+
+
+def test_a_model_moves_between_devices() -> None:
+    """From the processor to a GPU, and on to a second one if there is one."""
+    model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64)).eval()
+    run, x = compiled(model), torch.randn(64, 256)
+    for device in ["cpu", *(f"cuda:{n}" for n in range(min(torch.cuda.device_count(), 2))), "cpu"]:
+        model.to(device)
+        (y,) = check(model, run, x.to(device))
+        assert y.device == torch.device(device) and latest().state == "ready"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_a_model_on_two_gpus_runs_as_aten() -> None:
+    class Split(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(64, 64).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
+
+        def forward(self, x: Any) -> Any:
+            return self.two(torch.relu(self.one(x)).to("cuda:1"))
+
+    before = set(backend._graphs)
+    model = Split().eval()
+    check(model, compiled(model), on_gpu(8, 64, dtype=torch.float32))
+    assert set(backend._graphs) <= before
