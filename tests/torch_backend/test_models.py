@@ -414,6 +414,14 @@ def test_a_model_that_joins_many_steps_has_kernels(steps: int, joined_by_torch: 
     assert (status.state, status.foreign) == ("ready", joined_by_torch)
 
 
+def test_a_recurrent_layer_that_dynamo_lets_in_is_written_out() -> None:
+    """The product with the inputs of all steps is one kernel; each step has two, of the hidden state."""
+    steps = 10
+    with torch._dynamo.config.patch(allow_rnn=True):
+        status = check_model(nn.GRU(12, 16).eval(), torch.randn(steps, 4, 12))
+    assert (status.state, status.foreign) == ("ready", ()) and status.kernels <= 2 * steps + 2
+
+
 def test_a_clone_of_an_input_has_memory_of_its_own() -> None:
     ours = compiled(lambda x, w: (x.clone(), torch.softmax(x @ w, -1)))
     for _ in range(2):
