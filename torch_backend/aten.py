@@ -133,8 +133,8 @@ def _library_pool(x: Any, v: Values, greatest: bool) -> Any:
         return greatest_of(x, kernel, v.integers("stride"), border, dilation).contiguous()
     if any(d != 1 for d in dilation):
         return None
-    mean_of = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[len(kernel) - 1]
-    return mean_of(x, kernel, v.integers("stride"), border, False, v.flag("count_border")).contiguous()
+    average_of = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)[len(kernel) - 1]
+    return average_of(x, kernel, v.integers("stride"), border, False, v.flag("count_border")).contiguous()
 
 
 def _places(o: Sequence[Any], v: Values) -> Any:

@@ -28,7 +28,7 @@ from .devices import opened, tensors_of, toolchain_of
 from .options import Options
 from .schedule_cache import ScheduleCache
 from .schedules import Schedules
-from .shared_kernels import SharedKernels, WantedKernel, row_ranges, symbolic_extents
+from .shared_kernels import SharedKernels, WantedKernel, known_schedule, row_ranges, symbolic_extents
 from .tensors import dense_strides
 from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
 
@@ -96,7 +96,6 @@ class CompiledShape:
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
         self._shared = shared or SharedKernels()
         self._ranges: dict[str, WantedKernel] = {}
-        self._tuned: dict[str, bool] = {}
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}
         self._chosen: dict[str, Schedule] = {}
@@ -171,8 +170,9 @@ class CompiledShape:
         unverified = self._options.verify != "never" and not is_random(self._module)
         self.status.state = "unverified" if unverified else "ready"
         self._bound = bound
-        if self._options.tune and not set(ours) <= set(self._found):
-            arguments = (weakref.ref(self), self._schedules, program, ours, cache)
+        if self._options.tune and any(known_schedule(key, self._ranges, self._found) is None for key in ours):
+            workloads = {key: self._ranges.get(key, program.tasks[key]).workload for key in ours}
+            arguments = (weakref.ref(self), self._schedules, program, workloads, cache)
             threading.Thread(target=_follow_job, args=arguments, name="tilewright-tune", daemon=True).start()
 
     def _load(self, program: Program, keys: Sequence[str]) -> None:
@@ -181,19 +181,28 @@ class CompiledShape:
         loaded = self._shared.load(workloads, self._ranges, self._found, opened(self._device))
         self._kernels = {**self._kernels, **{key: one.kernel for key, one in loaded.items()}}
         self._chosen = {**self._chosen, **{key: one.schedule for key, one in loaded.items()}}
-        self._tuned = {**self._tuned, **{key: one.tuned for key, one in loaded.items()}}
-        self.status.tuned = sum(self._tuned.values())
+        self._count_tuned()
         self.status.ranges = sum(key in self._ranges and key not in self._found for key in self._kernels)
 
+    def _known(self) -> dict[str, Schedule | None]:
+        """The schedule that somebody has tuned for each kernel, if anybody has."""
+        return {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
+
+    def _count_tuned(self) -> None:
+        """A default schedule that turned out to be the best is tuned, too."""
+        self.status.tuned = sum(schedule == self._chosen[key] for key, schedule in self._known().items())
+
     def swap(self, found: Mapping[str, Schedule]) -> bool:
-        """Exchange the kernels for which ``found`` has other schedules. Calls that run go on with the kernels that they
-        began with. Return whether the program still runs kernels: otherwise there is nothing to exchange."""
+        """Exchange the kernels for which ``found`` has other schedules, for their shape or for their range. Calls that
+        run go on with the kernels that they began with. Return whether the program still runs kernels: otherwise there
+        is nothing to exchange."""
         with self._lock:
             if self._bound is None:
                 return False
-            changed = [key for key in self._kernels if key in found and found[key] != self._chosen[key]]
+            self._found = {**self._found, **found}
+            changed = [key for key, schedule in self._known().items() if schedule not in (None, self._chosen[key])]
+            self._count_tuned()
             if changed:
-                self._found = {**self._found, **found}
                 before = self._retired = self._kernels  # what still runs must stay loaded
                 self._load(self._bound.program, changed)
                 self._bound = self._bound.with_kernels(
@@ -325,17 +334,17 @@ def _follow_job(
     shape: "weakref.ref[CompiledShape]",
     schedules: Schedules,
     program: Program,
-    keys: Sequence[str],
+    workloads: Mapping[str, Workload],
     cache: ScheduleCache,
 ) -> None:
-    """Have these workloads of a program tuned, and exchange its kernels as tasks come further, for as long as it is
-    used."""
+    """Have kernels of a program tuned (``Schedules.tune``), and exchange them as tasks come further, for as long as
+    the program is used."""
     owner = shape()
     if owner is None:
         return
     options, name = owner._options, owner._options.name or f"torch program {program.key[:12]}"
     del owner
-    for found in schedules.tune(program, keys, name, options.tune):
+    for found in schedules.tune(program, workloads, name, options.tune):
         if found:
             cache.store(found)
         owner = shape()

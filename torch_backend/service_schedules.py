@@ -11,6 +11,8 @@ from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
 from ..graph.partition import ForeignCall
 from ..graph.program import Program
+from ..te.workload import Workload
+from .schedules import tuned_workloads
 
 TIMEOUT_SECONDS = 2.0
 """How long a process waits for an answer before it takes defaults."""
@@ -36,39 +38,38 @@ class ServiceSchedules:
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         try:
-            answers = self._client.best_of_many(workload_keys, target=self._kind, relax=RELAX)
+            return self._known(self._client, workload_keys)
         except TilewrightError as error:
             log.warning("no schedules from %s: %s", self._client.address, error.message)
             return {}
+
+    def _known(self, client: Client, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
+        answers = client.best_of_many(workload_keys, target=self._kind, relax=RELAX)
         return {
             best.workload_key: Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
             for best in answers
             if best is not None
         }
 
-    def tune(self, program: Program, keys: Sequence[str], name: str, trials: int) -> Iterator[Mapping[str, Schedule]]:
+    def tune(
+        self, program: Program, workloads: Mapping[str, Workload], name: str, trials: int
+    ) -> Iterator[Mapping[str, Schedule]]:
         foreign = Counter(str(c.node.attributes["target"]) for c in program.calls if isinstance(c, ForeignCall))
         for key, call in zip(program.kernel_keys, program.kernels, strict=True):
-            if key not in keys:
+            if key not in workloads:
                 foreign.update(program.graph.producers[name].op for name in call.nodes)
-        tasks = {key: program.tasks[key] for key in keys}
+        tasks = tuned_workloads(program, workloads)
+        keys = list(tasks)
         try:
             address = self._client.address
             with Client(address, token=stored_token(address), retries=JOB_RETRIES) as client:
-                workloads = [(task.workload, task.count, _label(program, key)) for key, task in tasks.items()]
-                model = client.add_model(name, workloads, foreign)
+                described = [(task.workload, task.count, task.label) for task in tasks.values()]
+                model = client.add_model(name, described, foreign)
                 job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))), target=self._kind)
                 log.info("job %s of %s tunes the %d workloads of %s", job.id, client.address, len(keys), name)
                 for event in client.events(job.id):
                     if event.kind == "task" and "stop_reason" in event.data:
-                        yield self.find(keys)
+                        yield self._known(client, keys)
+                yield self._known(client, keys)
         except TilewrightError as error:
             log.warning("%s is not tuned any further: %s", name, error.message)
-            return
-        yield self.find(keys)
-
-
-def _label(program: Program, key: str) -> str:
-    """The operators of the first kernel of a workload."""
-    call = program.kernels[program.kernel_keys.index(key)]
-    return " ".join(program.graph.producers[n].op for n in call.nodes)

@@ -64,6 +64,12 @@ def _wanted(found: DynamicRows) -> WantedKernel:
     return WantedKernel(workload_key(found.workload), found.workload, found.rows)
 
 
+def known_schedule(key: str, ranges: Mapping[str, WantedKernel], schedules: Mapping[str, Schedule]) -> Schedule | None:
+    """The schedule of a workload: one that is known for it, else one for its range."""
+    wide = ranges.get(key)
+    return schedules.get(key) or (None if wide is None else schedules.get(wide.key))
+
+
 class SharedKernels:
     """Kernels by workload and schedule. It is safe to use from several threads."""
 

@@ -210,3 +210,47 @@ def test_kernels_of_a_range_serve_every_shape_of_it() -> None:
     for batch, length in [(2, 16), (3, 37), (8, 77), (4, 512), (2, 7), (64, 33)]:
         check(model, run, on_gpu(batch, length, 256))
         assert newest_shape().status.state == "ready"
+
+
+def test_kernels_of_a_range_are_exchanged_for_its_tuned_schedules() -> None:
+    from tilewright.schedule.sketches import sketches_for
+    from tilewright.torch_backend.devices import opened
+
+    torch._dynamo.reset()
+    model, x = layers(), on_gpu(8, 77, 256)
+    run = torch.compile(model, backend=backend.tilewright, dynamic=True, options={"wait": True})
+    check(model, run, x)
+    shape, target = newest_shape(), opened(x.device).target
+    others = {}
+    for wide in shape._ranges.values():
+        space = sketches_for(wide.workload, target)[0].space(wide.workload, target, limit=16)
+        others[wide.key] = space.schedule(len(space) - 1)
+    assert others and shape.swap(others)
+    check(model, run, x)
+    assert shape.status.swaps == 1 and 0 < shape.status.tuned <= shape.status.ranges
+
+
+def test_a_model_moves_between_devices() -> None:
+    """From the processor to a GPU, and on to a second one if there is one."""
+    model = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 64)).eval()
+    run, x = compiled(model), torch.randn(64, 256)
+    for device in ["cpu", *(f"cuda:{n}" for n in range(min(torch.cuda.device_count(), 2))), "cpu"]:
+        model.to(device)
+        (y,) = check(model, run, x.to(device))
+        assert y.device == torch.device(device) and latest().state == "ready"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_a_model_on_two_gpus_runs_as_aten() -> None:
+    class Split(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(64, 64).to("cuda:0"), nn.Linear(64, 64).to("cuda:1")
+
+        def forward(self, x: Any) -> Any:
+            return self.two(torch.relu(self.one(x)).to("cuda:1"))
+
+    before = set(backend._graphs)
+    model = Split().eval()
+    check(model, compiled(model), on_gpu(8, 64, dtype=torch.float32))
+    assert set(backend._graphs) <= before

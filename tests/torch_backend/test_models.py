@@ -123,6 +123,73 @@ def test_weights_that_change() -> None:
         check(model, run, x)
 
 
+def test_weights_that_move() -> None:
+    """To memory of other processes, to where another one was, to another dtype, and away before others come."""
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval(), torch.randn(8, 64)
+    run, first, last = compiled(model), model[0], model[2]
+    check(model, run, x)
+    model.share_memory()
+    check(model, run, x)
+    first.weight, last.weight = last.weight, first.weight
+    check(model, run, x)
+    first.weight.data, last.weight.data = last.weight.data, first.weight.data
+    check(model, run, x)
+    for _ in range(3):  # an allocator likes to give the same address again
+        first.weight = None
+        first.weight = nn.Parameter(torch.randn(64, 64))
+        check(model, run, x)
+    first.weight = nn.Parameter(torch.randn(64, 128)[:, ::2])
+    check(model, run, x)
+    check(model.double(), run, x.double())
+    assert latest().state == "ready"
+
+
+def test_weights_that_layers_share() -> None:
+    class Tied(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.out = nn.Embedding(40, 16), nn.Linear(16, 40)
+            self.out.weight = self.words.weight
+
+        def forward(self, tokens: Any) -> Any:
+            return self.out(torch.tanh(self.words(tokens)))
+
+    model, tokens = Tied().eval(), torch.randint(0, 40, (3, 7))
+    run = compiled(model)
+    check(model, run, tokens)
+    with torch.no_grad():
+        model.words.weight.mul_(3.0)
+    check(model, run, tokens)
+    model.out.weight = nn.Parameter(torch.randn(40, 16))  # now each has its own
+    check(model, run, tokens)
+    assert latest().state == "ready"
+
+
+@pytest.mark.parametrize(
+    "aliases",
+    [
+        lambda x: (x, x[:, 1:]),
+        lambda x: (x[:, :-1], x[:, 1:]),
+        lambda x: (x, x.t()),
+        lambda x: (x.view(-1), x),
+    ],
+)
+def test_inputs_that_share_memory_and_are_overwritten(aliases: Any) -> None:
+    def f(x: Any, y: Any) -> Any:
+        z = torch.softmax(y, -1)
+        x.mul_(2)
+        return z + y.sum(), x.exp()
+
+    run = compiled(f)
+    for _ in range(2):
+        ours = torch.randn(9, 9)
+        eager = ours.clone()
+        with torch.no_grad():
+            found, expected = run(*aliases(ours)), f(*aliases(eager))
+        for one, other in zip((*found, ours), (*expected, eager), strict=True):
+            torch.testing.assert_close(one, other)
+
+
 def test_two_instances_and_equal_blocks_share_a_program() -> None:
     x = torch.randn(8, 64)
     one, two = nn.Linear(64, 64).eval(), nn.Linear(64, 64).eval()
@@ -345,6 +412,14 @@ def test_steps_of_constants_lie_where_torch_has_them() -> None:
 def test_a_model_that_joins_many_steps_has_kernels(steps: int, joined_by_torch: tuple[str, ...]) -> None:
     status = check_model(lambda x: torch.stack([x[:, n] * n for n in range(steps)], 1), torch.randn(3, steps))
     assert (status.state, status.foreign) == ("ready", joined_by_torch)
+
+
+def test_a_recurrent_layer_that_dynamo_lets_in_is_written_out() -> None:
+    """The product with the inputs of all steps is one kernel; each step has two, of the hidden state."""
+    steps = 10
+    with torch._dynamo.config.patch(allow_rnn=True):
+        status = check_model(nn.GRU(12, 16).eval(), torch.randn(steps, 4, 12))
+    assert (status.state, status.foreign) == ("ready", ()) and status.kernels <= 2 * steps + 2
 
 
 def test_a_clone_of_an_input_has_memory_of_its_own() -> None:

@@ -60,7 +60,8 @@ def test_a_service_tunes_a_model_once_and_its_kernels_are_exchanged(tmp_path: Pa
         assert len(Client(address).model(model.key).jobs) == 1
         program = shape._bound.program
         (first, *others) = program.tasks  # as on a GPU, where torch computes what no kernel class takes
-        assert others and list(ServiceSchedules.at(address).tune(program, [first], "a part", 1))
+        part_of_it = {first: program.tasks[first].workload}
+        assert others and list(ServiceSchedules.at(address).tune(program, part_of_it, "a part", 1))
         (part,) = (one for one in Client(address).models() if one.name == "a part")
         assert [kernel.workload_key for kernel in part.kernels] == [first] and part.foreign_calls
     alone = compiled(layers)  # no service is there any more
@@ -79,6 +80,8 @@ def test_an_exchanged_kernel_that_is_wrong_is_replaced_in_its_first_call() -> No
         space = sketches_for(task.workload, device.target)[0].space(task.workload, device.target, limit=16)
         default = default_schedule(task.workload, device.target)
         others[key] = next(s for s in (space.schedule(row) for row in range(len(space))) if s != default)
+    assert shape.swap(dict(shape._chosen))  # a default that is the best is tuned, and not exchanged
+    assert shape.status.swaps == 0 and shape.status.tuned == len(others)
     assert shape.swap(others)
     assert shape.status.swaps == 1 and shape._unchecked == set(others) and shape.status.tuned == len(others)
     key = next(iter(others))
