@@ -183,8 +183,8 @@ def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
     size = exact.square().mean().sqrt()
     found: dict[str, object] = {}
     with torch.no_grad():
-        results = {"": ours(workload, Schedule.from_json(schedule))(tuple(inputs))}
-        results["peer_"] = row.peer(*inputs)
+        (result,) = ours(workload, Schedule.from_json(schedule))(tuple(inputs))
+        results = {"": result, "peer_": row.peer(*inputs)}
     for who, result in results.items():
         assert isinstance(result, torch.Tensor)
         found[f"{who}rms_error"] = float((result.double() - exact).square().mean().sqrt() / size)

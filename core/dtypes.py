@@ -86,6 +86,8 @@ DTYPES: dict[str, DType] = {
 """What expressions compute with, and computed tensors hold."""
 INPUT_DTYPES: dict[str, DType] = {**DTYPES, **{d.name: d for d in (float8_e4m3fn, float8_e5m2)}}
 """What inputs hold. Floats of 8 bits are read by a cast to a wider float."""
+KERNEL_DTYPES: dict[str, DType] = {**INPUT_DTYPES, tfloat32.name: tfloat32}
+"""What kernels hold in workspaces."""
 
 
 def dtype_named(name: str, *, field: str = "dtype") -> DType:

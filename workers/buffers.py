@@ -20,11 +20,12 @@ def filling(dtype: DType, number: int, which: int) -> bytes:
 
     For floats the first is a plain number, so that adding to it by mistake shows, and the second a quiet NaN with a
     payload of its own, so that reading it by mistake spoils the result. (A NaN alone would not do: arithmetic on it
-    keeps its payload.) Integers and bool get a byte pattern and its complement. Different buffers get different
-    numbers, because a stray kernel copies from one buffer to another. No deterministic value equals both fillings.
+    keeps its payload.) Types of one byte and integers get a byte pattern and its complement: NaNs of 8-bit floats have
+    no payloads. Different buffers get different numbers, because a stray kernel copies from one buffer to another. No
+    deterministic value equals both fillings.
     """
     number %= 31
-    if not dtype.is_float:
+    if not dtype.is_float or dtype.bytes == 1:
         byte = 0x20 + 6 * number
         return bytes([byte if which == 0 else byte ^ 0xFF]) * dtype.bytes
     if which == 0:

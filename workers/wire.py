@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from ..codegen.backend import CompiledKernel, KernelParameter, LaunchConfig, Resources, TensorMap
-from ..core.dtypes import dtype_named
+from ..core.dtypes import KERNEL_DTYPES
 from ..core.target import DeviceInfo, Profile, Target, Toolchain
 from ..core.trial import Clocks, Evidence, Failed, Outcome, Reason, Timed, TrialStage
 from ..ir.gpu.tma import Im2col
@@ -56,7 +56,7 @@ def _binary(description: Json, code: bytes) -> CompiledKernel:
         str(description["format"]),
         code,
         str(description["entry"]),
-        tuple(KernelParameter(name, role, tuple(shape), dtype_named(dtype)) for name, role, shape, dtype in parameters),
+        tuple(KernelParameter(n, role, tuple(shape), KERNEL_DTYPES[dtype]) for n, role, shape, dtype in parameters),
         Toolchain(cast(dict[str, str], description["toolchain"])),
         tuple(_launch_from_json(launch) for launch in cast(list[Json], description["launches"])),
         {n: Resources(**cast(dict[str, int], r)) for n, r in cast(Json, description["resources"]).items()},
