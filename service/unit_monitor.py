@@ -2,7 +2,7 @@
 
 every LOOK_SECONDS     register the units that are there; what NVML accuses is quarantined (in a cluster:
                        every CLUSTER_LOOK_SECONDS): Xid errors, uncorrected memory errors, rows not remapped
-an idle ready GPU      has its anchors timed every ANCHOR_SECONDS; one that drifted is quarantined
+an idle ready GPU      has its anchors timed every ANCHOR_SECONDS; it is quarantined where BAD_PROBES find that they drifted
 a suspect unit         is probed at once, and is ready again or quarantined
 a quarantined unit     is probed every PROBE_SECONDS where a probe may lift the reason; GOOD_PROBES release it
 """
@@ -37,6 +37,9 @@ SUSPECT_SECONDS = 2.0
 """While a unit is suspect, or none was found yet, units are looked at so often."""
 PROBE_SECONDS = 300.0
 GOOD_PROBES = 3
+BAD_PROBES = 3
+"""A unit is judged by the last of so many bad probes, made at once: somebody may have killed the child of one, and an
+anchor of 9 us took over 5 % longer in one of twelve probes of well H200s that had just worked."""
 ANCHOR_SECONDS = 1800.0
 """The anchors of a ready unit are timed so often, as far as nobody has the unit."""
 EARLIER_ANCHORS = 20
@@ -155,16 +158,17 @@ class UnitMonitor:
         return inf
 
     def _probe(self, row: UnitRow, rows: Mapping[str, UnitRow]) -> None:
-        """Open the unit, twice where it does not open. A suspect one is ready after one good probe, a quarantined one
-        after several in a row."""
+        """Open the unit and time its anchors, again where it does not open or is slow. A suspect unit is ready after
+        one good probe, a quarantined one after several in a row."""
         unit = row.unit
         self._probed[unit.uuid] = time.monotonic()
-        report = self._source.probe(unit)
-        if report.error:  # somebody may have killed its child
+        for _ in range(BAD_PROBES):
             report = self._source.probe(unit)
-        state, reason = verdict(report.readings, self._histories(report, rows.values()), idle=False)
-        if report.error:
-            state, reason = UnitState.QUARANTINED, f"fault: {report.error}"
+            state, reason = verdict(report.readings, self._histories(report, rows.values()), idle=False)
+            if report.error:
+                state, reason = UnitState.QUARANTINED, f"fault: {report.error}"
+            if not report.error and not reason.startswith("slow"):
+                break
         if state is UnitState.READY:
             for name, seconds in _anchors_of(report).items():
                 self._anchors[unit.uuid, name].append(seconds)

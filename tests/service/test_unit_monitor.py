@@ -105,7 +105,7 @@ def test_an_anchor_that_drifts_quarantines_a_unit_until_probes_are_good_again(
     tmp_path: Path, slow: tuple[float, float]
 ) -> None:
     """Either anchor may show it: the one in the cache, or the one at the power limit."""
-    source = Recording([(1.0, 2.0)] * 6 + [slow] * 4 + [(1.0, 2.0)])
+    source = Recording([(1.0, 2.0)] * 6 + [slow] * unit_monitor.BAD_PROBES + [(1.0, 2.0)])
     seen: list[UnitState] = []
     with watched(tmp_path, source) as store:
         drifted = awaited(store, "GPU-0", lambda row: row.state is UnitState.QUARANTINED)
@@ -117,7 +117,23 @@ def test_an_anchor_that_drifts_quarantines_a_unit_until_probes_are_good_again(
     assert seen == [UnitState.READY] * 3
 
 
-@pytest.mark.parametrize(("errors", "state"), [(0, UnitState.READY), (1, UnitState.READY), (2, UnitState.QUARANTINED)])
+@pytest.mark.usefixtures("quick")
+def test_an_anchor_that_is_slow_for_a_moment_takes_no_unit_out(tmp_path: Path) -> None:
+    source = Recording(
+        [(1.0, 2.0)] * 6 + [(1.2, 2.0)] * (unit_monitor.BAD_PROBES - 1) + [(1.0, 2.0)] * 4 + [(0.9, 2.0)]
+    )
+    states = set[UnitState]()
+
+    def told(row: UnitRow) -> bool:
+        states.add(row.state)
+        return row.anchor_seconds == 0.9
+
+    with watched(tmp_path, source) as store:
+        awaited(store, "GPU-0", told)
+    assert states == {UnitState.READY}
+
+
+@pytest.mark.parametrize(("errors", "state"), [(0, UnitState.READY), (2, UnitState.READY), (3, UnitState.QUARANTINED)])
 def test_a_suspect_unit_is_probed_at_once(tmp_path: Path, errors: int, state: UnitState) -> None:
     """One probe that fails says little: somebody may have killed it."""
     source = Recording()

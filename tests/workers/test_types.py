@@ -1,4 +1,4 @@
-"""Workloads of every type go through the workers: what a builder answers can be read, and a runner checks and times it."""
+"""Workloads of every type go through the workers: what a builder answers is read, and a runner checks and times it."""
 
 from typing import Any
 
