@@ -183,8 +183,8 @@ def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
     size = exact.square().mean().sqrt()
     found: dict[str, object] = {}
     with torch.no_grad():
-        (result,) = ours(workload, Schedule.from_json(schedule))(tuple(inputs))
-        results = {"": result, "peer_": row.peer(*inputs)}
+        outputs = ours(workload, Schedule.from_json(schedule))(tuple(inputs))
+        results = {"": outputs[0], "peer_": row.peer(*inputs)}
     for who, result in results.items():
         assert isinstance(result, torch.Tensor)
         found[f"{who}rms_error"] = float((result.double() - exact).square().mean().sqrt() / size)
