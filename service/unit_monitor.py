@@ -2,7 +2,7 @@
 
 every LOOK_SECONDS     register the units that are there; what NVML accuses is quarantined (in a cluster:
                        every CLUSTER_LOOK_SECONDS): Xid errors, uncorrected memory errors, rows not remapped
-an idle ready GPU      has its anchors timed every ANCHOR_SECONDS; it is quarantined where BAD_PROBES say that they drift
+an idle ready GPU      has its anchors timed every ANCHOR_SECONDS; one that drifted, as BAD_PROBES say, is quarantined
 a suspect unit         is probed at once, and is ready again or quarantined
 a quarantined unit     is probed every PROBE_SECONDS where a probe may lift the reason; GOOD_PROBES release it
 """

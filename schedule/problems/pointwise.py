@@ -1,8 +1,9 @@
 """Pointwise problems: outputs of one shape whose elements are computed from few elements of the inputs.
 
 Chains of functions, row and column broadcasts, masked shifts and slices walk through the inputs in the order of the
-outputs: threads load vectors. Others load each element alone: gathers, reversed axes, and small windows along the
-innermost axis, whose reduction becomes an expression of all its points:
+outputs: threads load vectors. Others load each element alone, and store vectors: gathers, reversed axes, rows whose
+length no vector divides, and small windows along the innermost axis, whose reduction becomes an expression of all its
+points:
 
     y[i] = max over r < 3 of x[2 * i + r]    ->    y[i] = max(max(x[2 * i], x[2 * i + 1]), x[2 * i + 2])
 """
@@ -41,7 +42,7 @@ MOST_POINTS = 64
 class Pointwise:
     """``stages``: the outputs; their bodies are on ``axes`` and compute the element at ``output_indices``. ``loads``:
     the masked loads of the bodies -> the same loads without the masks that nothing needs. ``scattered``: some load
-    walks through its buffer in another order than through the outputs, so that no thread loads vectors."""
+    walks through its buffer in another order than through the outputs, so that each element is loaded alone."""
 
     workload: Workload
     stages: tuple[Stage, ...]
@@ -96,11 +97,12 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
         return _windows(workload)
     axes = stages[0].axes
     problem = _on_axes(workload, stages, axes, tuple(Var(a.name) for a in axes))
-    if not all(_in_output_order(r, problem) for r in problem.loads.values()):
-        return None if permute_of(workload) is not None else replace(problem, scattered=True)
-    if problem.lane_axis.extent % WIDEST_VECTOR and _is_flat(problem):
-        return _flattened(problem)
-    return problem
+    scattered = not all(_in_output_order(r, problem) for r in problem.loads.values())
+    if scattered and permute_of(workload) is not None:
+        return None
+    if problem.lane_axis.extent % WIDEST_VECTOR == 0:
+        return replace(problem, scattered=scattered)
+    return replace(_flattened(problem), scattered=not _is_flat(problem))
 
 
 def _windows(workload: Workload) -> Pointwise | None:

@@ -32,9 +32,9 @@ class PointwiseSizes:
 
     ``vector_width``, ``unroll`` and ``threads`` are the knobs. ``vectors``: all vectors of an output. ``tiles``: tiles
     of ``unroll * threads`` vectors, the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes
-    that a thread loads before it computes. ``registers``: estimated registers of a thread. ``resident``: how many
-    blocks a multiprocessor runs at once, by that estimate. ``early_blocks``: how many blocks of the launch may run
-    while the launch before it ends; only those prefetch.
+    that a thread loads before it computes. ``accesses``: how often threads access memory. ``registers``: estimated
+    registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
+    ``early_blocks``: how many blocks of the launch may run while the launch before it ends; only those prefetch.
     """
 
     vector_width: Size
@@ -44,6 +44,7 @@ class PointwiseSizes:
     tiles: Size
     blocks: Size
     loaded_bytes: Size
+    accesses: Size
     registers: Size
     resident: Size
     early_blocks: Size

@@ -76,9 +76,7 @@ class PointwisePlan(Plan):
 
     def _vector_widths(self) -> tuple[int, ...]:
         """The widths that divide the innermost axis, with at most one access for the narrowest element and at most two
-        for the widest; one element where loads are scattered."""
-        if self.problem.scattered:
-            return (1,)
+        for the widest."""
         sizes, extent = self._element_bytes(), gcd(self.problem.lane_axis.extent, self.problem.element_unit)
         return tuple(
             v
@@ -91,8 +89,10 @@ class PointwisePlan(Plan):
         width, unroll, threads = (columns.ints(k) for k in ("vector_width", "unroll", "threads"))
         vectors = problem.elements // width
         tiles = -(-vectors // (unroll * threads))
-        vector_bytes = sum(r.load.dtype.bytes for r in problem.vector_loads) * width
-        scalar_bytes = 4 * (len(problem.distinct_loads) - len(problem.vector_loads))
+        each = sum(r.load.dtype.bytes for r in problem.vector_loads)
+        vector_bytes, scalar_loads = each * width, len(problem.distinct_loads) - len(problem.vector_loads)
+        accesses = len(problem.vector_loads) * (width if problem.scattered else 1)
+        scalar_bytes = 4 * scalar_loads
         registers = SPARE_REGISTERS + -(-(vector_bytes + scalar_bytes) * unroll // 4) + 2 * width
         resident = limits.resident_blocks(threads, registers, 0)
         at_once = np.maximum(resident, 1) * multiprocessors
@@ -104,6 +104,7 @@ class PointwisePlan(Plan):
             tiles=tiles,
             blocks=np.where(columns.flags("persistent", 1), np.minimum(tiles, at_once), tiles),
             loaded_bytes=vector_bytes * unroll,
+            accesses=vectors * (accesses + scalar_loads + len(problem.stages)),
             registers=registers,
             resident=resident,
             early_blocks=limits.early_blocks(resident, multiprocessors),
@@ -147,6 +148,8 @@ class PointwisePlan(Plan):
         wide = (sizes.vector_width * min(self._element_bytes()) >= PROMISING_VECTOR_BYTES) | (
             sizes.vector_width == widths[-1]
         )
+        if self.problem.scattered:  # neighbouring threads that load neighbouring elements may be better
+            wide |= sizes.vector_width == 1
         smallest = (sizes.unroll == 1) & (sizes.threads == 128)
         full_tile = (sizes.unroll * sizes.threads <= sizes.vectors) | smallest
         # Persistent blocks pay only where each has much to do for one round of loads.
@@ -158,14 +161,13 @@ class PointwisePlan(Plan):
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         sizes, problem = self.sizes(columns), self.problem
-        bytes_per_element = sum(self._element_bytes())
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             rounds=sizes.tiles / sizes.blocks,
             memory_bytes=minimum_bytes(problem.workload),
-            l2_bytes=problem.elements * bytes_per_element,
-            accesses=sizes.vectors * (len(problem.distinct_loads) + len(problem.stages)) / WARP_LANES,
+            l2_bytes=problem.elements * sum(self._element_bytes()),
+            accesses=sizes.accesses / WARP_LANES,
             operations=flops(problem.workload),
         )
         begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads

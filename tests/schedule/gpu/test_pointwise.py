@@ -65,6 +65,15 @@ def _gathered() -> Workload:
     return te.workload(te.compute((6, 8), lambda i, j: x[te.within(places[i], 9), j] * 2.0, "Y"))
 
 
+def _odd_rows() -> Workload:
+    return workload_of("broadcast_affine", rows=16, columns=37, dtype="float16")
+
+
+def _interleaved() -> Workload:
+    a, b = te.placeholder((8, 9), "float16", "A"), te.placeholder((8, 9), "float16", "B")
+    return te.workload(te.compute((8, 18), lambda i, j: te.select(te.equal(j % 2, 0), a[i, j // 2], b[i, j // 2]), "Y"))
+
+
 def _pixels_shuffled() -> Workload:
     x = te.placeholder((2, 12, 4, 4), "float16", "X")
     return te.workload(te.compute((2, 3, 4, 2, 4, 2), lambda n, c, h, r, w, s: x[n, c * 4 + r * 2 + s, h, w], "Y"))
@@ -89,7 +98,7 @@ def _means_of_windows() -> Workload:
     return te.workload(te.compute((4, 6, 15), lambda n, c, j: te.cast(total[n, c, j] * 0.25, "float16"), "Y"))
 
 
-SCATTERED = (_reversed, _gathered, _pixels_shuffled, _largest_of_windows, _means_of_windows)
+SCATTERED = (_reversed, _gathered, _odd_rows, _interleaved, _pixels_shuffled, _largest_of_windows, _means_of_windows)
 WHOLE = (_shifted, _joined, _several_outputs, _chosen_by_data, _numbered, _slices)
 CASES = {f.__name__.strip("_"): f for f in (*WHOLE, *SCATTERED)}
 
@@ -146,8 +155,15 @@ def test_vectors_run_from_one_odd_row_into_the_next() -> None:
     kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector_width=8))
     text = backend_for(H200).emit(finish(kernel, H200), H200).text
     assert all(f"uint4>(&{name}[block * 1024 + thread * 8])" in text for name in "XY")
-    rows = workload_of("broadcast_affine", rows=64, columns=37, dtype="float16")  # each row has its own
-    assert [k.values for k in SKETCH.space(rows, H200).knobs if k.name == "vector_width"] == [(1,)]
+
+
+def test_rows_that_no_vector_divides_are_stored_as_vectors() -> None:
+    """A vector that ends in another row than it begins in takes the values of both rows."""
+    rows = workload_of("broadcast_affine", rows=64, columns=37, dtype="float16")
+    kernel = SKETCH.lower(rows, H200, schedule_of(SKETCH, rows, vector_width=8))
+    text = backend_for(H200).emit(finish(kernel, H200), H200).text
+    (output,) = rows.output_buffers
+    assert f"uint4>(&{output.name}[block * 1024 + thread * 8])" in text and ") / (unsigned)37" in text
 
 
 def test_a_trillion_elements_need_no_more_blocks_than_there_may_be() -> None:
