@@ -2,7 +2,15 @@
 
 from enum import IntEnum
 
-from ..api.client_errors import InvalidRequest, Missing, QueueFull, TokenRefused, Unavailable, Unreachable
+from ..api.client_errors import (
+    Contradiction,
+    InvalidRequest,
+    Missing,
+    QueueFull,
+    TokenRefused,
+    Unavailable,
+    Unreachable,
+)
 from ..core.errors import (
     Conflict,
     IllegalSchedule,
@@ -39,6 +47,6 @@ def exit_code(error: TilewrightError) -> Exit:
             return Exit.UNAVAILABLE
         case InvalidWorkload() | InvalidParameter() | IllegalSchedule() | UnsupportedTarget() | InvalidRequest():
             return Exit.BAD_INPUT
-        case Conflict():
+        case Conflict() | Contradiction():
             return Exit.BAD_INPUT
     return Exit.FAILED

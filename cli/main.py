@@ -109,7 +109,10 @@ def main() -> None:
         sys.exit(exit_code(error))
     except ValidationError as error:
         first = error.errors()[0]
-        print(f"error: setting {'.'.join(map(str, first['loc']))}: {first['msg']}", file=sys.stderr)
+        print(
+            f"error: setting {'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}",
+            file=sys.stderr,
+        )
         sys.exit(Exit.BAD_INPUT)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)

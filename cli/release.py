@@ -51,7 +51,13 @@ def diff(context: typer.Context, name: Name, against: Annotated[str, typer.Argum
         given.print_json(found)
         return
     given.console.print(f"{found.changed} changed, {found.added} added, {found.removed} removed, {found.same} the same")
-    given.console.print(_changes(found.changed_entries))
+    for kind, entries in (
+        ("changed", found.changed_entries),
+        ("added", found.added_entries),
+        ("removed", found.removed_entries),
+    ):
+        if entries:
+            given.console.print(_changes(kind, entries))
 
 
 @app.command("fetch")
@@ -158,8 +164,9 @@ def _show_releases(given: CommandContext, releases: Iterable[ReleaseOut]) -> Non
         given.print_json(releases)
         return
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for column in ("release", "schedules", "bytes", "created", "SHA-256"):
+    for column in ("release", "schedules", "bytes", "created"):
         table.add_column(column, no_wrap=True)
+    table.add_column("SHA-256", overflow="fold")
     for release in releases:
         size = str(release.bundle_bytes)
         table.add_row(release.name, str(release.entries), size, release.created_at[:19], release.sha256)
@@ -179,11 +186,12 @@ def _show_channels(given: CommandContext, channels: Iterable[ChannelOut]) -> Non
     given.console.print(table)
 
 
-def _changes(entries: Iterable[ChangedEntryOut]) -> Table:
+def _changes(kind: str, entries: Iterable[ChangedEntryOut]) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False)
-    for column in ("workload", "before", "after", "speed-up"):
-        table.add_column(column, justify="left" if column == "workload" else "right", no_wrap=True)
+    table.add_column(kind, overflow="fold")
+    for column in ("before", "after", "speed-up"):
+        table.add_column(column, justify="right", no_wrap=True)
     for entry in entries:
-        times = (f"{1e6 * (s or 0.0):.4g} µs" for s in (entry.before_seconds, entry.after_seconds))
+        times = ("-" if s is None else f"{1e6 * s:.4g} µs" for s in (entry.before_seconds, entry.after_seconds))
         table.add_row(entry.workload_key, *times, f"{entry.speedup:.3f}" if entry.speedup else "-")
     return table

@@ -7,19 +7,25 @@
     manifest   a JSON object, filled up with blanks to a multiple of 8
     conditions 128 bytes each: device key and toolchain key (32 bytes each), profile (32, filled up with zeros), offset
                of their table, its homes, its slots, its entries
-    tables     hash tables with linear probing. A slot has 48 bytes: workload key (32), offset and bytes of the record;
-               an empty slot is all zeros. Entries stand in the order of their keys, each at its home slot or behind it:
+    tables     hash tables with linear probing. A slot has 8 bytes: the second 32 bits of a workload key, and where its
+               entry is, in units of 64 bytes; an empty slot is all zeros. Entries stand in the order of their keys,
+               each at its home slot or behind it, and the last slot is empty:
 
                    home of a key = (its first 32 bits * homes) >> 32      ┌───┬───┬───┬───┬───┬───┐
                    there are twice as many homes as entries               │ a │   │ b │ c │   │ d │   c's home is b's
                                                                           └───┴───┴───┴───┴───┴───┘
-               So a look-up waits for one place of memory, which the key alone tells, however many entries there are
-    records    the JSON texts that look-ups answer with (``db.best``)
+    entries    workload key (32), bytes of the record (8), the record: a JSON text that look-ups answer with
+               (``db.best``). Each begins at a multiple of 64, filled up with zeros, so that one line of a cache has the
+               key and the beginning of the answer
 
-Equal records give equal files. ``include/tilewright_bundle.h`` reads the same from C. Earlier versions are still read:
-version 2 has one index of all entries by conditions and key, without empty slots, and conditions of 112 bytes, which
-name their first entry and the first one of the next conditions; version 1 has also a header of 128 bytes, whose
-signature is the HMAC-SHA256 of the hash.
+So a look-up waits for memory twice at most, however many entries there are: for the slot, which the key alone tells and
+which lies in a small table, and for the entry, whose answer is wanted anyway. Where many keys are looked up at once, it
+waits for neither (``tilewright_bundle_find_all`` of ``include/tilewright_bundle.h``, which reads the same from C).
+
+Equal records give equal files. Earlier versions are still read: version 3 has slots of 48 bytes with the whole key,
+offset and bytes of the record, and the records alone behind them; version 2 has one index of all entries by conditions
+and key, without empty slots, and conditions of 112 bytes, which name their first entry and the first one of the next
+conditions; version 1 has also a header of 128 bytes, whose signature is the HMAC-SHA256 of the hash.
 """
 
 import hashlib
@@ -38,14 +44,15 @@ from ..core.errors import InvalidParameter
 from ..core.keys import canonical_json
 from .signing import SIGNATURE_BYTES, SigningKey, is_signed, key_id
 
-MAGIC, VERSION = b"TWBUNDLE", 3
+MAGIC, VERSION = b"TWBUNDLE", 4
 HEADER = Path(__file__).parent / "include" / "tilewright_bundle.h"
 """The reader for C."""
 _FIXED = struct.Struct("<8s5Q16x")
 _PLACE, _EARLIER_PLACE = struct.Struct("<32s32s32s4Q"), struct.Struct("<32s32s32s2Q")
-_ENTRY = struct.Struct("<32s2Q")
+_SLOT, _EARLIER_SLOT = struct.Struct("<4sI"), struct.Struct("<32s2Q")
+_ENTRY, _UNIT = struct.Struct("<32sQ"), 64
 _HASHED, _SIGNED = 64, 96
-_HEADER_BYTES = {1: 128, 2: _SIGNED + SIGNATURE_BYTES, 3: _SIGNED + SIGNATURE_BYTES}
+_HEADER_BYTES = {1: 128, **dict.fromkeys((2, 3, VERSION), _SIGNED + SIGNATURE_BYTES)}
 """By version."""
 
 
@@ -81,22 +88,24 @@ def write_bundle(manifest: Mapping[str, object], entries: Iterable[BundleEntry],
     for place, group in groups:
         if len({entry.workload_key for entry in group}) < len(group):
             raise ValueError(f"two entries of one workload under the same conditions, {place}")
+    tables = [_slots(group) for _, group in groups]
     header = _HEADER_BYTES[VERSION]
     at = header + len(text) + len(groups) * _PLACE.size
-    places, tables = bytearray(), [_slots(group) for _, group in groups]
+    places = bytearray()
     for ((device, toolchain, profile), group), slots in zip(groups, tables, strict=True):
-        named, homes = profile.encode().ljust(32, b"\0"), _homes(len(group))
-        numbers = (at, homes, len(slots), len(group))
+        named = profile.encode().ljust(32, b"\0")
+        numbers = (at, _homes(len(group)), len(slots), len(group))
         places += _PLACE.pack(bytes.fromhex(device), bytes.fromhex(toolchain), named, *numbers)
-        at += len(slots) * _ENTRY.size
-    index, records = bytearray(), bytearray()
+        at += len(slots) * _SLOT.size
+    index, records = bytearray(), bytearray(-at % _UNIT)
     for entry in chain.from_iterable(tables):
         if entry is None:
-            index += bytes(_ENTRY.size)
+            index += bytes(_SLOT.size)
         else:
-            record = entry.record.encode()
-            index += _ENTRY.pack(bytes.fromhex(entry.workload_key), at + len(records), len(record))
-            records += record
+            workload, record = bytes.fromhex(entry.workload_key), entry.record.encode()
+            index += _SLOT.pack(workload[4:8], (at + len(records)) // _UNIT)
+            records += _ENTRY.pack(workload, len(record)) + record
+            records += bytes(-(at + len(records)) % _UNIT)
     content = text + bytes(places) + bytes(index) + bytes(records)
     fixed = _FIXED.pack(MAGIC, VERSION, header + len(content), len(ordered), len(groups), len(text))
     signed = fixed + hashlib.sha256(fixed + content).digest()
@@ -113,13 +122,13 @@ def _home(workload_key: bytes, homes: int) -> int:
 
 def _slots(group: Sequence[BundleEntry]) -> list[BundleEntry | None]:
     """Return the slots of a table, in which the entries, given in the order of their keys, stand at their homes or
-    behind them. What is behind the last home is as much as they need."""
+    behind them. What is behind the last home is as much as they need, and an empty slot."""
     homes = _homes(len(group))
     slots: list[BundleEntry | None] = []
     for entry in group:
         slots += [None] * (_home(bytes.fromhex(entry.workload_key), homes) - len(slots))
         slots.append(entry)
-    return slots + [None] * (homes - len(slots))
+    return [*slots, *[None] * (homes - len(slots)), None]
 
 
 def _check_signature(version: int, header: bytes, public_key: str | None, key: bytes | None) -> None:
@@ -138,12 +147,77 @@ def _check_signature(version: int, header: bytes, public_key: str | None, key: b
 
 
 class _Table(NamedTuple):
-    """The slots of the answers under the same conditions: the offset of the first one, how many are homes, and how many
-    there are. Without homes the entries are sorted by key, and no slot is empty."""
+    """The answers under the same conditions: offset of the first slot, how many are homes, how many there are."""
 
     at: int
     homes: int
     slots: int
+
+    def fits(self, data: bytes | mmap.mmap) -> bool:
+        """Say whether the table lies within the file and ends with an empty slot."""
+        end = self.at + self.slots * _SLOT.size
+        return self.homes < self.slots and end <= len(data) and not any(data[end - _SLOT.size : end])
+
+    def find(self, data: bytes | mmap.mmap, wanted: bytes) -> str | None:
+        slot = self.at + _home(wanted, self.homes) * _SLOT.size
+        while True:
+            begin, place = _SLOT.unpack_from(data, slot)
+            if not place:
+                return None
+            if begin == wanted[4:8]:
+                key, record = _entry(data, place)
+                if key == wanted:
+                    return str(record, "utf-8")
+            slot += _SLOT.size
+
+    def items(self, data: bytes | mmap.mmap) -> Iterator[tuple[bytes, bytes]]:
+        for slot in range(self.at, self.at + self.slots * _SLOT.size, _SLOT.size):
+            if place := _SLOT.unpack_from(data, slot)[1]:
+                yield _entry(data, place)
+
+
+def _entry(data: bytes | mmap.mmap, place: int) -> tuple[bytes, bytes]:
+    """Return a key and its record. Raises BadBundle."""
+    at = place * _UNIT
+    begin = at + _ENTRY.size
+    if begin <= len(data):
+        key, length = _ENTRY.unpack_from(data, at)
+        if begin + length <= len(data):
+            return key, data[begin : begin + length]
+    raise BadBundle("an entry of the bundle reaches beyond its end")
+
+
+class _EarlierTable(NamedTuple):
+    """A table of versions 1 to 3, whose slots have whole keys. Without homes the entries are sorted by key, and no slot
+    is empty."""
+
+    at: int
+    homes: int
+    slots: int
+
+    def fits(self, data: bytes | mmap.mmap) -> bool:
+        return 0 <= self.homes <= self.slots and self.at + self.slots * _EARLIER_SLOT.size <= len(data)
+
+    def find(self, data: bytes | mmap.mmap, wanted: bytes) -> str | None:
+        low, high = _home(wanted, self.homes), self.slots
+        while low < high:
+            middle = low if self.homes else (low + high) // 2
+            key, offset, length = _EARLIER_SLOT.unpack_from(data, self.at + middle * _EARLIER_SLOT.size)
+            if key == wanted and offset:
+                return str(data[offset : offset + length], "utf-8")
+            if key < wanted and offset:
+                low = middle + 1
+            elif self.homes:
+                return None
+            else:
+                high = middle
+        return None
+
+    def items(self, data: bytes | mmap.mmap) -> Iterator[tuple[bytes, bytes]]:
+        for slot in range(self.at, self.at + self.slots * _EARLIER_SLOT.size, _EARLIER_SLOT.size):
+            key, offset, length = _EARLIER_SLOT.unpack_from(data, slot)
+            if offset:
+                yield key, data[offset : offset + length]
 
 
 class Bundle:
@@ -182,22 +256,23 @@ class Bundle:
         if public_key is not None or key is not None:
             _check_signature(version, data[:header], public_key, key)
         form = _PLACE if version > 2 else _EARLIER_PLACE
-        tables = header + manifest + places * form.size
-        if tables + entries * _ENTRY.size > size:
+        index = header + manifest + places * form.size
+        if index + entries * _EARLIER_SLOT.size > size:  # later ones have 8 bytes in a slot, and 40 before a record
             raise BadBundle("the tables of the bundle reach beyond its end")
         self.manifest: Mapping[str, Any] = json.loads(data[header : header + manifest])
         self.entries: int = entries
         """How many answers there are."""
-        self._places: dict[tuple[str, str, str], _Table] = {}
+        self._tables: dict[tuple[str, str, str], _Table | _EarlierTable] = {}
         for number in range(places):
             device, toolchain, profile, *numbers = form.unpack_from(data, header + manifest + number * form.size)
+            table: _Table | _EarlierTable
             if version > 2:
-                table = _Table(numbers[0], numbers[1], numbers[2])
+                table = (_Table if version > 3 else _EarlierTable)(*numbers[:3])
             else:
-                table = _Table(tables + numbers[0] * _ENTRY.size, 0, numbers[1] - numbers[0])
-            if not 0 <= table.homes <= table.slots or table.at + table.slots * _ENTRY.size > size:
+                table = _EarlierTable(index + numbers[0] * _EARLIER_SLOT.size, 0, numbers[1] - numbers[0])
+            if not table.fits(data):
                 raise BadBundle("the conditions of the bundle name entries that it does not have")
-            self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = table
+            self._tables[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = table
 
     @classmethod
     def open(
@@ -225,34 +300,19 @@ class Bundle:
 
     def conditions(self) -> tuple[tuple[str, str, str], ...]:
         """Return the (device key, toolchain key, profile) that there are answers for."""
-        return tuple(self._places)
+        return tuple(self._tables)
 
     def find_text(self, workload_key: str, device_key: str, toolchain_key: str, profile: str) -> str | None:
-        """Return the record of a workload under exactly these conditions, as JSON; None where there is none."""
-        found = self._places.get((device_key, toolchain_key, profile))
-        if found is None:
+        """Return the record of a workload under exactly these conditions, as JSON; None where there is none, or where
+        the key is none. Raises BadBundle where whoever signed the bundle made entries that reach beyond it."""
+        table = self._tables.get((device_key, toolchain_key, profile))
+        try:
+            wanted = bytes.fromhex(workload_key)
+        except ValueError:
             return None
-        at, homes, count = found
-        wanted, data = bytes.fromhex(workload_key), self._data
-        if homes:
-            for slot in range(at + _home(wanted, homes) * 48, at + count * 48, 48):
-                key, offset, length = _ENTRY.unpack_from(data, slot)
-                if key == wanted and offset:
-                    return str(data[offset : offset + length], "utf-8")
-                if key > wanted or not offset:
-                    return None
+        if table is None or wanted.hex() != workload_key:
             return None
-        low, high = 0, count
-        while low < high:
-            middle = (low + high) // 2
-            key = data[at + middle * 48 : at + middle * 48 + 32]
-            if key == wanted:
-                return self._record(at + middle * 48)
-            if wanted < key:
-                high = middle
-            else:
-                low = middle + 1
-        return None
+        return table.find(self._data, wanted)
 
     def find(self, workload_key: str, device_key: str, toolchain_key: str, profile: str) -> dict[str, Any] | None:
         """Return the record that ``find_text`` finds as a mapping: the members of ``BestOut`` without the match."""
@@ -261,11 +321,6 @@ class Bundle:
 
     def items(self) -> Iterator[BundleEntry]:
         """Yield every answer, in the order of the file."""
-        for place, (first, _, count) in self._places.items():
-            for at in range(first, first + count * _ENTRY.size, _ENTRY.size):
-                if _ENTRY.unpack_from(self._data, at)[1]:
-                    yield BundleEntry(*place, self._data[at : at + 32].hex(), self._record(at))
-
-    def _record(self, at: int) -> str:
-        _, offset, length = _ENTRY.unpack_from(self._data, at)
-        return self._data[offset : offset + length].decode()
+        for place, table in self._tables.items():
+            for key, record in table.items(self._data):
+                yield BundleEntry(*place, key.hex(), record.decode())

@@ -117,12 +117,14 @@ def _enough(pairs: Sequence[Pair]) -> bool:
 
 
 def _without_pairs(count: int, parts: frozenset[str], names: str) -> ExpectedLoss:
-    needed = f"{count} pairs of records that differ in {names} alone, of {FEWEST_PAIRS} with {FEWEST_ASKED} asked for"
+    needed = (
+        f"{count} pairs of records differ in {names} alone, and {FEWEST_PAIRS} are needed, of {FEWEST_ASKED} workloads"
+    )
     priors = [PRIORS[part] for part in parts if part in PRIORS]
     if not priors:
         return ExpectedLoss(None, None, None, count, f"no ground: {needed}")
     low, middle, high = (max(values) for values in zip(*priors, strict=True))
-    return ExpectedLoss(middle, low, high, count, f"a prior from recorded tables, for there are only {needed}")
+    return ExpectedLoss(middle, low, high, count, f"a prior from recorded tables, because only {needed}")
 
 
 def _calibrated(pairs: Sequence[Pair]) -> float:

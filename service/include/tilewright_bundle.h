@@ -4,11 +4,12 @@
  *     if (tilewright_bundle_open(&bundle, data, bytes, key, key_bytes) == TILEWRIGHT_BUNDLE_OK) {
  *         long at = tilewright_bundle_conditions(&bundle, device_key, toolchain_key, profile);
  *         const char *json; size_t length;
- *         if (at >= 0 && tilewright_bundle_find(&bundle, at, workload_key, &json, &length)) ...
+ *         if (tilewright_bundle_find(&bundle, at, workload_key, &json, &length)) ...
  *     }
  *
- * `data` is the whole file, in memory or mapped, and stays there while the bundle is used. Nothing is allocated, and
- * threads may share a bundle. service/bundle.py says what the file holds. Needs C99.
+ * Whoever has many keys asks for all of them at once (tilewright_bundle_find_all): one look-up after the other waits for
+ * memory each time. `data` is the whole file, in memory or mapped, and stays there while the bundle is used. Nothing is
+ * allocated, and threads may share a bundle. service/bundle.py says what the file holds. Needs C99.
  *
  * What is checked here is the hash of the content, so that damage is found. A signature is checked where it is an HMAC
  * (version 1 of bundles). Releases are signed by Ed25519 since, which takes a library: with libsodium,
@@ -30,11 +31,11 @@ enum {
 };
 
 typedef struct {
-    const unsigned char *data, *places, *tables;
+    const unsigned char *data, *places;
     uint64_t bytes, entries, conditions, version, place_bytes;
 } tilewright_bundle;
 
-enum { TILEWRIGHT_SIGNED = 96, TILEWRIGHT_ENTRY = 48 };
+enum { TILEWRIGHT_SIGNED = 96 };
 
 typedef struct {
     uint32_t state[8];
@@ -123,15 +124,40 @@ static inline void tilewright_hmac(const void *key, size_t key_bytes, const unsi
     tilewright_sha256_end(&s, out);
 }
 
-static inline uint64_t tilewright_number(const unsigned char *p, int bytes) {
-    uint64_t value = 0;
-    for (int i = bytes - 1; i >= 0; i--) value = value << 8 | p[i];
-    return value;
+/* Little-endian numbers of 32 and of 64 bits. */
+static inline uint64_t tilewright_u32(const unsigned char *p) {
+    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24;
 }
 
-/* The first 32 bits of a key, in the order that keys are compared in. */
-static inline uint64_t tilewright_prefix(const unsigned char *p) {
-    return (uint64_t)p[0] << 24 | (uint64_t)p[1] << 16 | (uint64_t)p[2] << 8 | p[3];
+static inline uint64_t tilewright_u64(const unsigned char *p) { return tilewright_u32(p) | tilewright_u32(p + 4) << 32; }
+
+/* The slot at which a key is looked for first: its first 32 bits, as a share of all homes. */
+static inline uint64_t tilewright_home(const unsigned char *key, uint64_t homes) {
+    return (((uint64_t)key[0] << 24 | (uint64_t)key[1] << 16 | (uint64_t)key[2] << 8 | key[3]) * homes) >> 32;
+}
+
+/* The slots of the answers under the same conditions. Without homes they are sorted by key, and none is empty. */
+typedef struct {
+    const unsigned char *slots;
+    uint64_t homes, count;
+} tilewright_table;
+
+static inline tilewright_table tilewright_table_of(const tilewright_bundle *b, uint64_t conditions) {
+    const unsigned char *numbers = b->places + conditions * b->place_bytes + 96;
+    uint64_t first = tilewright_u64(numbers), second = tilewright_u64(numbers + 8);
+    if (b->version > 2) return (tilewright_table){b->data + first, second, tilewright_u64(numbers + 16)};
+    /* the numbers of the first entry, and of the first one of the next conditions */
+    return (tilewright_table){b->places + b->conditions * b->place_bytes + first * 48, 0, second - first};
+}
+
+/* Say whether what conditions tell of their table lies within the file, and ends as it should. */
+static inline int tilewright_table_fits(const tilewright_bundle *b, uint64_t conditions) {
+    const unsigned char *numbers = b->places + conditions * b->place_bytes + 96;
+    uint64_t first = tilewright_u64(numbers), second = tilewright_u64(numbers + 8);
+    if (b->version < 3) return first <= second && second <= b->entries;
+    uint64_t count = tilewright_u64(numbers + 16), bytes = b->version > 3 ? 8 : 48;
+    if (first > b->bytes || count > (b->bytes - first) / bytes || second > count) return 0;
+    return b->version == 3 || (count > second && tilewright_u64(b->data + first + (count - 1) * bytes) == 0);
 }
 
 /* Open a bundle that lies in memory and check all of it. Without a `key` (NULL) its content is checked against the hash
@@ -142,10 +168,10 @@ static inline int tilewright_bundle_open(tilewright_bundle *b, const void *data,
     const unsigned char *p = (const unsigned char *)data;
     unsigned char digest[32], signature[32], differ = 0;
     tilewright_sha256 s;
-    if (bytes < TILEWRIGHT_SIGNED || memcmp(p, "TWBUNDLE", 8) || tilewright_number(p + 16, 8) != bytes)
+    if (bytes < TILEWRIGHT_SIGNED || memcmp(p, "TWBUNDLE", 8) || tilewright_u64(p + 16) != bytes)
         return TILEWRIGHT_BUNDLE_MALFORMED;
-    uint64_t version = tilewright_number(p + 8, 8), header = TILEWRIGHT_SIGNED + (version == 1 ? 32 : 64);
-    if (version < 1 || version > 3 || bytes < header) return TILEWRIGHT_BUNDLE_MALFORMED;
+    uint64_t version = tilewright_u64(p + 8), header = TILEWRIGHT_SIGNED + (version == 1 ? 32 : 64);
+    if (version < 1 || version > 4 || bytes < header) return TILEWRIGHT_BUNDLE_MALFORMED;
     tilewright_sha256_begin(&s);
     tilewright_sha256_add(&s, p, 64);
     tilewright_sha256_add(&s, p + header, bytes - header);
@@ -157,18 +183,17 @@ static inline int tilewright_bundle_open(tilewright_bundle *b, const void *data,
         for (int i = 0; i < 32; i++) differ |= (unsigned char)(signature[i] ^ p[96 + i]);
         if (differ) return TILEWRIGHT_BUNDLE_FORGED;
     }
-    uint64_t manifest = tilewright_number(p + 40, 8), places = tilewright_number(p + 32, 8);
-    uint64_t entries = tilewright_number(p + 24, 8), left = bytes - header;
-    uint64_t place_bytes = version > 2 ? 128 : 112;
+    uint64_t entries = tilewright_u64(p + 24), places = tilewright_u64(p + 32), manifest = tilewright_u64(p + 40);
+    uint64_t left = bytes - header, place_bytes = version > 2 ? 128 : 112;
     if (manifest > left || manifest % 8) return TILEWRIGHT_BUNDLE_MALFORMED;
     left -= manifest;
     if (places > left / place_bytes) return TILEWRIGHT_BUNDLE_MALFORMED;
     left -= places * place_bytes;
-    if (entries > left / TILEWRIGHT_ENTRY) return TILEWRIGHT_BUNDLE_MALFORMED;
-    b->data = p, b->bytes = bytes, b->entries = entries, b->conditions = places, b->version = version;
-    b->place_bytes = place_bytes;
-    b->places = p + header + manifest;
-    b->tables = b->places + places * place_bytes;
+    if (entries > left / 48) return TILEWRIGHT_BUNDLE_MALFORMED; /* 8 for its slot and 40 before its record, or both */
+    b->data = p, b->places = p + header + manifest;
+    b->bytes = bytes, b->entries = entries, b->conditions = places, b->version = version, b->place_bytes = place_bytes;
+    for (uint64_t i = 0; i < places; i++)
+        if (!tilewright_table_fits(b, i)) return TILEWRIGHT_BUNDLE_MALFORMED;
     return TILEWRIGHT_BUNDLE_OK;
 }
 
@@ -215,41 +240,109 @@ static inline long tilewright_bundle_conditions(const tilewright_bundle *b, cons
     return -1;
 }
 
-/* Find the best schedule of a workload: 1, with the JSON of its record (not terminated), or 0 where there is none. */
-static inline int tilewright_bundle_find(const tilewright_bundle *b, long conditions, const char *workload_key,
-                                         const char **json, size_t *length) {
-    unsigned char wanted[32];
-    if (conditions < 0 || (uint64_t)conditions >= b->conditions || memchr(workload_key, 0, 64) != NULL) return 0;
-    if (!tilewright_hex(workload_key, wanted, 4)) return 0;
-    const unsigned char *place = b->places + (uint64_t)conditions * b->place_bytes;
-    uint64_t first = tilewright_number(place + 96, 8), homes = tilewright_number(place + 104, 8);
-    uint64_t low = 0, high = tilewright_number(place + 112, 8);
-    if (b->version > 2) {
-        if (first > b->bytes || high > (b->bytes - first) / TILEWRIGHT_ENTRY || homes > high) return 0;
-        low = (tilewright_prefix(wanted) * homes) >> 32;
-    } else { /* the numbers of the first entry, and of the first one of the next conditions */
-        if (first > homes || homes > b->entries) return 0;
-        high = homes - first, first = (uint64_t)(b->tables - b->data) + first * TILEWRIGHT_ENTRY;
-    }
-    const unsigned char *table = b->data + first, *home = table + low * TILEWRIGHT_ENTRY;
-    TILEWRIGHT_PREFETCH(home); /* it may lie on two lines of a cache, and arrives while the rest of the key is read */
-    TILEWRIGHT_PREFETCH(home + TILEWRIGHT_ENTRY);
-    if (!tilewright_hex(workload_key + 8, wanted + 4, 28)) return 0;
-    while (low < high) { /* from slot to slot, or by bisection where no slot is empty */
-        uint64_t middle = b->version > 2 ? low : low + (high - low) / 2;
-        const unsigned char *entry = table + middle * TILEWRIGHT_ENTRY;
-        uint64_t offset = tilewright_number(entry + 32, 8), bytes = tilewright_number(entry + 40, 8);
-        int order = memcmp(wanted, entry, 32);
-        if (order == 0 && offset != 0) {
-            if (offset > b->bytes || bytes > b->bytes - offset) return 0;
-            *json = (const char *)b->data + offset, *length = (size_t)bytes;
-            return 1;
-        }
-        if (order > 0 && offset != 0) low = middle + 1;
-        else if (b->version > 2) return 0;
+/* Give out the record at `offset`: 1, or 0 where it reaches beyond the file. */
+static inline int tilewright_record(const tilewright_bundle *b, uint64_t offset, uint64_t bytes, const char **json,
+                                    size_t *length) {
+    if (offset > b->bytes || bytes > b->bytes - offset) return 0;
+    *json = (const char *)b->data + offset, *length = (size_t)bytes;
+    return 1;
+}
+
+/* Find a key in a table of versions 1 to 3: from slot to slot, or by bisection where no slot is empty. */
+static inline int tilewright_find_earlier(const tilewright_bundle *b, tilewright_table t, const unsigned char key[32],
+                                          const char **json, size_t *length) {
+    uint64_t low = tilewright_home(key, t.homes), high = t.count;
+    while (low < high) {
+        uint64_t middle = t.homes ? low : low + (high - low) / 2;
+        const unsigned char *slot = t.slots + middle * 48;
+        uint64_t offset = tilewright_u64(slot + 32);
+        int order = memcmp(key, slot, 32);
+        if (order == 0 && offset) return tilewright_record(b, offset, tilewright_u64(slot + 40), json, length);
+        if (order > 0 && offset) low = middle + 1;
+        else if (t.homes) return 0;
         else high = middle;
     }
     return 0;
+}
+
+/* A look-up that is under way: the key, the slot that is read next, and the entry that may be the key's, or NULL. */
+typedef struct {
+    unsigned char key[32];
+    const unsigned char *slot, *entry;
+} tilewright_look_up;
+
+/* Go to the next entry whose slot has the second 32 bits of the key. */
+static inline void tilewright_next(const tilewright_bundle *b, tilewright_look_up *l) {
+    uint64_t place;
+    l->entry = NULL;
+    while ((place = tilewright_u32(l->slot + 4)) != 0) {
+        int same = !memcmp(l->slot, l->key + 4, 4);
+        l->slot += 8;
+        if (same) {
+            if (64 * place + 40 <= b->bytes) l->entry = b->data + 64 * place;
+            return;
+        }
+    }
+}
+
+/* Give out the answer, if one of the entries has the key. */
+static inline int tilewright_answer(const tilewright_bundle *b, tilewright_look_up *l, const char **json, size_t *length) {
+    for (; l->entry != NULL; tilewright_next(b, l))
+        if (!memcmp(l->entry, l->key, 32))
+            return tilewright_record(b, (uint64_t)(l->entry - b->data) + 40, tilewright_u64(l->entry + 32), json, length);
+    return 0;
+}
+
+/* Find the best schedule of a workload: 1, with the JSON of its record (not terminated), or 0 where there is none. */
+static inline int tilewright_bundle_find(const tilewright_bundle *b, long conditions, const char *workload_key,
+                                         const char **json, size_t *length) {
+    tilewright_look_up l;
+    if (conditions < 0 || (uint64_t)conditions >= b->conditions || memchr(workload_key, 0, 64) != NULL) return 0;
+    tilewright_table t = tilewright_table_of(b, (uint64_t)conditions);
+    if (b->version < 4)
+        return tilewright_hex(workload_key, l.key, 32) && tilewright_find_earlier(b, t, l.key, json, length);
+    if (!tilewright_hex(workload_key, l.key, 8)) return 0;
+    l.slot = t.slots + 8 * tilewright_home(l.key, t.homes);
+    tilewright_next(b, &l);
+    if (l.entry != NULL) TILEWRIGHT_PREFETCH(l.entry); /* it arrives while the rest of the key is read */
+    return tilewright_hex(workload_key + 16, l.key + 8, 24) && tilewright_answer(b, &l, json, length);
+}
+
+/* Find the best schedules of `count` workloads, and return how many there are: `json` and `length` get what
+ * tilewright_bundle_find gives for each, NULL and 0 where there is none. Memory is asked for many slots and entries
+ * before it is waited for. */
+static inline size_t tilewright_bundle_find_all(const tilewright_bundle *b, long conditions,
+                                                const char *const *workload_keys, size_t count, const char **json,
+                                                size_t *length) {
+    enum { AT_ONCE = 16, KEPT = 2 * AT_ONCE };
+    static const unsigned char none[8] = {0};
+    tilewright_look_up kept[KEPT];
+    size_t found = 0;
+    for (size_t i = 0; i < count; i++) json[i] = NULL, length[i] = 0;
+    if (conditions < 0 || (uint64_t)conditions >= b->conditions) return 0;
+    if (b->version < 4) {
+        for (size_t i = 0; i < count; i++)
+            found += (size_t)tilewright_bundle_find(b, conditions, workload_keys[i], json + i, length + i);
+        return found;
+    }
+    tilewright_table t = tilewright_table_of(b, (uint64_t)conditions);
+    for (size_t from = 0, earlier = 0; from < count || earlier;) { /* the block before is answered between two steps */
+        size_t end = count - from < AT_ONCE ? count : from + AT_ONCE;
+        for (size_t i = from; i < end; i++) {
+            tilewright_look_up *l = kept + i % KEPT;
+            int good = tilewright_key(workload_keys[i], l->key);
+            l->slot = good ? t.slots + 8 * tilewright_home(l->key, t.homes) : none;
+            TILEWRIGHT_PREFETCH(l->slot);
+        }
+        for (size_t i = from - earlier; i < from; i++)
+            found += (size_t)tilewright_answer(b, kept + i % KEPT, json + i, length + i);
+        for (size_t i = from; i < end; i++) {
+            tilewright_next(b, kept + i % KEPT);
+            if (kept[i % KEPT].entry != NULL) TILEWRIGHT_PREFETCH(kept[i % KEPT].entry);
+        }
+        earlier = end - from, from = end;
+    }
+    return found;
 }
 
 #endif

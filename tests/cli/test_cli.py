@@ -119,6 +119,28 @@ def test_records_travel_to_another_database(tuned: Path, tmp_path: Path) -> None
     assert (there["seconds"], there["schedule"]) == (here["seconds"], here["schedule"])
 
 
+@pytest.mark.usefixtures("served")
+def test_releases_are_made_compared_and_read(tuned: Path, tmp_path: Path) -> None:
+    made = tilewright(tuned, "release", "make", "november", COLUMNS="80")
+    (listed,) = json.loads(tilewright(tuned, "--json", "release", "list").stdout)
+    assert made.returncode == 0 and "november" in made.stdout
+    assert listed["sha256"] in "".join(made.stdout.split())  # whole, though the terminal is narrow
+    again = tilewright(tuned, "release", "make", "november")
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1) and "releases never change" in again.stderr
+    assert tilewright(tuned, "release", "rollback", "stable").returncode == 2
+    compared = tilewright(tuned, "release", "diff", "november", "november").stdout
+    assert compared.strip() == f"0 changed, 0 added, 0 removed, {listed['entries']} the same"
+    file = tmp_path / "november.twb"
+    assert tilewright(tuned, "release", "fetch", "november", str(file), "--header").returncode == 0
+    assert file.stat().st_size == listed["bundle_bytes"] and (tmp_path / "tilewright_bundle.h").is_file()
+    workload = json.loads(tilewright(tuned, "--json", "best", *MATMUL).stdout)["workload_key"]
+    assert json.loads(tilewright(tmp_path, "release", "find", str(file), workload).stdout)["workload_key"] == workload
+    assert tilewright(tmp_path, "release", "find", str(file), "0" * 64).returncode == 3
+    file.write_bytes(file.read_bytes()[:-1])
+    cut = tilewright(tmp_path, "release", "find", str(file), workload)
+    assert cut.returncode == 2 and "a part of one" in cut.stderr
+
+
 def test_a_workload_file_can_be_tuned(tmp_path: Path) -> None:
     file = tmp_path / "w.json"
     file.write_text(json.dumps(workload_to_json(OPERATORS["softmax"].workload({"rows": 7, "columns": 33}))))

@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import subprocess
+from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -23,28 +24,53 @@ PROGRAM = r"""
 #include <stdlib.h>
 #include "tilewright_bundle.h"
 
+enum { MOST = 2000 };
+static char device[MOST][65], toolchain[MOST][65], profile[MOST][40], workload[MOST][65];
+static const char *keys[MOST], *answers[MOST], *many[MOST];
+static size_t lengths[MOST], many_lengths[MOST];
+
+/* Look the lines from `first` to `end` up, which have the same conditions: one by one, and so many of them at once. */
+static int look_up(const tilewright_bundle *bundle, size_t first, size_t end) {
+    long at = tilewright_bundle_conditions(bundle, device[first], toolchain[first], profile[first]);
+    for (size_t i = first; i < end; i++) {
+        keys[i] = workload[i], answers[i] = NULL, lengths[i] = 0;
+        tilewright_bundle_find(bundle, at, workload[i], answers + i, lengths + i);
+        printf("%.*s\n", answers[i] ? (int)lengths[i] : 1, answers[i] ? answers[i] : "-");
+    }
+    size_t all = end - first;
+    for (size_t count = 0; count <= all; count += count < 70 || count == all ? 1 : all - count) {
+        size_t found = tilewright_bundle_find_all(bundle, at, keys + first, count, many, many_lengths);
+        for (size_t i = 0; i < count; i++) {
+            if (many[i] != answers[first + i] || many_lengths[i] != lengths[first + i]) return 0;
+            found -= many[i] != NULL;
+        }
+        if (found) return 0;
+    }
+    return 1;
+}
+
 /* reader FILE KEY: lines "DEVICE TOOLCHAIN PROFILE WORKLOAD" in, records out; the code of open is the exit status */
 int main(int count, char **arguments) {
     FILE *file = fopen(arguments[1], "rb");
     if (file == NULL || count < 3) return 9;
     fseek(file, 0, SEEK_END);
-    size_t bytes = (size_t)ftell(file), length;
+    size_t bytes = (size_t)ftell(file), lines = 0, first = 0;
     rewind(file);
-    char *data = malloc(bytes + 1), device[65], toolchain[65], profile[40], workload[65];
+    char *data = malloc(bytes ? bytes : 1);
     if (data == NULL || fread(data, 1, bytes, file) != bytes) return 9;
     tilewright_bundle bundle;
     const char *key = arguments[2][0] ? arguments[2] : NULL;
     int code = tilewright_bundle_open(&bundle, data, bytes, key, strlen(arguments[2]));
-    if (code != TILEWRIGHT_BUNDLE_OK) return code;
-    while (scanf("%64s %64s %39s %64s", device, toolchain, profile, workload) == 4) {
-        const char *json = "-";
-        length = 1;
-        tilewright_bundle_find(&bundle, tilewright_bundle_conditions(&bundle, device, toolchain, profile), workload,
-                               &json, &length);
-        printf("%.*s\n", (int)length, json);
-    }
-    free(data);
-    return 0;
+    while (code == TILEWRIGHT_BUNDLE_OK && lines < MOST && scanf("%64s %64s %39s %64s", device[lines], toolchain[lines],
+                                                                 profile[lines], workload[lines]) == 4)
+        lines++;
+    for (size_t i = 1; i <= lines; i++)
+        if (i == lines || strcmp(device[i], device[first]) || strcmp(profile[i], profile[first])) {
+            if (!look_up(&bundle, first, i)) return 7;
+            first = i;
+        }
+    free(data), fclose(file);
+    return code;
 }
 """
 
@@ -70,7 +96,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or pytest.skip("no C compiler here")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "reader.c").write_text(PROGRAM)
-    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover"]
+    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover"]
     command = [compiler, *flags, f"-I{HEADER.parent}", "reader.c", "-o", "reader"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -84,35 +110,48 @@ def read(reader: Path, file: Path, asked: list[BundleEntry], key: str = "") -> t
     return done.returncode, done.stdout.split("\n")[:-1]
 
 
-def before_slots(data: bytes, header: int = 160) -> tuple[bytes, bytes]:
-    """Return the first 64 bytes and the content of a bundle in version 2, or with a shorter ``header`` in version 1."""
-    fixed, content = bytearray(data[:64]), data[160:]
-    entries, places, manifest = struct.unpack_from("<3Q", data, 24)
-    conditions, index, first = b"", [], 0
-    for at in range(manifest, manifest + 128 * places, 128):
-        table, _, slots, count = struct.unpack_from("<4Q", content, at + 96)
-        conditions += content[at : at + 96] + struct.pack("<2Q", first, first + count)
-        found = [struct.unpack_from("<32s2Q", data, table + 48 * slot) for slot in range(slots)]
-        index += [slot for slot in found if slot[1]]
-        first += count
-    assert first == len(index) == entries
-    records = min((offset for _, offset, _ in index), default=len(data))
-    moved = records - (header + manifest + 112 * places + 48 * entries)
-    kept = b"".join(struct.pack("<32s2Q", key, offset - moved, length) for key, offset, length in index)
-    content = content[:manifest] + conditions + kept + data[records:]
-    struct.pack_into("<2Q", fixed, 8, 2 if header == 160 else 1, header + len(content))
+def earlier(data: bytes, version: int) -> tuple[bytes, bytes]:
+    """Return the first 64 bytes and the content of a bundle as version 1, 2 or 3 had them."""
+    header, form = 128 if version == 1 else 160, 128 if version == 3 else 112
+    manifest = data[160 : 160 + struct.unpack_from("<Q", data, 40)[0]]
+    with Bundle(data) as bundle:
+        groups = [[*group] for _, group in groupby(bundle.items(), key=lambda entry: entry.place)]
+    conditions, tables, first = b"", list[list[BundleEntry | None]](), 0
+    at = header + len(manifest) + form * len(groups)
+    for group in groups:
+        table: list[BundleEntry | None] = []
+        for entry in group:
+            home = int(entry.workload_key[:8], 16) * 2 * len(group) >> 32
+            table += [None] * (home - len(table) if version == 3 else 0)
+            table.append(entry)
+        table += [None] * (2 * len(group) - len(table) if version == 3 else 0)
+        device, toolchain, profile = group[0].place
+        named = bytes.fromhex(device + toolchain) + profile.encode().ljust(32, b"\0")
+        place = (at, 2 * len(group), len(table), len(group)) if version == 3 else (first, first + len(group))
+        conditions += named + struct.pack(f"<{len(place)}Q", *place)
+        tables.append(table)
+        at, first = at + 48 * len(table), first + len(group)
+    index, records = b"", b""
+    for slot in chain.from_iterable(tables):
+        record = b"" if slot is None else slot.record.encode()
+        key = bytes(32) if slot is None else bytes.fromhex(slot.workload_key)
+        index += struct.pack("<32s2Q", key, at + len(records) if slot else 0, len(record))
+        records += record
+    content = manifest + conditions + index + records
+    fixed = bytearray(data[:64])
+    struct.pack_into("<2Q", fixed, 8, version, header + len(content))
     return bytes(fixed), content
 
 
-def in_version_2(data: bytes) -> bytes:
-    fixed, content = before_slots(data)
+def in_version(version: int, data: bytes) -> bytes:
+    fixed, content = earlier(data, version)
     signed = fixed + hashlib.sha256(fixed + content).digest()
     return signed + KEY.sign(signed) + content
 
 
 def signed_by_hmac(data: bytes, secret: bytes = SECRET) -> bytes:
     """Return a bundle in version 1, as services wrote it before there were key pairs."""
-    fixed, content = before_slots(data, 128)
+    fixed, content = earlier(data, 1)
     digest = hashlib.sha256(fixed + content).digest()
     return fixed + digest + hmac.digest(secret, digest, "sha256") + content
 
@@ -155,12 +194,15 @@ def test_keys_are_found_wherever_they_lie(tmp_path: Path, reader: Path) -> None:
     file = tmp_path / "close.twb"
     file.write_bytes(write_bundle({}, made, KEY))
     others += ["ff" * 31, "FF" * 32, "ff" * 31 + "fg", "/" + "0" * 63, ":" + "0" * 63, "`" + "0" * 63]  # no keys
+    others += ["ff" * 31 + "/0", "0" * 15 + "g" + "0" * 48]
     wanted = [*(entry.record for entry in made), *("-" for _ in others)]
     asked = [*made, *(BundleEntry(*place, key, "-") for key in others)]
-    for data in (file.read_bytes(), in_version_2(file.read_bytes())):
-        file.write_bytes(data)
+    data = file.read_bytes()
+    for written in (data, in_version(3, data), in_version(2, data)):
+        file.write_bytes(written)
         with Bundle.open(file, public_key=KEY.public_key) as bundle:
-            assert [bundle.find_text(key, *place) or "-" for key in (*kept, *others[:303])] == wanted[:-6]
+            assert [bundle.find_text(key, *place) or "-" for key in (*kept, *others)] == wanted
+            assert [*bundle.items()] == sorted(made)
         assert read(reader, file, asked) == (0, wanted)
 
 
@@ -247,16 +289,41 @@ def test_tables_that_reach_beyond_the_file_are_refused_though_they_are_signed(tm
             Bundle(bad, public_key=KEY.public_key)
 
 
-def test_slots_beyond_the_file_find_nothing(tmp_path: Path, reader: Path) -> None:
+def test_tables_beyond_the_file_are_refused(tmp_path: Path, reader: Path) -> None:
     asked, file = entries(2)[:1], tmp_path / "beyond.bundle"
     data = write_bundle({"name": "e"}, asked, KEY)
-    place = 160 + struct.unpack_from("<Q", data, 40)[0]
-    for at, value in ((96, 1 << 60), (96, len(data) - 4), (104, 1 << 40), (112, 1 << 60), (112, 1 << 20)):
-        bad = changed_and_signed(data, place + at, value.to_bytes(8, "little"))
+    changes = [(96, 1 << 60), (96, len(data) - 4), (104, 1 << 40), (112, 1 << 60), (112, 1 << 20)]
+    for version, beyond in ((4, [(112, 0), (112, 2), (104, 3), (96, 8)]), (3, []), (2, [(96, 2), (104, 3)])):
+        written = data if version == 4 else in_version(version, data)
+        place = 160 + struct.unpack_from("<Q", written, 40)[0]
+        for at, value in beyond + (changes if version > 2 else []):
+            bad = changed_and_signed(written, place + at, value.to_bytes(8, "little"))
+            file.write_bytes(bad)
+            assert read(reader, file, asked) == (1, []), (version, at, value)
+            with pytest.raises(BadBundle, match="entries that it does not have"):
+                Bundle(bad, public_key=KEY.public_key)
+
+
+def test_an_entry_beyond_the_file_is_no_answer(tmp_path: Path, reader: Path) -> None:
+    """Its slot may lead there, or its length."""
+    asked, file = entries(2)[:1], tmp_path / "beyond.bundle"
+    data = write_bundle({"name": "f"}, asked, KEY)
+    table, homes = struct.unpack_from("<2Q", data, 160 + struct.unpack_from("<Q", data, 40)[0] + 96)
+    slot = table + 8 * (int(asked[0].workload_key[:8], 16) * homes >> 32)
+    entry = 64 * struct.unpack_from("<I", data, slot + 4)[0]
+    assert data[entry : entry + 32].hex() == asked[0].workload_key
+    ends = (
+        (slot + 4, len(data) // 64, 4),
+        (slot + 4, (1 << 32) - 1, 4),
+        (entry + 32, len(data), 8),
+        (entry + 32, -1, 8),
+    )
+    for at, value, width in ends:
+        bad = changed_and_signed(data, at, (value % (1 << 8 * width)).to_bytes(width, "little"))
         file.write_bytes(bad)
         assert read(reader, file, asked) == (0, ["-"])
-        with pytest.raises(BadBundle, match="entries that it does not have"):
-            Bundle(bad, public_key=KEY.public_key)
+        with Bundle(bad, public_key=KEY.public_key) as bundle, pytest.raises(BadBundle, match="beyond its end"):
+            bundle.find_text(asked[0].workload_key, *asked[0].place)
 
 
 def test_an_empty_slot_is_no_answer_for_the_key_of_zeros(tmp_path: Path, reader: Path) -> None:

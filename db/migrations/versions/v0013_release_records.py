@@ -13,8 +13,8 @@ lives_with_before = True
 """A release that a program from before freezes meanwhile is not named at its records."""
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
-HEADER, ENTRY = struct.Struct("<8s5Q"), struct.Struct("<32s2Q")
-HEADER_BYTES, CONDITIONS_BYTES, TABLE = {1: 128, 2: 160, 3: 160}, 112, struct.Struct("<96x4Q")
+HEADER, ENTRY, SLOT, LENGTH = (struct.Struct(form) for form in ("<8s5Q", "<32s2Q", "<4xI", "<32xQ"))
+HEADER_BYTES, CONDITIONS_BYTES, TABLE = {1: 128, 2: 160, 3: 160, 4: 160}, 112, struct.Struct("<96x4Q")
 """By version of the bundle, whose layout ``service.bundle`` describes."""
 ROWS_AT_ONCE = 1_000
 
@@ -50,11 +50,15 @@ def _records(bundle: bytes) -> Iterator[int]:
     _, version, _, entries, conditions, manifest = HEADER.unpack_from(bundle)
     places = HEADER_BYTES[version] + manifest
     tables = [(places + conditions * CONDITIONS_BYTES, entries)]
-    if version == 3:
+    if version > 2:
         found = (TABLE.unpack_from(bundle, places + number * TABLE.size) for number in range(conditions))
         tables = [(at, slots) for at, _, slots, _ in found]
     for at, slots in tables:
         for number in range(slots):
-            _, offset, length = ENTRY.unpack_from(bundle, at + number * ENTRY.size)
+            if version > 3:
+                entry = SLOT.unpack_from(bundle, at + number * SLOT.size)[0] * 64
+                offset, length = entry and entry + 40, LENGTH.unpack_from(bundle, entry)[0]
+            else:
+                _, offset, length = ENTRY.unpack_from(bundle, at + number * ENTRY.size)
             if offset:
                 yield int(json.loads(bundle[offset : offset + length])["record_id"])
