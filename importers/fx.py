@@ -49,16 +49,29 @@ class ImportedInput:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputView:
+    """Where a result lies in another one, whose position is ``base``: its shape, its strides, and how many elements of
+    ``base`` are before its first one."""
+
+    base: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ImportedOutput:
     """A result of the model: ``value.permute(order)``, copied to ``strides`` where ``order`` is None. Where it is not,
-    ``strides`` say what the dimensions of one element have; None leaves them as they are. The result is ``constant``
-    where ``value`` is None. ``cloned``: the model asks for memory of its own, even where the value is an input."""
+    ``strides`` say what the dimensions of one element have; None leaves them as they are. Where ``value`` is None the
+    result is ``view`` if there is one, else ``constant``. ``cloned``: the model asks for memory of its own, even where
+    the value is an input."""
 
     value: str | None
     order: tuple[int, ...] | None = None
     strides: tuple[int, ...] | None = None
     constant: Any = None
     cloned: bool = False
+    view: OutputView | None = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,16 @@ def dense_order(tensor: Any) -> tuple[int, ...] | None:
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
     """The order that undoes ``order``."""
     return tuple(list(order).index(d) for d in range(len(order)))
+
+
+def _view_of(tensor: Any, base: int, other: Any) -> OutputView | None:
+    """Where ``tensor`` lies in ``other``, which is dense; None where it is all of it, or not within it."""
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    offset = tensor.storage_offset() - other.storage_offset()
+    end = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    parts = tensor.numel() and (dense_order(tensor) is None or tensor.numel() < other.numel())
+    inside = tensor.dtype == other.dtype and offset >= 0 and end < other.numel()
+    return OutputView(base, shape, strides, offset) if parts and inside else None
 
 
 def type_of(tensor: Any) -> TensorType | None:
@@ -223,7 +246,7 @@ class _Importer:
                 case "call_function":
                     self._call(node)
                 case "output":
-                    outputs = tuple(self._output(a) for a in node.args[0])
+                    outputs = self._outputs(node.args[0])
                 case _:
                     raise UnsupportedGraph(f"a node {node.op} of the traced graph", field=node.name)
         kept = tuple(o.value for o in outputs if o.value is not None)
@@ -386,6 +409,23 @@ class _Importer:
         if isinstance(a, torch.device):
             return {"device": str(a)}
         raise UnsupportedGraph(f"an argument {type(a).__name__} of {self.target}", field="arguments")
+
+    def _outputs(self, given: Sequence[Any]) -> tuple[ImportedOutput, ...]:
+        """The results. One that is a part of another, or shows its elements more than once, lies in its memory: callers
+        may overwrite either."""
+        whole: dict[Any, tuple[int, Any]] = {}
+        tensors = [self._meta(a) if isinstance(a, torch.fx.Node) else None for a in given]
+        for n, tensor in enumerate(tensors):
+            if isinstance(tensor, torch.Tensor) and type_of(tensor) is not None and dense_order(tensor) is not None:
+                memory = tensor.untyped_storage()._cdata
+                if memory not in whole or tensor.numel() > whole[memory][1].numel():
+                    whole[memory] = n, tensor
+        found: list[ImportedOutput] = []
+        for a, tensor in zip(given, tensors, strict=True):
+            base = whole.get(tensor.untyped_storage()._cdata) if isinstance(tensor, torch.Tensor) else None
+            view = None if base is None else _view_of(tensor, *base)
+            found.append(self._output(a) if view is None else ImportedOutput(None, view=view))
+        return tuple(found)
 
     def _output(self, a: Any) -> ImportedOutput:
         cloned = isinstance(a, torch.fx.Node) and a.target in (

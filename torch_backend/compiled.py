@@ -29,7 +29,7 @@ from .options import Options
 from .schedule_cache import ScheduleCache
 from .schedules import Schedules
 from .shared_kernels import SharedKernels, WantedKernel, known_schedule, row_ranges, symbolic_extents
-from .tensors import dense_strides
+from .tensors import dense_strides, strided_copy
 from .verification import Float64Interpreter, KernelReport, compare, compare_tensors, is_random
 
 log = logging.getLogger("tilewright")
@@ -231,6 +231,9 @@ class CompiledShape:
                     t.data_ptr() for t in (*given, *constants) if torch.is_tensor(t)
                 ]:
                     outputs[n] = outputs[n].clone()
+            for n, view in [(n, o.view) for n, o in enumerate(model.outputs) if o.view is not None]:
+                base = outputs[view.base]
+                outputs[n] = base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
             return outputs
 
     def tensors(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -253,12 +256,17 @@ class CompiledShape:
     # Checking
 
     def _verified(self, arguments: Sequence[Any]) -> list[Any]:
-        """Eager's results, after ours have been compared with them. What fails is replaced."""
+        """Eager's results, after ours have been compared with them. What fails is replaced. A program that does not run
+        gives way to ATen."""
         bound = self._bound
         assert bound is not None
-        truth = Float64Interpreter(self._module).run(*arguments)
-        copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
-        ours = self._results(arguments, overwrite=False)
+        try:
+            truth = Float64Interpreter(self._module).run(*arguments)
+            copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+            ours = self._results(arguments, overwrite=False)
+        except Exception as error:
+            self._give_up(f"{type(error).__name__}: {error}")
+            return self._aten(arguments)
         eager = self._aten(arguments)
         rounded = max(PRECISIONS[c.workload.precision].factor_error for c in bound.program.kernels)
         found = compare(ours, eager, truth, rounded)
@@ -326,8 +334,7 @@ def _as_traced(tensor: Any, output: Any) -> Any:
         result = tensor if list(output.order) == sorted(output.order) else tensor.permute(output.order)
         same = output.strides is None or result.stride() == output.strides
         return result if same else result.as_strided(result.shape, output.strides)
-    strided = torch.empty_strided(tensor.shape, output.strides, dtype=tensor.dtype, device=tensor.device)
-    return strided.copy_(tensor)
+    return strided_copy(tensor, output.strides)
 
 
 def _follow_job(

@@ -126,6 +126,20 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides[: len(shape)]))
 
 
+def strided_copy(tensor: Any, strides: Sequence[int]) -> Any:
+    """A copy with these strides. Some may be 0, and elements that lie in one place must be equal."""
+    once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)]
+    extents = [n for _, n in sorted(zip(strides, once.shape, strict=True))]
+    if all(b >= a * n for a, b, n in zip(sorted(strides), sorted(strides)[1:], extents, strict=False)):
+        made = torch.empty_strided(once.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(once)
+    else:  # windows that overlap: torch copies nothing into such a tensor
+        places = torch.arange(1 + sum((n - 1) * s for n, s in zip(once.shape, strides, strict=True)))
+        places = places.to(tensor.device)
+        made = torch.empty_like(places, dtype=tensor.dtype)
+        made = made.put_(places.as_strided(once.shape, strides), once).as_strided(once.shape, strides)
+    return made.expand(tensor.shape)
+
+
 def operator_named(target: str) -> Any:
     """The operator of torch with this name, such as ``aten.topk.default``. Raises InvalidGraph where there is none."""
     parts = target.split(".")

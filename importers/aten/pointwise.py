@@ -8,8 +8,7 @@ from ...graph.graph import Value
 from .rule import RULES, Emitter, Rule, cast, need, number, operand, rule
 
 _UNARY = {
-    "neg": "neg", "abs": "abs", "sign": "sign", "reciprocal": "reciprocal", "exp": "exp", "exp2": "exp2",
-    "expm1": "expm1",
+    "neg": "neg", "abs": "abs", "reciprocal": "reciprocal", "exp": "exp", "exp2": "exp2", "expm1": "expm1",
     "log": "log", "log2": "log2", "log1p": "log1p", "sqrt": "sqrt", "rsqrt": "rsqrt", "sin": "sin", "cos": "cos",
     "tan": "tan", "atan": "atan",
     "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
@@ -62,6 +61,21 @@ def _rsub(b: Emitter, x: Any, y: Any, alpha: Any = 1) -> Value:
     result = _binary("sub")(b, y, x, alpha)
     assert isinstance(result, Value)
     return result
+
+
+@rule("sign.default", "sgn.default")
+def _sign(b: Emitter, x: Value) -> Value:
+    """That of NaN is 0, as torch has it."""
+    above, below = (b.node(op, x, number(b, 0, x.dtype)) for op in ("gt", "lt"))
+    return b.node("sub", cast(b, above, b.dtype), cast(b, below, b.dtype))
+
+
+@rule("fmax.default", "fmin.default")
+def _of_numbers(b: Emitter, x: Value, y: Value) -> Value:
+    """The greater, or the less, of two of which one may be NaN."""
+    x, y = cast(b, x, b.dtype), cast(b, y, b.dtype)
+    both = b.node("maximum" if "fmax" in b.target else "minimum", x, y)
+    return b.node("where", _isnan(b, x), y, b.node("where", _isnan(b, y), x, both))
 
 
 @rule("gelu.default")

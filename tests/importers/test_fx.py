@@ -164,7 +164,9 @@ def test_orders() -> None:
         lambda x: torch.acos(x * 1.8 - 1), lambda x: torch.erfc(x), lambda x: torch.log10(x),
         lambda x: torch.ops.aten.rrelu_with_noise_functional(x - 0.5, x, 0.1, 0.3)[0] * 1,
         lambda x: torch.nn.functional.group_norm(x, 2, x[0]), lambda x: x[:, :1] @ x[:1],
-        lambda x: x.round().norm(0, 1),
+        lambda x: x.round().norm(0, 1), lambda x: torch.sign(torch.where(x > 0.5, x - 0.8, float("nan"))),
+        lambda x: torch.fmax(x, torch.where(x > 0.5, x + 1, float("nan"))),
+        lambda x: torch.fmin(torch.where(x > 0.5, x + 1, float("nan")), x),
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:

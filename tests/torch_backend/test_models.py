@@ -190,6 +190,33 @@ def test_inputs_that_share_memory_and_are_overwritten(aliases: Any) -> None:
             torch.testing.assert_close(one, other)
 
 
+def test_results_that_are_parts_of_another_lie_in_its_memory() -> None:
+    """Callers may overwrite either, as with eager; windows and expanded results lie there too."""
+
+    def f(x: Any) -> Any:
+        y = torch.tanh(x)
+        return y[1:], y, y.t()[:, ::2], y.view(-1), y.expand(2, 3, 4), y.unfold(1, 2, 1)
+
+    run, x = compiled(f), torch.randn(3, 4)
+    for n in range(6):
+        ours, eager = check(f, run, x), f(x)
+        ours[n].select(0, 0).fill_(7.0)
+        eager[n].select(0, 0).fill_(7.0)
+        for one, other in zip(ours, eager, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_results_that_show_elements_more_than_once() -> None:
+    def f(x: Any) -> Any:
+        y, z = torch.tanh(x), torch.exp(x)
+        return y.expand(2, 3, 4), z.unfold(1, 2, 1)
+
+    run, x = compiled(f), torch.randn(3, 4)
+    check(f, run, x)
+    check(f, run, x)
+    assert latest().state == "ready"
+
+
 def test_two_instances_and_equal_blocks_share_a_program() -> None:
     x = torch.randn(8, 64)
     one, two = nn.Linear(64, 64).eval(), nn.Linear(64, 64).eval()

@@ -58,6 +58,16 @@ def test_a_wrong_kernel_is_found_replaced_and_reported(caplog: pytest.LogCapture
     assert compare_tensors(ours[0], two_kernels(x), two_kernels(x.double())) is None
 
 
+def test_a_program_that_does_not_run_gives_way_to_aten() -> None:
+    x = torch.randn(8, 8)
+    run = compiled(two_kernels, verify="always")
+    check(two_kernels, run, x)
+    shape = newest_shape()
+    shape._bound = BoundProgram(shape._bound.program, {}, TorchTensors(torch.device("cpu")))  # it has no kernels
+    check(two_kernels, run, x)
+    assert shape.status.state == "aten" and shape.status.reason.startswith("KeyError")
+
+
 def test_errors_are_measured_against_eager_in_float64() -> None:
     truth = torch.linspace(1, 2, 100, dtype=torch.float64)
     eager = truth.float()
