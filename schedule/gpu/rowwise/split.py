@@ -129,12 +129,14 @@ def split_problem(p: RowwiseProblem, tensors: frozenset[str]) -> tuple[RowwisePr
     return first, second
 
 
-def _cut(columns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+Extents = tuple[int, ...]
+
+
+def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
     """The extents of the parts of a row, and of what a part has."""
+    found: list[tuple[Extents, Extents]] = [(columns[:d], columns[d:]) for d in range(1, len(columns))]
     if len(columns) == 1:
         found = [((columns[0] // n,), (n,)) for n in range(SHORTEST, LONGEST + 1) if columns[0] % n == 0]
-    else:
-        found = [(columns[:d], columns[d:]) for d in range(1, len(columns))]
     found = [(outer, inner) for outer, inner in found if prod(outer) > 1]
     return min(found, key=lambda both: abs(log(prod(both[1]) / PART)), default=None)
 
