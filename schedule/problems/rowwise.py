@@ -13,7 +13,7 @@ from itertools import islice
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, Var, index, walk
+from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Var, index, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import row_extent
@@ -53,7 +53,8 @@ class RowwiseProblem:
     their other indices are row axes or constants, so that many rows share what they read. Every other load depends on
     the row alone. A reduction reads only ``reductions`` that stand before it, and those at its own row.
     ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``dynamic``: the extent of
-    the first row axis in a call, where that is dynamic.
+    the first row axis in a call, where that is dynamic. ``joined_axes``: whether the last row axis and the column axis
+    are one axis of the row inputs, the parts of which are rows.
     """
 
     rows: tuple[int, ...]
@@ -64,6 +65,16 @@ class RowwiseProblem:
     elementwise_outputs: tuple[ComputedTensor, ...]
     per_row_outputs: tuple[ComputedTensor, ...]
     dynamic: Expr | None = None
+    joined_axes: bool = False
+
+    def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where row inputs are read, at an index of each row axis and each column axis."""
+        if not self.joined_axes:
+            return (*rows, *columns)
+        (column,), begin = columns, rows[-1] * self.column_count
+        if isinstance(column, Ramp):
+            return (*rows[:-1], replace(column, base=begin + column.base))
+        return (*rows[:-1], begin + column)
 
     @property
     def row_count(self) -> int:
@@ -111,6 +122,27 @@ class RowwiseProblem:
         """The broadcast loads of the elementwise outputs."""
         return self.broadcasts_in([c.body for c in self.elementwise_outputs])
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether there are two reductions: a sum, and that of the squares of deviations from its mean."""
+        if len(self.reductions) != 2 or any(r.reducer is not Reducer.SUM for r in self.reductions):
+            return False
+        total, squares = self.reductions
+        if not total.body.dtype.is_float:
+            return False
+        match squares.body:
+            case Binary(op=BinaryOp.MUL, a=Binary(op=BinaryOp.SUB, a=value, b=mean) as a, b=b) if a == b:
+                return value == total.body and self._is_mean(mean, total.tensor)
+        return False
+
+    def _is_mean(self, mean: Expr, total: Buffer) -> bool:
+        match mean:
+            case Binary(op=BinaryOp.MUL, a=Load(buffer=buffer), b=Const(value=share)):
+                return buffer == total and abs(float(share) * self.column_count - 1) < _ROUNDED
+            case Binary(op=BinaryOp.DIV, a=Load(buffer=buffer), b=Const(value=count)):
+                return buffer == total and float(count) == self.column_count
+        return False
+
     def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
         """The broadcast loads of some bodies, each once."""
         loads = {load for body in bodies for load in _loads(body)}
@@ -128,6 +160,8 @@ def column_axis(n: int) -> str:
 
 
 _ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
+_ROUNDED = 1e-6
+"""The reciprocal of a number in float32 is off by less than this."""
 
 
 def has_row_axis(e: Expr) -> bool:
