@@ -26,7 +26,7 @@ from tilewright.te.workload import Workload
 
 
 @dataclass(frozen=True)
-class Problem:
+class TunedOperator:
     """An operator of the library with its parameters."""
 
     operator: str
@@ -50,7 +50,7 @@ class Tuned:
 
 
 def tune_rows(
-    rows: Mapping[str, Problem],
+    rows: Mapping[str, TunedOperator],
     options: Options,
     trials: int,
     target: str,

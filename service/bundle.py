@@ -137,7 +137,7 @@ def _check_signature(version: int, header: bytes, public_key: str | None, key: b
         raise BadBundle("the bundle was not signed with this key")
 
 
-class _Table(NamedTuple):
+class _HashTable(NamedTuple):
     """The slots of the answers under the same conditions: the offset of the first one, how many are homes, and how many
     there are. Without homes the entries are sorted by key, and no slot is empty."""
 
@@ -188,13 +188,13 @@ class Bundle:
         self.manifest: Mapping[str, Any] = json.loads(data[header : header + manifest])
         self.entries: int = entries
         """How many answers there are."""
-        self._places: dict[tuple[str, str, str], _Table] = {}
+        self._places: dict[tuple[str, str, str], _HashTable] = {}
         for number in range(places):
             device, toolchain, profile, *numbers = form.unpack_from(data, header + manifest + number * form.size)
             if version > 2:
-                table = _Table(numbers[0], numbers[1], numbers[2])
+                table = _HashTable(numbers[0], numbers[1], numbers[2])
             else:
-                table = _Table(tables + numbers[0] * _ENTRY.size, 0, numbers[1] - numbers[0])
+                table = _HashTable(tables + numbers[0] * _ENTRY.size, 0, numbers[1] - numbers[0])
             if not 0 <= table.homes <= table.slots or table.at + table.slots * _ENTRY.size > size:
                 raise BadBundle("the conditions of the bundle name entries that it does not have")
             self._places[device.hex(), toolchain.hex(), profile.rstrip(b"\0").decode()] = table

@@ -87,7 +87,9 @@ def parse_workload(text: str) -> Workload:
     if not lines:
         raise InvalidWorkload("the text is empty; write inputs (A: float32[4, 8]) and stages (C[i] = ...)", field="/")
     tensors = {found[1] for _, code, _ in lines if (found := _INPUT.match(code) or _STAGE.match(code))}
-    reader = _Reader(tensors | {extent[1] for _, _, note in lines for extent in _DYNAMIC.finditer(note) if extent[1]})
+    reader = _TextParser(
+        tensors | {extent[1] for _, _, note in lines for extent in _DYNAMIC.finditer(note) if extent[1]}
+    )
     for number, code, note in lines:
         reader.read(number, code, note)
     return reader.workload()
@@ -103,7 +105,7 @@ def _fail(line: int, message: str) -> NoReturn:
 
 
 @dataclass
-class _Reader:
+class _TextParser:
     """Collects the tensors of a text. ``taken`` are the names of all tensors and extents, and of the axes so
     far."""
 

@@ -44,7 +44,7 @@ class _Rule:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _Factor:
     """Settings of the knobs at ``positions``. ``codes``: int16[rows, all knobs], 0 for the other knobs. ``weights``:
     float64[rows], how many completions each of them has by knobs that were eliminated before."""
 
@@ -160,7 +160,7 @@ class Elimination:
 
     def _eliminate(self, rules: Sequence[_Rule]) -> list[float]:
         """Make all buckets; how many settings there are of each set of knobs that no constraint connects to others."""
-        left, summaries, counts = set(range(len(self._knobs))), list[_Table](), list[float]()
+        left, summaries, counts = set(range(len(self._knobs))), list[_Factor](), list[float]()
         while left:
             reaches = {p: _reach(p, rules, summaries) for p in sorted(left)}
             reach = min(reaches.values(), key=lambda r: prod(self._sizes[p] for p in r))
@@ -179,7 +179,7 @@ class Elimination:
                 counts.append(float(summary.weights.sum()))
         return counts
 
-    def _table(self, reach: frozenset[int], rules: Sequence[_Rule], summaries: Sequence[_Table]) -> _Table:
+    def _table(self, reach: frozenset[int], rules: Sequence[_Rule], summaries: Sequence[_Factor]) -> _Factor:
         """The settings of the knobs at ``reach`` that keep ``rules`` and are in ``summaries``, by joining what the
         rules read: the smallest join first. Raises _TooLarge."""
         covered = frozenset[int]().union(*(s.positions for s in summaries))
@@ -191,16 +191,16 @@ class Elimination:
             joined = reduce(lambda a, b: self._join(a, b, reach), read)
             rows = self.keeps(joined.codes, [rule.constraint])
             tables = [t for t in tables if not t.positions & rule.scope]
-            tables.append(_Table(joined.positions, joined.codes[rows], joined.weights[rows]))
+            tables.append(_Factor(joined.positions, joined.codes[rows], joined.weights[rows]))
         return reduce(lambda a, b: self._join(a, b, reach), tables)
 
-    def _single(self, position: int) -> _Table:
+    def _single(self, position: int) -> _Factor:
         """All values of one knob."""
         codes = np.zeros((self._sizes[position], len(self._knobs)), dtype=np.int16)
         codes[:, position] = np.arange(self._sizes[position])
-        return _Table(frozenset({position}), codes, np.ones(len(codes)))
+        return _Factor(frozenset({position}), codes, np.ones(len(codes)))
 
-    def _join(self, a: _Table, b: _Table, reach: frozenset[int]) -> _Table:
+    def _join(self, a: _Factor, b: _Factor, reach: frozenset[int]) -> _Factor:
         """The pairs of a row of ``a`` and one of ``b`` that agree on the knobs of both."""
         shared = tuple(sorted(a.positions & b.positions))
         of_a, of_b = _keys(shared, self._sizes, a.codes, b.codes)
@@ -213,9 +213,9 @@ class Elimination:
         left, right = np.repeat(np.arange(len(a.codes)), times), order[row]
         own = b.codes.copy()
         own[:, shared] = 0
-        return _Table(a.positions | b.positions, a.codes[left] + own[right], a.weights[left] * b.weights[right])
+        return _Factor(a.positions | b.positions, a.codes[left] + own[right], a.weights[left] * b.weights[right])
 
-    def _summarise(self, table: _Table, kept: tuple[int, ...]) -> _Table:
+    def _summarise(self, table: _Factor, kept: tuple[int, ...]) -> _Factor:
         """``table`` on the knobs at ``kept`` alone. The other knobs become a bucket."""
         (keys,) = _keys(kept, self._sizes, table.codes)
         order = np.argsort(keys, kind="stable")
@@ -227,7 +227,7 @@ class Elimination:
         codes[:, kept] = 0
         starts = np.append(first, len(codes))
         self._buckets.append(_Bucket(kept, settings, codes, starts, _cumulative(weights, group, first, totals)))
-        return _Table(frozenset(kept), settings, totals)
+        return _Factor(frozenset(kept), settings, totals)
 
 
 def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Floats | None:
@@ -240,7 +240,7 @@ def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Fl
     return cumulative
 
 
-def _reach(position: int, rules: Sequence[_Rule], summaries: Sequence[_Table]) -> frozenset[int]:
+def _reach(position: int, rules: Sequence[_Rule], summaries: Sequence[_Factor]) -> frozenset[int]:
     """The knobs that stand with the one at ``position`` in a rule or a summary, and itself."""
     scopes = [*(r.scope for r in rules), *(s.positions for s in summaries)]
     return frozenset({position}).union(*(scope for scope in scopes if position in scope))

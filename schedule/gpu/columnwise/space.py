@@ -77,7 +77,7 @@ class ColumnwisePlan(Plan):
             Knob(
                 "arrangement",
                 (BLOCKED, STRIPED),
-                "whether a split has rows next to each other, or takes some rows in turn with the other splits",
+                "whether a split has rows next to each other, or takes every splits-th row",
             ),
             Knob("combine", combine, "where the partial results of the splits become one"),
         )

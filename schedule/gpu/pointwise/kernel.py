@@ -33,7 +33,7 @@ class PointwiseSizes:
     ``vector_width``, ``unroll`` and ``threads`` are the knobs. ``vectors``: all vectors of an output. ``tiles``: tiles
     of ``unroll * threads`` vectors, the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes
     that a thread loads before it computes. ``registers``: estimated registers of a thread. ``resident``: how many
-    blocks a multiprocessor runs at once, by that estimate. ``early_blocks``: how many blocks of the launch may run
+    blocks a multiprocessor runs at once, by that estimate. ``prefetching_ctas``: how many blocks of the launch may run
     while the launch before it ends; only those prefetch.
     """
 
@@ -46,7 +46,7 @@ class PointwiseSizes:
     loaded_bytes: Size
     registers: Size
     resident: Size
-    early_blocks: Size
+    prefetching_ctas: Size
 
 
 def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
@@ -102,7 +102,7 @@ class _PointwiseKernelWriter:
         if self.vector_unit % self.tile_vectors:
             return
         output_offset = flat_offset(problem.output_offset_load)
-        first_blocks = min(s.early_blocks, s.blocks)
+        first_blocks = min(s.prefetching_ctas, s.blocks)
         prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks, count=self.tile_end)
         for masked in problem.distinct_loads:
 
@@ -114,7 +114,7 @@ class _PointwiseKernelWriter:
             if masked.mask is None and flat_offset(masked.load) == output_offset:
                 elements = self.tile_vectors * s.vector_width
                 if following:
-                    prefetch.following(name, source, 1, elements, first_element, s.early_blocks)
+                    prefetch.following(name, source, 1, elements, first_element, s.prefetching_ctas)
                 else:
                     prefetch.own(name, source, 1, elements, first_element)
             elif source.elements < problem.stages[0].tensor.elements and not following:

@@ -106,7 +106,7 @@ class PointwisePlan(Plan):
             loaded_bytes=vector_bytes * unroll,
             registers=registers,
             resident=resident,
-            early_blocks=limits.early_blocks(resident, multiprocessors),
+            prefetching_ctas=limits.overlapping_ctas(resident, multiprocessors),
         )
 
     @property

@@ -91,7 +91,7 @@ class _SkinnyMmaWriter:
         if not self.b_is_k_major or not self.k_is_whole:
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
-        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
+        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching_ctas)
         elements = min(s.stages // 2, s.k_tiles) * step
         prefetch_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * step), elements)
 

@@ -81,7 +81,7 @@ class _SkinnyTmaWriter:
         if not self.b_is_k_major or p.k.extent % (s.split_k * tile_k):
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
-        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
+        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching_ctas)
         prefetch_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * tile_k), min(s.stages, s.k_tiles) * tile_k)
 
     # --- the stages in shared memory

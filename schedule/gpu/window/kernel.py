@@ -10,8 +10,8 @@ stored when the last row of its windows is done::
         acc[q, p, :] += x_regs[row, stride*p + dilation*s, :] * w_regs[r, s, :]
         Y[y0 + q, x0 + p, channels] = epilogue(acc[q, p, :])                     # of rows q that are complete
 
-All pixels are loaded first, or, for large windows, the registers are a ring of ``stages`` rows. The row that comes
-``stages - 1`` rows later is then loaded before a row is accumulated.
+All pixels are loaded first, or, for large windows, the registers are a circular buffer of ``stages`` rows. The row
+that comes ``stages - 1`` rows later is then loaded before a row is accumulated.
 
 Where a row of pixels contributes the same to every row of outputs (pooling), it is reduced by itself first.
 """
