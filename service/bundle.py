@@ -16,10 +16,11 @@
                So a look-up waits for one place of memory, which the key alone tells, however many entries there are
     records    the JSON texts that look-ups answer with (``db.best``)
 
-Equal records give equal files. ``include/tilewright_bundle.h`` reads the same from C. Earlier versions are still read:
-version 2 has one index of all entries by conditions and key, without empty slots, and conditions of 112 bytes, which
-name their first entry and the first one of the next conditions; version 1 has also a header of 128 bytes, whose
-signature is the HMAC-SHA256 of the hash.
+Equal records give equal files. ``include/tilewright_bundle.h`` reads the same from C.
+
+Earlier versions are still read. Version 2 has one index of all entries by conditions and key, without empty slots. Its
+conditions have 112 bytes, and name their first entry and the first one of the next conditions. Version 1 also has a
+header of 128 bytes, whose signature is the HMAC-SHA256 of the hash.
 """
 
 import hashlib

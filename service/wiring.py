@@ -228,8 +228,8 @@ def restored_model(kind: str, data: bytes) -> CostModel:
 
 
 def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
-    """Return how many bytes the inputs and the reference of a workload take on the host while they are made, how many
-    its data take on the device of a candidate, and how many the host has; None where that is not known."""
+    """Return three numbers of bytes: what the inputs and the reference of a workload take on the host while they are
+    made, what its data take on the device of a candidate, and what the host has (None where that is not known)."""
     inputs = sum(tensor.bytes for tensor in workload.inputs)
     outputs = sum(
         b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers

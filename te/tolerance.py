@@ -150,8 +150,8 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
     that is none of the rounding of the result's dtype.
 
     The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
-    of the largest partial sum; all of them may go one way where the terms of a sum are all alike, or where the sum
-    outgrows its terms, so that their digits are lost in it.
+    of the largest partial sum. All steps may go one way where the terms of a sum are all alike. They may too where the
+    sum outgrows its terms, so that their digits are lost in it.
     """
     sampled = value.shape[1]
     means, within = value.mean(axis=1), float(value.var(axis=1).mean())

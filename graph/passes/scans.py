@@ -1,5 +1,8 @@
-"""Scans in the form that kernel classes take: one node for those from the end and those that leave an element out of
-its own result, and long ones in blocks, where there are too few to occupy a device."""
+"""Gives scans the form that kernel classes take.
+
+A scan from the end, or one that leaves an element out of its own result, becomes one node. Long scans are done in
+blocks where there are too few of them to occupy a device.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -171,8 +171,8 @@ def _side(form: LinearForm, rows: Mapping[str, int], k: Mapping[str, int]) -> _S
 
 
 def _with_phases(sides: Sides) -> Iterator[Sides]:
-    """The sides with some axes of the filters in the batch: those that no dimension of the filters has to itself, since
-    they only say which places of the kernel a product takes; or all but the last."""
+    """The sides with some axes of the filters in the batch. First these are the axes that no dimension of the filters
+    has to itself, since they only say which taps a product takes. Then they are all axes but the last."""
     load, _ = _guarded_load(_at_zero(sides.columns.body, sides))
     if load is None:
         return

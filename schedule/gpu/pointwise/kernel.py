@@ -96,8 +96,9 @@ class _PointwiseKernelWriter:
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
     def _prefetch(self, block: Expr, thread: Expr, *, following: bool) -> None:
-        """Prefetch into L2 what a tile loads at the offset of its outputs: the block's own tile at the start of the
-        launch, and also all of the smaller inputs; ``following``: the tile of the block that takes its slot later."""
+        """Prefetch into L2 what a tile loads at the offset of its outputs. At the start of the launch that is the
+        block's own tile, and all of the smaller inputs. ``following``: it is the tile of the block that takes this
+        one's slot later."""
         problem, s = self.problem, self.sizes
         if self.vector_unit % self.tile_vectors:
             return
