@@ -1,4 +1,6 @@
-"""The strategies there are: name -> strategy."""
+"""The table of strategies: name -> strategy. A ``SearchProblem`` comes in, and a ``Strategy`` that is asked for
+candidates goes out.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
