@@ -7,6 +7,7 @@ of 10^10 what breaks the rule is drawn in vain. The bar of a second is that of a
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from time import perf_counter
@@ -60,12 +61,12 @@ def _space(knobs: int, rule: Callable[..., Bools], together: int) -> tuple[tuple
     """So many knobs of ``VALUES`` values, and ``rule`` over each pair of neighbours, or over all knobs."""
     names = [f"knob_{n}" for n in range(knobs)]
     read = list(pairwise(names)) if together == 2 else [tuple(names)]
-
-    def holds(scope: tuple[str, ...], columns: Columns) -> Bools:
-        return rule(*(columns.ints(name) for name in scope))
-
-    constraints = [Constraint("the rule holds", scope, lambda c, scope=scope: holds(scope, c)) for scope in read]
+    constraints = [Constraint("the rule holds", scope, partial(_holds, rule, scope)) for scope in read]
     return tuple(Knob(name, tuple(range(VALUES)), "a number") for name in names), constraints
+
+
+def _holds(rule: Callable[..., Bools], scope: Sequence[str], columns: Columns) -> Bools:
+    return rule(*(columns.ints(name) for name in scope))
 
 
 def _differ(x: Ints, y: Ints) -> Bools:
