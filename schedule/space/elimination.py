@@ -82,6 +82,8 @@ class _Bucket:
 
     def completed(self, codes: Codes, sizes: Sequence[int]) -> Codes:
         """All completions of all ``codes``."""
+        if not self.kept:
+            return (codes[:, None] + self.completions).reshape(-1, codes.shape[1])
         group = self._groups(codes, sizes)
         row, times = _ranges(self.starts[group], self.starts[group + 1])
         return codes[np.repeat(np.arange(len(codes)), times)] + self.completions[row]
@@ -99,8 +101,6 @@ class _Bucket:
             codes[:, position] = self.completions[row, position]
 
     def _groups(self, codes: Codes, sizes: Sequence[int]) -> Ints:
-        if not self.kept:
-            return np.zeros(len(codes), dtype=np.int64)
         known, wanted = _keys(self.kept, sizes, self.settings, codes)
         return np.searchsorted(known, wanted)
 
