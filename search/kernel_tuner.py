@@ -1,4 +1,4 @@
-"""Cache files of Kernel Tuner (github.com/KernelTuner/kernel_tuner), in and out.
+"""Reads and writes cache files of Kernel Tuner (github.com/KernelTuner/kernel_tuner).
 
 A cache has ``tune_params_keys``, ``tune_params`` (the values of every parameter), names of the device and kernel, and
 ``cache``. That maps each configuration, as text, to its parameters, what it cost in milliseconds, and its result:

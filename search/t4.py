@@ -1,4 +1,5 @@
-"""Tuning results in the T4 form, in which the autotuning community exchanges them (github.com/odgaard/TuningSchema).
+"""Reads and writes tuning results in the T4 form, in which the autotuning community exchanges them
+(github.com/odgaard/TuningSchema).
 
 A document has ``metadata``, of any content, and ``results``, one for each configuration. A result has
 

@@ -1,4 +1,4 @@
-"""The estimated time of a kernel that memory bounds: the prior that the sketches of such kernels share.
+"""Estimates the time of a kernel that memory bounds. It is the prior that the sketches of such kernels share.
 
 The model takes a launch for waves of thread blocks, one wave after the other. In each round of a wave the threads issue
 loads, wait for them, and compute. All rounds together take at least as long as the slowest of

@@ -1,4 +1,5 @@
-"""The ceilings that priors of GPU kernels divide by: measured ones of the device, and facts of its architecture."""
+"""Gives the ceilings that priors of GPU kernels divide by: measured ones of the device, and facts of its
+architecture."""
 
 from dataclasses import dataclass
 

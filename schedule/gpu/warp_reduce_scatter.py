@@ -1,4 +1,4 @@
-"""A reduce-scatter over the lanes of a warp: several values summed together, each sum left in one lane.
+"""Writes a reduce-scatter over the lanes of a warp: several values summed together, each sum left in one lane.
 
 With every exchange a lane gives away half of the values that it still has. At distance 16 it keeps the first or the
 second half, by that bit of its number, and sends the other half to the lane that keeps it. At distance 8 it gives away

@@ -1,4 +1,4 @@
-"""Counting legal settings by eliminating knobs one after the other (bucket elimination, Dechter 1999).
+"""Counts legal settings by eliminating knobs one after the other (bucket elimination, Dechter 1999).
 
     until no knob is left:
         choose the knob whose constraints reach the fewest settings of knobs

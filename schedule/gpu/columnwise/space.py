@@ -1,4 +1,5 @@
-"""The settings of column-wise reductions: sums, means and positions over leading axes, with what is fused to them.
+"""Describes the settings of column-wise reductions: sums, means and positions over leading axes, with what is fused to
+them.
 
 The threads of a CTA walk along the reduced axes with a vector of columns each. The rows may be split among several
 CTAs, whose partial results become one in a cluster or in a second launch.

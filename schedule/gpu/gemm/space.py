@@ -1,4 +1,5 @@
-"""Large matrix products on Hopper, by wgmma: which settings there are, which are legal, and which are promising.
+"""Describes large matrix products on Hopper, by wgmma: which settings there are, which are legal, and which are
+promising.
 
 Operands are floats of 16 or 8 bits, 8-bit integers, or float32 where the precision of the workload lets matrix units
 multiply it (``mma_atom``). Each operand may lie along either of its axes, and there may be batches. The outputs are any

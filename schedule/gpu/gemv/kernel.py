@@ -1,4 +1,4 @@
-"""The kernel of ``cuda_gemv``: products with a few rows on plain arithmetic.
+"""Writes the kernel of ``cuda_gemv``: products with a few rows on plain arithmetic.
 
 Every thread loads vectors of B straight into registers, several before it uses the first, and multiplies them as they
 arrive.

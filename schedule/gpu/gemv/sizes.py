@@ -1,4 +1,4 @@
-"""The sizes of ``cuda_gemv``: what follows from a setting of its knobs."""
+"""Derives the sizes of ``cuda_gemv``: what follows from a setting of its knobs."""
 
 from dataclasses import dataclass
 from math import gcd

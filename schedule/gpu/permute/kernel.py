@@ -1,4 +1,4 @@
-"""The kernel of a permuting copy: what is contiguous along one axis becomes contiguous along another.
+"""Writes the kernel of a permuting copy: what is contiguous along one axis becomes contiguous along another.
 
 A block moves a tile through shared memory, so that both sides are accessed by vectors: the input along the axis ``i``
 along which it is contiguous, the output along its own, ``j``. Elements of less than 4 bytes are packed, ``pack`` rows

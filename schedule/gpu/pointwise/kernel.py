@@ -1,4 +1,5 @@
-"""The kernel of a pointwise problem. A thread computes ``unroll`` vectors, and loads all inputs of all of them first:
+"""Writes the kernel of a pointwise problem. A thread computes ``unroll`` vectors, and loads all inputs of all of them
+first:
 
     for u in unrolled(unroll):  x_regs[u, :] = X[vector (block*unroll + u)*threads + thread]
     for u in unrolled(unroll):  Y[vector …] = f(x_regs[u, :])

@@ -1,4 +1,5 @@
-"""The space of pointwise kernels: knobs, constraints, derived sizes and the prior (sketch ``cuda_pointwise``)."""
+"""Describes the space of pointwise kernels: knobs, constraints, derived sizes and the prior (sketch
+``cuda_pointwise``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

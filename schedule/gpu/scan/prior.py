@@ -1,4 +1,4 @@
-"""The estimated time of a scan.
+"""Estimates the time of a scan.
 
 The CTAs that run at once are a wave. A wave takes about as long as the slowest of three things: moving the bytes of its
 lines, their arithmetic, and the chain of one CTA. The chain has for each chunk a load, and the scan of its lanes with a

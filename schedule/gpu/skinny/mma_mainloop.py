@@ -1,4 +1,4 @@
-"""The kernel of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync, fed by cp.async.
+"""Writes the kernel of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync, fed by cp.async.
 
 B is the left operand of the matrix instruction, so that its 16 rows are outputs ``n`` and its 8 columns are rows ``m``
 of A: few rows waste little then. Every warp multiplies its own tiles of B. It alone fills and empties their circular

@@ -1,4 +1,5 @@
-"""The kernel of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA with warp specialisation.
+"""Writes the kernel of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA with warp
+specialisation.
 
     producer warp                              consumer warpgroups, each with its own outputs n
     for each tile of k:                        for each tile of k:

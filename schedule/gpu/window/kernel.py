@@ -1,4 +1,4 @@
-"""The kernel of small windows: a thread loads each pixel that its outputs share once.
+"""Writes the kernel of small windows: a thread loads each pixel that its outputs share once.
 
 A thread computes ``vector_width`` channels of a tile of ``tile_h`` by ``tile_w`` neighbouring outputs. It goes through
 the rows of the input: each pixel is accumulated into every output whose window contains it, and a row of outputs is

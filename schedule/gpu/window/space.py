@@ -1,4 +1,5 @@
-"""The space of kernels of small windows: knobs, constraints, derived sizes and the prior (sketch ``cuda_window``)."""
+"""Describes the space of kernels of small windows: knobs, constraints, derived sizes and the prior (sketch
+``cuda_window``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
