@@ -211,7 +211,7 @@ class TaskWorkerPool:
 
 
 class TaskWorkerProcess:
-    """One task worker. The kernel kills it when the thread that made this object ends."""
+    """Owns the process of one task worker. The kernel kills it when the thread that made this object ends."""
 
     def __init__(
         self,

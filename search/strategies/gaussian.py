@@ -25,7 +25,8 @@ _STEP, _FITTED_TO = 16, 128
 
 
 class GaussianSearch:
-    """The textbook loop. Its cost grows with the cube of the results: it is meant for budgets of some hundreds."""
+    """Searches by the textbook loop of Bayesian optimisation. Its cost grows with the cube of the results: it is meant
+    for budgets of some hundreds."""
 
     def __init__(self, problem: SearchProblem) -> None:
         self._seed = problem.seed
