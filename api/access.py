@@ -134,7 +134,7 @@ class AccessControl:
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _TokenBucket:
     tokens: float
     at: float
 
@@ -146,7 +146,7 @@ class RateLimits:
     def __init__(self, default: float | None, at_once: int) -> None:
         self._default = default
         self._at_once = at_once
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _TokenBucket] = {}
         self._running: dict[tuple[str, str], int] = {}
 
     def wait_seconds(self, caller: Caller) -> int:
@@ -157,7 +157,7 @@ class RateLimits:
         now, most = time.monotonic(), max(rate, 1.0)
         if len(self._buckets) > MOST_KNOWN:
             self._buckets.clear()
-        bucket = self._buckets.setdefault(caller.key_id, _Bucket(most, now))
+        bucket = self._buckets.setdefault(caller.key_id, _TokenBucket(most, now))
         bucket.tokens = min(most, bucket.tokens + (now - bucket.at) * rate)
         bucket.at = now
         if bucket.tokens < 1:

@@ -42,7 +42,7 @@ class RooflinePlot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _PlotAxis:
     """A logarithmic axis from ``low`` to ``high`` (powers of ten) over ``start`` to ``end`` in the drawing."""
 
     low: float
@@ -51,7 +51,7 @@ class _Axis:
     end: float
 
     @classmethod
-    def around(cls, values: Sequence[float], start: float, end: float) -> "_Axis":
+    def around(cls, values: Sequence[float], start: float, end: float) -> "_PlotAxis":
         logs = [math.log10(v) for v in values]
         return cls(math.floor(min(logs) - 0.15), math.ceil(max(logs) + 0.15), start, end)
 
@@ -76,10 +76,10 @@ def roofline_plot(explanation: Explanation, record_id: int, neighbours: Sequence
     peak, memory = explanation.peak_flops_per_second, explanation.peak_bytes_per_second
     if peak and memory:
         intensities.append(peak / memory)
-    x = _Axis.around(intensities, LEFT, WIDTH - RIGHT)
+    x = _PlotAxis.around(intensities, LEFT, WIDTH - RIGHT)
     limits = [peak] if peak else []
     limits += [memory * i for i in (explanation.flops_per_byte,)] if memory else []
-    y = _Axis.around([*rates, *(min(limit, peak or limit) for limit in limits)], HEIGHT - BOTTOM, TOP)
+    y = _PlotAxis.around([*rates, *(min(limit, peak or limit) for limit in limits)], HEIGHT - BOTTOM, TOP)
     dots = [
         PlottedRecord(x.at(i), y.at(rate), kind, n, f"{_short(rate)}FLOP/s") for i, rate, kind, n in reversed(points)
     ]
@@ -90,7 +90,7 @@ def _point(n: Neighbour) -> tuple[float, float, str, int]:
     return n.flops / n.minimum_bytes, n.flops / n.seconds, "task" if n.same_task else "device", n.record_id
 
 
-def _roof(x: _Axis, y: _Axis, peak: float | None, memory: float | None) -> str:
+def _roof(x: _PlotAxis, y: _PlotAxis, peak: float | None, memory: float | None) -> str:
     low, high = 10.0**x.low, 10.0**x.high
     floor = 10.0**y.low
     points: list[tuple[float, float]] = []

@@ -39,8 +39,8 @@ def new_figure(title: str) -> "Figure":
 def progress_figure(
     task: TaskOut, progress: ProgressOut, title: str, *, across: str = "trials", log: bool = True
 ) -> "Figure":
-    """Return a matplotlib figure of a task: every trial as a point, failures as crosses at the foot, the best so far as
-    a line with the quartiles of its samples as a band, baseline and roofline as labelled lines. ``across`` is
+    """Return a matplotlib figure of a task. Every trial is a point, and failures are crosses at the foot. The best so
+    far is a line, with the quartiles of its samples as a band. Baseline and roofline are labelled lines. ``across`` is
     ``trials``, ``seconds`` or ``device``; ``log``: whether times stand on a logarithmic axis.
 
     Raises MissingExtra without matplotlib, InvalidParameter.

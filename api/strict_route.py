@@ -73,8 +73,8 @@ async def _audit(request: Request, caller: Caller, action: str, status: int) -> 
 
 
 class StrictRoute(GuardedRoute):
-    """A route that refuses query parameters it does not have or that are given twice (422), and a body that is not
-    sent as ``application/json`` (415) or is not JSON in the strict sense of ``parse_json`` (400)."""
+    """A route that refuses query parameters that it does not have, or that are given twice (422). It also refuses a
+    body that is not sent as ``application/json`` (415), or is not JSON in the strict sense of ``parse_json`` (400)."""
 
     def checked_handler(self) -> Handler:
         handler = super().checked_handler()

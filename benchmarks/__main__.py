@@ -57,6 +57,7 @@ SUITES = {
     "faults": "benchmarks.faults",
     "search": "benchmarks.search_share",
     "search-score": "benchmarks.search_score",
+    "spaces": "benchmarks.spaces",
     "sweep": "benchmarks.sweep",
     "wrong-constants": "benchmarks.wrong_constants",
 }

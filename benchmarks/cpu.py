@@ -37,7 +37,7 @@ from benchmarks.cpu_peers import (
 )
 from benchmarks.odd_rows import CPU_ROWS
 from benchmarks.suite import Options, Result
-from benchmarks.tuned import Problem, Tuned, tune_rows
+from benchmarks.tuned import Tuned, TunedOperator, tune_rows
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cpu import CpuDevice
 from tilewright.runtime.module import Module, load_module
@@ -60,7 +60,7 @@ _TUNING_SECONDS = 25 * 60.0
 
 
 @dataclass(frozen=True)
-class Row(Problem):
+class Row(TunedOperator):
     """``peer``: the same in PyTorch. ``autotuned``: whether max-autotune has a choice to make. ``packed``: makes a call
     of the same on weights that oneDNN has packed, where they are constant."""
 

@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
-from benchmarks.tuned import Problem, Tuned, schedules, tune_rows
+from benchmarks.tuned import Tuned, TunedOperator, schedules, tune_rows
 from tilewright.codegen.lowering import lowering_stages
 from tilewright.codegen.matrix_use import matrix_use
 from tilewright.core.schedule import Schedule
@@ -48,7 +48,7 @@ _SAME = 0.02
 
 
 @dataclass(frozen=True)
-class Row(Problem):
+class Row(TunedOperator):
     """``peer``: the same in PyTorch. ``prepare``: our inputs as PyTorch likes them best, outside of what is timed.
     ``bar``: least (best peer / ours). ``reads``: hardly anything is written. ``libraries``: the peers by name, where
     they are not the modes of torch.compile; outputs are compared with ``peer`` all the same."""

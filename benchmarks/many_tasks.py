@@ -52,7 +52,7 @@ from tilewright.core.trial import Outcome, Timed, Trial
 from tilewright.search.pool import CandidatePool
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import ExpectsImprovement, Problem
+from tilewright.search.strategy import ExpectsImprovement, SearchProblem
 from tilewright.search.tuner import Measure, tune
 from tilewright.search.winners import Winner, winning_candidates
 from tilewright.te.cost import flops, minimum_bytes
@@ -99,7 +99,7 @@ class Task:
     def measure(self, trials: int, winners: Sequence[Winner] = ()) -> int:
         """Measure so many more settings, ``winners`` of other tasks first; return how many there were."""
         pool, before = self.replayed.pool, len(self.trials)
-        strategy = STRATEGIES["model"](Problem(pool, self.seed))
+        strategy = STRATEGIES["model"](SearchProblem(pool, self.seed))
         first = winning_candidates(pool, winners, *self.replayed.size)
         budget = Budget(before + trials)
         for step in tune(pool, strategy, self.replayed.measure, budget, resumed=tuple(self.trials), first=first):

@@ -42,7 +42,7 @@ from tilewright.schedule.space.space import Space
 from tilewright.search.pool import CandidatePool
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.t4 import Json, read_document
 from tilewright.search.tuner import tune
 from tilewright.te.key import workload_key
@@ -194,7 +194,7 @@ def curve_of(
 ) -> Mapping[int, float]:
     """The speed of the best so far after each of ``counts`` trials, relative to the best of the tables."""
     pool = workload.pool()
-    strategy = STRATEGIES[STRATEGY](Problem(pool, seed, history, MODEL))
+    strategy = STRATEGIES[STRATEGY](SearchProblem(pool, seed, history, MODEL))
     best, found = np.inf, dict[int, float]()
     for count, step in enumerate(tune(pool, strategy, workload.measure, Budget(max(counts)), batch=4), 1):
         if isinstance(step.trial.outcome, Timed):

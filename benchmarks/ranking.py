@@ -18,7 +18,7 @@ from tilewright.cost_model.models import new_model
 from tilewright.runtime.devices import open_device
 from tilewright.search.pool import CandidatePool
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 from tilewright.te.operators import OPERATORS
 
@@ -90,6 +90,6 @@ def _search_seconds(pool: CandidatePool, trials: int, seed: int) -> float:
         for position, schedule in enumerate(schedules):
             yield position, Trial(schedule, Timed((float(rng.lognormal(-7, 1)),)))
 
-    steps = tune(pool, STRATEGIES["model"](Problem(pool, seed)), measure, Budget(trials))
+    steps = tune(pool, STRATEGIES["model"](SearchProblem(pool, seed)), measure, Budget(trials))
     spent = [finished.trial.clocks.search for finished in steps]
     return sum(spent) / len(spent)

@@ -22,7 +22,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Timed, Trial
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import Measure, tune
 from tilewright.workers.settings import ExecutorSettings
 
@@ -60,7 +60,7 @@ def _shares(table: Recorded, strategy: str, trials: int, seeds: Sequence[int], d
     for seed in seeds:
         pool = table.pool
         measure = delayed(table, ExecutorSettings().ahead * devices)
-        steps = tune(pool, STRATEGIES[strategy](Problem(pool, seed)), measure, Budget(trials))
+        steps = tune(pool, STRATEGIES[strategy](SearchProblem(pool, seed)), measure, Budget(trials))
         times = [s.trial.outcome.seconds for s in steps if isinstance(s.trial.outcome, Timed)]
         found.append(table.best_seconds / min(times) if times else 0.0)
     return found

@@ -16,7 +16,7 @@ from tilewright.core.budget import Budget
 from tilewright.core.trial import Timed
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 
 BAR = 0.97
@@ -45,7 +45,7 @@ def _share(table: Recorded, strategy: str, trials: int, seeds: Sequence[int]) ->
     found = []
     for seed in seeds:
         pool = table.pool
-        steps = tune(pool, STRATEGIES[strategy](Problem(pool, seed)), table.measure, Budget(trials))
+        steps = tune(pool, STRATEGIES[strategy](SearchProblem(pool, seed)), table.measure, Budget(trials))
         times = [s.trial.outcome.seconds for s in steps if isinstance(s.trial.outcome, Timed)]
         found.append(table.best_seconds / min(times) if times else 0.0)
     return float(np.mean(found))

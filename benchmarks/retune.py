@@ -33,7 +33,7 @@ from tilewright.core.trial import Outcome, Timed, Trial
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.retuning import compared, measured_again
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 
 TRIALS, SEEDS = 64, 3
@@ -118,7 +118,7 @@ def _replayed(case: Case, trials: int, seed: int) -> dict[str, float]:
 
 
 def _searched(table: Recorded, trials: int, seed: int, resumed: Sequence[Trial] = ()) -> list[Trial]:
-    strategy = STRATEGIES["model"](Problem(table.pool, seed))
+    strategy = STRATEGIES["model"](SearchProblem(table.pool, seed))
     steps = tune(table.pool, strategy, table.measure, Budget(trials), resumed=resumed)
     return [*resumed, *(step.trial for step in steps)]
 

@@ -31,7 +31,7 @@ from tilewright.cost_model.dataset import Experience
 from tilewright.runtime.devices import device_infos
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.te.operators import OPERATORS
 
 FOLDER = Path(__file__).parent / "hub"
@@ -70,7 +70,7 @@ def run(options: Options) -> Result:
             for number in range(options.seed, options.seed + runs):
                 if number not in have:
                     earlier = _history(folder, space, history, number)
-                    searcher = STRATEGIES[strategy](Problem(scale.table.pool, number, earlier))
+                    searcher = STRATEGIES[strategy](SearchProblem(scale.table.pool, number, earlier))
                     have[number] = play(scale.table, scale, searcher, int(extra.get("batch", 1)))
                     curves.put(label, space, number, have[number], "this checkout")
             found.setdefault(label, {})[space] = [have[n].run for n in range(options.seed, options.seed + runs)]

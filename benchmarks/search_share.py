@@ -40,7 +40,7 @@ from tilewright.schedule.sketches import sketches_for
 from tilewright.search.drift import drift_corrected, noise
 from tilewright.search.pool import CandidatePool
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import Measure, tune
 from tilewright.service import wiring
 from tilewright.te.operators import OPERATORS
@@ -53,7 +53,7 @@ REMATCHED = 12
 """Of the random trials, how many of the fastest meet the winners again."""
 
 PLAYS = 2
-"""Finals of each half of the rematch."""
+"""How often the winners of each half are measured again."""
 
 _IMAGE = {"batch": 1, "height": 56, "width": 56, "kernel_h": 3, "kernel_w": 3, "padding": 1}
 
@@ -253,7 +253,9 @@ def _replayed(space: Space, seeds: Sequence[int], trials: int) -> Json:
 def _searched(
     strategy: str, pool: CandidatePool, seed: int, trials: int, measure: Measure, resumed: Sequence[Trial] = ()
 ) -> Iterator[Trial]:
-    for finished in tune(pool, STRATEGIES[strategy](Problem(pool, seed)), measure, Budget(trials), resumed=resumed):
+    for finished in tune(
+        pool, STRATEGIES[strategy](SearchProblem(pool, seed)), measure, Budget(trials), resumed=resumed
+    ):
         yield finished.trial
 
 

@@ -27,7 +27,7 @@ from tilewright.te.workload import Workload
 
 
 @dataclass(frozen=True)
-class Problem:
+class TunedOperator:
     """An operator of the library with its parameters, or without one an expression, whose parameter is its ``text``."""
 
     operator: str | None
@@ -53,7 +53,7 @@ class Tuned:
 
 
 def tune_rows(
-    rows: Mapping[str, Problem],
+    rows: Mapping[str, TunedOperator],
     options: Options,
     trials: int,
     target: str,

@@ -7,6 +7,7 @@ people.
 - ``lowering``: the pipeline as a whole; ``backend``: its values and the contract of backends; ``backends``: their table
 - ``passes``: rewrites of the IR; ``llvm``, ``cuda``, ``amdgpu``: one backend each
 - ``shared_memory``: the layout of shared memory, for all graphics processors
+- ``layers``, ``line_origins``: which lines of one layer come from which of another
 - ``memory_traffic``, ``matrix_use``: what a kernel asks of memory and of matrix units
 - ``export``: a schedule as files for use elsewhere; ``c_names``: identifiers of C
 """

@@ -3,9 +3,9 @@
     each task gets a short first slice; then, until the budget is spent:
         the next slice goes to the task with the largest expected saving, among those that are worth it
 
-The fastest times of a task tell how far its best one may still fall. If the least of n times lies above the least
-possible one by about n^(-1/2), which is the law of extremes for two knobs that matter, then the gaps between the
-fastest times are of the size of what is left, and s further trials take 1 - (n / (n + s))^(1/2) of it away:
+The fastest times of a task tell how far its best one may still fall. By the law of extremes for two knobs that matter,
+the least of n times lies above the least possible one by about n^(-1/2). The gaps between the fastest times are then of
+the size of what is left, and s further trials take 1 - (n / (n + s))^(1/2) of it away:
 
     times        |best|  |   |     |        gap = (mean of the next fastest - best) / best
     possible   ..|                          usual = geometric mean over the job of gap x (trials / n)^(1/2)
@@ -15,9 +15,9 @@ A task's own gap misleads where a search is on a plateau: many settings are as f
 gap, though better ones are far away. Such a task starved. One with a lone optimum keeps its gap for ever, and took all
 trials. What is usual among the tasks of the job, at the same number of trials, moderates both.
 
-Where the cost model of a task says what it expects of the next trials, that tells more. A search that starts from a
-prior falls towards its best as the square of the trials; the geometric mean of both moderates the model, which is too
-sure of gains that the searches of recorded tables then seldom found:
+Where the cost model of a task says what it expects of the next trials, that tells more. But it is too sure of gains
+that the searches of recorded tables then seldom found. A search that starts from a prior falls towards its best as the
+square of the trials, and the geometric mean of both moderates the model:
 
     gain = best x improvement^(1/2) / n x s / (n + s), never below the roofline
 

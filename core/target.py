@@ -10,10 +10,10 @@ from .keys import content_key
 class Target:
     """What code is generated for.
 
-    ``kind`` names the backend (``llvm``, ``cuda``), ``arch`` the instruction set (``x86-64``, ``sm_90a``),
-    ``features`` the sorted instruction-set extensions in use (``avx512f``; no sign), ``threads`` how many
-    native threads a kernel may use (``cuda``: how many multiprocessors it has), ``vector_bytes`` the widest vector
-    register (``cuda``: the widest access of one thread).
+    ``kind`` names the backend (``llvm``, ``cuda``) and ``arch`` the instruction set (``x86-64``, ``sm_90a``).
+    ``features`` are the instruction-set extensions in use, sorted and without a sign (``avx512f``). ``threads`` is how
+    many native threads a kernel may use, of a GPU how many multiprocessors it has. ``vector_bytes`` is the size of the
+    widest vector register, of a GPU that of the widest access of one thread.
     """
 
     kind: str

@@ -31,7 +31,7 @@ NORMAL_90 = 1.645
 
 
 @dataclass(frozen=True)
-class _Learned:
+class _TrainedForest:
     """``calibration``: what the spread is multiplied by. ``validity``: None where nothing failed."""
 
     residuals: Residuals
@@ -45,7 +45,7 @@ class ForestModel:
     offers only pickles, which are code."""
 
     def __init__(self) -> None:
-        self._learned: _Learned | None = None
+        self._learned: _TrainedForest | None = None
         self._data: tuple[Features, Features, int] | None = None
 
     def fit(self, features: Features, labels: NDArray[np.float32], *, seed: int) -> None:
@@ -100,7 +100,7 @@ class ForestModel:
         self.fit(features, labels, seed=seed)
 
 
-def _learn(found: Residuals, seed: int) -> _Learned:
+def _learn(found: Residuals, seed: int) -> _TrainedForest:
     rows, calibration = dense(found.features), 1.0
     if len(rows) < FEW:
         regressor = _gaussian_process(rows, found.values)
@@ -113,7 +113,7 @@ def _learn(found: Residuals, seed: int) -> _Learned:
     if not found.timed.all():
         validity = ExtraTreesClassifier(TREES, min_samples_leaf=2, max_features=0.6, random_state=seed)
         validity.fit(dense(found.every), found.timed)
-    return _Learned(found, regressor, calibration, validity)
+    return _TrainedForest(found, regressor, calibration, validity)
 
 
 def _gaussian_process(rows: Features, values: Floats) -> Pipeline:

@@ -7,9 +7,9 @@
     trust         = 1 for rows of a task that was learned from, else n / (n + 1) after n tasks: what one shape alone has
                     taught need not hold for another
 
-A model of residuals that has learned little ranks like the prior, and what it learns of one shape holds for others:
-how fast a device is and how large a workload have gone into the prior. Features say which task a row is of, so that
-rows of many tasks can be learned from together.
+A model of residuals that has learned little ranks like the prior. What it learns of one shape holds for others, because
+the speed of the device and the size of the workload are in the prior already. Features say which task a row is of, so
+that rows of many tasks can be learned from together.
 """
 
 from collections.abc import Mapping

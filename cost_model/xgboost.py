@@ -25,7 +25,7 @@ _PARAMETERS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class _Learned:
+class _TrainedBoosters:
     """``width``: how many columns there were, of which ``columns`` vary. ``validity``: None where nothing failed."""
 
     width: int
@@ -42,14 +42,14 @@ class XGBoostModel:
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
-        self._learned: _Learned | None = None
+        self._learned: _TrainedBoosters | None = None
 
     def fit(self, features: Features, labels: NDArray[np.float32], *, seed: int) -> None:
         features, labels = teaching(features, labels)
         self._learned = None
         if (labels > 0).any():
             found = residuals_of(features, labels)
-            self._learned = _Learned(
+            self._learned = _TrainedBoosters(
                 features.shape[1],
                 found.columns,
                 dict(found.levels),
@@ -96,7 +96,7 @@ class XGBoostModel:
             return
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-                self._learned = _Learned(
+                self._learned = _TrainedBoosters(
                     int(arrays["width"]),
                     arrays["columns"],
                     {bytes.fromhex(n): level for n, level in json.loads(str(arrays["levels"])).items()},

@@ -1,6 +1,6 @@
 """The part of the store for artefacts: the binaries of the fastest records, by the hash of their content.
 
-They lie in the database and not in a folder beside it: several hosts that share a PostgreSQL share no folder, a copy of
+They lie in the database and not in a folder beside it. Several hosts that share a PostgreSQL share no folder. A copy of
 the database has them, and they come and go with their records in one transaction. Only binaries that were the best of
 their task are kept, of some 10 to 200 kB each, packed. Beyond a limit the oldest are dropped, but never those of best
 records and of releases.

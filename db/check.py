@@ -1,8 +1,8 @@
 """Looks whether what a database holds fits together.
 
-Each check is a query for rows that should not be there. SQLite and PostgreSQL keep keys and most references themselves,
-so that these are about what only this program knows: counters, bests, what look-ups answer with, and references of
-tables that many write to, which PostgreSQL does not keep (``tables.SQLITE_ONLY``).
+Each check is a query for rows that should not be there. SQLite and PostgreSQL keep keys and most references themselves.
+The checks are therefore about what only this program knows: counters, bests, and what look-ups answer with. They are
+also about references of tables that many write to, which PostgreSQL does not keep (``tables.SQLITE_ONLY``).
 """
 
 from sqlalchemy import Connection, text

@@ -152,9 +152,8 @@ def leave(connection: Connection, lease: Lease, unit: Lease) -> None:
 
 def give_back(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:
     """End the attempt of a lease that the caller has locked, unfinished. The task is ready again, or dead after too
-    many losses in a row. A loss counts where nothing but the task is known to be at fault: its units are ready,
-    neither its node, its cluster nor the database was lost, and its process was neither killed nor held up from
-    outside."""
+    many losses in a row. A loss counts where nothing but the task is known to be at fault. Its units are then ready,
+    its node, its cluster and the database were not lost, and its process was not killed or held up from outside."""
     job_id, position = task_in(lease)
     number = number_of_job(connection, job_id)
     task = load_task(connection, number, position, lock=True)
@@ -185,8 +184,8 @@ def forgive(connection: Connection, owner: str, how: AttemptEnd, detail: str) ->
 
 
 def excuse(connection: Connection, lease: Lease, how: AttemptEnd, detail: str) -> None:
-    """Say how an attempt ended whose lease ran out, or is about to, though no task was to blame: end it, or take the
-    loss back that was counted when somebody else found that the lease had run out."""
+    """Say how an attempt ended whose lease ran out, or is about to, though no task was to blame. The attempt is ended.
+    If somebody else found before that the lease had run out, the loss that was counted then is taken back."""
     if lock(connection, lease):
         give_back(connection, lease, how, detail)
     else:

@@ -90,10 +90,12 @@ class Database:
 
     @contextmanager
     def autocommit(self) -> Iterator[Connection]:
-        """Give a connection for a single statement that reads, without a transaction around it. On SQLite they stay
-        open, because opening and closing would cost a third of a look-up, and threads share them: each maps the file
-        anew, and a page that was not yet read through a connection costs as much as a look-up. On PostgreSQL they have
-        a pool of their own, where neither a ping nor the end of a transaction is another wait for the server."""
+        """Give a connection for a single statement that reads, without a transaction around it.
+
+        On SQLite they stay open, because opening and closing would cost a third of a look-up. Threads share them: each
+        connection maps the file anew, and a page that it has not read yet costs as much as a look-up. On PostgreSQL
+        they have a pool of their own, where neither a ping nor the end of a transaction is another wait for the
+        server."""
         if not self.embedded:
             with translated(self.url), self._single.connect() as connection:
                 yield connection

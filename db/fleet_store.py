@@ -1,9 +1,9 @@
 """The fleet's part of the database: units, leases with fences, claims of tasks, attempts and tenants.
 
-PostgreSQL assigns: whoever holds a lease may work, and every write of a holder checks its fence in the transaction
-that writes. Time is the database's (``db.clock``), so that the clocks of hosts do not matter. Each method is one
-transaction, but for ``reap`` and for what follows from the end of a task in other jobs: each of those steps is one, and
-``reap`` does what a process that died left undone.
+The database assigns the work. Whoever holds a lease may work, and every write of a holder checks its fence in the
+transaction that writes. Time is the database's (``db.clock``), so that the clocks of hosts do not matter. Each method
+is one transaction, but for ``reap`` and for what follows from the end of a task in other jobs. Each of those steps is a
+transaction, and ``reap`` does what a process that died left undone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,9 +79,9 @@ class FleetStore:
     def join_unit(
         self, task: Lease, uuid: str, *, targets: Sequence[str], executors: Sequence[str], seconds: float
     ) -> Lease | None:
-        """Lease one more unit for a task; None where it is not to be had (see ``lease_unit``), where a ready task waits
-        for a unit that serves ``targets`` by ``executors``, or where the tenant may have no more. It counts as one of
-        the attempt from now on. Raises LeaseLost."""
+        """Lease one more unit for a task, which counts as one of the attempt from now on. Return None where it is not
+        to be had (see ``lease_unit``), and where the tenant may have no more. Return None also where a ready task waits
+        for a unit that serves ``targets`` by ``executors``. Raises LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, task)
             return claims.join(connection, task, uuid, targets, executors, seconds)
@@ -146,10 +146,12 @@ class FleetStore:
         return self._end_leases(alive=True)
 
     def end_leases_of(self, owner: str, how: AttemptEnd, detail: str) -> int:
-        """End the leases of a process that has died, without waiting until they run out; return how many. Its attempts
-        ended as ``how`` says (see ``end_attempt``), also those whose lease was found to have run out a moment before:
-        what was counted as a loss of a task is none where the process was killed or held up from outside. A write of
-        it that the database has still in hand comes first: its lease is left to ``reap``."""
+        """End the leases of a process that has died, without waiting until they run out; return how many.
+
+        Its attempts ended as ``how`` says (see ``end_attempt``). So did those whose lease was found to have run out a
+        moment before: where the process was killed or held up from outside, they no longer count as losses of their
+        tasks. If the database still has a write of the process in hand, that comes first, and its lease is left to
+        ``reap``."""
         ended = self._end_leases(alive=True, owner=owner, end=(how, detail))
         if how in claims.INFRASTRUCTURE:
             with self._database.writing() as connection:
@@ -258,10 +260,11 @@ class FleetStore:
             return int(str(told["adopted"]))
 
     def finish_task(self, lease: Lease, stop_reason: str, facts: Mapping[str, object], *, detail: str = "") -> str:
-        """End a task that its holder has searched: store the facts (columns of TaskRow) with their event, end its
-        attempt as ``done`` (``cancelled``, ``failed`` by the reason) and the lease, and end the job if this was its
-        last task; return the state of the job. ``detail`` says for people why a task failed (``error``). Raises
-        LeaseLost."""
+        """End a task that its holder has searched; return the state of its job.
+
+        The facts (columns of TaskRow) are stored with their event. The attempt ends as ``done``, or by the reason as
+        ``cancelled`` or ``failed``, and the lease ends with it. The job ends if this was its last task. ``detail`` says
+        for people why a task failed (``error``). Raises LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)
             claims.finish(connection, lease, stop_reason, facts, detail)
@@ -271,9 +274,9 @@ class FleetStore:
             return job_rows.load_state(connection, job_id)
 
     def end_attempt(self, lease: Lease, how: AttemptEnd, detail: str = "") -> None:
-        """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss; any other end counts as one where the
-        units of the attempt are ready, neither the node, the cluster nor the database was lost, and its process was
-        neither killed nor held up from outside. ``MOST_LOSSES`` losses in a row without a new record make the task
+        """Give a task back unfinished. ``yielded`` and ``cancelled`` are no loss. Nor is any other end where a unit of
+        the attempt is not ready, where the node, the cluster or the database was lost, or where the process was killed
+        or held up from outside. ``MOST_LOSSES`` losses in a row without a new record make the task
         dead. Raises LeaseLost."""
         with self._database.writing() as connection:
             lease_rows.guard(connection, lease)

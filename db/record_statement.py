@@ -6,7 +6,7 @@
     lease   record id  counters  rows        version  events, tenant's time
 
 Each part reads what the part before it returns, so that locks are taken in the order that ``leases`` asks for, and
-nothing is written unless all is: without the lease, or with a gap in the sequence, ``held`` or ``task`` is empty. The
+nothing is written unless all is. Without the lease ``held`` is empty, and with a gap in the sequence ``task`` is. The
 caller then takes the general way, which says why. It also adds a device that is new. Ids of rows that never change are
 asked for once (``_Place``), because each table and each index of the statement takes PostgreSQL time, used or not.
 

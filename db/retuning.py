@@ -63,9 +63,10 @@ def load_earlier(
     until: int,
     limit: int,
 ) -> EarlierTrials | None:
-    """Return the ``limit`` fastest records of a workload, of as many schedules, that were measured on the device and
-    under the profile of ``on``, but by another toolchain or a sketch in another version; None where there are none.
-    ``before``: of this toolchain. Records above ``until`` do not count; ``tenant``: only those of this one."""
+    """Return the ``limit`` fastest records of a workload, of as many schedules; None where there are none. They were
+    measured on the device and under the profile of ``on``, but by another toolchain, or their sketch has another
+    version now. ``before``: of this toolchain. Records above ``until`` do not count; ``tenant``: only those of this
+    one."""
     of_sketch = tuple_(trials.c.sketch, trials.c.sketch_version).in_(list(sketches.items()))
     selected = FULL.where(
         workloads.c.key == workload_key,

@@ -342,10 +342,11 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class FleetFigures:
-    """Counts what the fleet does. ``tasks``: state -> how many; ``oldest_ready_seconds``: for how long the oldest ready
-    task has waited; ``leases``: kind -> how many are held; ``attempts``: how -> how many ended so; ``losses``: attempts
-    in a row that unfinished tasks have lost; ``busy``: UUID of a unit -> the share of the last minutes in which it had
-    a task; ``silent_seconds``: for how long the running task that is silent longest has recorded no trial."""
+    """Counts what the fleet does. ``tasks`` maps a state to the number of its tasks, ``leases`` a kind to how many are
+    held, and ``attempts`` an end to how many ended so. ``oldest_ready_seconds``: for how long the oldest ready task has
+    waited. ``losses``: the attempts in a row that unfinished tasks have lost. ``busy``: UUID of a unit -> the share of
+    the last minutes in which it had a task. ``silent_seconds``: for how long the running task that is silent longest
+    has recorded no trial."""
 
     tasks: Mapping[str, int]
     oldest_ready_seconds: float | None

@@ -100,8 +100,10 @@ def _summaries(
 def newest_bests(
     connection: Connection, *, limit: int, device_key: str | None = None, workload_keys: Sequence[str] | None = None
 ) -> tuple[BestTaskRow, ...]:
-    """Return at most ``limit`` tasks that have a best record, those of the newest jobs first: of these workloads where
-    they are given, otherwise of the newest RECENT_JOBS jobs; with ``device_key`` those that were measured on it."""
+    """Return at most ``limit`` tasks that have a best record, those of the newest jobs first.
+
+    They are tasks of the workloads that are given, otherwise of the newest RECENT_JOBS jobs. With ``device_key`` they
+    are those that were measured on it."""
     chosen = select(tasks.c.best_trial).where(tasks.c.best_trial.is_not(None), visible(tasks.c.tenant))
     if device_key is not None:
         of_device = select(devices.c.id).where(devices.c.key == device_key).scalar_subquery()

@@ -2,5 +2,6 @@
 
 ``graph`` has the values and nodes, ``operators`` the table of what a node may do, ``json`` and ``text`` its two written
 forms, and ``reference`` what it computes. ``passes`` rewrite graphs, ``partition`` cuts one into kernels, and
-``program`` is the result: calls in order, with the places of their buffers. Weights are never data of a graph.
+``program`` is what goes out: calls in order, with the places of their buffers. What comes in is a graph of an importer.
+Weights are never data of a graph.
 """

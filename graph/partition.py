@@ -74,7 +74,7 @@ Call = KernelCall | ViewCall | ForeignCall
 
 
 @dataclass(slots=True)
-class _Region:
+class _GraphRegion:
     """A kernel while it grows. ``nodes``: from the last to the first."""
 
     nodes: list[Node]
@@ -87,13 +87,13 @@ class _Region:
     def output(self) -> Node:
         return self.nodes[0]
 
-    def with_node(self, node: Node, graph: Graph) -> "_Region":
+    def with_node(self, node: Node, graph: Graph) -> "_GraphRegion":
         """The region with ``node`` before the others."""
         if OPERATORS[node.op].kind in (Kind.POINTWISE, Kind.VIEW):
-            return _Region([*self.nodes, node], self.main, self.elements | {node.result.elements})
+            return _GraphRegion([*self.nodes, node], self.main, self.elements | {node.result.elements})
         read = {graph.values[name].elements for name in node.operands}
         grown = {max(read)} if OPERATORS[node.op].kind is Kind.REDUCTION else set()
-        return _Region([*self.nodes, node], node, self.elements | {node.result.elements} | grown)
+        return _GraphRegion([*self.nodes, node], node, self.elements | {node.result.elements} | grown)
 
 
 def has_channels_last(node: Node) -> bool:
@@ -139,8 +139,8 @@ class _Partition:
         self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and _joins_permuted(graph, n)}
         joined = [n.name for n in graph.nodes if n.op == "concatenate"]
         self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
-        self.regions: list[_Region] = []
-        self._region_of: dict[str, _Region] = {}
+        self.regions: list[_GraphRegion] = []
+        self._region_of: dict[str, _GraphRegion] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
         self._positions = {n.name: p for p, n in enumerate(graph.nodes)}
         self._computed = {n.name for n in graph.nodes if not is_view(n)}
@@ -241,7 +241,7 @@ class _Partition:
                 yield from self._readers(reader.name)
 
     def _start(self, node: Node) -> None:
-        region = _Region([], None).with_node(node, self.graph)
+        region = _GraphRegion([], None).with_node(node, self.graph)
         self.regions.append(region)
         self._region_of[node.name] = region
         self.stored.add(node.name)
@@ -274,7 +274,7 @@ class _Partition:
         numbers = self._independent_of_data(masks)
         for views in ([set(), joined] if joined else [set()]) if inner else ():
             for permuted in (self._permuted_by(node), None):
-                region = _Region([])
+                region = _GraphRegion([])
                 for n in (*([permuted] if permuted is not None else []), node, *inner, *numbers):
                     region = region.with_node(n, self.graph)
                 if self._fits_with_stored(region, views):
@@ -299,7 +299,7 @@ class _Partition:
                 found.append(node)
         if not cropped or found[0].op != "convolution":
             return
-        computed, region = [n for n in found[:-1] if not is_view(n)], _Region([])
+        computed, region = [n for n in found[:-1] if not is_view(n)], _GraphRegion([])
         for n in (found[-1], *reversed(computed)):
             region = region.with_node(n, self.graph)
         if self._fits_with_stored(region, set()):
@@ -334,7 +334,7 @@ class _Partition:
                     break
                 name = producer.operands[0]
 
-    def _fits_with_stored(self, region: _Region, views: set[str]) -> bool:
+    def _fits_with_stored(self, region: _GraphRegion, views: set[str]) -> bool:
         """Whether a kernel class takes a region where ``views`` are stored. They are then, and otherwise not."""
         self.stored |= views
         self._written.clear()
@@ -374,7 +374,7 @@ class _Partition:
                 return None
         return None
 
-    def _may_join(self, node: Node, region: _Region, readers: list[Node]) -> bool:
+    def _may_join(self, node: Node, region: _GraphRegion, readers: list[Node]) -> bool:
         kind, elements = OPERATORS[node.op].kind, node.result.elements
         if kind is not Kind.POINTWISE:
             if region.main is not None:
@@ -394,7 +394,7 @@ class _Partition:
         same = node.op == main.op == "matmul" and node.result.type == main.result.type
         return same and node.operands[0] == main.operands[0]
 
-    def _fits_with(self, region: _Region, node: Node) -> bool:
+    def _fits_with(self, region: _GraphRegion, node: Node) -> bool:
         """Whether a kernel class takes a region with ``node``."""
         written = self._write(region.with_node(node, self.graph))
         return written is not None and self._fits(written.workload)
@@ -410,10 +410,10 @@ class _Partition:
                 return False
         return OPERATORS[reader.op].kind is Kind.POINTWISE
 
-    def _belongs_to_anchor(self, node: Node, region: _Region) -> bool:
+    def _belongs_to_anchor(self, node: Node, region: _GraphRegion) -> bool:
         """Whether a kernel class takes a pointwise node as the epilogue of an anchor, and not also ``region``, a stored
         view that reads it."""
-        epilogue = _Region([])
+        epilogue = _GraphRegion([])
         for n in self._from_anchor(node):
             epilogue, region = epilogue.with_node(n, self.graph), region.with_node(n, self.graph)
         if not epilogue.nodes:
@@ -438,15 +438,15 @@ class _Partition:
                 return [node, *found]
         return []
 
-    def _keeps_class(self, region: _Region, node: Node, grown: _Region) -> bool:
+    def _keeps_class(self, region: _GraphRegion, node: Node, grown: _GraphRegion) -> bool:
         """Whether a kernel class takes the grown region, or takes neither part of it. Views before its anchor may be
         stored for that, as they will be."""
         if self._write(grown) is None:
             return False
-        parts = (region, _Region([]).with_node(node, self.graph))
+        parts = (region, _GraphRegion([]).with_node(node, self.graph))
         return self._may_fit(grown) or not any(self._may_fit(part) for part in parts if part.main is not None)
 
-    def _may_fit(self, region: _Region) -> bool:
+    def _may_fit(self, region: _GraphRegion) -> bool:
         """Whether a kernel class takes a region as it is, or where the views before its anchor are stored."""
         written = self._write(region)
         if written is not None and self._fits(written.workload):
@@ -460,7 +460,7 @@ class _Partition:
         self.stored, self._written = stored, known
         return fits
 
-    def _store_operands(self, region: _Region) -> None:
+    def _store_operands(self, region: _GraphRegion) -> None:
         """Store the views that an anchor or a reduction reads where no class takes it otherwise, and one does then."""
         main = region.main
         if main is None:
@@ -473,11 +473,11 @@ class _Partition:
             for name in views:
                 self._start(self.graph.producers[name])
 
-    def _write_in_steps(self, region: _Region) -> WrittenRegion | None:
+    def _write_in_steps(self, region: _GraphRegion) -> WrittenRegion | None:
         """Give each node of a region, and each view that they read, a kernel of its own, because the region would go
         beyond the limits of ``te``. The region keeps its output."""
         first, *rest = region.nodes
-        alone = _Region([]).with_node(first, self.graph)
+        alone = _GraphRegion([]).with_node(first, self.graph)
         region.nodes, region.main, region.elements = alone.nodes, alone.main, alone.elements
         for node in rest:
             self._start(node)
@@ -489,10 +489,10 @@ class _Partition:
         self._written.clear()
         return self._write(region)
 
-    def _sorted(self, region: _Region) -> list[Node]:
+    def _sorted(self, region: _GraphRegion) -> list[Node]:
         return sorted(region.nodes, key=lambda n: self._positions[n.name])
 
-    def _write(self, region: _Region) -> WrittenRegion | None:
+    def _write(self, region: _GraphRegion) -> WrittenRegion | None:
         """The workload of a region; None where it would go beyond the limits of ``te``."""
         nodes = self._sorted(region)
         key = tuple(n.name for n in nodes)

@@ -37,7 +37,7 @@ def write_workload(
     constants alone are constants of the workload, unless all inputs do. Raises InvalidWorkload where the expression
     goes beyond the limits of ``te``.
     """
-    writer = _Writer(graph, {n.name for n in nodes}, frozenset(stored_values) - {n.name for n in nodes})
+    writer = _RegionWriter(graph, {n.name for n in nodes}, frozenset(stored_values) - {n.name for n in nodes})
     for node in nodes:
         writer.add(node, keep=node.name in outputs)
     results = [writer.output(graph.values[name]) for name in outputs]
@@ -49,7 +49,7 @@ def write_workload(
     return WrittenRegion(written, tuple(writer.origin[t] for t in inputs), tuple(outputs))
 
 
-class _Writer:
+class _RegionWriter:
     def __init__(self, graph: Graph, region: set[str], stored_values: frozenset[str]) -> None:
         self._graph = graph
         self._region = region

@@ -1,6 +1,8 @@
-"""Kernels that read the same, or one of which reads the other, as one kernel with several outputs: the mean and the
-variance of rows, the greatest elements and where they are, what overwrites small buffers, layers of a small multilayer
-perceptron."""
+"""Joins kernels that read the same, or one of which reads the other, to one kernel with several outputs.
+
+Such are the mean and the variance of rows, the greatest elements and where they are, what overwrites small buffers, and
+the layers of a small multilayer perceptron.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,9 +111,9 @@ def _are_layers(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
 
 
 def _is_same_rows(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
-    """Whether ``second`` goes on with the rows of ``first``, one of which reduces them: it reads them again with what
-    they were reduced to, such as to divide by it, or it reduces what ``first`` made of them. One kernel then keeps
-    them."""
+    """Whether ``second`` goes on with the rows of ``first``, so that one kernel keeps them. One of the two reduces the
+    rows. ``second`` reads them again with what they were reduced to, such as to divide by it, or it reduces what
+    ``first`` made of them."""
     reduced = [Kind.REDUCTION in _mains(graph, call) for call in (first, second)]
     largest = max((graph.values[name].elements, name) for name in first.reads)[1]
     elements = graph.values[largest].elements

@@ -83,9 +83,9 @@ def count_at_extent(count: Expr, dynamic: Sequence[DynamicExtent], extents: Sequ
 
 
 def with_dynamic_strides(kernel: Kernel) -> Kernel:
-    """Return ``kernel`` with the address in place of the last index, and 0 in place of the others, wherever a thread
-    accesses a parameter whose strides depend on an extent: one that is not its first dimension. TMA knows the strides
-    of a call from its tensor maps."""
+    """Return ``kernel`` with addresses wherever a thread accesses a parameter whose strides depend on an extent. That
+    is so where a dimension other than its first one is dynamic. The address stands in place of the last index, and 0 in
+    place of the others. TMA knows the strides of a call from its tensor maps."""
     strided = {name for extent in kernel.dynamic for name, d in extent.places if d > 0}
     if not strided:
         return kernel

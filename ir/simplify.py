@@ -31,8 +31,8 @@ NOTHING = Seq(())
 def simplify(expr: Expr, ranges: Ranges) -> Expr:
     """Return the simplest form found of ``expr`` when its variables lie in ``ranges``.
 
-    Index arithmetic becomes a normal form: terms are collected, ``(x*8 + y)//8`` becomes ``x`` and ``(x*8 + y)%8``
-    becomes ``y`` where 0 <= y < 8, comparisons are decided where they can be, and a vector is written as one Ramp or
+    Index arithmetic becomes a normal form. Terms are collected: ``(x*8 + y)//8`` becomes ``x`` and ``(x*8 + y)%8``
+    becomes ``y`` where 0 <= y < 8. Comparisons are decided where they can be. A vector is written as one Ramp or
     Broadcast. Float arithmetic stays as it is but for steps that give the same bits. Variables missing from ``ranges``
     are taken to lie within ±2^47. Use one ``Simplifier`` for many expressions of one place.
     """

@@ -1,4 +1,4 @@
-"""Uniformity analysis: whether all threads of a warp, warpgroup, block or cluster find the same value for an
+"""Uniformity analysis finds out whether all threads of a warp, warpgroup, block or cluster compute the same value of an
 expression.
 
 Barriers, and operations of whole warps and warpgroups, may only stand under conditions that are uniform across all the

@@ -1,4 +1,5 @@
-"""Search: which schedules to measure next, and which of the measured ones is the best.
+"""Search: which schedules to measure next, and which of the measured ones is the best. Spaces, a measurer and a budget
+come in; trials go out, one after the other.
 
 ``pool`` joins the spaces of all sketches that fit a task. A strategy (``strategy``, ``strategies/``) is asked for
 candidates of the pool and is told their outcomes. ``tuner`` is the loop between a strategy and a ``measurer`` until a

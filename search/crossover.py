@@ -1,4 +1,4 @@
-"""Crossover and mutation: new candidates from the fastest ones."""
+"""Crossover and mutation make new candidates from the fastest ones."""
 
 from collections.abc import Sequence
 

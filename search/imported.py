@@ -1,9 +1,9 @@
 """Rows of other tuners' logs as results of our schedules, as far as their settings mean the same.
 
-A Triton kernel has the settings of its log as knobs. For a product, tiles decide: of the legal settings of a sketch
-whose tile is that of the log, the one is taken that is nearest in threads, stages and order, and of equally near ones
-that with the least estimated time. What a sketch has beside that, the log says nothing of. Of rows with one schedule
-the fastest is kept.
+A Triton kernel has the settings of its log as knobs. For a product, tiles decide. Among the legal settings of a sketch
+with the tile of the log, the one is taken that is nearest in threads, stages and order. Among equally near ones it is
+that with the least estimated time. The log says nothing of the other knobs of a sketch. Of rows with one schedule the
+fastest is kept.
 
 Times of another program's clock are compared with one another alone.
 """

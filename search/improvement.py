@@ -37,7 +37,7 @@ FIRST = 3
 
 
 class Improvement:
-    """Proposals for a pool. They depend on the seed, the results and what is pending alone."""
+    """Proposes candidates of a pool. Proposals depend on the seed, the results and what is pending alone."""
 
     def __init__(self, pool: CandidatePool, seed: int, points: NDArray[np.float32] | None = None) -> None:
         self._pool, self._seed = pool, seed

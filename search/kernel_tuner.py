@@ -1,9 +1,9 @@
-"""Cache files of Kernel Tuner (github.com/KernelTuner/kernel_tuner), in and out.
+"""Reads and writes cache files of Kernel Tuner (github.com/KernelTuner/kernel_tuner).
 
 A cache has ``tune_params_keys``, ``tune_params`` (the values of every parameter), names of the device and kernel, and
-``cache``: configuration as text -> its parameters with ``time`` and ``times`` in milliseconds, or the name of an error
-as ``time``, and what it cost in milliseconds. Kernel Tuner writes it line by line, and closes it when a search ends:
-one that was interrupted lacks the last braces.
+``cache``. That maps each configuration, as text, to its parameters, what it cost in milliseconds, and its result:
+``time`` and ``times`` in milliseconds, or the name of an error as ``time``. Kernel Tuner writes it line by line, and
+closes it when a search ends: one that was interrupted lacks the last braces.
 """
 
 import gzip

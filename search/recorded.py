@@ -71,9 +71,10 @@ def _workload(metadata: Mapping[str, Any]) -> Workload | None:
 
 
 def _read_csv(path: Path) -> Recorded:
-    """Line 1 is ``# `` and a JSON header with ``kernel`` and ``tune_params`` (the values of every knob); then CSV with
-    a column per knob, ``time`` in milliseconds (empty where the configuration failed), ``compile_ms``, ``verify_ms``,
-    ``bench_ms``, ``framework_ms`` and ``status``.
+    """Line 1 is ``# `` and a JSON header with ``kernel`` and ``tune_params`` (the values of every knob). CSV follows.
+
+    It has a column for each knob, ``time`` in milliseconds (empty where the configuration failed), ``compile_ms``,
+    ``verify_ms``, ``bench_ms``, ``framework_ms`` and ``status``.
     """
     with (
         gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="", encoding="utf-8") as lines

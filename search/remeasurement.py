@@ -13,9 +13,9 @@ from ..core.trial import Outcome, Timed, median_interval
 
 MOST = 16
 """How many candidates are measured again at most."""
-BAND = 0.06
+REMEASURED_WITHIN = 0.06
 """A candidate that was slower than the fastest by more than this share is not measured again."""
-QUIET, MOST_PLAYS = 0.05, 4
+QUIET, MOST_REPETITIONS = 0.05, 4
 """One repetition suffices where the speed of the machine varies by less than the first; at most the second are made."""
 DISTURBED_SPREAD = 0.2
 """A repetition in which the quartiles of half of the candidates are further apart than this (relative) is disturbed."""
@@ -30,14 +30,14 @@ def worth_remeasuring(outcomes: Sequence[Outcome], noise: float = 0.0) -> list[i
     ``noise`` is the share by which the machine's speed varied: single times may be off by as much either way.
     """
     timed = sorted((o.rank_seconds, n) for n, o in enumerate(outcomes) if isinstance(o, Timed))
-    chosen = [n for seconds, n in timed[:MOST] if seconds <= timed[0][0] * (1 + BAND + 2 * noise)]
+    chosen = [n for seconds, n in timed[:MOST] if seconds <= timed[0][0] * (1 + REMEASURED_WITHIN + 2 * noise)]
     return chosen if len(chosen) > 1 else []
 
 
 def rounds_for(noise: float) -> int:
     """How many repetitions are made. All of their samples count, since a noisy machine is slow for a second at a
     time."""
-    return min(MOST_PLAYS, 1 + int(noise / QUIET))
+    return min(MOST_REPETITIONS, 1 + int(noise / QUIET))
 
 
 def is_disturbed(played: Sequence[tuple[float, ...]]) -> bool:

@@ -26,7 +26,7 @@ class Results:
 
 
 class Seen:
-    """Observations in order, and the candidates not among them."""
+    """Keeps observations in order, and the candidates that are not among them."""
 
     def __init__(self, pool: CandidatePool) -> None:
         self._pool = pool

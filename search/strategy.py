@@ -18,7 +18,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SearchProblem:
     """What a strategy is made for. It may learn from ``history``, earlier tasks. ``model`` is a name in MODELS."""
 
     pool: CandidatePool

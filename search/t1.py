@@ -1,4 +1,4 @@
-"""Descriptions of search spaces in the T1 form (github.com/odgaard/TuningSchema), in and out.
+"""Reads and writes descriptions of search spaces in the T1 form (github.com/odgaard/TuningSchema).
 
 ``ConfigurationSpace`` has ``TuningParameters`` (name, type, the text of a list of values, default) and ``Conditions``,
 each an expression in Python over parameters: comparisons, ``and``, ``or``, ``not`` and arithmetic. The legal settings

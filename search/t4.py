@@ -1,10 +1,15 @@
-"""Tuning results in the T4 form, in which the autotuning community exchanges them (github.com/odgaard/TuningSchema).
+"""Reads and writes tuning results in the T4 form, in which the autotuning community exchanges them
+(github.com/odgaard/TuningSchema).
 
-A document has ``metadata``, of any content, and ``results``, one for each configuration: ``configuration`` (knob ->
-value), ``times`` (what it cost, and ``runtimes``, all in milliseconds), ``invalidity`` (``correct``, or the class of
-its failure), ``measurements`` (name, value, unit) and ``objectives`` (which of them is minimised). Beyond what others
-read, ours say in ``failure`` what exactly happened, and have the sketch's derived columns among the measurements, so
-that a space is as informative without its sketch.
+A document has ``metadata``, of any content, and ``results``, one for each configuration. A result has
+
+- ``configuration``: knob -> value;
+- ``times``: what it cost, and ``runtimes``, all in milliseconds;
+- ``invalidity``: ``correct``, or the class of its failure;
+- ``measurements`` (name, value, unit), and ``objectives``, which says which of them is minimised.
+
+Beyond what others read, ours say in ``failure`` what exactly happened. The sketch's derived columns are among the
+measurements, so that a space is as informative without its sketch.
 """
 
 import gzip

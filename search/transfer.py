@@ -50,7 +50,7 @@ class Transfer:
         encoding = Encoding.of(pool)
         points = encoding.points(pool)
         largest = sorted(history, key=lambda e: -len(e.results))[:_SOURCES]
-        places = _Places(points)
+        places = _PoolRows(points)
         kept = [s for e in largest if (s := _source(encoding, places, e.results)) is not None]
         self.points = points
         with BLAS.limit(limits=1):
@@ -104,7 +104,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class _Source:
+class _SourceTask:
     """What a source measured: ``points`` float32[n, width] with ``z`` float64[n], and float32[pool] of the same, NaN
     where it measured nothing."""
 
@@ -113,7 +113,7 @@ class _Source:
     measured: NDArray[np.float32]
 
 
-def _source(encoding: Encoding, places: "_Places", results: Sequence[tuple[Schedule, Outcome]]) -> _Source | None:
+def _source(encoding: Encoding, places: "_PoolRows", results: Sequence[tuple[Schedule, Outcome]]) -> _SourceTask | None:
     rows, known = encoding.rows([schedule for schedule, _ in results])
     rows = rows[known]
     seconds = np.array([o.seconds if isinstance(o, Timed) else np.nan for _, o in results])[known]
@@ -123,10 +123,10 @@ def _source(encoding: Encoding, places: "_Places", results: Sequence[tuple[Sched
     measured = np.full(len(places), np.nan, np.float32)
     found = places.of(rows)
     measured[found[found >= 0]] = z[found >= 0]
-    return _Source(rows, z, measured)
+    return _SourceTask(rows, z, measured)
 
 
-class _Places:
+class _PoolRows:
     """Where in the pool a point is."""
 
     def __init__(self, points: NDArray[np.float32]) -> None:
@@ -154,7 +154,7 @@ def _keys(points: NDArray[np.float32]) -> NDArray[np.uint64]:
     return keys
 
 
-def _filled(points: NDArray[np.float32], sources: Sequence[_Source], seed: int) -> list[NDArray[np.float32]]:
+def _filled(points: NDArray[np.float32], sources: Sequence[_SourceTask], seed: int) -> list[NDArray[np.float32]]:
     """float32[pool] for each source: what it measured, and elsewhere the mean of what a Gaussian process says that
     knows its results alone, and of what trees say that know all sources'."""
     if not any(np.isnan(s.measured).any() for s in sources):
@@ -179,7 +179,7 @@ def _filled(points: NDArray[np.float32], sources: Sequence[_Source], seed: int) 
     return found
 
 
-def _few(source: _Source, seed: int) -> NDArray[np.int64]:
+def _few(source: _SourceTask, seed: int) -> NDArray[np.int64]:
     """The rows that are learned from: the fastest, and a random part of the others."""
     order = np.argsort(source.z, kind="stable")
     rest = stream(seed, "transfer").permutation(order[_LEARN_FROM // 2 :])

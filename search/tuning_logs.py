@@ -1,4 +1,4 @@
-"""Logs of other autotuners as rows: what Triton, Inductor and MetaSchedule chose from, and how long it took.
+"""Reads logs of other autotuners as rows: what Triton, Inductor and MetaSchedule chose from, and how long it took.
 
     triton        ``*.autotune.json``, which Triton keeps with ``cache_results``: every configuration with its times in
                   milliseconds, infinity where it failed

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from .seen import Seen
-from .strategy import Observation, Problem, Strategy
+from .strategy import Observation, SearchProblem, Strategy
 from .transfer import Transfer
 
 _FIRST = 8
@@ -13,7 +13,7 @@ _FIRST = 8
 class BegunWithHistory:
     """A strategy that itself knows nothing of history, begun with candidates that are the best of earlier tasks."""
 
-    def __init__(self, problem: Problem, strategy: Strategy) -> None:
+    def __init__(self, problem: SearchProblem, strategy: Strategy) -> None:
         self._strategy = strategy
         self._seen = Seen(problem.pool)
         self._first = Transfer(problem.pool, problem.history, problem.seed).cover(_FIRST)

@@ -27,11 +27,11 @@ class TensorView:
 class TaskEstimate:
     """Says what a task would cost. ``trials`` is the most that the budget allows.
 
-    ``seconds`` is how long its search would take by what trials took in ``basis_tasks`` ended tasks of the same
-    ``basis`` (workload, operator or target), and ``least_seconds`` and ``most_seconds`` by the quickest and the
-    slowest of them; None where no task has ended. ``host_bytes`` is what making its inputs and its reference takes,
-    of ``available_bytes``; ``device_bytes`` is what its data take on the device. ``known`` is the best record there
-    is of the workload on any device.
+    ``seconds`` is how long its search would take. It follows from what trials took in ``basis_tasks`` ended tasks of
+    the same ``basis`` (workload, operator or target). ``least_seconds`` and ``most_seconds`` follow from the quickest
+    and the slowest of them. All are None where no task has ended. ``host_bytes`` is what making its inputs and its
+    reference takes, of ``available_bytes``; ``device_bytes`` is what its data take on the device. ``known`` is the best
+    record there is of the workload on any device.
     """
 
     workload_key: str
@@ -85,9 +85,9 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True)
 class ResultView:
-    """Shows the best record of one task. ``ratio`` is its time over that of ``against_record_id``, the fastest result
-    before it on the same device and profile, and ``p_value`` that of a Mann-Whitney U test of their samples; all three
-    are None for the first. ``why`` says in which respects a regression differs from that result."""
+    """Shows the best record of one task. ``against_record_id`` is the fastest result before it on the same device and
+    profile. ``ratio`` is its time over that of the former, and ``p_value`` is that of a Mann-Whitney U test of their
+    samples. All three are None for the first. ``why`` says in which respects a regression differs from that result."""
 
     record_id: int
     job_id: str
@@ -130,10 +130,10 @@ class WorkloadHistory:
 
 @dataclass(frozen=True, slots=True)
 class ComparedView:
-    """Shows one of the schedules that are compared. ``label`` is a letter. ``ratio``, ``p_value`` and ``effect``
-    compare its samples with those of the first: its median over the other, the p value of a two-sided Mann-Whitney U
-    test after Holm's correction, and the rank-biserial correlation; they are None for the first, and for another
-    workload. ``says`` is that in a sentence."""
+    """Shows one of the schedules that are compared. ``label`` is a letter. Three figures compare its samples with those
+    of the first. ``ratio`` is its median over the other, ``p_value`` that of a two-sided Mann-Whitney U test after
+    Holm's correction, and ``effect`` the rank-biserial correlation. They are None for the first, and for another
+    workload. ``says`` puts them in a sentence."""
 
     label: str
     title: str

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded d
 
 @dataclass(frozen=True, slots=True)
 class Artefacts:
-    """Thread-safe. Every method raises StoreError when the database cannot serve. ``most_bytes`` is how much room
-    binaries may take."""
+    """Keeps the binaries of the fastest records. It is thread-safe. Every method raises StoreError when the database
+    cannot serve. ``most_bytes`` is how much room binaries may take."""
 
     store: "ArtefactStore"
     most_bytes: int

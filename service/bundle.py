@@ -22,10 +22,12 @@ So a look-up waits for memory twice at most, however many entries there are: for
 which lies in a small table, and for the entry, whose answer is wanted anyway. Where many keys are looked up at once, it
 waits for neither (``tilewright_bundle_find_all`` of ``include/tilewright_bundle.h``, which reads the same from C).
 
-Equal records give equal files. Earlier versions are still read: version 3 has slots of 48 bytes with the whole key,
-offset and bytes of the record, and the records alone behind them; version 2 has one index of all entries by conditions
-and key, without empty slots, and conditions of 112 bytes, which name their first entry and the first one of the next
-conditions; version 1 has also a header of 128 bytes, whose signature is the HMAC-SHA256 of the hash.
+Equal records give equal files.
+
+Earlier versions are still read. Version 3 has slots of 48 bytes with the whole key, and the offset and the bytes of the
+record; the records alone stand behind them. Version 2 has one index of all entries by conditions and key, without empty
+slots. Its conditions have 112 bytes, and name their first entry and the first one of the next conditions. Version 1 also
+has a header of 128 bytes, whose signature is the HMAC-SHA256 of the hash.
 """
 
 import hashlib
@@ -146,7 +148,7 @@ def _check_signature(version: int, header: bytes, public_key: str | None, key: b
         raise BadBundle("the bundle was not signed with this key")
 
 
-class _Table(NamedTuple):
+class _HashTable(NamedTuple):
     """The answers under the same conditions: offset of the first slot, how many are homes, how many there are."""
 
     at: int
@@ -262,12 +264,12 @@ class Bundle:
         self.manifest: Mapping[str, Any] = json.loads(data[header : header + manifest])
         self.entries: int = entries
         """How many answers there are."""
-        self._tables: dict[tuple[str, str, str], _Table | _EarlierTable] = {}
+        self._tables: dict[tuple[str, str, str], _HashTable | _EarlierTable] = {}
         for number in range(places):
             device, toolchain, profile, *numbers = form.unpack_from(data, header + manifest + number * form.size)
-            table: _Table | _EarlierTable
+            table: _HashTable | _EarlierTable
             if version > 2:
-                table = (_Table if version > 3 else _EarlierTable)(*numbers[:3])
+                table = (_HashTable if version > 3 else _EarlierTable)(*numbers[:3])
             else:
                 table = _EarlierTable(index + numbers[0] * _EARLIER_SLOT.size, 0, numbers[1] - numbers[0])
             if not table.fits(data):

@@ -17,8 +17,8 @@ DEFAULT_TENANT = "default"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Is whoever sent a request. ``key_id`` is None for a program of this machine, for the service's own token, and for
-    the service itself. ``requests_per_second`` is its own limit; None: that of the settings."""
+    """Names whoever sent a request. ``key_id`` is None for a program of this machine, for the service's own token, and
+    for the service itself. ``requests_per_second`` is its own limit; None: that of the settings."""
 
     name: str = ""
     tenant: str = DEFAULT_TENANT

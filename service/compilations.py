@@ -28,7 +28,8 @@ class CompiledLayers:
 
 @dataclass(frozen=True, slots=True)
 class Compilations:
-    """Thread-safe. Every method waits for a child, and raises what ``CompilationPool.ask`` raises."""
+    """Compiles schedules for people. It is thread-safe. Every method waits for a child, and raises what
+    ``CompilationPool.ask`` raises."""
 
     pool: CompilationPool
 

@@ -129,7 +129,7 @@ class Dashboard:
         count = self._trials(job_id, task)
         step = max(1, -(-count // MOST_SETTINGS))
         rows = self._store.dashboard.settings(job_id, task, fastest=SHOWN_FASTEST, step=step)
-        return _Settings(rows, step).view(job_id, task, count, x, y)
+        return _KnobColumns(rows, step).view(job_id, task, count, x, y)
 
     def _trials(self, job_id: str, task: int) -> int:
         return self._store.task_trials(valid_key(job_id, "job_id"), valid_number(task, "task"))
@@ -165,7 +165,7 @@ def _wins(jobs: Sequence[JobView]) -> list[WinView]:
     ]
 
 
-class _Settings:
+class _KnobColumns:
     """The knobs of trials as columns. Those whose sequence is a multiple of ``step`` are drawn evenly; the others are
     there because they are among the fastest."""
 

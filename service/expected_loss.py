@@ -49,7 +49,8 @@ class Pair:
 
 
 class LossEstimates:
-    """Thread-safe. Estimates are made when they are first asked for, by the thread that asks."""
+    """Estimates what relaxed answers lose. It is thread-safe. Estimates are made when they are first asked for, by the
+    thread that asks."""
 
     def __init__(self, store: RecordStore, sketches: Mapping[str, int]) -> None:
         self._store = store

@@ -28,8 +28,8 @@ MEASURED_DESCRIPTION = "measured.json"
 
 @dataclass(frozen=True, slots=True)
 class CompilationInput:
-    """This is compiled to be shown: a schedule of a workload, the device and toolchain that code is made for, and the
-    record of the schedule, if it has one, with how its trial ended and the hash of the binary that was measured."""
+    """This is compiled to be shown: a schedule of a workload, for a device and toolchain. If the schedule has a record,
+    ``outcome`` says how its trial ended, and ``binary_key`` is the hash of the binary that was measured."""
 
     workload: Workload
     schedule: Schedule
@@ -73,8 +73,8 @@ def compilation_input(
 def export(
     compilations: Compilations, artefacts: Artefacts, given: CompilationInput, name: str, library: bool
 ) -> ExportView:
-    """Return the schedule as files. The binary that was measured is among them where it is kept: a cubin takes the
-    place of the one that was built now; the object of a processor stands beside it, because that one has functions for
+    """Return the schedule as files. The binary that was measured is among them where it is kept. A cubin takes the
+    place of the one that was built now. The object of a processor stands beside the new one, which has functions for
     other programs too. Raises IllegalSchedule, CompileError, UnsupportedTarget, InvalidParameter."""
     files = compilations.files(given.workload, given.compiled_for.device.target, given.schedule, name, library)
     made = wiring.binary_sha256(files)

@@ -10,8 +10,9 @@ from ..search.families.shapes import Dimension, check_dimensions
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """What a family is to be: the operator with the ``parameters`` that stay the same, the ``ranges`` (name, low, high,
-    step) of those that vary, at most ``most`` schedules, and the mean regret that is good enough."""
+    """Says what a family is to be. ``parameters`` of the operator stay the same, and ``ranges`` (name, low, high, step)
+    are of those that vary. It has at most ``most`` schedules, and ``target_regret`` is a mean regret that is good
+    enough."""
 
     name: str
     operator: str

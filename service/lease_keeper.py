@@ -45,7 +45,8 @@ class TaskStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """A moment, or the time between two: by the clock, and by what this process used of processors, in seconds."""
+    """Holds a moment, or the time between two, in seconds: by the clock, and by what this process used of
+    processors."""
 
     clock: float
     processor: float

@@ -8,7 +8,7 @@ from .views import BestView, TaskSpec
 
 @dataclass(frozen=True, slots=True)
 class ModelWorkload:
-    """A workload of a model. ``count`` says how often it occurs, and ``label`` says for people what it is."""
+    """Shows a workload of a model. ``count`` says how often it occurs, and ``label`` says for people what it is."""
 
     task: TaskSpec
     count: int = 1

@@ -16,8 +16,8 @@ MOST_TASKS = 150
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A timed record to compare with: a fast one of the same task (``same_task``), or the best of another task of the
-    same device."""
+    """Shows a timed record to compare with. It is a fast one of the same task (``same_task``), or the best of another
+    task of the same device."""
 
     record_id: int
     job_id: str
@@ -32,8 +32,8 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleUse:
-    """A timed record of the same workload with the same schedule. ``adopted_from`` is the record that it is a copy of;
-    None where it was measured."""
+    """Shows a timed record of the same workload with the same schedule. ``adopted_from`` is the record that it is a
+    copy of; None where it was measured."""
 
     record_id: int
     job_id: str

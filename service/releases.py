@@ -37,7 +37,8 @@ KEY_FILE = "release-key.pem"
 
 
 class Releases:
-    """Thread-safe. Every method raises StoreError when the database cannot serve."""
+    """Makes, promotes and serves releases. It is thread-safe. Every method raises StoreError when the database cannot
+    serve."""
 
     def __init__(
         self,

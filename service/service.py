@@ -80,7 +80,8 @@ MAX_EVENTS = 1000
 
 
 class Service:
-    """Thread-safe and synchronous. Every method raises StoreError when the database cannot serve."""
+    """Has a method for each use case. It is thread-safe and synchronous. Every method raises StoreError when the
+    database cannot serve."""
 
     def __init__(self, settings: Settings, store: RecordStore) -> None:
         """Callers use ``open``."""

@@ -38,7 +38,7 @@ def is_signed(message: bytes, signature: bytes, public_key: str) -> bool:
 
 
 class SigningKey:
-    """A key pair. ``public_key`` has 64 hexadecimal digits."""
+    """Signs with a key pair. ``public_key`` has 64 hexadecimal digits."""
 
     def __init__(self, private_key: Any) -> None:
         self._private_key = private_key

@@ -1,8 +1,10 @@
 """Keeps task workers: one child process for each unit of this host that has tasks to search.
 
-register     the units of this host are there, for as long as this says so again
-reap         leases that ran out are ended: their tasks are ready again
-spawn        a worker for each unit that serves a ready task and has none
+Three steps repeat:
+
+    register   tell the database again that the units of this host are there
+    reap       end leases that ran out, so that their tasks are ready again
+    spawn      start a worker for each unit that serves a ready task and has none
 """
 
 import contextlib
@@ -209,7 +211,7 @@ class TaskWorkerPool:
 
 
 class TaskWorkerProcess:
-    """One task worker. The kernel kills it when the thread that made this object ends."""
+    """Owns the process of one task worker. The kernel kills it when the thread that made this object ends."""
 
     def __init__(
         self,

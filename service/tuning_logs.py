@@ -25,7 +25,7 @@ FORMS: tuple[str, ...] = tuple(LOG_FORMS)
 
 @dataclass(frozen=True, slots=True)
 class TuningLog:
-    """A log as records. ``lines`` are JSON lines to import (``db.json_lines``), none where no row was taken.
+    """Holds a log as records. ``lines`` are JSON lines to import (``db.json_lines``), none where no row was taken.
     ``refused``: why rows were not taken -> how many."""
 
     lines: tuple[str, ...]

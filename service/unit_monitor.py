@@ -51,7 +51,8 @@ log = structlog.get_logger()
 
 
 class UnitMonitor:
-    """A thread for this host, and one for a cluster. ``source`` says how units are; by default it is this host."""
+    """Watches units by a thread for this host, and by one for a cluster. ``source`` says how units are; by default it
+    is this host."""
 
     def __init__(self, settings: Settings, store: RecordStore, source: HealthSource | None = None) -> None:
         self._settings = settings

@@ -63,7 +63,8 @@ class AuditView:
 
 
 class Users:
-    """Thread-safe. Every method raises StoreError when the database cannot serve."""
+    """Makes, lists and revokes keys. It is thread-safe. Every method raises StoreError when the database cannot
+    serve."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store

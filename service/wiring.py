@@ -23,9 +23,9 @@ from ..runtime.devices import device_infos
 from ..schedule.sketches import ALL_SKETCHES, sketches_for
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
-from ..search.remeasurement import MOST_PLAYS, is_disturbed, ranked, rounds_for, worth_remeasuring
+from ..search.remeasurement import MOST_REPETITIONS, is_disturbed, ranked, rounds_for, worth_remeasuring
 from ..search.strategies import STRATEGIES
-from ..search.strategy import ExpectsImprovement, Problem, Strategy
+from ..search.strategy import ExpectsImprovement, SearchProblem, Strategy
 from ..search.tuner import BATCH, Finished, tune
 from ..search.winners import Winner, winning_candidates
 from ..te.operators import OPERATORS
@@ -179,7 +179,7 @@ def remeasure(workload: Workload, executor: UnitExecutor, trials: Sequence[Trial
     if not positions:
         return {}
     left, quiet, disturbed = list(positions), list[_Play](), list[_Play]()
-    while left and len(quiet) < rounds_for(variation) and len(quiet) + len(disturbed) < MOST_PLAYS:
+    while left and len(quiet) < rounds_for(variation) and len(quiet) + len(disturbed) < MOST_REPETITIONS:
         found = executor.remeasure(workload, [trials[n].schedule for n in left])
         played = {n: samples for n, samples in zip(left, found, strict=True) if samples}
         (disturbed if is_disturbed(list(played.values())) else quiet).append(played)
@@ -201,7 +201,7 @@ def expectation(strategy: Strategy) -> dict[str, float]:
 
 def strategy_named(name: str, pool: CandidatePool, seed: int, history: Sequence[Experience]) -> Strategy:
     """Return a new strategy for a task."""
-    return STRATEGIES[name](Problem(pool, seed, history))
+    return STRATEGIES[name](SearchProblem(pool, seed, history))
 
 
 LEARNS: tuple[str, ...] = ("model", "warm")
@@ -228,8 +228,8 @@ def restored_model(kind: str, data: bytes) -> CostModel:
 
 
 def checking_bytes(workload: Workload) -> tuple[int, int, int | None]:
-    """Return how many bytes the inputs and the reference of a workload take on the host while they are made, how many
-    its data take on the device of a candidate, and how many the host has; None where that is not known."""
+    """Return three numbers of bytes: what the inputs and the reference of a workload take on the host while they are
+    made, what its data take on the device of a candidate, and what the host has (None where that is not known)."""
     inputs = sum(tensor.bytes for tensor in workload.inputs)
     outputs = sum(
         b.elements * (b.dtype.bytes + (8 if b.dtype.is_float else b.dtype.bytes)) for b in workload.output_buffers

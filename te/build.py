@@ -102,7 +102,7 @@ _fresh = itertools.count()
 class Tensor(Buffer):
     """A tensor under construction. Indexing it gives the Load of one element. ``stage`` is None for an input."""
 
-    stage: "_Stage | None" = None
+    stage: "_DraftStage | None" = None
     named: bool = False
     """It says whether the user chose the name."""
 
@@ -121,7 +121,7 @@ class Tensor(Buffer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _DraftStage:
     axes: tuple[Axis, ...]
     body: Expr
     reduce_axes: tuple[Axis, ...] = ()
@@ -174,9 +174,9 @@ def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequ
     over = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(names, shape, strict=True))
     value = fn(*[Var(a.name) for a in over])
     if isinstance(value, Reduction):
-        stage = _Stage(over, value.body, tuple(Axis(a.name, a.extent) for a in value.axes), value.reducer)
+        stage = _DraftStage(over, value.body, tuple(Axis(a.name, a.extent) for a in value.axes), value.reducer)
     elif isinstance(value, Expr):
-        stage = _Stage(over, value)
+        stage = _DraftStage(over, value)
     else:
         raise InvalidWorkload(f"compute needs an expression or a reduction, but its function gave {value!r}")
     return Tensor(name or "stage", tuple(shape), value.dtype, stage=stage, named=name is not None)
@@ -334,7 +334,7 @@ def _named(tensors: Sequence[Tensor]) -> dict[Tensor, Buffer]:
     return {t: Buffer(t.name if t.named else names.numbered(t.name), t.shape, t.dtype) for t in dict.fromkeys(tensors)}
 
 
-def _axis_renaming(stages: Sequence[_Stage], taken: Iterable[str]) -> list[dict[str, str]]:
+def _axis_renaming(stages: Sequence[_DraftStage], taken: Iterable[str]) -> list[dict[str, str]]:
     """For each stage, provisional axis name -> final name."""
     names = _Names(taken)
     return [{a.name: names.unlike(a.name.split("#")[0]) for a in (*s.axes, *s.reduce_axes)} for s in stages]
@@ -358,7 +358,9 @@ class _Names:
         return name
 
 
-def _finished(buffer: Buffer, stage: _Stage, buffers: Mapping[Tensor, Buffer], axes: list[dict[str, str]]) -> Stage:
+def _finished(
+    buffer: Buffer, stage: _DraftStage, buffers: Mapping[Tensor, Buffer], axes: list[dict[str, str]]
+) -> Stage:
     names = axes.pop(0)
 
     def final(e: Expr) -> Expr:

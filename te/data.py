@@ -27,8 +27,9 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
     """The inputs by name, drawn at random.
 
     Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
-    1000; those that say where another tensor is read, from the places that it has; those that are the ends of groups of
-    rows (``te.groups``) ascend, and groups are as skewed as the workload says. Bools are true half of the time.
+    1000. Those that say where another tensor is read are drawn from the places that it has. Those that are the ends of
+    groups of rows (``te.groups``) ascend, and groups are as skewed as the workload says. Bools are true half of the
+    time.
     An input depends on the seed, on its position and on what it is read for alone: not on its name, on other inputs, or
     on the number of ``threads`` that draw large ones. ``threads`` of None means those that this process may run on, at
     most 16.

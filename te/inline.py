@@ -16,9 +16,10 @@ stays."""
 
 @lru_cache(maxsize=64)  # every sketch asks it of a workload
 def inline_stages(workload: Workload) -> Workload:
-    """``workload`` with every stage that does not reduce and is no output substituted into the stages that read it:
-    casts, epilogues and producers alike, guarded paddings too (their selects come along, with the indices of the
-    reader). What is left are reductions and outputs, in their order, with indices in their one spelling.
+    """``workload`` with every stage that does not reduce and is no output substituted into the stages that read it.
+
+    These are casts, epilogues and producers, and guarded paddings, whose selects come along with the indices of the
+    reader. What is left are reductions and outputs, in their order, with indices in their one spelling.
 
     A stage stays where a reader would grow beyond ``MAX_INLINED_NODES`` nodes or ``MAX_DEPTH`` levels. Values are
     those of ``workload``, except that a float16 or bfloat16 stage in between may go unrounded (as in ``ir.expr``).

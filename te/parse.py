@@ -7,9 +7,12 @@
 
 An input has a dtype and a shape. A stage has axes, and an expression or one reduction of it. An axis goes as far as the
 dimension that it reads alone; ``C[i < 512, j] = ...`` or ``# float32[512, 128]`` behind the line says it otherwise.
-A line ``precision: tf32`` says which roundings are allowed. ``# dynamic, measured at 256`` behind an input says that
-its first dimension has an extent that every call gives, at most the one in the shape; ``# dynamic keys_extent in
-dimension 1, measured at 256`` says so of another dimension, and expressions may read its extent by that name.
+A line ``precision: tf32`` says which roundings are allowed.
+
+``# dynamic, measured at 256`` behind an input says that every call gives the extent of its first dimension. It is at
+most the one in the shape. ``# dynamic keys_extent in dimension 1, measured at 256`` says so of another dimension, and
+expressions may read its extent by that name.
+
 What no stage reads is an output, and so is what is marked. A number takes the dtype of what it is combined with, unless
 it has a suffix (``0.5f16``). Stages may use the same names of axes.
 """
@@ -87,7 +90,9 @@ def parse_workload(text: str) -> Workload:
     if not lines:
         raise InvalidWorkload("the text is empty; write inputs (A: float32[4, 8]) and stages (C[i] = ...)", field="/")
     tensors = {found[1] for _, code, _ in lines if (found := _INPUT.match(code) or _STAGE.match(code))}
-    reader = _Reader(tensors | {extent[1] for _, _, note in lines for extent in _DYNAMIC.finditer(note) if extent[1]})
+    reader = _TextParser(
+        tensors | {extent[1] for _, _, note in lines for extent in _DYNAMIC.finditer(note) if extent[1]}
+    )
     for number, code, note in lines:
         reader.read(number, code, note)
     return reader.workload()
@@ -103,7 +108,7 @@ def _fail(line: int, message: str) -> NoReturn:
 
 
 @dataclass
-class _Reader:
+class _TextParser:
     """Collects the tensors of a text. ``taken`` are the names of all tensors and extents, and of the axes so
     far."""
 

@@ -30,12 +30,12 @@ _WORTH_THREADS = 1 << 21
 def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | None = None) -> dict[str, Array]:
     """The outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
 
-    Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools
-    are exact, wrap, and come in their own dtype. Sums of products run as matrix products, scans keep a running value,
-    and the rest is computed in chunks that stay in cache, on ``threads`` threads where it is much (None: those this
-    process may run on, at most 16); their number changes at most the last digit of float64 sums. A tensor is dropped
-    once nothing reads it any more. Raises InvalidParameter naming an input that is missing or has another shape or
-    dtype.
+    Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools are
+    exact, wrap, and come in their own dtype. Sums of products run as matrix products, and scans keep a running value.
+    The rest is computed in chunks that stay in cache, on several threads where it is much. ``threads`` of None means
+    those that this process may run on, at most 16; their number changes at most the last digit of float64 sums. A
+    tensor is dropped once nothing reads it any more. Raises InvalidParameter naming an input that is missing or has
+    another shape or dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
     last = {load.buffer.name: n for n, stage in enumerate(workload.stages) for load in loads_of(stage.body)}

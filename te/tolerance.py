@@ -65,17 +65,17 @@ def tolerance(workload: Workload) -> dict[str, tuple[float, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _Bounded:
     """Values, and a bound on the error of each."""
 
     value: Floats
     error: Floats
 
 
-def _input(tensor: Buffer, position: int) -> _Sample:
+def _input(tensor: Buffer, position: int) -> _Bounded:
     sampled = Workload((Buffer(tensor.name, (_POINTS,), tensor.dtype),), (), ())
     value = random_inputs(sampled, position)[tensor.name].astype(np.float64)
-    return _Sample(value, np.zeros_like(value))
+    return _Bounded(value, np.zeros_like(value))
 
 
 def _roundoff(dtype: DType) -> float:
@@ -83,7 +83,7 @@ def _roundoff(dtype: DType) -> float:
     return {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype.name, 0.0)
 
 
-def _limits(sample: _Sample, dtype: DType) -> tuple[float, float]:
+def _limits(sample: _Bounded, dtype: DType) -> tuple[float, float]:
     finite = np.isfinite(sample.value) & np.isfinite(sample.error)
     value, error = np.abs(sample.value[finite]), sample.error[finite]
     if not dtype.is_float:
@@ -106,7 +106,7 @@ def _limits(sample: _Sample, dtype: DType) -> tuple[float, float]:
     return _SAFETY * absolute + smallest, _SAFETY * relative
 
 
-def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generator, precision: str) -> _Sample:
+def _stage(stage: Stage, tensors: Mapping[str, _Bounded], draw: np.random.Generator, precision: str) -> _Bounded:
     reduced = {a.name for a in stage.reduce_axes}
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
     length = math.prod(a.extent for a in stage.reduce_axes)
@@ -114,7 +114,7 @@ def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generat
     terms = _Sampler(tensors, extents, reduced, shape, draw, {}).of(stage.body)
     value, error = np.broadcast_to(terms.value, shape), np.broadcast_to(terms.error, shape)
     if stage.reducer is None:
-        return _Sample(value[:, 0], error[:, 0])
+        return _Bounded(value[:, 0], error[:, 0])
     match stage.reducer:
         case Reducer.SUM:
             read = {load.buffer.dtype for load in loads_of(stage.body)} if contraction_of(stage) is not None else set()
@@ -125,19 +125,19 @@ def _stage(stage: Stage, tensors: Mapping[str, _Sample], draw: np.random.Generat
             return _product(value, error, length, _roundoff(stage.tensor.dtype))
         case Reducer.ARGMAX | Reducer.ARGMIN:  # a value that is not exact may be overtaken by any other
             found = value.argmax(axis=1) if stage.reducer is Reducer.ARGMAX else value.argmin(axis=1)
-            return _Sample(found * (length / shape[1]), np.where(error.max(axis=1) > 0, length - 1.0, 0.0))
+            return _Bounded(found * (length / shape[1]), np.where(error.max(axis=1) > 0, length - 1.0, 0.0))
     best = value.max(axis=1) if stage.reducer is Reducer.MAX else value.min(axis=1)
-    return _Sample(best, error.max(axis=1))
+    return _Bounded(best, error.max(axis=1))
 
 
-def _product(value: Floats, error: Floats, length: int, unit: float) -> _Sample:
+def _product(value: Floats, error: Floats, length: int, unit: float) -> _Bounded:
     """Products of ``length`` terms like those of ``value[rows, terms]``: relative errors add up, one for each term and
     one for each rounding."""
     sampled = value.shape[1]
     total = np.sign(value).prod(axis=1) * np.exp(np.log(np.abs(value)).mean(axis=1) * length)
     relative = np.where(error > 0, error / np.abs(value), 0.0).mean(axis=1) * length
     roundings = unit * length if length > 1 else 0.0
-    return _Sample(value.prod(axis=1) if sampled == length else total, np.abs(total) * (relative + roundings))
+    return _Bounded(value.prod(axis=1) if sampled == length else total, np.abs(total) * (relative + roundings))
 
 
 def _matrix_unit_steps(length: int, precision: str) -> float:
@@ -145,13 +145,13 @@ def _matrix_unit_steps(length: int, precision: str) -> float:
     return min(length, length if precision == "fast_accumulation" else PROMOTED_K) / FLOAT8_MMA_K
 
 
-def _sum(value: Floats, error: Floats, length: int, unit: float, further: float) -> _Sample:
+def _sum(value: Floats, error: Floats, length: int, unit: float, further: float) -> _Bounded:
     """Sums of ``length`` terms like those of ``value[rows, terms]``. ``further``: the relative error of partial sums
     that is none of the rounding of the result's dtype.
 
     The terms' errors add up. The rounding of the partial sums is a random walk of ``length`` steps of up to a unit
-    of the largest partial sum; all of them may go one way where the terms of a sum are all alike, or where the sum
-    outgrows its terms, so that their digits are lost in it.
+    of the largest partial sum. All steps may go one way where the terms of a sum are all alike. They may too where the
+    sum outgrows its terms, so that their digits are lost in it.
     """
     sampled = value.shape[1]
     means, within = value.mean(axis=1), float(value.var(axis=1).mean())
@@ -165,7 +165,7 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
     one_way = float(partial.mean()) * unit > 0.25 * size or within < (0.01 * size) ** 2
     steps = float(length) if one_way else 2.0 * math.sqrt(length)
     rounding = partial * (unit * steps + further) if length > 1 else 0.0
-    return _Sample(total, length * error.mean(axis=1) + rounding)
+    return _Bounded(total, length * error.mean(axis=1) + rounding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +173,14 @@ class _Sampler:
     """Evaluates the body of a stage on draws. ``shape``: (points, terms); what does not vary within a point has one
     term. Equal loads are one draw."""
 
-    tensors: Mapping[str, _Sample]
+    tensors: Mapping[str, _Bounded]
     extents: Mapping[str, int]
     reduced: set[str]
     shape: tuple[int, int]
     draw: np.random.Generator
-    drawn: dict[Expr, _Sample]
+    drawn: dict[Expr, _Bounded]
 
-    def of(self, e: Expr) -> _Sample:
+    def of(self, e: Expr) -> _Bounded:
         match e:
             case Load() | Var():
                 if e not in self.drawn:
@@ -195,21 +195,21 @@ class _Sampler:
             case Select():
                 condition, then, otherwise = (self.of(c) for c in e.children)
                 where = condition.value != 0
-                return _Sample(
+                return _Bounded(
                     np.where(where, then.value, otherwise.value), np.where(where, then.error, otherwise.error)
                 )
             case Cast(value=value, type=dtype):
                 return _cast(self.of(value), value.dtype, dtype)
             case Binary(op=BinaryOp.MUL, a=a, b=Const(value=factor)) if _is_power_of_two(factor):
                 x = self.of(a)
-                return _Sample(x.value * float(factor), x.error * abs(float(factor)))
+                return _Bounded(x.value * float(factor), x.error * abs(float(factor)))
             case Unary(op=unary, value=value):
                 return _unary(unary, self.of(value), e.dtype)
             case Binary(op=op, a=a, b=b):
                 return _binary(op, self.of(a), self.of(b), e.dtype)
         raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")
 
-    def _leaf(self, e: Expr) -> _Sample:
+    def _leaf(self, e: Expr) -> _Bounded:
         varies = any(isinstance(v, Var) and v.name in self.reduced for v in walk(e))
         shape = self.shape if varies else (self.shape[0], 1)
         if isinstance(e, Var):
@@ -217,21 +217,21 @@ class _Sampler:
         assert isinstance(e, Load)
         sample = self.tensors[e.buffer.name]
         at = self.draw.integers(0, len(sample.value), shape)
-        return _Sample(sample.value[at], sample.error[at])
+        return _Bounded(sample.value[at], sample.error[at])
 
 
-def _exact(value: Floats) -> _Sample:
-    return _Sample(value, np.zeros_like(value))
+def _exact(value: Floats) -> _Bounded:
+    return _Bounded(value, np.zeros_like(value))
 
 
-def _cast(x: _Sample, given: DType, wanted: DType) -> _Sample:
+def _cast(x: _Bounded, given: DType, wanted: DType) -> _Bounded:
     if wanted.is_bool:
         return _exact((x.value != 0).astype(np.float64))
     if wanted.is_float:
-        return _Sample(x.value, x.error + _own(x.value, (x.error,), wanted))
+        return _Bounded(x.value, x.error + _own(x.value, (x.error,), wanted))
     low, high = wanted.integer_range
     value = np.clip(np.trunc(x.value), low, high) if given.is_float else x.value
-    return _Sample(value, np.where(x.error > 0, np.ceil(x.error) + given.is_float, 0.0))
+    return _Bounded(value, np.where(x.error > 0, np.ceil(x.error) + given.is_float, 0.0))
 
 
 def _is_power_of_two(value: float) -> bool:
@@ -251,15 +251,15 @@ def _own(f: Floats, errors: tuple[Floats, ...], dtype: DType) -> Floats:
     return np.where(inexact, size, 0.0)
 
 
-def _unary(op: UnaryOp, x: _Sample, dtype: DType) -> _Sample:
+def _unary(op: UnaryOp, x: _Bounded, dtype: DType) -> _Bounded:
     a, e = x.value, x.error
     if op is UnaryOp.NOT:
         return _exact((a == 0).astype(np.float64))
     f = np.asarray(UNARY[op](a), dtype=np.float64)
     if op in (UnaryOp.NEG, UnaryOp.ABS):
-        return _Sample(f, e)
+        return _Bounded(f, e)
     if op in (UnaryOp.FLOOR, UnaryOp.CEIL):
-        return _Sample(f, np.where(e > 0, np.ceil(e), 0.0))
+        return _Bounded(f, np.where(e > 0, np.ceil(e), 0.0))
     unit = _function_unit(dtype)
     own = unit * np.abs(f)
     match op:
@@ -279,7 +279,7 @@ def _unary(op: UnaryOp, x: _Sample, dtype: DType) -> _Sample:
             slope = 0.5 * np.abs(f / a)
         case _:  # sin, cos: reducing the argument costs a rounding of it
             slope, own = np.ones_like(a), unit * (1.0 + np.abs(a))
-    return _Sample(f, np.where(e > 0, slope * e, 0.0) + own)
+    return _Bounded(f, np.where(e > 0, slope * e, 0.0) + own)
 
 
 def _function_unit(dtype: DType) -> float:
@@ -288,7 +288,7 @@ def _function_unit(dtype: DType) -> float:
     return _FUNCTION * unit if dtype.bits > 16 else unit + _FUNCTION * 2.0**-24
 
 
-def _binary(op: BinaryOp, x: _Sample, y: _Sample, dtype: DType) -> _Sample:
+def _binary(op: BinaryOp, x: _Bounded, y: _Bounded, dtype: DType) -> _Bounded:
     a, b = x.value, y.value
     f = np.asarray(BINARY[op](a, b), dtype=np.float64)
     own = _own(f, (x.error, y.error), dtype)
@@ -308,4 +308,4 @@ def _binary(op: BinaryOp, x: _Sample, y: _Sample, dtype: DType) -> _Sample:
             error = np.abs(f) * (np.abs(b / a) * x.error + powers) + _function_unit(dtype) * np.abs(f)
         case _:  # min, max
             error = np.maximum(x.error, y.error)
-    return _Sample(f, error)
+    return _Bounded(f, error)

@@ -30,13 +30,13 @@ def written_parameters(source: str, name: str) -> frozenset[str]:
         raise InvalidWorkload(f"the source has no function {name}", field="/name")
     written: dict[str, Sources] = {each: frozenset() for each in functions}
     while True:  # helpers may call each other
-        found = {each: _Function(tree, functions, written).written() for each, tree in functions.items()}
+        found = {each: _FunctionVisitor(tree, functions, written).written() for each, tree in functions.items()}
         if found == written:
             return found[name]
         written = found
 
 
-class _Function(ast.NodeVisitor):
+class _FunctionVisitor(ast.NodeVisitor):
     """Walks one function until what its variables come from no longer grows."""
 
     def __init__(

@@ -9,8 +9,8 @@ from ..ir.expr import Expr
 
 
 class Reducer(StrEnum):
-    """How the points of a reduction are combined, and what an empty or first combination starts from:
-    0 for sum, 1 for prod, the lowest value of the dtype (-inf for floats) for max, the highest (+inf) for min.
+    """How the points of a reduction are combined. The first combination starts from 0 for sum and from 1 for prod. For
+    max it starts from the lowest value of the dtype (-inf for floats), and for min from the highest (+inf).
 
     ``argmax`` and ``argmin`` give a position instead of a value: where along the single reduction axis the greatest
     (least) value stands, the first of equal ones. Where a value is NaN the result is some position of the range.
@@ -47,10 +47,10 @@ class Stage:
     """One computed tensor.
 
     ``tensor[axes] = reducer over reduce_axes of body`` (without a reducer: ``= body``). There is one axis per
-    dimension, in order, with the dimension's extent. ``body`` is a scalar expression over the axes, of the tensor's
-    dtype (where the result is a position, int64 or int32, of any number's); its loads read inputs and earlier stages
-    at affine indices of the axes. Reductions accumulate in the tensor's dtype, so an operator that accumulates wider
-    than it returns has a casting stage after it.
+    dimension, in order, with the dimension's extent. ``body`` is a scalar expression over the axes. It has the tensor's
+    dtype; where the result is a position (int64 or int32), it has that of any number. Its loads read inputs and earlier
+    stages at affine indices of the axes. Reductions accumulate in the tensor's dtype, so an operator that accumulates
+    wider than it returns has a casting stage after it.
     """
 
     tensor: Buffer

@@ -12,7 +12,7 @@ from tilewright.benchmarks.search_curves import Curve, Curves, play
 from tilewright.benchmarks.suite import Options
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 
 FOLDER = search_score.FOLDER
 SCALE = Scale(read_table(FOLDER / "dedispersion_milo__A4000.csv.gz"))
@@ -25,7 +25,7 @@ def test_budgets_are_the_packages() -> None:
 
 
 def test_random_search_scores_about_nothing_and_an_oracle_one() -> None:
-    runs = [play(SCALE.table, SCALE, STRATEGIES["random"](Problem(SCALE.table.pool, n))).run for n in range(40)]
+    runs = [play(SCALE.table, SCALE, STRATEGIES["random"](SearchProblem(SCALE.table.pool, n))).run for n in range(40)]
     assert abs(SCALE.score(runs)) < 0.2
     assert abs(SCALE.score(runs) - SCALE.score(runs, bags=False)) < 0.05
     oracle = [replace(run, best=np.full(len(run.best), SCALE.optimum)) for run in runs]

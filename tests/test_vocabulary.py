@@ -28,17 +28,25 @@ WORDS = (
 REPLACED = (
     "anatomy",
     "breeding",
+    "conduct",
+    "convergence",
+    "copies_alone",
     "crew",
+    "early_blocks",
     "even_shares",
+    "evened",
+    "finals",
     "in_turn",
+    "lane_sums",
     "laps?",
     "posting",
+    "rings?",
+    "road",
     "roomy",
     "slabs?",
+    "station",
     "steadied",
-    "evened",
-    "lane_sums",
-    "convergence",
+    "usual_plan",
 )
 """These were words of our own. Patterns of whole parts of a name."""
 TABLE = Path("core/renamed.py")
@@ -50,14 +58,14 @@ def modules() -> tuple[tuple[Path, ast.Module], ...]:
     return tuple((path, ast.parse((ROOT / path).read_text())) for path in paths)
 
 
-def defined_names() -> Iterator[tuple[str, Path]]:
-    """Every name that a module gives to something: files, classes, functions, constants and fields, knobs."""
+def defined_names(variables: bool) -> Iterator[tuple[str, Path]]:
+    """The names of files, classes, functions and knobs; those of ``variables``, constants and fields as well."""
     for path, tree in modules():
         yield path.stem, path
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 yield node.name, path
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and variables:
                 yield node.id, path
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Knob":
                 first = node.args[0] if node.args else None
@@ -72,11 +80,12 @@ def parts_of(name: str) -> str:
 
 def test_words_name_what_they_mean_and_replaced_ones_nothing() -> None:
     """One test, because each process that runs a part of it reads all modules."""
-    named = {(parts_of(name), path) for name, path in set(defined_names())}
-    nothing = [word for word in WORDS if not any(f"_{word.lower()}_" in name for name, _ in named)]
+    things = {parts_of(name) for name, _ in defined_names(variables=False)}
+    nothing = [word for word in WORDS if not any(f"_{word.lower()}_" in name for name in things)]
     assert not nothing, "nothing is called so"
     replaced = re.compile(f"_({'|'.join(REPLACED)})_")
-    assert not [f"{path}: {name}" for name, path in named if replaced.search(name)]
+    names = set(defined_names(variables=True))
+    assert not [f"{path}: {name}" for name, path in names if replaced.search(parts_of(name))]
 
 
 def test_old_names_of_sketches_stand_in_their_table_alone() -> None:
@@ -93,10 +102,10 @@ def test_old_names_of_sketches_stand_in_their_table_alone() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    """Private classes may: nobody meets them outside their module."""
+    """Private ones neither: a reader who greps for a name finds one thing. ``_Axis`` and ``Axis`` are one name."""
     where: dict[str, list[str]] = {}
     for path, tree in modules():
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                where.setdefault(node.name, []).append(str(path))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name.lstrip("_"), []).append(str(path))
     assert not {name: paths for name, paths in where.items() if len(paths) > 1}

@@ -24,7 +24,7 @@ class UnsupportedKernel(InvalidWorkload):
 
 
 @dataclass
-class _Module:
+class _SourceText:
     """The text so far: names at the top, and functions by name, helpers before those that call them."""
 
     lines: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Module:
 def kernel_source(function: Any) -> str:
     """Return the text of a module that has the kernel ``function`` under ``triton.jit``, and all that it uses. Raises
     UnsupportedKernel for what is no data, such as other modules."""
-    module = _Module()
+    module = _SourceText()
     module.add(function)
     return module.text()
 

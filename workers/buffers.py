@@ -18,7 +18,7 @@ FILLINGS = 2
 def filling(dtype: DType, number: int, which: int) -> bytes:
     """One element of filling ``which`` (0 or 1) for purpose ``number``; neighbouring numbers differ.
 
-    For floats the first is a plain number, so that adding to it by mistake shows, and the second a quiet NaN with a
+    For floats the first is a plain number, so that adding to it by mistake shows. The second is a quiet NaN with a
     payload of its own, so that reading it by mistake spoils the result. (A NaN alone would not do: arithmetic on it
     keeps its payload.) Types of one byte and integers get a byte pattern and its complement: NaNs of 8-bit floats have
     no payloads. Different buffers get different numbers, because a stray kernel copies from one buffer to another. No

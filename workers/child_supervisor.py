@@ -37,7 +37,7 @@ class WorkerSpec:
 
 
 class ChildSupervisor:
-    """One child, and its replacement after it dies.
+    """Owns one child, and replaces it after it has died.
 
     Calls come from one thread, which must live as long as the supervisor; ``Child`` says why. ``interrupt`` may come
     from any thread.

@@ -66,8 +66,8 @@ class CompilationSupervisor(ChildSupervisor):
 
 
 class CompilationPool:
-    """Thread-safe. Its children start with the first question. ``compiler`` is what they answer with, as
-    ``module:function``."""
+    """Answers questions by children that compile. It is thread-safe. Its children start with the first question.
+    ``compiler`` is what they answer with, as ``module:function``."""
 
     def __init__(
         self, settings: ExecutorSettings, *, compiler: str = "tilewright.workers.compilation_child:compiled"

@@ -94,8 +94,8 @@ class _InFlight:
 
 @dataclass
 class _TaskCache:
-    """What is kept of the present workload: its fastest time, its fastest binaries by schedule key, and what became of
-    each binary, by its identity, with the key of the schedule that it was first measured for."""
+    """What is kept of the present workload: its fastest time, and its fastest binaries by schedule key. ``reports``
+    says what became of each binary, by its identity, with the key of the schedule that it was first measured for."""
 
     key: str
     incumbent_seconds: float | None = None

@@ -67,7 +67,7 @@ class _Left(Exception):
 
 @dataclass(eq=False)
 class _Member:
-    """One unit. ``held`` are the candidates that it has, by position."""
+    """Holds what is known of one unit. ``held`` are the candidates that it has, by position."""
 
     unit: str
     open: Callable[[], UnitExecutor]

@@ -17,7 +17,8 @@ def always() -> float:
 
 
 class LeaseGuard:
-    """A lease of a device as an ``Allowed``. A process that was stopped, or whose database is away, finds it ended.
+    """Says whether the lease of a device still holds (``Allowed``). A process that was stopped, or whose database is
+    away, finds it ended.
 
     asked = time.monotonic()             # before the request is sent: the database counts from later on
     store.renew(lease, seconds)

@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 
 
 class MemoryGroup:
-    """One group for one child. ``folder`` is there already, and ``version`` that of control groups."""
+    """Limits the memory of one child by a group of its own. ``folder`` is there already, and ``version`` that of
+    control groups."""
 
     def __init__(self, folder: Path, version: int, limit_bytes: int) -> None:
         self.folder = folder

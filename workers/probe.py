@@ -38,8 +38,8 @@ PROBE_DEADLINES = Deadlines(start=30.0, probe=30.0, wait=30.0)
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a probe found. Anchors are in seconds, and None where they were not timed; ``error`` says why the device did
-    not open. ``readings`` of a processor are those of a healthy device."""
+    """Says what a probe found. Anchors are in seconds, and None where they were not timed; ``error`` says why the
+    device did not open. ``readings`` of a processor are those of a healthy device."""
 
     unit: Unit
     readings: HealthReadings = field(default_factory=HealthReadings)

@@ -44,7 +44,7 @@ class Versions:
 
 
 class RemoteSupervisor:
-    """A supervisor in an actor. ``interrupt`` may come from any thread, the rest from one."""
+    """Calls a supervisor in an actor. ``interrupt`` may come from any thread, the rest from one."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._patience_seconds = patience_seconds(deadlines)

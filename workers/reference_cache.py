@@ -93,7 +93,7 @@ class _Slot:
 
 
 class ReferenceSupervisor(ChildSupervisor):
-    """Workloads to reference_data, in a child without a device."""
+    """Computes the reference data of workloads, in a child without a device."""
 
     def __init__(self, spec: WorkerSpec, descriptors: tuple[int, ...]) -> None:
         setup: Json = {"role": "prepare", "seed": spec.seed}

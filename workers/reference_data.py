@@ -1,7 +1,7 @@
 """A workload's seeded inputs and float64 reference, computed once and mapped read-only by every runner child.
 
-The bytes live in an anonymous file that a runner owns and its children inherit, so a child that replaces a
-killed one need not compute them again, and a kernel that writes wildly cannot change what it is judged by.
+The bytes live in an anonymous file that a runner owns and its children inherit. A child that replaces a killed one need
+not compute them again, and a kernel that writes wildly cannot change what it is judged by.
 """
 
 import math

@@ -17,10 +17,10 @@ Rules = TypeVar("Rules", TimingRules, RemeasureRules)
 class Rotation:
     """Sets of inputs and outputs, equal in content, that launches go through in turn.
 
-    Where ``cold_bytes`` is 0 there is one set. Otherwise so many that a round through them covers that much memory;
-    small workloads would need too many, so they get 256, no sample goes round more than once, and between samples
-    the caches are filled with something else. Workspace is not rotated: a program that calls a kernel again and
-    again hands it the same, and what it has made of constant inputs (``LoadedKernel.prepare``) with it.
+    Where ``cold_bytes`` is 0 there is one set. Otherwise there are so many that a round through them covers that much
+    memory. Small workloads would need too many: they get 256, no sample goes round more than once, and between samples
+    the caches are filled with something else. Workspace is not rotated. A program that calls a kernel again and again
+    hands it the same, with what it has made of constant inputs (``LoadedKernel.prepare``).
     """
 
     def __init__(

@@ -74,7 +74,7 @@ NUMBERS = {
 }
 
 
-class _Program(ctypes.Structure):
+class _SockFprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
@@ -93,7 +93,7 @@ def refuse_calls(*, network: bool, programs: bool) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0):
         return False
-    program = _Program(len(code) // 8, code)
+    program = _SockFprog(len(code) // 8, code)
     return not libc.syscall(known.seccomp, _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(program))
 
 

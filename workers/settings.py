@@ -1,4 +1,4 @@
-"""The settings of an executor: deadlines, how children start, and how long timing may take."""
+"""Describes the settings of an executor: deadlines, how children start, and how long timing may take."""
 
 import sys
 from dataclasses import dataclass, field

@@ -17,13 +17,13 @@ DISTURBED_SPREAD = 0.2
 class TimingRules:
     """``sample_seconds``: launches are bunched until a sample lasts this long, so that the clock and the call cost
     nothing. ``spread``: sampling ends once the 95 % confidence interval of the median is this narrow (relative).
-    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it, and three of them,
-    none of which is less than ``slower_ratio`` times slower, or which are all behind by more than ``behind`` (relative)
-    and three times the noise that they show. ``noisy_spread``: quartiles further apart than this
-    (relative) in the end are no measurement. Sampling normally lasts
-    ``most_seconds``; while fewer than ``least_samples`` clean samples were had, or they are noisy, it may last
-    ``extended_seconds``. Three samples are the least, but a kernel that used ``slow_seconds`` may stop at one.
-    The launches of a sample are a multiple of ``launch_step``, and at most ``most_launches``."""
+    ``hopeless_ratio``: a first clean sample this many times slower than the incumbent ends it. Three clean samples end
+    it if each is ``slower_ratio`` times slower or more, or if all are behind by more than ``behind`` (relative) and by
+    three times the noise that they show. ``noisy_spread``: quartiles further apart than this (relative) in the end are
+    no measurement. Sampling normally lasts ``most_seconds``. While there are fewer than ``least_samples`` clean
+    samples, or they are noisy, it may last ``extended_seconds``. Three samples are the least, but a kernel that used
+    ``slow_seconds`` may stop at one. The launches of a sample are a multiple of ``launch_step``, and at most
+    ``most_launches``."""
 
     sample_seconds: float = 1e-3
     least_samples: int = 7
@@ -44,9 +44,9 @@ class TimingRules:
 class RemeasureRules:
     """``sample_seconds``, ``most_launches``, ``launch_step``: as in TimingRules. Rounds end after ``most_seconds``, or
     after ``most_rounds``, but there are at least ``least_rounds``. ``rest_seconds``: how long the device rests before
-    each sample of a second half, which has as many rounds as the first (there is time for both in ``most_seconds``); 0:
-    there is no second half. Work without a break makes a graphics processor hot, and it settles at the lower clock that
-    its power allows: what is fastest then need not be on a rested one, and kernels are run on both."""
+    each sample of a second half; 0: there is no second half. It has as many rounds as the first, and there is time for
+    both in ``most_seconds``. Work without a break makes a graphics processor hot, and it settles at the lower clock
+    that its power allows. What is fastest then need not be on a rested one, and kernels are run on both."""
 
     sample_seconds: float = 2e-3
     least_rounds: int = 5

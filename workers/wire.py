@@ -1,4 +1,4 @@
-"""Frozen values to and from the JSON that crosses between an executor and its children."""
+"""Turns frozen values into the JSON that crosses between an executor and its children, and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

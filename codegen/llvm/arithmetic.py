@@ -1,4 +1,4 @@
-"""The operators of the IR on LLVM values. Integers wrap and divide towards minus infinity; floats keep NaN."""
+"""Writes the operators of the IR on LLVM values. Integers wrap and divide towards minus infinity; floats keep NaN."""
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError

@@ -1,4 +1,4 @@
-"""Conversions between memory and registers and between dtypes, with the roundings that the IR promises."""
+"""Writes conversions between memory and registers and between dtypes, with the roundings that the IR promises."""
 
 from ...core.dtypes import DType
 from ...core.errors import CompileError

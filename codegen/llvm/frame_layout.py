@@ -1,4 +1,4 @@
-"""The layout of local buffers. Small ones live on the stack; large ones have fixed offsets in the thread's scratch
+"""Lays out local buffers. Small ones live on the stack; large ones have fixed offsets in the thread's scratch
 block."""
 
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""The C header of an exported kernel."""
+"""Writes the C header of an exported kernel."""
 
 from collections.abc import Mapping
 from textwrap import wrap

@@ -1,4 +1,4 @@
-"""The machine instructions of a kernel, counted by class. The counts show whether vectors and fused operations are
+"""Counts the machine instructions of a kernel by class. The counts show whether vectors and fused operations are
 there."""
 
 import re

@@ -1,4 +1,5 @@
-"""The mathematical functions of the IR. Each becomes an internal function of the module, once for every vector width.
+"""Writes the mathematical functions of the IR. Each becomes an internal function of the module, once for every vector
+width.
 
 LLVM inlines them, so that they cost nothing and the source stays readable.
 """

@@ -1,4 +1,4 @@
-"""LLVM types and values as text, and how the product's dtypes map to them.
+"""Writes LLVM types and values as text, and says how the product's dtypes map to them.
 
 A dtype has two LLVM types: one in memory (``storage``) and one to compute with (``computed``). Floats of 16 and 8 bits
 are computed in ``float``; bool is ``i8`` in memory and ``i1`` in registers.

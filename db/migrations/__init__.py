@@ -1,1 +1,3 @@
-"""Alembic's folder: ``env.py`` runs the migrations of ``versions/`` over a connection that is handed in."""
+"""Alembic's folder. ``env.py`` is given a connection, and brings its database to the schema of a revision by running
+the migrations of ``versions/``.
+"""

@@ -1,5 +1,9 @@
-"""The table of operators of graphs. A new one is a file here, or an entry in the family that it belongs to, and one
-line in this table. The contract suite ``tests/contracts/test_graph_operators.py`` then runs it by itself."""
+"""The table of operators of graphs. An operator takes the types of operands and attributes, and gives the type of the
+result, its form in NumPy and its form in ``te``.
+
+A new one is a file here, or an entry in the family that it belongs to, and one line in this table. The contract suite
+``tests/contracts/test_graph_operators.py`` then runs it by itself.
+"""
 
 from .arithmetic import ARITHMETIC, COMPARISONS
 from .constants import FULL, RANGE

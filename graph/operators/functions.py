@@ -88,8 +88,8 @@ _ATAN_TERMS, _ATAN_TERMS_DOUBLE = 9, 20
 
 
 def _atan(x: Expr) -> Expr:
-    """The arctangent: of a = |x|, by atan(a) = π/2 - atan(1/a) and atan(a) = π/4 + atan((a - 1) / (a + 1)) an argument
-    of at most tan(π/8) is left, for which the series t - t³/3 + t⁵/5 - … takes few terms."""
+    """The arctangent. With a = |x|, the rules atan(a) = π/2 - atan(1/a) and atan(a) = π/4 + atan((a - 1) / (a + 1))
+    leave an argument of at most tan(π/8). The series t - t³/3 + t⁵/5 - … takes few terms for it."""
     a = te.absolute(x)
     high, low = a > math.tan(3 * math.pi / 8), a > math.tan(math.pi / 8)
     t = te.select(high, -1.0 / a, te.select(low, (a - 1.0) / (a + 1.0), a))

@@ -1,4 +1,7 @@
-"""Passes: functions from a graph to a graph that computes the same. ``simplify_graph`` runs them in their order."""
+"""Rewrites graphs. A pass takes a graph and gives one that computes the same, in a form that kernel classes take.
+
+Each file holds the passes of one topic, and ``PASSES`` is their order. ``simplify_graph`` runs them.
+"""
 
 from collections.abc import Callable
 

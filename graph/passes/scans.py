@@ -1,5 +1,8 @@
-"""Scans in the form that kernel classes take: one node for those from the end and those that leave an element out of
-its own result, and long ones in blocks, where there are too few to occupy a device."""
+"""Gives scans the form that kernel classes take.
+
+A scan from the end, or one that leaves an element out of its own result, becomes one node. Long scans are done in
+blocks where there are too few of them to occupy a device.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,14 +65,14 @@ def _split_where(graph: Graph, few: int) -> Graph:
     def replaced(b: Rewriter, node: Node) -> Value | None:
         if node.op not in SCAN_NAMES:
             return None
-        x, scan = b.values[node.operands[0]], _Scan.of(node)
+        x, scan = b.values[node.operands[0]], _ScanKind.of(node)
         return _in_blocks(b, scan, x, few) if _is_long(x, scan.dim, few) else None
 
     return rewrite(graph, replaced)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class _ScanKind:
     """A scan without its operand."""
 
     op: str
@@ -95,7 +98,7 @@ class _Moved:
     backwards: bool
     number: float
 
-    def is_neutral_for(self, scan: _Scan) -> bool:
+    def is_neutral_for(self, scan: _ScanKind) -> bool:
         """Whether the scan goes the same way, and what came in changes no result of it."""
         same = (self.dim, self.backwards) == (scan.dim, scan.reverse) and not scan.exclusive
         return same and self.number == neutral(scan.op, self.whole.dtype)
@@ -107,7 +110,7 @@ def _turned(b: Rewriter, node: Node) -> Value | None:
     flip = None if made is None or made.op not in SCAN_NAMES else b.made.get(made.operands[0])
     if made is None or flip is None or flip.op != "flip":
         return None
-    over, scan = set(integers_of(node, "dims")), _Scan.of(made)
+    over, scan = set(integers_of(node, "dims")), _ScanKind.of(made)
     if over != set(integers_of(flip, "dims")) or scan.dim not in over:
         return None
     return replace(scan, reverse=not scan.reverse).node(b, b.value(flip.operands[0]))
@@ -117,14 +120,14 @@ def _moved_scan(b: Rewriter, node: Node) -> Value | None:
     """A scan whose results are moved by one element."""
     moved = _moved(b, node, [b.values[name] for name in node.operands])
     made = None if moved is None else b.made.get(moved.whole.name)
-    if moved is None or made is None or made.op not in SCAN_NAMES or not moved.is_neutral_for(_Scan.of(made)):
+    if moved is None or made is None or made.op not in SCAN_NAMES or not moved.is_neutral_for(_ScanKind.of(made)):
         return None
-    return replace(_Scan.of(made), exclusive=True).node(b, b.value(made.operands[0]))
+    return replace(_ScanKind.of(made), exclusive=True).node(b, b.value(made.operands[0]))
 
 
 def _scan_of_moved(b: Rewriter, node: Node) -> Value | None:
     """A scan of what is moved by one element."""
-    made, scan = b.made.get(b.values[node.operands[0]].name), _Scan.of(node)
+    made, scan = b.made.get(b.values[node.operands[0]].name), _ScanKind.of(node)
     if made is None or made.op not in _MOVING:
         return None
     moved = _moved(b, made, [b.value(name) for name in made.operands])
@@ -178,7 +181,7 @@ def _is_long(x: Value, d: int, few: int) -> bool:
     return (scans < few and extent > LONG) or (extent > BLOCK and x.elements * extent >= MAX_POINTS)
 
 
-def _in_blocks(b: Rewriter, scan: _Scan, x: Value, few: int) -> Value:
+def _in_blocks(b: Rewriter, scan: _ScanKind, x: Value, few: int) -> Value:
     """A scan in blocks, and where there are very many of these, that of their sums in blocks as well."""
     (reduce, combine), d = _REDUCTION[scan.op], scan.dim
     outer, extent, inner = prod(x.shape[:d]), x.shape[d], x.shape[d + 1 :]

@@ -96,7 +96,8 @@ class _Subpixels(Rewriter):
         x, steps = self._before_spread(node.operands[0], rank)
         kernel, counts = self.graph.values[node.operands[1]].shape[2:], node.result.shape[2:]
         sides = [
-            _Side.of(*side) for side in zip(steps, given.integers("before"), kernel, x.shape[2:], counts, strict=True)
+            _WindowSide.of(*side)
+            for side in zip(steps, given.integers("before"), kernel, x.shape[2:], counts, strict=True)
         ]
         if prod(steps) == 1 or any(s.behind < 0 for s in sides):
             return None
@@ -178,7 +179,7 @@ def _is_pointwise(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _WindowSide:
     """A window along one dimension: ``taps`` places with ``before`` and ``behind`` pixels of border. ``first`` and
     ``last``: how many zeros the kernel gets on either side."""
 
@@ -189,10 +190,10 @@ class _Side:
     last: int
 
     @staticmethod
-    def of(step: int, before: int, kernel: int, extent: int, count: int) -> "_Side":
+    def of(step: int, before: int, kernel: int, extent: int, count: int) -> "_WindowSide":
         """The window in the place of one of ``kernel`` places on an image of ``extent`` pixels that is spread by
         ``step``, with ``before`` pixels of border, at ``count`` positions."""
         lowest, highest = -(before // step), (step - 1 + kernel - 1 - before) // step
         taps, first = highest - lowest + 1, step - 1 - before - step * lowest
         behind = -(-count // step) - extent + lowest + taps - 1
-        return _Side(taps, -lowest, behind, first, step * taps - kernel - first)
+        return _WindowSide(taps, -lowest, behind, first, step * taps - kernel - first)

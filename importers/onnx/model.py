@@ -62,7 +62,7 @@ def import_onnx(
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     for _ in range(_MOST_ROUNDS):
-        reader = _Reader(model, opset, dims or {}, values or {})
+        reader = _OnnxReader(model, opset, dims or {}, values or {})
         found = reader.run()
         if found is not None:
             return found
@@ -98,7 +98,7 @@ def _with_defaults(model: Any, operators: Sequence[str]) -> Any:
     return copy
 
 
-class _Reader:
+class _OnnxReader:
     def __init__(self, model: Any, opset: int, dims: Mapping[str, int], given: Mapping[str, Array]) -> None:
         self._model = model
         self._opset = opset

@@ -73,7 +73,7 @@ def import_stablehlo(
             parsed = _parsed(module, context)
         except (ir.MLIRError, ValueError) as error:
             raise InvalidParameter(f"{name} is no StableHLO module: {str(error)[:500]}", field="file") from error
-        return _Reader(parsed, weights or {}).run()
+        return _StablehloReader(parsed, weights or {}).run()
 
 
 def _parsed(module: str | bytes, context: Any) -> Any:
@@ -85,7 +85,7 @@ def _parsed(module: str | bytes, context: Any) -> Any:
     return ir.Module.parse(module.decode() if isinstance(module, bytes) else module)
 
 
-class _Reader:
+class _StablehloReader:
     """It walks the operations. It is the ``ModuleReader`` of rules."""
 
     def __init__(self, module: Any, weights: Mapping[int, Array]) -> None:

@@ -1,4 +1,5 @@
-"""The ceilings that priors of CPU kernels divide by: measured ones of the device, else nominal ones of the target."""
+"""Gives the ceilings that priors of CPU kernels divide by: measured ones of the device, else nominal ones of the
+target."""
 
 from dataclasses import dataclass
 

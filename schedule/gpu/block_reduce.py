@@ -1,4 +1,5 @@
-"""Reductions across threads: lanes exchange values by shuffles, warps and the blocks of a cluster by shared memory.
+"""Writes reductions across threads: lanes exchange values by shuffles, warps and the blocks of a cluster by shared
+memory.
 
     butterfly            lanes of a warp combine their values; all of them have the result
     combine_in_order     a thread combines partial results, wherever it reads them from, in a fixed order

@@ -1,4 +1,4 @@
-"""The estimated time of a kernel that memory bounds: the prior that the sketches of such kernels share.
+"""Estimates the time of a kernel that memory bounds. It is the prior that the sketches of such kernels share.
 
 The model takes a launch for waves of thread blocks, one wave after the other. In each round of a wave the threads issue
 loads, wait for them, and compute. All rounds together take at least as long as the slowest of
@@ -13,8 +13,8 @@ and no round is shorter than the latency of a load, nor a launch than the device
 is Little's law: a device moves no more in this time than its threads have asked for, so small loads and few threads
 leave memory idle. Three things come on top: the launch, a tail in which the blocks of the last wave end one by one, and
 what does not overlap. While the threads of a block wait for their loads they do nothing else, so only other blocks on
-the same multiprocessor overlap with them: the fewer blocks are resident, the more of the latencies and of the time of
-the faster resources is exposed.
+the same multiprocessor overlap with them. The fewer blocks are resident, the more is exposed of the latencies and of
+the time of the faster resources.
 """
 
 from dataclasses import dataclass

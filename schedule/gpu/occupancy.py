@@ -69,7 +69,7 @@ class GpuLimits:
         room = np.asarray(self.shared_bytes_per_multiprocessor // ctas_per_sm, np.int64) - self.reserved_shared_bytes
         return np.minimum(room, self.shared_bytes_per_block)
 
-    def early_blocks(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
+    def overlapping_ctas(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
         """How many blocks of a launch may start while the launch before still ends, ``resident`` of them on each
         multiprocessor. It is 0 where launches do not overlap; they do where there are clusters."""
         return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)

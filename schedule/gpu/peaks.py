@@ -1,4 +1,5 @@
-"""The ceilings that priors of GPU kernels divide by: measured ones of the device, and facts of its architecture."""
+"""Gives the ceilings that priors of GPU kernels divide by: measured ones of the device, and facts of its
+architecture."""
 
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Architecture:
+class _NominalPeaks:
     """What one multiprocessor does in a cycle, and nominal figures for a device that nothing was measured of.
 
     ``tensor_flops``: dense 16-bit floating point operations of the fastest matrix instructions.
@@ -31,13 +32,13 @@ class _Architecture:
     launch_seconds: float
 
 
-ARCHITECTURES: dict[str, _Architecture] = {
-    "sm_80": _Architecture(2048, 1800, 128, 40, 64, 1.41e9, 1.4e12, 2.5e-6),
-    "sm_89": _Architecture(1024, 900, 128, 40, 128, 2.5e9, 0.9e12, 2.5e-6),
-    "sm_90a": _Architecture(4096, 2150, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
-    "sm_100a": _Architecture(8192, 2150, 128, 60, 128, 1.85e9, 7.0e12, 1.7e-6),
-    "gfx942": _Architecture(2048, 2048, 128, 64, 128, 2.1e9, 4.3e12, 3.0e-6),
-    "gfx950": _Architecture(4096, 2048, 128, 64, 128, 2.4e9, 6.5e12, 3.0e-6),
+ARCHITECTURES: dict[str, _NominalPeaks] = {
+    "sm_80": _NominalPeaks(2048, 1800, 128, 40, 64, 1.41e9, 1.4e12, 2.5e-6),
+    "sm_89": _NominalPeaks(1024, 900, 128, 40, 128, 2.5e9, 0.9e12, 2.5e-6),
+    "sm_90a": _NominalPeaks(4096, 2150, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
+    "sm_100a": _NominalPeaks(8192, 2150, 128, 60, 128, 1.85e9, 7.0e12, 1.7e-6),
+    "gfx942": _NominalPeaks(2048, 2048, 128, 64, 128, 2.1e9, 4.3e12, 3.0e-6),
+    "gfx950": _NominalPeaks(4096, 2048, 128, 64, 128, 2.4e9, 6.5e12, 3.0e-6),
 }
 """Architecture -> its traits (CUDA C++ Programming Guide, "Arithmetic Instructions"; the vendors' data sheets). The L2
 and warp-level tensor figures of sm_90a were fitted on an H200; the others are estimates."""

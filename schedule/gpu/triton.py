@@ -1,4 +1,5 @@
-"""The space of a Triton kernel: the configurations that its author names. There is no prior and no kernel IR."""
+"""Describes the space of a Triton kernel: the configurations that its author names. There is no prior and no kernel
+IR."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,9 +1,9 @@
-"""A reduce-scatter over the lanes of a warp: several values summed together, each sum left in one lane.
+"""Writes a reduce-scatter over the lanes of a warp: several values summed together, each sum left in one lane.
 
 With every exchange a lane gives away half of the values that it still has. At distance 16 it keeps the first or the
-second half, by that bit of its number, and sends the other half to the lane that keeps it; at distance 8 half of those;
-and so on until each lane has one value, which plain butterflies sum over the distances that are left. 16 values take
-8 + 4 + 2 + 1 + 1 shuffles, where a butterfly for each would take 5 times 16.
+second half, by that bit of its number, and sends the other half to the lane that keeps it. At distance 8 it gives away
+half of what is left, and so on until each lane has one value. Plain butterflies sum that value over the distances that
+are left. 16 values take 8 + 4 + 2 + 1 + 1 shuffles, where a butterfly for each would take 5 times 16.
 """
 
 from collections.abc import Sequence

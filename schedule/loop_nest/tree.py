@@ -1,4 +1,4 @@
-"""Finding loops and tensors in a kernel, and putting changed statements back."""
+"""Finds loops and tensors in a kernel, and puts changed statements back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -171,8 +171,8 @@ def _side(form: LinearForm, rows: Mapping[str, int], k: Mapping[str, int]) -> _S
 
 
 def _with_phases(sides: Sides) -> Iterator[Sides]:
-    """The sides with some axes of the filters in the batch: those that no dimension of the filters has to itself, since
-    they only say which places of the kernel a product takes; or all but the last."""
+    """The sides with some axes of the filters in the batch. First these are the axes that no dimension of the filters
+    has to itself, since they only say which taps a product takes. Then they are all axes but the last."""
     load, _ = _guarded_load(_at_zero(sides.columns.body, sides))
     if load is None:
         return
@@ -203,10 +203,10 @@ def _filters_of(sides: Sides, pixels: _Pixels) -> _Filters | None:
         return None
     window, extents = pixels.window, {a.name: a.extent for a in sides.batch}
     batch = {old.name: Var(new.name) for old, new in zip(sides.batch, sides.new_batch, strict=True)}
-    places = list[_Places]()
+    places = list[_PhaseTaps]()
     for tap, taps in zip(pixels.taps, window.taps, strict=True):
         users = [(form, extent) for form, extent in zip(forms, shape, strict=True) if tap and form.coefficient(tap)]
-        found = _Places(taps, 0, 0, index(0)) if tap is None else None
+        found = _PhaseTaps(taps, 0, 0, index(0)) if tap is None else None
         if tap is not None and len(users) == 1:
             found = _places_of(users[0][0], users[0][1], tap, taps, extents, batch)
         if found is None:
@@ -240,7 +240,7 @@ def _filters_of(sides: Sides, pixels: _Pixels) -> _Filters | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _PhaseTaps:
     """The places of a kernel along one dimension that a phase takes: ``count`` of them, from ``begin`` on, which is an
     expression on the axes of the batch, between ``first_begin`` and ``last_begin``."""
 
@@ -252,7 +252,7 @@ class _Places:
 
 def _places_of(
     form: LinearForm, extent: int, tap: str, taps: int, phases: Mapping[str, int], batch: Mapping[str, Expr]
-) -> _Places | None:
+) -> _PhaseTaps | None:
     """The places at which ``form``, on ``tap`` and at most one phase, is an index of a dimension of ``extent``: all
     ``taps`` if phases have different numbers of them. None for other forms."""
     step, others = form.coefficient(tap), [name for name in form.variables if name != tap]
@@ -265,14 +265,14 @@ def _places_of(
     ]
     begins = [places[0] if places else 0 for places in inside]
     if len(set(map(len, inside))) > 1 or not inside[0]:
-        return _Places(taps, 0, 0, index(0))
+        return _PhaseTaps(taps, 0, 0, index(0))
     if len(set(begins)) == 1:
-        return _Places(len(inside[0]), begins[0], begins[0], index(begins[0]))
+        return _PhaseTaps(len(inside[0]), begins[0], begins[0], index(begins[0]))
     first = step - 1 - form.constant
     if begins != [(first - per_phase * phase) // step for phase in range(count)]:
-        return _Places(taps, 0, 0, index(0))
+        return _PhaseTaps(taps, 0, 0, index(0))
     begin = (index(first) - batch[others[0]] * per_phase) // step
-    return _Places(len(inside[0]), min(begins), max(begins), begin)
+    return _PhaseTaps(len(inside[0]), min(begins), max(begins), begin)
 
 
 def _at_zero(body: Expr, sides: Sides) -> Expr:

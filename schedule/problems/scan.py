@@ -84,8 +84,8 @@ class ScanProblem:
         return (*(s.tensor.dtype.bytes for s in self.outputs), *loads)
 
     def vectors(self, widest: int) -> tuple[int, ...]:
-        """How many neighbours in memory may be taken as one vector of up to ``widest`` bytes of the widest element, the
-        most first; 1 alone where something is read in another order than it lies in memory."""
+        """How many neighbours in memory may be taken as one vector, the most first. The vector has up to ``widest``
+        bytes of the widest element. It is 1 alone where something is read in another order than it lies in memory."""
         lane = self.lane_axis
         if any(_is_scattered(m.load, lane) for m in self.loads.values()):
             return (1,)

@@ -1,4 +1,4 @@
-"""Reductions over small windows, such as pooling and depthwise convolution, recognised in a workload.
+"""Recognises reductions over small windows, such as pooling and depthwise convolution, in a workload.
 
 The layout is NHWC: channels are innermost, and windows move along the axes before them (width, then height).
 """

@@ -1,7 +1,6 @@
 """Knobs, and the space of settings that they span, as integer columns.
 
-A sketch describes its knobs and its constraints. What comes out is a ``Space``, whose rows are legal settings,
-enumerated or sampled.
+A sketch's knobs and constraints come in. A ``Space`` goes out, whose rows are legal settings, enumerated or sampled.
 
 ``knob``         knobs and quantities
 ``columns``      many settings at once: one column of values for each knob

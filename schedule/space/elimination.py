@@ -1,4 +1,4 @@
-"""Counting legal settings by eliminating knobs one after the other (bucket elimination, Dechter 1999).
+"""Counts legal settings by eliminating knobs one after the other (bucket elimination, Dechter 1999).
 
     until no knob is left:
         choose the knob whose constraints reach the fewest settings of knobs
@@ -10,9 +10,12 @@
 Back through the buckets, a setting of the knobs so far is completed by the rows of the next bucket that fit it: by all
 of them, or by one that is drawn with a probability proportional to its completions. So every legal setting is drawn
 with the same probability, and no draw is in vain.
+
+A constraint that reads so many knobs that its bucket would be too large is *open*: it is not counted. It is checked as
+soon as all of its knobs are set, so that settings that break it are completed no further.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -44,7 +47,7 @@ class _Rule:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _Factor:
     """Settings of the knobs at ``positions``. ``codes``: int16[rows, all knobs], 0 for the other knobs. ``weights``:
     float64[rows], how many completions each of them has by knobs that were eliminated before."""
 
@@ -64,13 +67,14 @@ class _TooLarge(Exception):
 class _Bucket:
     """How settings of the knobs at ``kept`` are completed by knobs that one step has eliminated.
 
-    ``settings``: int16[groups, all knobs], the settings of the kept knobs, in order. ``completions``: int16[rows, all
-    knobs], those of the eliminated knobs, group after group. ``starts``: int64[groups + 1], where groups begin.
-    ``cumulative``: float64[rows], the group's number plus the share of its weight up to and with each row; None where
-    all rows of a group have the same weight.
+    ``own``: the eliminated knobs. ``settings``: int16[groups, all knobs], the settings of the kept knobs, in order.
+    ``completions``: int16[rows, all knobs], those of the eliminated knobs, group after group. ``starts``:
+    int64[groups + 1], where groups begin. ``cumulative``: float64[rows], the group's number plus the share of its
+    weight up to and with each row; None where all rows of a group have the same weight.
     """
 
     kept: tuple[int, ...]
+    own: tuple[int, ...]
     settings: Codes
     completions: Codes
     starts: Ints
@@ -78,30 +82,32 @@ class _Bucket:
 
     def completed(self, codes: Codes, sizes: Sequence[int]) -> Codes:
         """All completions of all ``codes``."""
+        if not self.kept:
+            return (codes[:, None] + self.completions).reshape(-1, codes.shape[1])
         group = self._groups(codes, sizes)
         row, times = _ranges(self.starts[group], self.starts[group + 1])
         return codes[np.repeat(np.arange(len(codes)), times)] + self.completions[row]
 
-    def drawn(self, codes: Codes, sizes: Sequence[int], draws: np.random.Generator) -> Codes:
-        """Each of ``codes`` with one completion."""
-        group = self._groups(codes, sizes)
+    def draw(self, codes: Codes, sizes: Sequence[int], draws: np.random.Generator) -> None:
+        """Give each of ``codes`` one completion."""
+        group = self._groups(codes, sizes) if self.kept else 0
         first, last, place = self.starts[group], self.starts[group + 1], draws.random(len(codes))
         if self.cumulative is None:
             row = first + (place * (last - first)).astype(np.int64)
         else:
             row = np.searchsorted(self.cumulative, group + place, side="right")
-        return codes + self.completions[np.clip(row, first, last - 1)]
+        row = np.clip(row, first, last - 1)
+        for position in self.own:
+            codes[:, position] = self.completions[row, position]
 
     def _groups(self, codes: Codes, sizes: Sequence[int]) -> Ints:
-        if not self.kept:
-            return np.zeros(len(codes), dtype=np.int64)
         known, wanted = _keys(self.kept, sizes, self.settings, codes)
         return np.searchsorted(known, wanted)
 
 
 class Elimination:
     """The legal settings of some knobs, counted. ``total``: how many settings keep all constraints but those of
-    ``open``. It is exact up to 2^53; beyond, it is right to 12 digits."""
+    ``open``. It is exact up to 2^53; beyond, it is right to 12 digits. ``all`` and ``drawn`` keep the open ones too."""
 
     def __init__(
         self, knobs: tuple[Knob, ...], constraints: Iterable[Constraint], defaults: Mapping[str, KnobValue]
@@ -125,20 +131,31 @@ class Elimination:
                 unused.append(largest)
         self.open = tuple(r.constraint for r in unused)
         self.total = prod(int(c) for c in counts) if possible else 0
+        self._steps = list(_steps(reversed(self._buckets), unused))
 
     def all(self) -> Codes:
-        """int16[total, knobs]: the settings in the order of the knobs' values, the last knob changing fastest."""
+        """int16[n, knobs]: the legal settings in the order of the knobs' values, the last knob changing fastest."""
         codes = np.zeros((min(self.total, 1), len(self._knobs)), dtype=np.int16)
-        for bucket in reversed(self._buckets):
-            codes = bucket.completed(codes, self._sizes)
+        for bucket, checks in self._steps:
+            parts = [codes[start : start + CHUNK] for start in range(0, max(len(codes), 1), CHUNK)]
+            completed = (bucket.completed(part, self._sizes) for part in parts)
+            codes = np.concatenate([part[self.keeps(part, checks)] for part in completed])
         (keys,) = _keys(range(len(self._knobs)), self._sizes, codes)
         return codes[np.argsort(keys, kind="stable")]
 
     def drawn(self, count: int, draws: np.random.Generator) -> Codes:
-        """int16[count, knobs]: settings drawn uniformly, which may repeat. There must be some."""
-        codes = np.zeros((count, len(self._knobs)), dtype=np.int16)
-        for bucket in reversed(self._buckets):
-            codes = bucket.drawn(codes, self._sizes, draws)
+        """int16[n, knobs]: the legal ones of ``count`` settings that are drawn uniformly and may repeat. All are legal
+        where no constraint is open. ``total`` must not be 0."""
+        return np.concatenate(
+            [self._drawn(min(CHUNK, count - start), draws) for start in range(0, max(count, 1), CHUNK)]
+        )
+
+    def _drawn(self, count: int, draws: np.random.Generator) -> Codes:
+        codes = np.zeros((len(self._knobs), count), dtype=np.int16).T  # the codes of a knob are neighbours in memory
+        for bucket, checks in self._steps:
+            bucket.draw(codes, self._sizes, draws)
+            if checks:
+                codes = codes.T[:, self.keeps(codes, checks)].T
         return codes
 
     def distinct(self, codes: Codes) -> Codes:
@@ -151,16 +168,18 @@ class Elimination:
         kept = np.ones(len(codes), dtype=bool)
         for start in range(0, len(codes), CHUNK):
             part = kept[start : start + CHUNK]
+            columns = Columns(self._knobs, codes[start : start + CHUNK], self._defaults)
             for constraint in constraints:
-                rows = np.flatnonzero(part)
-                part[rows] = constraint.holds(Columns(self._knobs, codes[start : start + CHUNK][rows], self._defaults))
+                holds = constraint.holds(columns)
+                part[part] = holds
+                columns = columns if holds.all() else columns.kept(holds)
         return kept
 
     # --- the buckets
 
     def _eliminate(self, rules: Sequence[_Rule]) -> list[float]:
         """Make all buckets; how many settings there are of each set of knobs that no constraint connects to others."""
-        left, summaries, counts = set(range(len(self._knobs))), list[_Table](), list[float]()
+        left, summaries, counts = set(range(len(self._knobs))), list[_Factor](), list[float]()
         while left:
             reaches = {p: _reach(p, rules, summaries) for p in sorted(left)}
             reach = min(reaches.values(), key=lambda r: prod(self._sizes[p] for p in r))
@@ -179,7 +198,7 @@ class Elimination:
                 counts.append(float(summary.weights.sum()))
         return counts
 
-    def _table(self, reach: frozenset[int], rules: Sequence[_Rule], summaries: Sequence[_Table]) -> _Table:
+    def _table(self, reach: frozenset[int], rules: Sequence[_Rule], summaries: Sequence[_Factor]) -> _Factor:
         """The settings of the knobs at ``reach`` that keep ``rules`` and are in ``summaries``, by joining what the
         rules read: the smallest join first. Raises _TooLarge."""
         covered = frozenset[int]().union(*(s.positions for s in summaries))
@@ -191,16 +210,16 @@ class Elimination:
             joined = reduce(lambda a, b: self._join(a, b, reach), read)
             rows = self.keeps(joined.codes, [rule.constraint])
             tables = [t for t in tables if not t.positions & rule.scope]
-            tables.append(_Table(joined.positions, joined.codes[rows], joined.weights[rows]))
+            tables.append(_Factor(joined.positions, joined.codes[rows], joined.weights[rows]))
         return reduce(lambda a, b: self._join(a, b, reach), tables)
 
-    def _single(self, position: int) -> _Table:
+    def _single(self, position: int) -> _Factor:
         """All values of one knob."""
         codes = np.zeros((self._sizes[position], len(self._knobs)), dtype=np.int16)
         codes[:, position] = np.arange(self._sizes[position])
-        return _Table(frozenset({position}), codes, np.ones(len(codes)))
+        return _Factor(frozenset({position}), codes, np.ones(len(codes)))
 
-    def _join(self, a: _Table, b: _Table, reach: frozenset[int]) -> _Table:
+    def _join(self, a: _Factor, b: _Factor, reach: frozenset[int]) -> _Factor:
         """The pairs of a row of ``a`` and one of ``b`` that agree on the knobs of both."""
         shared = tuple(sorted(a.positions & b.positions))
         of_a, of_b = _keys(shared, self._sizes, a.codes, b.codes)
@@ -213,9 +232,9 @@ class Elimination:
         left, right = np.repeat(np.arange(len(a.codes)), times), order[row]
         own = b.codes.copy()
         own[:, shared] = 0
-        return _Table(a.positions | b.positions, a.codes[left] + own[right], a.weights[left] * b.weights[right])
+        return _Factor(a.positions | b.positions, a.codes[left] + own[right], a.weights[left] * b.weights[right])
 
-    def _summarise(self, table: _Table, kept: tuple[int, ...]) -> _Table:
+    def _summarise(self, table: _Factor, kept: tuple[int, ...]) -> _Factor:
         """``table`` on the knobs at ``kept`` alone. The other knobs become a bucket."""
         (keys,) = _keys(kept, self._sizes, table.codes)
         order = np.argsort(keys, kind="stable")
@@ -226,8 +245,9 @@ class Elimination:
         settings[:, kept] = codes[first][:, kept]
         codes[:, kept] = 0
         starts = np.append(first, len(codes))
-        self._buckets.append(_Bucket(kept, settings, codes, starts, _cumulative(weights, group, first, totals)))
-        return _Table(frozenset(kept), settings, totals)
+        own = tuple(sorted(table.positions - set(kept)))
+        self._buckets.append(_Bucket(kept, own, settings, codes, starts, _cumulative(weights, group, first, totals)))
+        return _Factor(frozenset(kept), settings, totals)
 
 
 def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Floats | None:
@@ -240,7 +260,16 @@ def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Fl
     return cumulative
 
 
-def _reach(position: int, rules: Sequence[_Rule], summaries: Sequence[_Table]) -> frozenset[int]:
+def _steps(buckets: Iterable[_Bucket], rules: Sequence[_Rule]) -> Iterator[tuple[_Bucket, tuple[Constraint, ...]]]:
+    """Each bucket with those of ``rules`` whose last knob it sets."""
+    known, waiting = frozenset[int](), list(rules)
+    for bucket in buckets:
+        known |= set(bucket.own)
+        yield bucket, tuple(r.constraint for r in waiting if r.scope <= known)
+        waiting = [r for r in waiting if not r.scope <= known]
+
+
+def _reach(position: int, rules: Sequence[_Rule], summaries: Sequence[_Factor]) -> frozenset[int]:
     """The knobs that stand with the one at ``position`` in a rule or a summary, and itself."""
     scopes = [*(r.scope for r in rules), *(s.positions for s in summaries)]
     return frozenset({position}).union(*(scope for scope in scopes if position in scope))

@@ -1,4 +1,5 @@
-"""How a reducer accumulates: the state it keeps in registers, its identity, and how values and states are combined."""
+"""Says how a reducer accumulates: the state it keeps in registers, its identity, and how values and states are
+combined."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The body of a stage as an expression of a kernel: its axes become indices, and its loads may come from registers."""
+"""Writes the body of a stage as an expression of a kernel: its axes become indices, and its loads may come from
+registers."""
 
 from collections.abc import Callable, Mapping
 

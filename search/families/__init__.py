@@ -1,5 +1,7 @@
 """Shape families: a few schedules that serve every shape of a range, and a dispatcher that chooses among them.
 
+Times come in, and a dispatcher goes out::
+
     times of schedules at some shapes ─ cover ─▶ at most K schedules ─ tree ─▶ dispatcher ─ emit ─▶ C, Python
 
 ``family`` puts the parts together and proves by enumeration that every shape in range gets a schedule that is legal

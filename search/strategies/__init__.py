@@ -1,10 +1,12 @@
-"""The strategies there are: name -> strategy."""
+"""The table of strategies: name -> strategy. A ``SearchProblem`` comes in, and a ``Strategy`` that is asked for
+candidates goes out.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 
-from ..strategy import Problem, Strategy
+from ..strategy import SearchProblem, Strategy
 
 _CLASSES: dict[str, str] = {
     "random": "random:RandomSearch",
@@ -19,16 +21,16 @@ _CLASSES: dict[str, str] = {
 load, which a look-up should not pay for."""
 
 
-def _made(name: str, problem: Problem) -> Strategy:
+def _made(name: str, problem: SearchProblem) -> Strategy:
     module, factory = _CLASSES[name].split(":")
-    make: Callable[[Problem], Strategy] = getattr(import_module(f".{module}", __package__), factory)
+    make: Callable[[SearchProblem], Strategy] = getattr(import_module(f".{module}", __package__), factory)
     return make(problem)
 
 
-def _begun(name: str) -> Callable[[Problem], Strategy]:
+def _begun(name: str) -> Callable[[SearchProblem], Strategy]:
     """What itself knows nothing of history begins with the candidates that earlier tasks hold best."""
 
-    def make(problem: Problem) -> Strategy:
+    def make(problem: SearchProblem) -> Strategy:
         strategy = _portfolio(problem) if name == "portfolio" else _made(name, problem)
         if not problem.history:
             return strategy
@@ -39,19 +41,19 @@ def _begun(name: str) -> Callable[[Problem], Strategy]:
     return make
 
 
-def _warm(problem: Problem) -> Strategy:
+def _warm(problem: SearchProblem) -> Strategy:
     from .warm import WarmSearch
 
     return WarmSearch(problem, _made("model", replace(problem, history=())))
 
 
-def _portfolio(problem: Problem) -> Strategy:
+def _portfolio(problem: SearchProblem) -> Strategy:
     from .portfolio import Portfolio
 
     return Portfolio(problem, [_made(name, problem) for name in ("model", "evolution", "annealing")])
 
 
-STRATEGIES: dict[str, Callable[[Problem], Strategy]] = {
+STRATEGIES: dict[str, Callable[[SearchProblem], Strategy]] = {
     "random": _begun("random"),
     "exhaustive": _begun("exhaustive"),
     "evolution": _begun("evolution"),

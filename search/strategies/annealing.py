@@ -8,7 +8,7 @@ from ...core.streams import stream
 from ...core.trial import Timed
 from ..encoding import Encoding
 from ..seen import Seen
-from ..strategy import Observation, Problem
+from ..strategy import Observation, SearchProblem
 
 _FIRST = 8
 """How many random candidates come first; the chain begins at the fastest of them."""
@@ -22,7 +22,7 @@ class Annealing:
     """The chain is found again from the results alone: a result moves it if it is faster, or with probability
     exp(-log(slower by) / temperature). Where every neighbour is known, it begins anew at a random candidate."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
         self._points = Encoding.of(problem.pool).points(problem.pool)

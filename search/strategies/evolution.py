@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from ...core.streams import stream
 from ..crossover import crossover
 from ..seen import Seen
-from ..strategy import Observation, Problem
+from ..strategy import Observation, SearchProblem
 
 _FIRST = 16
 """How many random candidates come before the first crossover."""
@@ -17,7 +17,7 @@ class Evolution:
     """Parents are drawn by rank, two of one sketch are crossed knob by knob, and each knob then mutates with a small
     probability: usually to a neighbouring value, sometimes to any. A tenth of every batch is random."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._pool = problem.pool
         self._seed = problem.seed
         self._seen = Seen(problem.pool)

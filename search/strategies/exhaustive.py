@@ -6,14 +6,14 @@ import numpy as np
 
 from ...core.streams import stream
 from ..seen import Seen
-from ..strategy import Observation, Problem
+from ..strategy import Observation, SearchProblem
 
 
 class Exhaustive:
     """For pools that are small enough to be measured whole. The seed decides between candidates that the prior holds
     equal; without a prior that is all of them."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._seen = Seen(problem.pool)
         order = stream(problem.seed, "exhaustive").permutation(len(problem.pool))
         prior = problem.pool.prior_seconds

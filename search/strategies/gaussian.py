@@ -14,7 +14,7 @@ from ...core.trial import Timed
 from ..encoding import Encoding
 from ..gaussian_process import Floats
 from ..seen import Seen
-from ..strategy import Observation, Problem
+from ..strategy import Observation, SearchProblem
 
 _FIRST = 10
 """How many random candidates come first."""
@@ -25,9 +25,10 @@ _STEP, _FITTED_TO = 16, 128
 
 
 class GaussianSearch:
-    """The textbook loop. Its cost grows with the cube of the results: it is meant for budgets of some hundreds."""
+    """Searches by the textbook loop of Bayesian optimisation. Its cost grows with the cube of the results: it is meant
+    for budgets of some hundreds."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
         self._points = Encoding.of(problem.pool).points(problem.pool).astype(np.float64)

@@ -13,7 +13,7 @@ from ...cost_model.models import new_model
 from ..crossover import crossover
 from ..improvement import FIRST, Improvement, compressed, logarithms
 from ..seen import Results, Seen
-from ..strategy import LOOK_AHEAD, Observation, Problem
+from ..strategy import LOOK_AHEAD, Observation, SearchProblem
 
 _TREES_FROM = 16
 """How many results the trees are trained on first, where there is no history."""
@@ -47,7 +47,7 @@ class ModelSearch:
     Trees that have learned from earlier tasks lead from the first candidate on.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._pool = problem.pool
         self._seed = problem.seed
         self._seen = Seen(problem.pool)

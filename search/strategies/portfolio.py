@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ...core.streams import stream
 from ...core.trial import Timed
-from ..strategy import Observation, Problem, Strategy
+from ..strategy import Observation, SearchProblem, Strategy
 
 _BLOCK = 32
 """Shares change after so many trials. They follow from the blocks before the last one, whose results are all there."""
@@ -20,7 +20,7 @@ class Portfolio:
     so that a resumed search knows it from the results alone. A share grows with how often the member's trials were
     faster than all before them."""
 
-    def __init__(self, problem: Problem, members: Sequence[Strategy]) -> None:
+    def __init__(self, problem: SearchProblem, members: Sequence[Strategy]) -> None:
         self._seed = problem.seed
         self._members = tuple(members)
         self._best = float("inf")

@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 
 from ...core.streams import stream
 from ..seen import Seen
-from ..strategy import Observation, Problem
+from ..strategy import Observation, SearchProblem
 
 
 class RandomSearch:
     """Every legal schedule is equally likely to be next."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
 

@@ -12,7 +12,7 @@ from ...core.trial import Timed
 from ..encoding import Encoding
 from ..gaussian_process import Floats
 from ..seen import Seen
-from ..strategy import Observation, Problem
+from ..strategy import Observation, SearchProblem
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -25,7 +25,7 @@ class TreeParzen:
     """Optuna proposes one value for each knob without knowing which settings are legal. The nearest candidate that is
     not known is taken instead. Failures are told as the slowest time so far."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         try:
             import optuna
         except ImportError as error:

@@ -10,7 +10,7 @@ from ..gaussian_process import Floats
 from ..improvement import Improvement, learning_point, logarithms
 from ..seen import Results, Seen
 from ..stacking import Stacking
-from ..strategy import ExpectsImprovement, Observation, Predicts, Problem, Strategy
+from ..strategy import ExpectsImprovement, Observation, Predicts, SearchProblem, Strategy
 from ..transfer import Transfer
 
 _COVER = 4
@@ -39,7 +39,7 @@ class WarmSearch:
             cold search's, which is told everything, and more where the sources agree less
     """
 
-    def __init__(self, problem: Problem, cold: Strategy) -> None:
+    def __init__(self, problem: SearchProblem, cold: Strategy) -> None:
         self._seed = problem.seed
         self._seen = Seen(problem.pool)
         self._cold = cold

@@ -1,4 +1,6 @@
-"""The operator library. A new operator is one file here and one line in this table; the contract suite
+"""The operator library. Parameters come in, and a workload goes out.
+
+A new operator is one file here and one line in this table; the contract suite
 ``tests/contracts/test_operators.py`` then runs it by itself, from its schema alone."""
 
 from .attention import ATTENTION

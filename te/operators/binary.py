@@ -18,7 +18,7 @@ from .parameter import NUMBERS, Choice, Integer, ListOf, Parameter, Values, dtyp
 
 
 @dataclass(frozen=True, slots=True)
-class _Function:
+class _BinaryFunction:
     """``expr`` and ``numpy`` are the same function. ``floats``: only for floats."""
 
     expr: Callable[[Expr, Expr], Expr]
@@ -26,13 +26,13 @@ class _Function:
     floats: bool = False
 
 
-_FUNCTIONS: dict[str, _Function] = {
-    "add": _Function(lambda a, b: a + b, np.add),
-    "sub": _Function(lambda a, b: a - b, np.subtract),
-    "mul": _Function(lambda a, b: a * b, np.multiply),
-    "div": _Function(lambda a, b: a / b, np.divide, floats=True),
-    "max": _Function(maximum, np.maximum),
-    "min": _Function(minimum, np.minimum),
+_FUNCTIONS: dict[str, _BinaryFunction] = {
+    "add": _BinaryFunction(lambda a, b: a + b, np.add),
+    "sub": _BinaryFunction(lambda a, b: a - b, np.subtract),
+    "mul": _BinaryFunction(lambda a, b: a * b, np.multiply),
+    "div": _BinaryFunction(lambda a, b: a / b, np.divide, floats=True),
+    "max": _BinaryFunction(maximum, np.maximum),
+    "min": _BinaryFunction(minimum, np.minimum),
 }
 
 

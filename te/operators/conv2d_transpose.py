@@ -30,7 +30,7 @@ from .parameter import NUMBERS, Choice, Integer, Parameter, Values, dtype_parame
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _SpatialDim:
     """One spatial dimension; ``kernel``: its rows, those of a dilation included. With ``ahead`` and ``offset`` below,
     row ``stride*y + a`` of Y takes row ``y + ahead - t`` of X by row ``a + stride*t + offset`` of the kernel, for every
     t where there are both. Where Y is not ``split``, that row is counted from -padding, which makes both 0."""
@@ -87,11 +87,11 @@ class TransposedConvolutionSizes:
     dilation: int
     groups: int
     first: bool
-    rows: _Side
-    columns: _Side
+    rows: _SpatialDim
+    columns: _SpatialDim
 
     @property
-    def sides(self) -> tuple[_Side, _Side]:
+    def sides(self) -> tuple[_SpatialDim, _SpatialDim]:
         return self.rows, self.columns
 
     @property
@@ -148,7 +148,7 @@ def _sizes(v: Values) -> TransposedConvolutionSizes:
     sides = []
     for extent, kernel in (("height", "kernel_h"), ("width", "kernel_w")):
         span = dilation * (v.integer(kernel) - 1) + 1
-        side = _Side(v.integer(extent), span, stride, padding, more)
+        side = _SpatialDim(v.integer(extent), span, stride, padding, more)
         if side.output < 1:
             raise InvalidParameter(
                 f"padding is {padding}; allowed: what leaves a row of the {side.output + 2 * padding} there are",
@@ -156,7 +156,7 @@ def _sizes(v: Values) -> TransposedConvolutionSizes:
             )
         sides.append(side)
     if any(side.output % stride for side in sides):
-        sides = [_Side(s.extent, s.kernel, stride, padding, more, split=False) for s in sides]
+        sides = [_SpatialDim(s.extent, s.kernel, stride, padding, more, split=False) for s in sides]
     kernel_extents = (v.integer("kernel_h"), v.integer("kernel_w"))
     first = v.text("layout") == "NCHW"
     return TransposedConvolutionSizes(

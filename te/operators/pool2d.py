@@ -19,7 +19,7 @@ from .parameter import NUMBERS, Choice, Flag, Integer, Parameter, Values, dtype_
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _PooledDim:
     """The windows along one dimension."""
 
     extent: int
@@ -43,12 +43,12 @@ class _Window:
         return minimum(first + self.kernel, self.extent) - maximum(first, 0)
 
 
-def _windows(v: Values) -> tuple[_Window, _Window]:
+def _windows(v: Values) -> tuple[_PooledDim, _PooledDim]:
     """Those along height and width, checked."""
     stride, padding, dilation = v.integer("stride"), v.integer("padding"), v.integer("dilation")
     found = []
     for name, extent in (("kernel_h", v.integer("height")), ("kernel_w", v.integer("width"))):
-        window = _Window(extent, v.integer(name), stride, padding, dilation)
+        window = _PooledDim(extent, v.integer(name), stride, padding, dilation)
         if window.count < 1:
             raise InvalidParameter(
                 f"{name} is {window.kernel}: at dilation {dilation} that spans {window.span}; allowed: at most "
@@ -137,7 +137,7 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
     return (y.astype(inputs["X"].dtype, copy=False),)
 
 
-def _counts(v: Values, rows: _Window, columns: _Window, row: int) -> NDArray[Any]:
+def _counts(v: Values, rows: _PooledDim, columns: _PooledDim, row: int) -> NDArray[Any]:
     """What each window's sum is divided by."""
     if v.flag("count_include_pad"):
         return np.array(rows.kernel * columns.kernel)

@@ -12,7 +12,7 @@ from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies.model import ModelSearch
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 from tilewright.tests.api.filled import operator_task
 from tilewright.tests.db.fleets import move_job
@@ -40,7 +40,7 @@ def keep_recorded_job(store: RecordStore, name: str) -> None:
     store.set_device(name, A100.device)
     store.begin_task(name, 0)
     store.note_task(name, 0, space_size=TABLE.pool.total, roofline_seconds=2e-4, roofline_by="bytes")
-    search = ModelSearch(Problem(TABLE.pool, 1))
+    search = ModelSearch(SearchProblem(TABLE.pool, 1))
     with store.database.writing() as connection:
         for step in tune(TABLE.pool, search, TABLE.measure, Budget(TRIALS)):
             hot = 40.0 + step.sequence / 4

@@ -14,7 +14,7 @@ from tilewright.runtime.devices import device_infos
 from tilewright.search.pool import CandidatePool
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Observation, Problem
+from tilewright.search.strategy import Observation, SearchProblem
 from tilewright.search.tuner import Finished, tune
 from tilewright.te.operators import OPERATORS
 
@@ -32,7 +32,7 @@ def recorded() -> Recorded:
 
 def run(strategy: str, model: str, trials: int, seed: int = 0, resumed: Sequence[Trial] = ()) -> list[Finished]:
     pool = recorded().pool
-    problem = Problem(pool, seed, model=model)
+    problem = SearchProblem(pool, seed, model=model)
     return list(tune(pool, STRATEGIES[strategy](problem), recorded().measure, Budget(trials), resumed=resumed))
 
 
@@ -65,7 +65,7 @@ def test_history_leads_the_first_candidates(strategy: str) -> None:
     history = (Experience(OPERATORS["matmul"].workload({"m": 1, "n": 1, "k": 1}), device_infos()[0], results),)
     fast = sorted(o.seconds for o in recorded().outcomes if isinstance(o, Timed))[87]
     pool = recorded().pool
-    chosen = STRATEGIES[strategy](Problem(pool, 0, history))
+    chosen = STRATEGIES[strategy](SearchProblem(pool, 0, history))
     asked = chosen.ask(8)
     chosen.tell([Observation(c, recorded().outcomes[c]) for c in asked])
     assert len(set(asked)) == 8 and len(chosen.ask(3)) == 3
@@ -78,7 +78,7 @@ def test_exhausts_a_small_pool_and_stops(strategy: str, model: str) -> None:
     space = recorded().space
     small = type(space)(space.sketch, space.version, space.knobs, space.codes[:30])
     pool = CandidatePool([small])
-    steps = tune(pool, STRATEGIES[strategy](Problem(pool, 0, model=model)), recorded().measure, Budget(1000))
+    steps = tune(pool, STRATEGIES[strategy](SearchProblem(pool, 0, model=model)), recorded().measure, Budget(1000))
     seen = []
     while True:
         try:
@@ -91,7 +91,7 @@ def test_exhausts_a_small_pool_and_stops(strategy: str, model: str) -> None:
 
 @every
 def test_survives_a_pool_where_everything_fails(strategy: str, model: str) -> None:
-    chosen = STRATEGIES[strategy](Problem(recorded().pool, 0, model=model))
+    chosen = STRATEGIES[strategy](SearchProblem(recorded().pool, 0, model=model))
     for _ in range(4):
         batch = chosen.ask(10)
         assert len(batch) == 10

@@ -11,7 +11,7 @@ from tilewright.core.trial import Failed, Reason, Timed
 from tilewright.search.kernel_tuner import write_cache
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies.random import RandomSearch
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 
 CACHE = {
@@ -39,7 +39,7 @@ def test_a_cache_is_a_table_in_and_out(tmp_path: Path, interrupted: bool) -> Non
     failed = table.outcomes[1]
     assert isinstance(failed, Failed) and failed.reason is Reason.COMPILE_ERROR
     assert list(table.cost_seconds) == pytest.approx([0.9, 0.0, 0.1])
-    found = list(tune(table.pool, RandomSearch(Problem(table.pool, 1)), table.measure, Budget(10)))
+    found = list(tune(table.pool, RandomSearch(SearchProblem(table.pool, 1)), table.measure, Budget(10)))
     assert sorted(one.candidate for one in found) == [0, 1, 2]
     copy = tmp_path / "copy.json.gz"
     write_cache(copy, table.space, table.outcomes, list(table.cost_seconds), "A GPU")

@@ -11,7 +11,7 @@ from tilewright.core.budget import Budget
 from tilewright.core.trial import Timed
 from tilewright.search.recorded import Recorded, read_table
 from tilewright.search.strategies.model import ModelSearch
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 
 TABLE = read_table(Path(__file__).parents[1] / "data" / "hub_convolution_milo__A100.csv")
@@ -24,7 +24,7 @@ def with_prior(prior: NDArray[np.float64]) -> Recorded:
 
 def times(table: Recorded, trials: int, seed: int) -> list[float]:
     """What a search measures, in order, relative to the best of the table."""
-    found = tune(table.pool, ModelSearch(Problem(table.pool, seed)), table.measure, Budget(trials=trials))
+    found = tune(table.pool, ModelSearch(SearchProblem(table.pool, seed)), table.measure, Budget(trials=trials))
     outcomes = [step.trial.outcome for step in found]
     return [o.seconds / TABLE.best_seconds if isinstance(o, Timed) else np.inf for o in outcomes]
 
@@ -39,7 +39,7 @@ def test_a_good_prior_is_followed_from_the_first_trial(seed: int) -> None:
 
 def test_the_first_trials_by_a_prior_differ_in_more_than_one_knob() -> None:
     table = with_prior(SECONDS)
-    strategy = ModelSearch(Problem(table.pool, 1))
+    strategy = ModelSearch(SearchProblem(table.pool, 1))
     rows = [dict(table.space.schedule(row).knobs) for row in strategy.ask(3)]
     apart = [sum(a[k] != b[k] for k in a) for n, a in enumerate(rows) for b in rows[:n]]
     assert len(apart) == 3 and min(apart) > 1
@@ -47,7 +47,7 @@ def test_the_first_trials_by_a_prior_differ_in_more_than_one_knob() -> None:
 
 def test_less_is_expected_where_a_prior_was_borne_out_and_nothing_without_one() -> None:
     def expected(table: Recorded, trials: int) -> float | None:
-        strategy = ModelSearch(Problem(table.pool, 1))
+        strategy = ModelSearch(SearchProblem(table.pool, 1))
         list(tune(table.pool, strategy, table.measure, Budget(trials)))
         return strategy.expected_improvement()
 

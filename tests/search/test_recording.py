@@ -20,7 +20,7 @@ from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import tune
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
@@ -70,7 +70,7 @@ def test_a_table_is_recorded_in_parts_and_searched_on(tmp_path: Path) -> None:
     for outcome in table.outcomes:  # a busy machine may spoil the times
         assert isinstance(outcome, Timed) or outcome.reason is Reason.NOISY, outcome
     assert set(table.space.quantities) == {q.name for q in CPU_GEMM.quantities}
-    steps = tune(table.pool, STRATEGIES["model"](Problem(table.pool, 1)), table.measure, Budget(100))
+    steps = tune(table.pool, STRATEGIES["model"](SearchProblem(table.pool, 1)), table.measure, Budget(100))
     assert sorted(step.candidate for step in steps) == list(range(5))
     found = recorded_search.run(Options(trials=5, extra={"folder": str(tmp_path), "seeds": "1"}))
     timed = any(isinstance(outcome, Timed) for outcome in table.outcomes)
@@ -105,6 +105,6 @@ def test_workloads_have_the_tables_of_all_their_sketches_in_the_names_of_today()
 @pytest.mark.parametrize("path", RECORDED[:1], ids=[path.name for path in RECORDED[:1]])
 def test_a_recorded_table_can_be_searched(path: Path) -> None:
     table = read_table(path)
-    steps = tune(table.pool, STRATEGIES["model"](Problem(table.pool, 1)), table.measure, Budget(96))
+    steps = tune(table.pool, STRATEGIES["model"](SearchProblem(table.pool, 1)), table.measure, Budget(96))
     best = min(s.trial.outcome.seconds for s in steps if isinstance(s.trial.outcome, Timed))
     assert best < 1.15 * table.best_seconds

@@ -12,7 +12,7 @@ from tilewright.core.trial import Timed, Trial
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies.model import ModelSearch
 from tilewright.search.strategies.random import RandomSearch
-from tilewright.search.strategy import Problem
+from tilewright.search.strategy import SearchProblem
 from tilewright.search.tuner import Finished, tune
 from tilewright.search.winners import Winner, winning_candidates
 
@@ -24,7 +24,7 @@ def steps(
 ) -> tuple[list[Finished], StopReason]:
     pool = TABLE.pool
     loop: Generator[Finished, None, StopReason] = tune(
-        pool, RandomSearch(Problem(pool, 1)), TABLE.measure, budget, clock=clock, cancelled=cancelled
+        pool, RandomSearch(SearchProblem(pool, 1)), TABLE.measure, budget, clock=clock, cancelled=cancelled
     )
     done = []
     while True:
@@ -76,7 +76,7 @@ def test_cancel_takes_effect_within_one_trial() -> None:
     done: list[int] = []
     pool = TABLE.pool
     for finished in tune(
-        pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(100), cancelled=lambda: len(done) >= 11
+        pool, RandomSearch(SearchProblem(pool, 1)), TABLE.measure, Budget(100), cancelled=lambda: len(done) >= 11
     ):
         done.append(finished.sequence)
     assert len(done) == 11
@@ -96,7 +96,7 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
 
 def test_what_a_cost_model_foretold_goes_with_the_trial() -> None:
     pool = TABLE.pool
-    done = list(tune(pool, ModelSearch(Problem(pool, 1, model="forest")), TABLE.measure, Budget(trials=40)))
+    done = list(tune(pool, ModelSearch(SearchProblem(pool, 1, model="forest")), TABLE.measure, Budget(trials=40)))
     assert [f.prediction for f in done[:16]] == [None] * 16  # there is no model yet
     known = [f.prediction for f in done if f.prediction is not None]
     assert len(known) >= 16
@@ -107,13 +107,13 @@ def test_what_a_cost_model_foretold_goes_with_the_trial() -> None:
 
 def test_given_candidates_come_before_those_of_the_strategy() -> None:
     pool = TABLE.pool
-    loop = tune(pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(12), first=[7, 3, 7])
+    loop = tune(pool, RandomSearch(SearchProblem(pool, 1)), TABLE.measure, Budget(12), first=[7, 3, 7])
     done = [finished.candidate for finished in loop]
     assert done[:2] == [7, 3] and len(set(done)) == 12
     trials = [Trial(pool.schedule(3), TABLE.outcomes[3])]
-    loop = tune(pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(4), resumed=trials, first=[3, 5])
+    loop = tune(pool, RandomSearch(SearchProblem(pool, 1)), TABLE.measure, Budget(4), resumed=trials, first=[3, 5])
     assert next(loop).candidate == 5  # 3 is known
-    loop = tune(pool, RandomSearch(Problem(pool, 1)), TABLE.measure, Budget(1), first=[9, 8])
+    loop = tune(pool, RandomSearch(SearchProblem(pool, 1)), TABLE.measure, Budget(1), first=[9, 8])
     assert [finished.candidate for finished in loop] == [9]
 
 

@@ -13,7 +13,7 @@ from tilewright.schedule.gpu.triton import CUDA_TRITON
 from tilewright.schedule.sketches import sketches_for
 from tilewright.search.pool import CandidatePool
 from tilewright.search.strategies import STRATEGIES
-from tilewright.search.strategy import Observation, Problem
+from tilewright.search.strategy import Observation, SearchProblem
 from tilewright.service.roofline import roofline
 from tilewright.te.json import workload_from_json
 from tilewright.te.operators import OPERATORS
@@ -50,7 +50,7 @@ def test_other_settings_are_illegal() -> None:
 def test_every_strategy_finds_the_fastest(name: str) -> None:
     pool = CandidatePool.of(WORKLOAD, DEVICE, seed=1)
     assert np.isnan(pool.features[:, :10]).all()  # nothing is known of the kernel itself
-    strategy = STRATEGIES[name](Problem(pool, 1, ()))
+    strategy = STRATEGIES[name](SearchProblem(pool, 1, ()))
     found: dict[int, float] = {}
     while len(found) < len(pool) and (asked := strategy.ask(4)):
         for candidate in asked:

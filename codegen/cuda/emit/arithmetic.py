@@ -1,10 +1,13 @@
 """Writes the IR's operators in C++. Integers wrap around and divide towards minus infinity, and floats keep NaN.
 
 Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a float of 16 bits
-(``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding,
-so cheap functions stand in: ``ex2.approx`` for exp and exp2, ``div.full`` for division (2 units) and ``rcp.approx``
-for the division of a constant, ``sqrt.approx`` for sqrt, two polynomials for erf, and for tanh a series near 0 and exp
-elsewhere.
+(``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding.
+Cheap functions then stand in:
+
+- exp and exp2 are ``ex2.approx``, and sqrt is ``sqrt.approx``;
+- a division is ``div.full`` (2 units), or ``rcp.approx`` where a constant is divided;
+- erf is two polynomials, and tanh is a series near 0 and exp elsewhere.
+
 ``tanh.approx`` is not used: its error of 2^-11 is as large as the rounding of float16.
 """
 

@@ -12,8 +12,8 @@ do the same. Each branch is simplified by what is known of its warps. Every thre
 order.
 
 A condition that a whole loop stands under is tested once, ahead of the loop, so that warps without work leave the loop
-out. Warps that iterate without work would take issue slots from the others, and power, of which large products have
-none to spare: 3 to 4 % of the time of a product of 4096^3 on an H200.
+out. Warps that iterate without work would take issue slots from the others. They would also take power, of which large
+products have none to spare: 3 to 4 % of the time of a product of 4096^3 on an H200.
 """
 
 from collections.abc import Iterator

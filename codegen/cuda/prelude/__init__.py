@@ -1,7 +1,7 @@
 """Holds the device functions that emitted CUDA C++ calls: thin wrappers of PTX instructions, and arithmetic.
 
-``prelude.prelude`` takes the names of the functions that a kernel uses and returns the text of those and of what they
-call, so an emitted kernel needs no header and shows nothing that it does not use. Each function is a
+``prelude.prelude`` takes the names of the functions that a kernel uses. It returns the text of those and of what they
+call, so that an emitted kernel needs no header and shows nothing that it does not use. Each function is a
 ``DeviceFunction`` in the file of the instructions that it wraps:
 
 - ``launch``: ``griddepcontrol`` (programmatic dependent launch), the index of a warp

@@ -1,4 +1,4 @@
-"""Blocked convolutions whose windows move pixel by pixel (``problems.convolution.SlidingWindow``).
+"""Writes blocked convolutions whose windows move pixel by pixel (``problems.convolution.SlidingWindow``).
 
 Each task packs the rows of the padded image that its columns see, once for each channel, and the micro-kernel reads the
 operands of all positions of a window out of them. Im2col would copy each pixel once for each position.

@@ -1,4 +1,5 @@
-"""Micro-kernels of dot products: of neighbours in every lane of a vector, or of whole matrix tiles of 16 rows (AMX).
+"""Writes micro-kernels of dot products: of neighbours in every lane of a vector, or of whole matrix tiles of 16 rows
+(AMX).
 
 Both take groups of neighbours along ``k``. The left operand has them as it lies; packing makes them neighbours in the
 right one.

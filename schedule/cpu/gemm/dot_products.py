@@ -1,4 +1,4 @@
-"""Blocked products of 16-bit floats and of bytes (sketches ``cpu_gemm_dot`` and ``cpu_gemm_amx``).
+"""Writes blocked products of 16-bit floats and of bytes (sketches ``cpu_gemm_dot`` and ``cpu_gemm_amx``).
 
 Processors have dot products of neighbours (AVX-512 BF16 and VNNI) or of matrix tiles (AMX) for them; see
 ``dot_kernel``. Where AMX has the types, it is used alone. The left operand lies along the sum, the right one along

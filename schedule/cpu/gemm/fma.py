@@ -1,4 +1,4 @@
-"""Blocked products, batches of them and convolutions on vector registers (sketch ``cpu_gemm``).
+"""Writes blocked products, batches of them and convolutions on vector registers (sketch ``cpu_gemm``).
 
 It takes float32 and float64 accumulators of any two operands, with any epilogue that is pointwise. Convolutions are
 direct where channels are last and where their windows move pixel by pixel, and im2col elsewhere. What is too small to

@@ -1,4 +1,4 @@
-"""Blocked products whose right operand is an image seen through a window (im2col).
+"""Writes blocked products whose right operand is an image seen through a window (im2col).
 
 The columns of the product are output pixels, and ``k`` counts the positions of the window in all channels. No load goes
 along all pixels in even steps, but along one row of pixels it does: each task packs the rows of pixels that its columns

@@ -1,4 +1,4 @@
-"""Blocked matrix products on vector registers.
+"""Writes blocked matrix products on vector registers.
 
     parallel for each task, an mc x nc block of C:
       for each block of kc steps of k:

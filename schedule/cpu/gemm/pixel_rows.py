@@ -1,4 +1,4 @@
-"""Blocked convolutions of images with channels last: rows of the product are output pixels, columns are filters.
+"""Writes blocked convolutions of images with channels last: rows of the product are output pixels, columns are filters.
 
     k = (place of the window, channel), so that A[m, k] = image[stride * pixel + place, channel]
 

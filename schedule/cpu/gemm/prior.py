@@ -1,4 +1,4 @@
-"""The estimated time of a blocked product.
+"""Estimates the time of a blocked product.
 
     seconds = launch + max(multiply / busy share of the threads, blocks from the cache, operands and C from memory)
               + packing

@@ -1,4 +1,4 @@
-"""The sizes of a blocked matrix product, for one setting and for whole columns of settings alike.
+"""Derives the sizes of a blocked matrix product, for one setting and for whole columns of settings alike.
 
 C, m x n, is cut into tasks of mc x nc; k is cut into blocks of kc
 a task has mc_tiles register tiles along m and nc_panels panels along n

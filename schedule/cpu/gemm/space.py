@@ -1,5 +1,5 @@
-"""The settings of blocked matrix products on a processor, whatever multiplies: knobs, which settings are legal, and
-what they imply. The sketches differ in their ``MicroKernel``.
+"""Describes the settings of blocked matrix products on a processor, whatever multiplies: knobs, which settings are
+legal, and what they imply. The sketches differ in their ``MicroKernel``.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How much of each tensor a tile or a task of a group touches, as formulas over columns."""
+"""Says how much of each tensor a tile or a task of a group touches, as formulas over columns."""
 
 from collections.abc import Iterator, Mapping
 

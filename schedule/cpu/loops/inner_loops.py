@@ -1,4 +1,4 @@
-"""The innermost loops of a nest: which are unrolled, and which becomes the lanes of a vector."""
+"""Writes the innermost loops of a nest: which are unrolled, and which becomes the lanes of a vector."""
 
 from collections.abc import Sequence
 

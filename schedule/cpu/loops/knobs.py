@@ -1,4 +1,4 @@
-"""The knobs of the CPU loop sketch, for each kind of group."""
+"""Describes the knobs of the CPU loop sketch, for each kind of group."""
 
 from math import prod
 

@@ -1,4 +1,4 @@
-"""The estimated time of a loop nest, from its derived columns.
+"""Estimates the time of a loop nest, from its derived columns.
 
     seconds = launch + max(vector instructions / busy share of the threads, tiles from the caches, tensors from memory)
               + packing

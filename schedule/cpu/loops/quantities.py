@@ -1,4 +1,5 @@
-"""The derived columns of the CPU loop sketch: what a setting implies, in units that mean the same in every workload.
+"""Describes the derived columns of the CPU loop sketch: what a setting implies, in units that mean the same in every
+workload.
 
 All of them are formulas over columns; nothing is lowered for them.
 """

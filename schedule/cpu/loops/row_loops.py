@@ -1,4 +1,4 @@
-"""The loops of a row group: rows in parallel, every stage of the group on one row before the next row.
+"""Writes the loops of a row group: rows in parallel, every stage of the group on one row before the next row.
 
 for task in parallel(..):
   for row:

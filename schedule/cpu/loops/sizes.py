@@ -1,4 +1,4 @@
-"""The sizes of the loops of a tile group, for one setting and for whole columns of settings alike."""
+"""Derives the sizes of the loops of a tile group, for one setting and for whole columns of settings alike."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -1,4 +1,4 @@
-"""Any workload as tiled, vectorised, unrolled and parallel loops (sketch ``cpu_loops``).
+"""Writes any workload as tiled, vectorised, unrolled and parallel loops (sketch ``cpu_loops``).
 
 Light stages are inlined, and the rest is computed in groups (``fusion``). The group with the most work has the knobs.
 Groups like it, such as other layers, take the same setting; the rest take a default setting of their own kind.

@@ -1,4 +1,4 @@
-"""The loops of a tile group: tasks in parallel, tiles inside a task, a register tile of vectors inside a tile.
+"""Writes the loops of a tile group: tasks in parallel, tiles inside a task, a register tile of vectors inside a tile.
 
 for task in parallel(..):                     # blocks of tiles, and the axes that are not tiled
   for j_tile: for i_tile:                     # the register tiles of a task, in either order

@@ -1,4 +1,4 @@
-"""Scans on a processor. A task keeps the running values of some lines in registers and walks along them:
+"""Writes scans on a processor. A task keeps the running values of some lines in registers and walks along them:
 
     parallel for each task, ``unroll`` vectors of lines:
       running = the identity

@@ -1,4 +1,4 @@
-"""The settings of scans on a processor: how many lines a task walks along at a time (sketch ``cpu_scan``)."""
+"""Describes the settings of scans on a processor: how many lines a task walks along at a time (sketch ``cpu_scan``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""From accumulators to the output: each consumer warpgroup puts its rows, as they are in the end, in the place of its
+"""Stores what accumulators hold: each consumer warpgroup puts its rows, as they are in the end, in the place of its
 queries, by stmatrix, and one thread stores them by TMA."""
 
 from collections.abc import Mapping

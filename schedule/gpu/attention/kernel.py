@@ -1,4 +1,4 @@
-"""The kernel of attention on Hopper: warp roles, and the persistent loop over tiles of queries.
+"""Writes the kernel of attention on Hopper: warp roles, and the persistent loop over tiles of queries.
 
 Warps are specialised: a producer warpgroup, which gives its registers away, loads for one to three consumer
 warpgroups. Each of those has 64 queries of the tile. For few queries and many keys, several CTAs share the keys of a

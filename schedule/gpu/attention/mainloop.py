@@ -1,4 +1,4 @@
-"""The loop over blocks of keys: TMA fills stages with K and V, wgmma multiplies what is there.
+"""Writes the loop over blocks of keys: TMA fills stages with K and V, wgmma multiplies what is there.
 
 Without overlap, a step computes the scores of its block, then the weights, then adds their product with V to the sums.
 With overlap, the tensor cores work while weights are computed:

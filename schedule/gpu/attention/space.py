@@ -1,4 +1,4 @@
-"""Attention on Hopper: which settings there are, which are legal, and which are promising.
+"""Describes attention on Hopper: which settings there are, which are legal, and which are promising.
 
 Q, K and V are 16-bit floats with contiguous rows of at most 256 elements, and the expression rounds weights to the same
 dtype. Sums are float32.

@@ -1,7 +1,7 @@
 """The order of the tiles of queries, and the blocks of keys that the queries of a tile see.
 
-Tiles of ``group_heads`` heads are worked on together, and among them those of the last queries first: under a causal
-mask these have the most keys to go through, so that the short ones fill up the end. Blocks of keys are gone through
+Tiles of ``group_heads`` heads are worked on together, those of the last queries first. Under a causal mask these have
+the most keys to go through, so that the short ones fill up the end. Blocks of keys are gone through
 from the last to the first:
 
     block        partly visible    wholly visible    partly visible

@@ -1,4 +1,4 @@
-"""The launches of a column-wise reduction.
+"""Writes the launches of a column-wise reduction.
 
 The first launch does this (see ``rows`` for its first line):
 

@@ -1,4 +1,4 @@
-"""The estimated time of a column-wise reduction.
+"""Estimates the time of a column-wise reduction.
 
 The CTAs that run at once are a wave. A wave takes about as long as the slower of two things: moving its bytes from
 memory, and the chain of loads of one thread, which waits once for every ``unroll`` rows. Then the splits become one: in

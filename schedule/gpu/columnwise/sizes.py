@@ -109,7 +109,7 @@ def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
         shared_bytes=shared_bytes,
         ctas=ctas,
         min_ctas_per_sm=np.minimum(resident, -(-ctas // target.threads)),
-        prefetching_ctas=limits.early_blocks(resident, target.threads),
+        prefetching_ctas=limits.overlapping_ctas(resident, target.threads),
     )
 
 

@@ -1,4 +1,5 @@
-"""The settings of column-wise reductions: sums, means and positions over leading axes, with what is fused to them.
+"""Describes the settings of column-wise reductions: sums, means and positions over leading axes, with what is fused to
+them.
 
 The threads of a CTA walk along the reduced axes with a vector of columns each. The rows may be split among several
 CTAs, whose partial results become one in a cluster or in a second launch.
@@ -77,7 +78,7 @@ class ColumnwisePlan(Plan):
             Knob(
                 "arrangement",
                 (BLOCKED, STRIPED),
-                "whether a split has rows next to each other, or takes some rows in turn with the other splits",
+                "whether a split has rows next to each other, or takes every splits-th row",
             ),
             Knob("combine", combine, "where the partial results of the splits become one"),
         )

@@ -196,9 +196,9 @@ def folding_of(
 
 
 def _phases_and_pitch(window: ImageWindow, vector: int) -> tuple[int, int] | None:
-    """How many rows follow one another within a pixel, and how many channels are written of each: as few as TMA can
-    load, in rows that begin at multiples of ``vector`` elements, such that what a window sees of these rows has
-    ``MOST_FOLDED`` elements at most. None where there is no such number."""
+    """How many rows follow one another within a pixel, and how many channels are written of each. They are as few as
+    TMA can load in rows that begin at multiples of ``vector`` elements. What a window sees of these rows has
+    ``MOST_FOLDED`` elements at most. None where there are no such numbers."""
     for phases in dict.fromkeys((window.strides[0], 1)):
         pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % vector == 0]
         if pitches and window.taps[1] * phases * pitches[0] <= MOST_FOLDED:

@@ -33,8 +33,8 @@ def is_grouped(gemm: Gemm) -> bool:
 
 def joinable_groups(gemm: Gemm) -> int:
     """How many groups fill a row of 128 bytes; 1 where they are not joined. The filters of a group must begin where a
-    wgmma can begin to read: at a multiple of 16 in a row that they do not leave, or at the begin of a row; where rows
-    are those of filters, at every eighth one."""
+    wgmma can begin to read. That is the beginning of a row, or a multiple of 16 in a row that they do not leave. Where
+    rows are those of filters, it is every eighth row."""
     window, filters, atom = gemm.window, gemm.n.extent, wgmma_atom(gemm)
     if window is None or not is_grouped(gemm):
         return 1

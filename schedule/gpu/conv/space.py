@@ -1,13 +1,13 @@
 """Convolutions on Hopper, by im2col TMA and wgmma: those of the settings of a product, and the order of k.
 
-Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32, with the channels
-of an image side by side (NHWC and its kin), in one to three dimensions, with padding, strides and dilations. TF32 wants
-filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products; those of
-few channels are widened (``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. Outputs may also have
-their pixels side by side (NCHW), or channels that become pixels, as those of a transposed convolution do. What
-``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few channels are folded
-by a first launch (``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes, are
-repacked by one.
+Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32. The channels of an
+image are side by side (NHWC and its kin). There are one to three dimensions, with padding, strides and dilations. TF32
+wants filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products;
+those of few channels are widened (``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. Outputs may
+also have their pixels side by side (NCHW), or channels that become pixels, as those of a transposed convolution do.
+What ``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few channels are
+folded by a first launch (``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes,
+are repacked by one.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Large matrix products on Hopper, by TMA and wgmma (sketch ``cuda_gemm``).
 
 What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
-launch, with others before it that repack operands where TMA cannot load their rows, or pack them where wgmma cannot
-take them as they lie, or list the tiles of groups of rows, and with one behind it for stream-K.
+launch. Others may stand before it: they repack operands whose rows TMA cannot load, pack operands that wgmma cannot
+take as they lie, or list the tiles of groups of rows. One stands behind it for stream-K.
 
 ``space``           the sketch: knobs, quantities, and what the modules below say of a setting
 ``sizes``           the knobs, and the record of all sizes that follow from a setting

@@ -1,4 +1,4 @@
-"""The epilogue of a large product on Hopper: accumulators become outputs, which are stored tile by tile.
+"""Writes the epilogue of a large product on Hopper: accumulators become outputs, which are stored tile by tile.
 
 A warpgroup computes its rows of a tile subtile by subtile: 64 rows and at most 128 bytes of columns of one output.
 There are three ways to store a subtile:

@@ -1,4 +1,4 @@
-"""The tiles of a grouped product: a first launch lists them, and persistent CTAs walk the list.
+"""Finds the tiles of a grouped product: a first launch lists them, and persistent CTAs walk the list.
 
 How many rows a group has is run-time data, and with it how many tiles there are. The list has an entry for each tile
 along m: its group, its first row, and where the group ends. Each thread of the launch finds one entry: it goes through

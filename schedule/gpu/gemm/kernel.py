@@ -1,4 +1,5 @@
-"""The kernel of a large product on Hopper: warp roles, the persistent loop over tiles, and how CTAs share a tile.
+"""Writes the kernel of a large product on Hopper: warp roles, the persistent loop over tiles, and how CTAs share a
+tile.
 
 Warps are specialised: one producer (a warp, or a warpgroup that gives its registers away) loads for one to three
 consumer warpgroups. A cluster of CTAs works on neighbouring tiles, and each of them loads a part of what they share.

@@ -1,4 +1,4 @@
-"""The main loop of a large product on Hopper: TMA fills stages of shared memory, wgmma multiplies what is there.
+"""Writes the main loop of a large product on Hopper: TMA fills stages of shared memory, wgmma multiplies what is there.
 
 One elected thread of the producer issues the loads of a stage once the consumers have left it, and consumer warpgroups
 multiply it once it has arrived. Two mbarriers of each stage say so:

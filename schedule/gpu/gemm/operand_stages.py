@@ -2,8 +2,8 @@
 
 A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each). Where several CTAs of a cluster need
 the same tile, each of them loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in
-boxes, or images seen through a window, of which an atom is a row of channels of one tap: those are loaded by im2col, or
-in boxes of patches of pixels.
+boxes, or images seen through a window. An atom of images is a row of channels of one tap, and they are loaded by im2col
+or in boxes of patches of pixels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ from ..tma_view import moved_dimensions, tma_view
 
 @dataclass(frozen=True, slots=True)
 class Multicast:
-    """How the CTAs of a cluster that need the same tile share its loads: there are ``ctas`` of them, this one has the
-    number ``cta``, and ``mask`` has a bit for each of them (None where there is only one)."""
+    """How the CTAs of a cluster that need the same tile share its loads. There are ``ctas`` of them, and this one has
+    the number ``cta``. ``mask`` has a bit for each of them; it is None where there is only one."""
 
     ctas: int
     cta: Expr
@@ -52,9 +52,9 @@ class TmaBox:
 class OperandStages:
     """One operand in shared memory, ``extent`` places of ``axis`` in each stage.
 
-    ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``, with one k atom and lines in the place of places
-    where patches of pixels have a halo; otherwise it is (stage, k atom, 64 places, k,
-    place), of 16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
+    ``buffer`` is (stage, k atom, place, k) where rows lie ``along_k``. Where patches of pixels have a halo, it has one
+    k atom, and lines instead of places. Where rows lie along ``axis``, it is (stage, k atom, 64 places, k, place), of
+    16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
     another along the axis. ``window``: how the one load is read where it is from images; None where it is from a
     matrix. ``joined_groups``: how many groups the places of ``axis`` belong to, if each has a part of k alone. A row
     ``along_k`` has the places of its group where a row of A has them, and zeros elsewhere.

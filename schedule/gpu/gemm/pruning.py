@@ -24,12 +24,11 @@ class GemmPruning:
     ``most_settings``: how many settings are kept, those of the least prior.
     ``long_seconds``: from which time on a product is long. Long products settle at the clock that their power allows,
     which short measurements do not show, so that fewer of their settings are worth one. Those are kept whose prior is
-    at most ``close`` times the least; of products with several accumulators, or with operands that are repacked first,
-    less is known, and it is ``close_if_unsure`` times the least; of convolutions, ``close_if_images`` times; of
-    operands that are no 16-bit floats, ``close_if_other_types`` times; of grouped products, whose tiles are not known,
-    ``close_if_grouped`` times. The order of the tiles must be good, too: the
-    tiles under way together read as few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most
-    products of 10^11 multiply-adds.
+    at most ``close`` times the least. The order of the tiles must be good, too: the tiles under way together read as
+    few rows and columns as with any ``group_m``. Other orders cost 1 to 2 % of most products of 10^11 multiply-adds.
+    ``close_if_unsure`` stands for ``close`` where several accumulators, or operands that are repacked first, make the
+    prior less sure. So do ``close_if_images`` for convolutions, ``close_if_other_types`` for operands that are no
+    16-bit floats, and ``close_if_grouped`` for grouped products, whose tiles are not known.
     ``least_stages``: how many stages the pipeline has at least; two of several taps are enough.
     ``small_tile``, ``least_k_iters``: a larger ``k_atoms`` saves barriers, which is worth it where the elements of a
     tile times ``k_atoms`` are at most twice ``small_tile`` and at least so many k iterations are left.

@@ -1,10 +1,11 @@
-"""Large matrix products on Hopper, by wgmma: which settings there are, which are legal, and which are promising.
+"""Describes large matrix products on Hopper, by wgmma: which settings there are, which are legal, and which are
+promising.
 
 Operands are floats of 16 or 8 bits, 8-bit integers, or float32 where the precision of the workload lets matrix units
-multiply it (``mma_atom``). Each operand may lie along either of its axes, there may be batches,
-and the outputs are any pointwise functions of the accumulator, or of several accumulators of the same A, whose columns
-then share a tile. TMA wants rows at multiples of 16 bytes: operands with other rows are repacked by a first launch.
-Rows of A may lie in groups that each have a B of their own (``problems.grouped_gemm``).
+multiply it (``mma_atom``). Each operand may lie along either of its axes, and there may be batches. The outputs are any
+pointwise functions of the accumulator, or of several accumulators of the same A, whose columns then share a tile. TMA
+wants rows at multiples of 16 bytes: operands with other rows are repacked by a first launch. Rows of A may lie in
+groups that each have a B of their own (``problems.grouped_gemm``).
 """
 
 from collections.abc import Mapping

@@ -103,8 +103,8 @@ class DynamicTileScheduler(TileScheduler):
         return (self.gemm.m_end + (rows - 1)) // rows
 
     def dynamic_clusters(self, most: int, tiles_per_iteration: int) -> Expr:
-        """How many clusters a call has, where ``most`` run at once: as few as need no more iterations, so that all of
-        them have as many tiles, and take them from the same columns or rows at a time."""
+        """How many clusters a call has, where ``most`` run at once. They are as few as need no more iterations. All of
+        them then have equally many tiles, and take them from the same columns or rows at a time."""
         tiles, at_once = self.dynamic_cluster_tiles, most * tiles_per_iteration
         together = (tiles + (at_once - 1)) // at_once * tiles_per_iteration
         return minimum((tiles + (together - 1)) // together, index(most))

@@ -1,4 +1,4 @@
-"""The kernel of a product on the matrix instructions (MFMA) of AMD's graphics processors.
+"""Writes the kernel of a product on the matrix instructions (MFMA) of AMD's graphics processors.
 
 A block of waves works on one tile of the result. In each k iteration all its threads load both operands to shared
 memory, always with neighbours along ``k`` side by side, as the fragments of a lane lie. The waves share out the tile.

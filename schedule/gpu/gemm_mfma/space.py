@@ -1,4 +1,5 @@
-"""Products on the matrix instructions of AMD's graphics processors: which settings there are, and which are legal.
+"""Describes products on the matrix instructions of AMD's graphics processors: which settings there are, and which are
+legal.
 
 Operands are floats of 16 or 32 bits in any layout, accumulators float32; there may be batches, and the outputs are any
 pointwise functions of the accumulator.

@@ -1,4 +1,4 @@
-"""The kernel of a product by mma.sync, which all architectures from sm_80 on have.
+"""Writes the kernel of a product by mma.sync, which all architectures from sm_80 on have.
 
 A CTA works on one tile of the result. All its threads copy both operands into a circular buffer of stages in shared
 memory by cp.async, some k iterations ahead of the products. Its warps share out the tile. Each loads the fragments of

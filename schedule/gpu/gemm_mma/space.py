@@ -1,4 +1,4 @@
-"""Large and medium products by mma.sync: which settings there are, which are legal, and which are promising.
+"""Describes large and medium products by mma.sync: which settings there are, which are legal, and which are promising.
 
 Operands are 16-bit floats in any layout and of any alignment, accumulators float32; there may be batches, and the
 outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster where it can be used. There this

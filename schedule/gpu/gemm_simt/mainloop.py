@@ -1,4 +1,4 @@
-"""The kernel of a float32 product by fused multiply-adds.
+"""Writes the kernel of a float32 product by fused multiply-adds.
 
 A CTA works on one tile of the result. All its threads copy both operands into a circular buffer of stages in shared
 memory by cp.async, some k iterations ahead of the products. Its warps share out the tile, and a thread takes

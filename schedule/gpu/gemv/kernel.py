@@ -1,4 +1,4 @@
-"""The kernel of ``cuda_gemv``: products with a few rows on plain arithmetic.
+"""Writes the kernel of ``cuda_gemv``: products with a few rows on plain arithmetic.
 
 Every thread loads vectors of B straight into registers, several before it uses the first, and multiplies them as they
 arrive.
@@ -160,7 +160,7 @@ class _KMajorWriter(_GemvWriter):
         p, s = self.p, self.s
         elements = min(WARP_LANES * self.vector * s.warps_k * s.vectors, p.k.extent)
         narrow = has_narrow_loads(p)
-        prefetch = L2Prefetch(self.w, (self.thread, s.threads), (self.block, s.blocks), s.prefetching, narrow)
+        prefetch = L2Prefetch(self.w, (self.thread, s.threads), (self.block, s.blocks), s.prefetching_ctas, narrow)
         if narrow:
             prefetch_unaligned_operands(prefetch, p, s.warps_n, s.rows_per_warp, elements)
         else:

@@ -1,4 +1,4 @@
-"""The sizes of ``cuda_gemv``: what follows from a setting of its knobs."""
+"""Derives the sizes of ``cuda_gemv``: what follows from a setting of its knobs."""
 
 from dataclasses import dataclass
 from math import gcd
@@ -31,9 +31,9 @@ class GemvSizes(Generic[W]):
     and loads ``vectors`` vectors of B along ``k`` in each, for every row. ``step_k`` is how many elements of ``k`` a
     block loads in a step of ``unroll`` vectors. ``b_registers`` and ``a_registers`` hold what a thread has loaded and
     not yet multiplied, ``accumulators`` counts its sums, and ``registers`` estimates all it has. ``shared_bytes`` is
-    the shared memory of a block. ``resident`` is how many blocks a multiprocessor holds at once. ``prefetching`` is how
-    many blocks prefetch their operands into L2 before the launch before has ended. ``min_blocks`` is the launch bound
-    that the compiler is told; 0 leaves it to the compiler.
+    the shared memory of a block. ``resident`` is how many blocks a multiprocessor holds at once. ``prefetching_ctas``
+    is how many blocks prefetch their operands into L2 before the launch before has ended. ``min_blocks`` is the
+    launch bound that the compiler is told; 0 leaves it to the compiler.
     """
 
     rows_per_warp: W
@@ -55,7 +55,7 @@ class GemvSizes(Generic[W]):
     registers: W
     shared_bytes: W
     resident: W
-    prefetching: W
+    prefetching_ctas: W
     min_blocks: W
 
     @property
@@ -113,7 +113,7 @@ def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
         registers=registers,
         shared_bytes=shared_bytes,
         resident=resident,
-        prefetching=limits.early_blocks(resident, target.threads),
+        prefetching_ctas=limits.overlapping_ctas(resident, target.threads),
         min_blocks=wanted if narrow else 0 * one,
     )
 

@@ -1,4 +1,4 @@
-"""The space of ``cuda_gemv``: products with at most eight rows on plain arithmetic.
+"""Describes the space of ``cuda_gemv``: products with at most eight rows on plain arithmetic.
 
 The sketch takes operands of any types that come from any pointwise functions, and outputs that are any pointwise
 functions of the accumulator.

@@ -1,4 +1,4 @@
-"""The accumulators of a thread, in registers."""
+"""Writes the accumulators of a thread, in registers."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,5 +1,5 @@
-"""The space of plain loops on a GPU (sketch ``cuda_loops``): knobs, constraints, the prior, and the lowering of any
-workload. The launch with the most work has the knobs, and the others take the default setting."""
+"""Describes the space of plain loops on a GPU (sketch ``cuda_loops``): knobs, constraints, the prior, and the lowering
+of any workload. The launch with the most work has the knobs, and the others take the default setting."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

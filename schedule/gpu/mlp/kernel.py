@@ -1,4 +1,4 @@
-"""The kernel of ``cuda_mlp``: layers of products on mma.sync in one launch.
+"""Writes the kernel of ``cuda_mlp``: layers of products on mma.sync in one launch.
 
 A block has some rows and all columns of them, from the first layer to the last. So the accumulators of a row lie in the
 registers of one block: its statistics are reduced there, and the A of the next layer takes the place of this one's.

@@ -1,4 +1,4 @@
-"""The estimated time of a multilayer perceptron in one launch: what a block does one after the other, or what limits
+"""Estimates the time of a multilayer perceptron in one launch: what a block does one after the other, or what limits
 all of them.
 
     seconds = launch + soft maximum of

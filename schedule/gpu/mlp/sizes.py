@@ -1,4 +1,4 @@
-"""The tile sizes of ``cuda_mlp``: what follows from a setting of its knobs."""
+"""Derives the tile sizes of ``cuda_mlp``: what follows from a setting of its knobs."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar

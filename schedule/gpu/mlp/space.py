@@ -1,7 +1,9 @@
-"""The space of ``cuda_mlp``: layers of products with row statistics in one kernel, as wide as a block can hold rows.
+"""Describes the space of ``cuda_mlp``: layers of products with row statistics in one kernel, as wide as a block can
+hold rows.
 
-The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or N-major, and any
-pointwise functions of the accumulators and of reductions of their rows (layer norm, softmax), layer after layer.
+The sketch takes operands of 16-bit floats that are accumulated in float32. A is K-major, and B is K-major or N-major.
+Layer after layer it takes any pointwise functions of the accumulators and of reductions of their rows (layer norm,
+softmax).
 """
 
 from collections.abc import Mapping

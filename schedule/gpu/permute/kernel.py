@@ -1,4 +1,4 @@
-"""The kernel of a permuting copy: what is contiguous along one axis becomes contiguous along another.
+"""Writes the kernel of a permuting copy: what is contiguous along one axis becomes contiguous along another.
 
 A block moves a tile through shared memory, so that both sides are accessed by vectors: the input along the axis ``i``
 along which it is contiguous, the output along its own, ``j``. Elements of less than 4 bytes are packed, ``pack`` rows
@@ -214,8 +214,8 @@ class _PermuteKernelWriter:
             self.w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))
 
     def _share(self, k: Expr, thread: Expr, vectors_of_line: int, total: int) -> tuple[Expr, Expr, Expr | None]:
-        """Vector number ``k`` of a thread: which of the vectors of its line it is, which line that is, and the
-        condition that it is one of the ``total`` vectors of the tile (None: it always is)."""
+        """Where vector number ``k`` of a thread lies: which of the vectors of its line it is, and which line that is.
+        The third value is the condition that it is one of the ``total`` vectors of the tile (None: it always is)."""
         number = k * self.sizes.threads + thread
         exists = None if total % self.sizes.threads == 0 else number < total
         return number % vectors_of_line, number // vectors_of_line, exists

@@ -1,4 +1,5 @@
-"""The space of permuting copies: knobs, constraints, derived sizes and the prior (sketch ``cuda_permute``)."""
+"""Describes the space of permuting copies: knobs, constraints, derived sizes and the prior (sketch
+``cuda_permute``)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

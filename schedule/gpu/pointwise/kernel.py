@@ -1,4 +1,5 @@
-"""The kernel of a pointwise problem. A thread computes ``unroll`` vectors, and loads all inputs of all of them first:
+"""Writes the kernel of a pointwise problem. A thread computes ``unroll`` vectors, and loads all inputs of all of them
+first:
 
     for u in unrolled(unroll):  x_regs[u, :] = X[vector (block*unroll + u)*threads + thread]
     for u in unrolled(unroll):  Y[vector …] = f(x_regs[u, :])
@@ -34,7 +35,7 @@ class PointwiseSizes:
     of ``unroll * threads`` vectors, the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes
     that a thread loads before it computes. ``accesses``: how often threads access memory. ``registers``: estimated
     registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
-    ``early_blocks``: how many blocks of the launch may run while the launch before it ends; only those prefetch.
+    ``prefetching_ctas``: how many blocks of the launch may run while the launch before it ends; only those prefetch.
     """
 
     vector_width: Size
@@ -47,7 +48,7 @@ class PointwiseSizes:
     accesses: Size
     registers: Size
     resident: Size
-    early_blocks: Size
+    prefetching_ctas: Size
 
 
 def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
@@ -97,13 +98,14 @@ class _PointwiseKernelWriter:
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
     def _prefetch(self, block: Expr, thread: Expr, *, following: bool) -> None:
-        """Prefetch into L2 what a tile loads at the offset of its outputs: the block's own tile at the start of the
-        launch, and also all of the smaller inputs; ``following``: the tile of the block that takes its slot later."""
+        """Prefetch into L2 what a tile loads at the offset of its outputs. At the start of the launch that is the
+        block's own tile, and all of the smaller inputs. ``following``: it is the tile of the block that takes this
+        one's slot later."""
         problem, s = self.problem, self.sizes
         if self.vector_unit % self.tile_vectors:
             return
         output_offset = flat_offset(problem.output_offset_load)
-        first_blocks = min(s.early_blocks, s.blocks)
+        first_blocks = min(s.prefetching_ctas, s.blocks)
         prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks, count=self.tile_end)
         for masked in problem.distinct_loads:
 
@@ -115,7 +117,7 @@ class _PointwiseKernelWriter:
             if masked.mask is None and flat_offset(masked.load) == output_offset:
                 elements = self.tile_vectors * s.vector_width
                 if following:
-                    prefetch.following(name, source, 1, elements, first_element, s.early_blocks)
+                    prefetch.following(name, source, 1, elements, first_element, s.prefetching_ctas)
                 else:
                     prefetch.own(name, source, 1, elements, first_element)
             elif source.elements < problem.stages[0].tensor.elements and not following:

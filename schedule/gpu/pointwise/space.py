@@ -1,4 +1,5 @@
-"""The space of pointwise kernels: knobs, constraints, derived sizes and the prior (sketch ``cuda_pointwise``)."""
+"""Describes the space of pointwise kernels: knobs, constraints, derived sizes and the prior (sketch
+``cuda_pointwise``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class PointwisePlan(Plan):
             accesses=vectors * (accesses + scalar_loads + len(problem.stages)),
             registers=registers,
             resident=resident,
-            early_blocks=limits.early_blocks(resident, multiprocessors),
+            prefetching_ctas=limits.overlapping_ctas(resident, multiprocessors),
         )
 
     @property

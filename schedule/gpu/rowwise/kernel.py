@@ -1,4 +1,4 @@
-"""The launch of a kernel that works on rows: which CTA takes which rows, and where their columns stay.
+"""Writes the launch of a kernel that works on rows: which CTA takes which rows, and where their columns stay.
 
 Without a circular buffer (see ``circular_buffer``) a CTA takes ``rows_per_cta`` rows and is done:
 

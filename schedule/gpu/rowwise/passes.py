@@ -1,4 +1,5 @@
-"""The passes over a row: its reductions, one after another, and then what is written from it and from their results."""
+"""Writes the passes over a row: its reductions, one after another, and then what is written from it and from their
+results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

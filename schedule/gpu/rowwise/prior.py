@@ -1,4 +1,4 @@
-"""The estimated time of a kernel that works on rows.
+"""Estimates the time of a kernel that works on rows.
 
 The CTAs that run at once are a wave. A wave takes about as long as the slowest of three things: moving the bytes of its
 rows between memory and the multiprocessors, their arithmetic, and the chain of loads and barriers of one row.

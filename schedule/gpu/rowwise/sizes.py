@@ -262,6 +262,6 @@ def _l2_prefetch(
     may_fit = limits.resident_blocks(partition.threads, np.maximum(registers - OVERESTIMATED_REGISTERS, 1), shared)
     prefetches = (storage == RowStorage.REGISTERS) & (partition.cluster_size == 1)
     prefetches &= (problem.row_unit % partition.rows_per_cta == 0) | (problem.dynamic is not None)
-    first = limits.early_blocks(fits, target.threads) // (2 if writes else 1)
-    distance = limits.early_blocks(may_fit, target.threads) if writes else np.zeros_like(first)
+    first = limits.overlapping_ctas(fits, target.threads) // (2 if writes else 1)
+    distance = limits.overlapping_ctas(may_fit, target.threads) if writes else np.zeros_like(first)
     return np.where(prefetches, first, 0), np.where(prefetches, distance, 0)

@@ -1,4 +1,5 @@
-"""The settings of kernels that work on rows: softmax, norms, sums and positions of rows, with what is fused to them.
+"""Describes the settings of kernels that work on rows: softmax, norms, sums and positions of rows, with what is fused
+to them.
 
 The threads of a row read it once into registers, reduce it as often as needed and write the outputs. The CTAs of a
 cluster share a long row. A row that fits nowhere is read again for every pass.

@@ -1,4 +1,4 @@
-"""The launch of a scan. A CTA does this with its lines, chunk by chunk:
+"""Writes the launch of a scan. A CTA does this with its lines, chunk by chunk:
 
     load the vectors of the chunk to registers (those of the first one, or with two stages those of the next one)
     every thread: scan its elements

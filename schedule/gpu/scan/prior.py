@@ -1,9 +1,9 @@
-"""The estimated time of a scan.
+"""Estimates the time of a scan.
 
 The CTAs that run at once are a wave. A wave takes about as long as the slowest of three things: moving the bytes of its
-lines, their arithmetic, and the chain of one CTA: for each chunk a load, and the scan of its lanes with a barrier.
-Where the next chunk is loaded meanwhile, the longer of the two counts. CTAs on one multiprocessor overlap with each
-other: the fewer there are, the more of the chain comes on top.
+lines, their arithmetic, and the chain of one CTA. The chain has for each chunk a load, and the scan of its lanes with a
+barrier. Where the next chunk is loaded meanwhile, the longer of the two counts. CTAs on one multiprocessor overlap with
+each other: the fewer there are, the more of the chain comes on top.
 """
 
 import numpy as np

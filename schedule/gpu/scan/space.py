@@ -1,4 +1,5 @@
-"""The settings of scans: how many threads share a line, and how much of it they hold in registers at a time."""
+"""Describes the settings of scans: how many threads share a line, and how much of it they hold in registers at a
+time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

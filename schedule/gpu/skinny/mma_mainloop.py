@@ -1,4 +1,4 @@
-"""The kernel of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync, fed by cp.async.
+"""Writes the kernel of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync, fed by cp.async.
 
 B is the left operand of the matrix instruction, so that its 16 rows are outputs ``n`` and its 8 columns are rows ``m``
 of A: few rows waste little then. Every warp multiplies its own tiles of B. It alone fills and empties their circular
@@ -91,7 +91,7 @@ class _SkinnyMmaWriter:
         if not self.b_is_k_major or not self.k_is_whole:
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
-        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
+        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching_ctas)
         elements = min(s.stages // 2, s.k_tiles) * step
         prefetch_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * step), elements)
 

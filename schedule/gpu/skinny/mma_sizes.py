@@ -1,4 +1,4 @@
-"""The tile sizes of ``cuda_skinny_mma``: what follows from a setting of its knobs."""
+"""Derives the tile sizes of ``cuda_skinny_mma``: what follows from a setting of its knobs."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -29,8 +29,8 @@ class SkinnyMmaSizes(Generic[W]):
     ``k_tiles`` is how many tiles of ``k`` every warp goes through. ``stages`` is how many of them its circular buffer
     holds: as many as fit. ``stage_b_bytes`` are the bytes of B in one stage of all warps. ``shared_bytes`` is the
     shared memory of a block, and ``shared_limit`` what it may take when ``ctas_per_sm`` blocks share a multiprocessor.
-    ``registers`` is the estimate for a thread. ``prefetching`` is how many blocks along ``n`` prefetch their operands
-    into L2 before the launch before has ended.
+    ``registers`` is the estimate for a thread. ``prefetching_ctas`` is how many blocks along ``n`` prefetch their
+    operands into L2 before the launch before has ended.
     """
 
     atoms_n: W
@@ -51,7 +51,7 @@ class SkinnyMmaSizes(Generic[W]):
     shared_bytes: W
     shared_limit: W
     registers: W
-    prefetching: W
+    prefetching_ctas: W
 
 
 @derived_once
@@ -70,7 +70,7 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
     shared_limit = limits.shared_bytes_for(ctas_per_sm)
     fitting = np.minimum(shared_limit // (stage_a + stage_b), k_tiles + 1)
     stages = np.clip(fitting, LEAST_STAGES, MOST_STAGES)
-    early = limits.early_blocks(ctas_per_sm, target.threads)
+    early = limits.overlapping_ctas(ctas_per_sm, target.threads)
     return SkinnyMmaSizes(
         atoms_n=atoms_n,
         warps_n=warps_n,
@@ -90,5 +90,5 @@ def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSize
         shared_bytes=np.maximum(stages * (stage_a + stage_b), partial_bytes(p.m.extent, warps_k, block_n)),
         shared_limit=shared_limit,
         registers=SPARE_REGISTERS + 4 * atoms_n * atoms_m + 8 * atoms_n + 4 * atoms_m,
-        prefetching=np.where(blocks_n * split_k <= early, blocks_n, 0),
+        prefetching_ctas=np.where(blocks_n * split_k <= early, blocks_n, 0),
     )

@@ -1,4 +1,4 @@
-"""The space of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync.
+"""Describes the space of ``cuda_skinny_mma``: products with at most 64 rows on mma.sync.
 
 The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or
 N-major, and outputs that are any pointwise functions of the accumulator.

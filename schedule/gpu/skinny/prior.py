@@ -1,4 +1,4 @@
-"""The estimated time of a product with few rows: B streams from memory once, and everything else keeps up or not.
+"""Estimates the time of a product with few rows: B streams from memory once, and everything else keeps up or not.
 
     seconds = launch + exposed work + soft maximum of
         memory      bytes / (memory rate * share of the rate that the bytes in flight sustain)

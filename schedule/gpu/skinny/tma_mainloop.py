@@ -1,4 +1,5 @@
-"""The kernel of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA with warp specialisation.
+"""Writes the kernel of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA with warp
+specialisation.
 
     producer warp                              consumer warpgroups, each with its own outputs n
     for each tile of k:                        for each tile of k:
@@ -81,7 +82,7 @@ class _SkinnyTmaWriter:
         if not self.b_is_k_major or p.k.extent % (s.split_k * tile_k):
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
-        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching)
+        prefetch = L2Prefetch(self.w, thread, (self.block, s.blocks_n), s.prefetching_ctas)
         prefetch_operands(prefetch, p, s.block_n, self.rank * (s.k_tiles * tile_k), min(s.stages, s.k_tiles) * tile_k)
 
     # --- the stages in shared memory

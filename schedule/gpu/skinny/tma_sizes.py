@@ -1,4 +1,4 @@
-"""The tile sizes of ``cuda_skinny_tma``: what follows from a setting of its knobs."""
+"""Derives the tile sizes of ``cuda_skinny_tma``: what follows from a setting of its knobs."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -35,8 +35,8 @@ class SkinnyTmaSizes(Generic[W]):
     ``blocks`` those of the launch. ``k_tiles`` is how many tiles of ``k`` a block goes through. ``atom_bytes`` are the
     bytes of A and B along 64 elements of ``k``, and ``stage_b_bytes`` those of B in a stage. ``shared_bytes`` is the
     shared memory of a block, and ``shared_limit`` what it may take when ``ctas_per_sm`` blocks share a multiprocessor.
-    ``registers`` is the estimate for a thread. ``prefetching`` is how many blocks along ``n`` prefetch their operands
-    into L2 before the launch before has ended.
+    ``registers`` is the estimate for a thread. ``prefetching_ctas`` is how many blocks along ``n`` prefetch their
+    operands into L2 before the launch before has ended.
     """
 
     swap_ab: W
@@ -60,7 +60,7 @@ class SkinnyTmaSizes(Generic[W]):
     shared_bytes: W
     shared_limit: W
     registers: W
-    prefetching: W
+    prefetching_ctas: W
 
 
 @derived_once
@@ -103,5 +103,5 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
         shared_bytes=np.maximum(staged, partial_bytes(p.m.extent, 1, block_n)),
         shared_limit=limits.shared_bytes_for(ctas_per_sm),
         registers=SPARE_REGISTERS + wgmma_n // 2,
-        prefetching=target.threads * ctas_per_sm // split_k,
+        prefetching_ctas=target.threads * ctas_per_sm // split_k,
     )

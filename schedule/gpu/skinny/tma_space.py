@@ -1,4 +1,4 @@
-"""The space of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA.
+"""Describes the space of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA.
 
 The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or
 N-major, and outputs that are any pointwise functions of the accumulator.

@@ -1,4 +1,4 @@
-"""The kernel of small windows: a thread loads each pixel that its outputs share once.
+"""Writes the kernel of small windows: a thread loads each pixel that its outputs share once.
 
 A thread computes ``vector_width`` channels of a tile of ``tile_h`` by ``tile_w`` neighbouring outputs. It goes through
 the rows of the input: each pixel is accumulated into every output whose window contains it, and a row of outputs is
@@ -10,8 +10,8 @@ stored when the last row of its windows is done::
         acc[q, p, :] += x_regs[row, stride*p + dilation*s, :] * w_regs[r, s, :]
         Y[y0 + q, x0 + p, channels] = epilogue(acc[q, p, :])                     # of rows q that are complete
 
-All pixels are loaded first, or, for large windows, the registers are a ring of ``stages`` rows. The row that comes
-``stages - 1`` rows later is then loaded before a row is accumulated.
+All pixels are loaded first, or, for large windows, the registers are a circular buffer of ``stages`` rows. The row
+that comes ``stages - 1`` rows later is then loaded before a row is accumulated.
 
 Where a row of pixels contributes the same to every row of outputs (pooling), it is reduced by itself first.
 """

@@ -1,4 +1,5 @@
-"""The space of kernels of small windows: knobs, constraints, derived sizes and the prior (sketch ``cuda_window``)."""
+"""Describes the space of kernels of small windows: knobs, constraints, derived sizes and the prior (sketch
+``cuda_window``)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class WindowPlan(Plan):
         # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators.
         open_rows = np.minimum(tile_h, problem.window_height)
         accumulator_bytes = max(4, problem.reduction.tensor.dtype.bytes) * tile_w * open_rows
-        # Where rows are in a ring, what is loaded takes whole registers, though it is half of one.
+        # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one.
         loaded_bytes = self._pixel_bytes * held + filter_bytes
         loaded_bytes = np.where(
             (stages > 0) & (width * self._pixel_bytes < 4), 4 // width * loaded_bytes // self._pixel_bytes, loaded_bytes
