@@ -183,7 +183,7 @@ def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
     size = exact.square().mean().sqrt()
     found: dict[str, object] = {}
     with torch.no_grad():
-        outputs = ours(workload, Schedule.from_json(schedule))(tuple(inputs))
+        outputs: Any = ours(workload, Schedule.from_json(schedule))(tuple(inputs))
         results = {"": outputs[0], "peer_": row.peer(*inputs)}
     for who, result in results.items():
         assert isinstance(result, torch.Tensor)

@@ -1,6 +1,6 @@
 """How the trials of a job with one budget are dealt out to its tasks, and when a task is given up.
 
-    each task gets a short first slice; then, until the budget is spent:
+    each task gets a slice; then, until the budget is spent:
         the next slice goes to the task with the largest expected saving, among those that are worth it
 
 The fastest times of a task tell how far its best one may still fall. By the law of extremes for two knobs that matter,
@@ -32,17 +32,15 @@ from enum import StrEnum
 from math import inf, sqrt
 from statistics import geometric_mean
 
-FIRST_TRIALS = 8
-"""The first slice of a task: enough for the gaps between its fastest times."""
-SLICE_TRIALS = 16
-"""How many trials are granted at once: a task that goes on later has its set-up to repeat."""
+SLICE_TRIALS = 8
+"""How many trials are granted at once: one batch of a search. A task that goes on later has its set-up to repeat."""
 UNTIMED_TRIALS = 64
 """A task of which no trial could be timed goes first until it has had so many."""
 LEAST_GAP = 1e-4
 """Smaller relative gaps count as this."""
 FASTEST = 9
 """Of how many of its fastest times a task's expected gain is computed."""
-LEAST_TRIALS = 2 * SLICE_TRIALS
+LEAST_TRIALS = 5 * SLICE_TRIALS
 """No task is given up for a small gain or near its roofline before it has had so many trials."""
 NOISE = 0.002
 """A slice that is expected to gain less than this share of a task's time gains nothing: re-measurement takes times that
@@ -79,7 +77,7 @@ class TaskProgress:
 
 def first_trials(trials: int, tasks: int) -> int:
     """The first slice of each of ``tasks`` tasks that share ``trials`` trials."""
-    return min(FIRST_TRIALS, trials // tasks)
+    return min(SLICE_TRIALS, trials // tasks)
 
 
 def relative_gap(task: TaskProgress) -> float:

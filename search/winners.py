@@ -7,8 +7,11 @@ from math import log
 from ..core.schedule import Schedule
 from .pool import CandidatePool
 
-MOST = 4
+MOST = 2
 """How many winners of other tasks are measured first at most."""
+NEAR = 1.1
+"""Where there is a prior, it has to hold a winner at most so many times as slow as the best candidate: what it holds
+slower seldom won again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,15 @@ def winning_candidates(
 ) -> list[int]:
     """The candidates of ``pool`` that won elsewhere, those of the most similar workloads first, at most ``most``.
 
-    Two workloads are alike as their operations and bytes are, in ratio. Winners that are not legal here are left out.
+    Two workloads are alike as their operations and bytes are, in ratio. Winners that are not legal here are left out,
+    and those that the prior does not hold ``NEAR`` the best.
     """
 
     def distance(winner: Winner) -> float:
         return abs(log((1 + winner.flops) / (1 + flops))) + abs(log((1 + winner.minimum_bytes) / (1 + minimum_bytes)))
 
-    found = (pool.candidate_of(winner.schedule) for winner in sorted(winners, key=distance))
-    return list(dict.fromkeys(candidate for candidate in found if candidate is not None))[:most]
+    legal = (pool.candidate_of(winner.schedule) for winner in sorted(winners, key=distance))
+    found, prior = [candidate for candidate in legal if candidate is not None], pool.prior_seconds
+    if prior is not None:
+        found = [candidate for candidate in found if prior[candidate] <= NEAR * prior.min()]
+    return list(dict.fromkeys(found))[:most]

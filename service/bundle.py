@@ -26,8 +26,8 @@ Equal records give equal files.
 
 Earlier versions are still read. Version 3 has slots of 48 bytes with the whole key, and the offset and the bytes of the
 record; the records alone stand behind them. Version 2 has one index of all entries by conditions and key, without empty
-slots. Its conditions have 112 bytes, and name their first entry and the first one of the next conditions. Version 1 also
-has a header of 128 bytes, whose signature is the HMAC-SHA256 of the hash.
+slots. Its conditions have 112 bytes, and name their first entry and the first one of the next conditions. Version 1
+also has a header of 128 bytes, whose signature is the HMAC-SHA256 of the hash.
 """
 
 import hashlib

@@ -38,7 +38,7 @@ class ModelSearch:
     """Spaces are smooth along most knobs, where a Gaussian process finds what is good with few results; and they have
     lone settings that are far faster than their neighbours, which crossover and trees find. Each has its share.
 
-        fewer than 3 results:  the least time by the prior; without one, a candidate near the centre of the pool
+        fewer than 3 results:  the least times by the prior; without one, a candidate near the centre of the pool
         none of them timed:    candidates far from those known
         fewer than 64:         the largest expected improvement over what the prior expects
         later:                 1/2 expected improvement, 1/4 children of the fastest that the trees choose,
@@ -102,8 +102,9 @@ class ModelSearch:
         results = self._seen.results
         if len(results) >= FIRST and self._seen.best(1):
             return self._smooth.propose(results, sorted(pending), count, self._expected(results))
-        first = min(count, FIRST - len(results) - len(pending)) if self._prior is not None else 0
-        chosen = self._pick(-self._prior, first, pending) if first > 0 and self._prior is not None else []
+        if self._prior is not None and len(results) < FIRST:
+            return self._pick(-self._prior, count, pending)
+        chosen = list[int]()
         while len(chosen) < count and (free := self._seen.free([*pending, *chosen])).size:
             known = [*results.candidates, *sorted(pending), *chosen]
             chosen.append(self._smooth.first(known, rng, free))

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from tilewright.core.allocation import (
-    FIRST_TRIALS,
     SLICE_TRIALS,
     UNTIMED_TRIALS,
     GivenUp,
@@ -65,7 +64,7 @@ def record(store: RecordStore, held: TaskClaim, first: int, end: int, seconds: f
 
 def test_the_saving_follows_the_gaps_between_the_fastest_times() -> None:
     usual = TaskProgress(3.0, 48, (5e-3, 6e-3, 8e-3))
-    assert expected_gain(usual) == pytest.approx(2e-3 * (1 - (48 / 64) ** 0.5))  # the gap is 2 ms in the mean
+    assert expected_gain(usual) == pytest.approx(2e-3 * (1 - (48 / 56) ** 0.5))  # the gap is 2 ms in the mean
     assert expected_saving(usual) == pytest.approx(3 * expected_gain(usual))
     assert expected_gain(replace(usual, trials=480)) < expected_gain(usual)  # less is expected of the same
     assert expected_gain(replace(usual, limit_seconds=4.9e-3)) < expected_gain(
@@ -75,7 +74,7 @@ def test_the_saving_follows_the_gaps_between_the_fastest_times() -> None:
     assert most_worthwhile([usual, unknown, usual]) == 1
     assert most_worthwhile([replace(unknown, trials=UNTIMED_TRIALS), usual, usual]) == 1
     assert most_worthwhile([]) is None
-    assert (first_trials(1000, 10), first_trials(50, 10), first_trials(10, 10)) == (FIRST_TRIALS, 5, 1)
+    assert (first_trials(1000, 10), first_trials(50, 10), first_trials(10, 10)) == (SLICE_TRIALS, 5, 1)
 
 
 def test_a_task_on_a_plateau_does_not_starve_and_a_lone_optimum_does_not_take_all() -> None:
@@ -94,10 +93,10 @@ def test_a_task_on_a_plateau_does_not_starve_and_a_lone_optimum_does_not_take_al
 
 
 def test_what_the_cost_model_expects_counts_more_than_gaps() -> None:
-    sure = TaskProgress(1.0, 32, (1.0, 1.5, 1.6), improvement=1e-4)
-    unsure = replace(sure, fastest=(1.0, 1.0, 1.0), improvement=0.09)
+    sure = TaskProgress(1.0, 40, (1.0, 1.5, 1.6), improvement=1e-4)
+    unsure = replace(sure, fastest=(1.0, 1.0, 1.0), improvement=0.25)
     assert most_worthwhile([sure, unsure], usual_gap([sure, unsure])) == 1
-    assert expected_gain(unsure) == pytest.approx(0.3 / 32 / 3)
+    assert expected_gain(unsure) == pytest.approx(0.5 / 40 / 6)
     assert given_up(sure) is GivenUp.NOISE and given_up(unsure) is None
     assert given_up(replace(unsure, trials=128)) is GivenUp.NOISE  # the longer a search, the less it finds
     assert expected_gain(replace(unsure, limit_seconds=0.999)) < 0.001  # never below the roofline
@@ -106,7 +105,7 @@ def test_what_the_cost_model_expects_counts_more_than_gaps() -> None:
 def test_a_task_is_given_up_for_a_reason() -> None:
     usual = TaskProgress(3.0, 48, (5e-3, 6e-3, 8e-3), trial_seconds=0.5)
     assert given_up(usual) is None and given_up(usual, runs=1e6) is None
-    assert given_up(usual, runs=1e3) is GivenUp.COST  # 8 s of measuring against 0.8 ms a run
+    assert given_up(usual, runs=1e3) is GivenUp.COST  # 4 s of measuring against 0.4 ms a run
     assert given_up(replace(usual, limit_seconds=4.95e-3)) is GivenUp.ROOFLINE
     equal = replace(usual, fastest=(5e-3, 5.01e-3, 5.02e-3))
     assert given_up(equal) is GivenUp.NOISE
@@ -140,14 +139,14 @@ def test_slices_go_where_they_save_most_until_the_budget_is_spent(fleet_store: R
     assert submit_model(fleet_store, "job", 10, 1, 1, budget=budget)
     assert not submit_model(fleet_store, "again", 10, 1, 1, budget=budget)  # one is under way
     assert fleet_store.tuned_model(KEY).jobs == ("job",) and fleet_store.job("job").model_key == KEY
-    assert limits(fleet_store, "job") == [FIRST_TRIALS] * 3
+    assert limits(fleet_store, "job") == [SLICE_TRIALS] * 3
     seconds = {0: 1e-3, 1: 1e-4, 2: 5e-3}  # ten times a millisecond weighs more than once five of them
     states, order = [], []
     while (held := claim(fleet_store)) is not None:
         order.append(held.task)
         states.append(run_slice(fleet_store, held, seconds[held.task]))
     assert order[:3] == [0, 1, 2] and states == ["running"] * (len(states) - 1) + ["succeeded"]
-    assert Counter(order[3:]) == {0: 5, 2: 2} and order[3] == 0  # what is expected shrinks with what was spent
+    assert Counter(order[3:]) == {0: 4, 2: 2} and order[3] == 0  # what is expected shrinks with what was spent
     job = fleet_store.job("job")
     assert sum(task.trials for task in job.tasks) == budget.trials
     assert [task.stop_reason for task in job.tasks] == ["trials"] * 3
@@ -211,10 +210,10 @@ def test_seconds_are_shared_and_a_paused_job_is_granted_nothing_to_run(fleet_sto
     assert fleet_store.job("job").tasks[0].state == "blocked" and claim(fleet_store) is None
     fleet_store.fleet.resume_job("job")
     held = claimed(fleet_store)
-    record(fleet_store, held, FIRST_TRIALS, FIRST_TRIALS + SLICE_TRIALS, 1e-3)
+    record(fleet_store, held, SLICE_TRIALS, 2 * SLICE_TRIALS, 1e-3)
     fleet_store.fleet.finish_task(held.lease, "trials", {"wall_seconds": 31.0})
     ended = fleet_store.job("job")
-    assert ended.state == "succeeded" and ended.tasks[0].trials == FIRST_TRIALS + SLICE_TRIALS
+    assert ended.state == "succeeded" and ended.tasks[0].trials == 2 * SLICE_TRIALS
 
 
 def test_equal_tasks_of_two_models_are_measured_once(fleet_store: RecordStore) -> None:

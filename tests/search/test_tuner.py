@@ -1,8 +1,10 @@
 """Budgets, cancellation and what the loop yields, on recorded measurements."""
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilewright.core.budget import Budget, StopReason
@@ -122,5 +124,13 @@ def test_winners_of_the_most_similar_workloads_come_first() -> None:
     known = ((4, 10**6), (5, 10**9), (6, 2 * 10**6), (4, 1))
     winners = [Winner(pool.schedule(row), flops, 1000) for row, flops in known]
     winners.append(Winner(Schedule.of("another", 1, {}), 10**6, 1000))
-    assert winning_candidates(pool, winners, 10**6, 1000) == [4, 6, 5]
-    assert winning_candidates(pool, winners, 10**9, 1000, most=2) == [5, 6]
+    assert winning_candidates(pool, winners, 10**6, 1000) == [4, 6]
+    assert winning_candidates(pool, winners, 10**9, 1000, most=3) == [5, 6, 4]
+
+
+def test_a_winner_that_the_prior_holds_slow_is_not_tried() -> None:
+    prior = np.full(len(TABLE.space), 2e-3, np.float32)
+    prior[[3, 4]] = 1e-3, 1.05e-3
+    pool = replace(TABLE, space=replace(TABLE.space, prior_seconds=prior)).pool
+    winners = [Winner(pool.schedule(row), 10**6, 1000) for row in (5, 4, 3)]
+    assert winning_candidates(pool, winners, 10**6, 1000) == [4, 3]
