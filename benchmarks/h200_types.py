@@ -5,7 +5,8 @@ Groups of rows, the same twelve shapes for each (cubes, and 64 and 4096 rows of 
 
     fp8        e4m3, accumulators promoted; torch._scaled_mm without fast accumulation
     fp8fast    e4m3, accumulators not promoted; torch._scaled_mm with fast accumulation
-    fp8block   e4m3 with scales for 1 x 128 of A and 128 x 128 of B; torch._scaled_mm as for fp8, which has one scale
+    fp8block   e4m3 with scales for 1 x 128 of A and 128 x 128 of B; the better of torch._scaled_mm with the same scales
+               (cuBLAS 12.9 or later, on Hopper) and with one scale for each operand
     tf32       torch.matmul in TF32
     int8       torch._int_mm
     bf16x6     float32 in six products of bfloat16; torch.matmul in float32
@@ -13,8 +14,8 @@ Groups of rows, the same twelve shapes for each (cubes, and 64 and 4096 rows of 
 
 Bars, short: the least geometric mean of (peer / ours) in a group, and the least ratio of its 4096^3; see ``BARS``. The
 root mean square error of every row on normal inputs, against float64 on the device, is at most twice the peer's where
-float32 is split, and is given for all. Settings: those of ``gpu_table``, and ``sustained=0``. A group tunes in under
-ten minutes with ``--rows 'fp8-*' --trials 60 --set seconds=30``; ``parts`` joins the groups.
+float32 is split, and is given for all. Settings: those of ``gpu_table``, and ``sustained=0``. A group takes under eight
+minutes with ``--rows 'fp8-*' --trials 60 --set seconds=25``; ``parts`` joins the groups.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from benchmarks.gpu_table import (
     reaches_against_bar,
 )
 from benchmarks.suite import Options, Result
+from benchmarks.torch_peers import Tensors
 from tilewright.core.schedule import Schedule
 
 _TRIALS = 100
@@ -55,11 +57,34 @@ _SPLIT = ("bf16x6", "tf32x3")
 
 
 def _scaled(fast: bool) -> Callable[..., object]:
+    """With one scale for each operand, the first of those that there are."""
+
     def call(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> object:
-        one = a_scale.reshape(-1)[:1], b_scale.reshape(-1)[:1]
+        one = (scale[(slice(1),) * scale.ndim] for scale in (a_scale, b_scale))
         return torch._scaled_mm(a, b.t(), *one, out_dtype=torch.bfloat16, use_fast_accum=fast)
 
     return call
+
+
+def _block_scaled(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor) -> object:
+    """torch tells the kinds of scales apart by their shapes and strides: (m, k/128) with m innermost, and the transpose
+    of (n/128, k/128)."""
+    return torch._scaled_mm(a, b.t(), a_scale, b_scale.t(), out_dtype=torch.bfloat16)
+
+
+def _by_blocks(
+    a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, *, wide: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """The same by the product of the numbers that are meant, in ``wide``."""
+    a_scale, b_scale = (scale.to(wide).repeat_interleave(128, 1) for scale in (a_scale, b_scale))
+    a_scale, b_scale = a_scale[:, : a.shape[1]], b_scale.repeat_interleave(128, 0)[: b.shape[0], : b.shape[1]]
+    return (a.to(wide) * a_scale) @ (b.to(wide) * b_scale).t()
+
+
+def _rows_innermost(tensors: Tensors) -> Tensors:
+    """The inputs with the scales of A as ``_block_scaled`` wants them."""
+    a, b, a_scale, b_scale = tensors
+    return a, b, a_scale.t().contiguous().t(), b_scale
 
 
 def _single(tf32: bool) -> Callable[..., object]:
@@ -78,14 +103,15 @@ def _int8(a: torch.Tensor, b: torch.Tensor) -> object:
     return torch._int_mm(a, b.t())
 
 
-_PEERS: Mapping[str, tuple[str, Callable[..., object]]] = {
-    "fp8": ("_scaled_mm", _scaled(False)),
-    "fp8fast": ("_scaled_mm, fast", _scaled(True)),
-    "fp8block": ("_scaled_mm", _scaled(False)),
-    "tf32": ("cuBLAS TF32", _single(True)),
-    "int8": ("_int_mm", _int8),
-    **{group: ("cuBLAS float32", _single(False)) for group in _SPLIT},
+_PEERS: Mapping[str, Mapping[str, Callable[..., object]]] = {
+    "fp8": {"_scaled_mm": _scaled(False)},
+    "fp8fast": {"_scaled_mm, fast": _scaled(True)},
+    "fp8block": {"_scaled_mm, blocks": _block_scaled, "_scaled_mm, one scale": _scaled(False)},
+    "tf32": {"cuBLAS TF32": _single(True)},
+    "int8": {"_int_mm": _int8},
+    **{group: {"cuBLAS float32": _single(False)} for group in _SPLIT},
 }
+"""Group -> its peers by name. Outputs are compared with those of the first one, but for ``fp8block``."""
 
 
 def _parameters(group: str, m: int, n: int, k: int) -> tuple[str, Mapping[str, Any]]:
@@ -103,10 +129,12 @@ def _parameters(group: str, m: int, n: int, k: int) -> tuple[str, Mapping[str, A
 
 
 def _row(group: str, m: int, n: int, k: int) -> Row:
-    (operator, parameters), (name, peer) = _parameters(group, m, n, k), _PEERS[group]
+    (operator, parameters), libraries = _parameters(group, m, n, k), _PEERS[group]
     _, square = BARS[group]
     bar = square if f"{m}x{n}x{k}" == _SQUARE else 0.0
-    return Row(operator, parameters, peer, bar=bar, libraries={name: peer})
+    if group == "fp8block":  # cuBLAS may refuse blocks
+        return Row(operator, parameters, _by_blocks, _rows_innermost, bar=bar, libraries=libraries)
+    return Row(operator, parameters, next(iter(libraries.values())), bar=bar, libraries=libraries)
 
 
 ROWS: dict[str, Row] = {f"{g}-{m}x{n}x{k}": _row(g, m, n, k) for g in BARS for m, n, k in _SHAPES}
@@ -146,19 +174,17 @@ def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
         normal = torch.randn(tensor.shape, generator=draw, device="cuda")
         normal = (normal * 32).round().clamp(-128, 127) if tensor.dtype.is_integer else normal
         inputs.append(normal.to(getattr(torch, tensor.dtype.name)))
-    a, b = (t.double() for t in inputs[:2])
     if group == "fp8block":
-        a *= inputs[2].double().repeat_interleave(128, 1)[:, : a.shape[1]]
-        b *= inputs[3].double().repeat_interleave(128, 0).repeat_interleave(128, 1)[: b.shape[0], : b.shape[1]]
-    exact = a @ b.t()
+        exact = _by_blocks(*inputs, wide=torch.float64)
+    else:
+        exact = inputs[0].double() @ inputs[1].double().t()
     if group in ("fp8", "fp8fast"):
         exact *= inputs[2].double() * inputs[3].double()
     size = exact.square().mean().sqrt()
     found: dict[str, object] = {}
     with torch.no_grad():
         results = {"": ours(workload, Schedule.from_json(schedule))(tuple(inputs))}
-        if group != "fp8block":  # the peer has one scale
-            results["peer_"] = row.peer(*inputs)
+        results["peer_"] = row.peer(*inputs)
     for who, result in results.items():
         assert isinstance(result, torch.Tensor)
         found[f"{who}rms_error"] = float((result.double() - exact).square().mean().sqrt() / size)

@@ -11,7 +11,7 @@ from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
 from .k_atoms import joined_groups, multiplied_k, stage_lines
-from .mma_atom import promoted_k_atoms, wgmma_atom
+from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
 from .sizes import GemmSizes
 
 Floats = NDArray[np.float64]
@@ -41,6 +41,9 @@ EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
 cycle."""
 FIXUP_CYCLES = 12_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
+
+PACK_CYCLES = 3500
+"""A launch that packs an operand takes so many cycles besides what it reads and writes (as one that repacks does)."""
 
 
 def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
@@ -134,10 +137,10 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
 
     k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers
     busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
-    time        = launch + norm(busy, reading all inputs and writing all outputs once)
+    time        = launch + packing + norm(busy, reading all that is multiplied and writing all outputs once)
     """
     work = unit_cycles(gemm, sizes, peaks)
-    memory = _memory_cycles(gemm, peaks)
+    packing, memory = _memory_cycles(gemm, peaks)
     iteration = _norm(work.mma, work.l2, work.shared, _arrival_cycles(sizes, work))
     iteration *= np.where(sizes.consumer_warpgroups == 3, THREE_WARPGROUPS, 1.0)
     iteration *= np.where(sizes.cluster_n > sizes.cluster_m, WIDE_CLUSTER, 1.0)
@@ -149,7 +152,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     overlapped = (sizes.tiles_per_iteration > 1) | (sizes.active_ctas_per_sm > 1)
     epilogue = np.where(overlapped, store / 4, store / sizes.split_k)
     busy = tiles_per_sm(sizes) * (sizes.k_iters * iteration + epilogue) + _reduction_cycles(sizes, peaks)
-    seconds: Floats = peaks.launch_seconds + _norm(busy, memory) / peaks.clock_hz
+    seconds: Floats = peaks.launch_seconds + (packing + _norm(busy, memory)) / peaks.clock_hz
     return seconds
 
 
@@ -176,10 +179,14 @@ def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
     return cycles
 
 
-def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
-    """How many cycles it takes to read all inputs and write all outputs once."""
-    moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results)))
-    return moved / peaks.memory_bytes_per_cycle
+def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
+    """How many cycles it takes to pack operands, and to read all that is multiplied and write all outputs once."""
+    loads = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load and is_packed(gemm, o)}
+    planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
+    before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
+    moved = sum(b.bytes for b in (*gemm.inputs, *(r.tensor for r in gemm.results))) - before + packed
+    packing = len(loads) * PACK_CYCLES + (before + packed) / peaks.memory_bytes_per_cycle
+    return packing, moved / peaks.memory_bytes_per_cycle
 
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:

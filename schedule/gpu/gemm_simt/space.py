@@ -1,7 +1,8 @@
 """Large float32 products by fused multiply-adds: which settings there are, which are legal, and which are promising.
 
 Operands are float32 in any layout and of any alignment; there may be batches, and the outputs are any pointwise
-functions of the accumulator. Products that may round their factors to TF32 are here where wgmma cannot be used.
+functions of the accumulator. Products that may round their factors to TF32 are here where wgmma cannot be used, and
+those that split them always: with few rows, splitting a matrix takes longer than multiplying it.
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.mainloop import can_use_wgmma
+from ..gemm.mma_atom import pair_count
 from ..gemm_mma.prior import tiles_per_sm, wave_efficiency
 from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import limits_of
@@ -114,7 +116,7 @@ def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:
         return None
     if gemm.k.extent < LEAST_K or (min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE and not gemm.batch):
         return None
-    if target.arch == "sm_90a" and can_use_wgmma(gemm):
+    if target.arch == "sm_90a" and can_use_wgmma(gemm) and pair_count(gemm) == 1:
         return None
     return GemmSimtPlan(gemm, target)
 
