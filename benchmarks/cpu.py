@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from benchmarks import cpu_tvm
@@ -34,6 +35,7 @@ from benchmarks.cpu_peers import (
     tensor,
     torch_calls,
 )
+from benchmarks.odd_rows import CPU_ROWS
 from benchmarks.suite import Options, Result
 from benchmarks.tuned import Problem, Tuned, tune_rows
 from tilewright.core.schedule import Schedule
@@ -131,6 +133,7 @@ ROWS: dict[str, Row] = {
     ),
     "linear_gelu-128x1024x1024": _linear(),
     "mlp-3-32x128": Row("mlp", {"rows": 32, "width": 128, "layers": 3}, _perceptron, autotuned=True),
+    **{name: Row(odd.operator, odd.parameters, odd.peer) for name, odd in CPU_ROWS.items()},
 }
 
 PACKED_ROWS: dict[str, Row] = {
@@ -180,7 +183,7 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
     modes = [m for m in modes if row.autotuned or "autotune" not in m]
     calls = {
         "ours": _ours(row, tuned.schedules[name], inputs),
-        "numpy": lambda: OPERATORS[row.operator].numpy(row.parameters, arrays),
+        **_numpy(row, arrays),
         **(frozen_calls if workload.constants else torch_calls)(row.peer, inputs, modes),
     }
     if workload.constants and row.packed is not None:
@@ -220,6 +223,12 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
         **about,
         "schedule": tuned.schedules[name].to_json(),
     }
+
+
+def _numpy(row: Row, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Call]:
+    """NumPy's form of an operator; an expression has none."""
+    operator = None if row.operator is None else OPERATORS[row.operator]
+    return {} if operator is None else {"numpy": lambda: operator.numpy(row.parameters, arrays)}
 
 
 def _ours(row: Row, schedule: Schedule, inputs: Inputs) -> Call:

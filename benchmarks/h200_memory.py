@@ -2,9 +2,10 @@
 
 Bars: geometric mean of (best peer / ours) at least 1.2 and no row under 0.97; rows that move 64 MB or more at 90 % of
 the measured copy bandwidth (of the read bandwidth where hardly anything is written); products of a 4096x4096 matrix
-with 4 to 32 rows at least 1.35, with one row 1.05 and with 64 rows 1.10; the table tuned in under ten minutes, of
-which the device is timing 60 %. Settings: those of
-``gpu_table``.
+with 4 to 32 rows at least 1.35, with one row 1.05 and with 64 rows 1.10; the table tuned in under 20 seconds a row, of
+which the device is timing 60 %. Expressions of odd shapes (``odd_rows``) are to reach 85 % of a bandwidth, and are no
+part of the mean. ``--rows 'odd-*'`` and ``--rows '[!o]*'`` are the parts of the table, which ``parts`` joins.
+Settings: those of ``gpu_table``.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +14,17 @@ import torch
 from torch.nn import functional
 
 from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.odd_rows import GPU_ROWS
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
 from benchmarks.tuned import Tuned
 
 _TRIALS = 64
 _LARGE_BYTES = 64_000_000
+_SHARE, _ODD_SHARE = 0.9, 0.85
+"""Of a bandwidth that rows of so many bytes are to reach, and odd ones."""
+_TUNING_SECONDS = 20.0
+"""Of a row."""
 
 
 def _gelu(x: torch.Tensor) -> torch.Tensor:
@@ -143,9 +149,12 @@ ROWS: dict[str, Row] = {
 }
 
 
+ODD_ROWS: dict[str, Row] = {n: Row(r.operator, r.parameters, r.peer, reads=r.reads) for n, r in GPU_ROWS.items()}
+
+
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
-    table = measured_table(ROWS, options, trials=_TRIALS)
+    table = measured_table({**ROWS, **ODD_ROWS}, options, trials=_TRIALS)
     summary = _summary(table.rows, table.tuned)
     return table.result(summary, _passed(summary))
 
@@ -155,14 +164,16 @@ def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
     ratios = {str(r["row"]): float(str(r.get("ratio", 0.0))) for r in table if r.get("ratio", 0.0) is not None}
     bars = {str(r["row"]): float(str(r.get("bar", 0.97))) for r in table}
     large = [r for r in table if "bytes" in r and int(str(r["bytes"])) >= _LARGE_BYTES]
-    slow = [str(r["row"]) for r in large if float(str(r["fraction_of_limit"])) < 0.9]
+    shares = {str(r["row"]): float(str(r["fraction_of_limit"])) for r in large}
+    slow = [n for n, share in shares.items() if share < (_ODD_SHARE if n in ODD_ROWS else _SHARE)]
     return {
-        "geomean_ratio": geometric_mean(list(ratios.values())),
+        "geomean_ratio": geometric_mean([v for n, v in ratios.items() if n not in ODD_ROWS]),
+        "odd_geomean_ratio": geometric_mean([v for n, v in ratios.items() if n in ODD_ROWS]),
         "min_ratio": min(ratios.values(), default=None),
         "rows": len(table),
         "below_one": [n for n, v in ratios.items() if v < 1.0],
         "below_bar": [n for n, v in ratios.items() if v < bars[n]],
-        "large_rows_under_90_percent": slow,
+        "large_rows_under_their_share": slow,
         **against_summary(table),
         "tuning_s": tuned.seconds,
         "timing_share": tuned.timing_share,
@@ -171,7 +182,8 @@ def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
 
 def _passed(summary: Mapping[str, object]) -> bool:
     geomean = summary["geomean_ratio"]
-    tuned = float(str(summary["tuning_s"])) < 600 and float(str(summary["timing_share"])) >= 0.6
+    seconds = _TUNING_SECONDS * int(str(summary["rows"]))
+    tuned = float(str(summary["tuning_s"])) < seconds and float(str(summary["timing_share"])) >= 0.6
     tuned &= reaches_against_bar(summary)
-    lists = ("below_bar", "large_rows_under_90_percent")
+    lists = ("below_bar", "large_rows_under_their_share")
     return tuned and (geomean is None or (float(str(geomean)) >= 1.2 and not any(summary[name] for name in lists)))

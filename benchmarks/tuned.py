@@ -22,18 +22,21 @@ from tilewright.service.settings import Settings
 from tilewright.service.targets import DeviceSelector, measured_on
 from tilewright.service.views import JobSpec, TaskSpec, TaskView
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 
 @dataclass(frozen=True)
 class Problem:
-    """An operator of the library with its parameters."""
+    """An operator of the library with its parameters, or without one an expression, whose parameter is its ``text``."""
 
-    operator: str
+    operator: str | None
     parameters: Mapping[str, Any]
 
     @property
     def workload(self) -> Workload:
+        if self.operator is None:
+            return parse_workload(self.parameters["text"])
         return OPERATORS[self.operator].workload(self.parameters)
 
 
@@ -64,7 +67,7 @@ def tune_rows(
         about = {r["row"]: {k: r[k] for k in kept if k in r} for r in document["rows"]}
         summary = document["summary"]
         return Tuned(schedules(options.extra["tuned"]), about, summary["tuning_s"], summary["timing_share"], {}, {})
-    tasks = tuple(TaskSpec(r.workload, r.operator, r.parameters) for r in rows.values())
+    tasks = tuple(TaskSpec(r.workload, r.operator, r.parameters if r.operator else None) for r in rows.values())
     seconds = float(options.extra["seconds"]) if "seconds" in options.extra else None
     budget = Budget(options.trials or trials, seconds)
     spec = JobSpec(tasks, budget, seed=options.seed, target=target, cache=cache, policy=policy)

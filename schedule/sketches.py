@@ -21,6 +21,7 @@ from .gpu.mlp.space import CUDA_MLP
 from .gpu.permute.space import CUDA_PERMUTE
 from .gpu.pointwise.space import CUDA_POINTWISE
 from .gpu.rowwise.space import AMDGPU_ROWWISE, CUDA_ROWWISE
+from .gpu.rowwise.split import CUDA_ROWWISE_SPLIT
 from .gpu.scan.space import AMDGPU_SCAN, CUDA_SCAN
 from .gpu.skinny.mma_space import CUDA_SKINNY_MMA
 from .gpu.skinny.tma_space import CUDA_SKINNY_TMA
@@ -42,6 +43,7 @@ SKETCHES: dict[str, Sketch] = {
         CUDA_PERMUTE,
         CUDA_WINDOW,
         CUDA_ROWWISE,
+        CUDA_ROWWISE_SPLIT,
         CUDA_COLUMNWISE,
         CUDA_SCAN,
         CUDA_GEMV,

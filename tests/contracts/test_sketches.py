@@ -237,6 +237,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("softmax", {"rows": 4096, "columns": 1024}),
     ("layer_norm", {"rows": 100, "columns": 50257, "dtype": "float16"}),
     ("reduce", {"shape": [4096, 4096], "axes": [0, 1]}),
+    ("reduce", {"shape": [256, 131072], "axes": [0, 1]}),
     ("reduce", {"shape": [4096, 4096], "axes": [0]}),
     ("scan", {"shape": [4096, 4096], "axis": 1}),
     ("scan", {"shape": [4096, 4096], "axis": 0, "dtype": "float16"}),

@@ -1,11 +1,12 @@
 """Kernels that work on rows: softmax, norms, and reductions over the last axes, with what is fused to them.
 
-What comes in is a ``problems.rowwise.RowwiseProblem``. What goes out is a kernel of one launch.
+What comes in is a ``problems.rowwise.RowwiseProblem``. What goes out is a kernel of one launch, or of two (``split``).
 
 ``space``            the knobs, the legal and the promising settings (sketches ``cuda_rowwise`` and ``amdgpu_rowwise``)
 ``sizes``            how a row is shared out among threads, and what a thread block takes of a multiprocessor
 ``prior``            the estimated time of a setting
 ``kernel``           the launch: which thread block takes which rows, and where their columns stay
+``split``            few long rows, of which one launch reduces parts and another joins them (``cuda_rowwise_split``)
 ``circular_buffer``  rows that stay in a circular buffer in shared memory
 ``vectors``          the vectors of a row that belong to one thread
 ``passes``           the reductions of a row, and what is written from them

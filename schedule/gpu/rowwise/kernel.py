@@ -37,15 +37,15 @@ def rowwise_kernel(
     """The kernel of one setting, which must be legal (see ``space``). ``few``: a second launch, which calls take that
     have so few rows, where their number is dynamic."""
     if few is None:
-        body = _launch(workload, problem, sizes)
+        body = launch_rows(workload, problem, sizes)
     else:
         has_few = problem.row_end <= few[0].row_count
-        many = _launch(workload, problem, sizes, calls=Unary(UnaryOp.NOT, has_few))
-        body = seq(many, _launch(workload, *few, FEW_ROWS, has_few))
+        many = launch_rows(workload, problem, sizes, calls=Unary(UnaryOp.NOT, has_few))
+        body = seq(many, launch_rows(workload, *few, FEW_ROWS, has_few))
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), body)
 
 
-def _launch(
+def launch_rows(
     workload: Workload,
     problem: RowwiseProblem,
     sizes: RowwiseSizes[int],

@@ -45,6 +45,9 @@ CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster, whose barriers cost more than those of a CTA."""
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on are beyond the registers of a CTA, so that reading them again may pay."""
+WIDE_CLUSTER, WIDE_CLUSTER_REGISTERS = 16, 4
+"""Where so many CTAs share a row, threads need so many registers more than is estimated, to combine what they have
+(from compiled kernels: a softmax with 64 registers spills)."""
 MOST_WASTE = 4 / 3
 """How many vectors the threads may take at most for each vector that there is."""
 
@@ -285,6 +288,9 @@ class RowwisePlan(Plan):
         good &= alone | (s.threads == limits_of(self.target).lanes) | (s.rows_per_cta <= p.row_count)
         every_cta_works = s.vectors > (s.cluster_size - 1) * s.vectors_per_cta
         good &= ~clustered | (alone & (s.threads_per_row >= 128) & every_cta_works & (s.vectors_per_thread >= 4))
+        good &= (s.cluster_size < WIDE_CLUSTER) | (
+            limits_of(self.target).resident_blocks(s.threads, s.registers + WIDE_CLUSTER_REGISTERS, s.shared_bytes) > 0
+        )
         good &= (s.storage != RowStorage.REGISTERS) | (columns.ints("broadcast_preload") <= 1)
         good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | self._promising_in_both(columns, s)
         good &= (s.storage != RowStorage.CIRCULAR_BUFFER) | self._promising_in_buffer(columns, s)
@@ -360,11 +366,14 @@ class RowwisePlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
-        few = self._few_rows
+        sizes, few = self.sizes_of(setting), self._few_rows
         found = None if few is None else few._for_few_rows(setting)
         launch = None if few is None or found is None else (few.problem, found)
         return rowwise_kernel(self.workload, self.problem, sizes, launch)
+
+    def sizes_of(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int]:
+        """The sizes of one setting (knob -> value)."""
+        return one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
 
     @property
     def _few_rows(self) -> "RowwisePlan | None":

@@ -1,0 +1,160 @@
+"""Expressions of odd shapes for the tables of memory and of processors: odd pitches, few long rows, windows, odd
+permutations, index arithmetic.
+
+Each has an operator of the library with its parameters, or its text form, and the same in torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from benchmarks.tuned import Problem
+
+
+@dataclass(frozen=True)
+class OddRow(Problem):
+    """``peer``: the same in PyTorch. ``reads``: hardly anything is written."""
+
+    peer: Callable[..., object]
+    reads: bool = False
+
+
+def reduction(shape: Sequence[int], axes: Sequence[int], kind: str, dtype: str, peer: Callable[..., object]) -> OddRow:
+    return OddRow("reduce", {"shape": [*shape], "axes": [*axes], "kind": kind, "dtype": dtype}, peer, reads=True)
+
+
+def softmax(rows: int, columns: int, dtype: str) -> OddRow:
+    parameters = {"rows": rows, "columns": columns, "dtype": dtype}
+    return OddRow("softmax", parameters, lambda x: torch.softmax(x, 1))
+
+
+def layer_norm(rows: int, columns: int, dtype: str) -> OddRow:
+    def peer(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(x, (columns,), g, b, 1e-5)
+
+    return OddRow("layer_norm", {"rows": rows, "columns": columns, "dtype": dtype}, peer)
+
+
+def permutation(shape: Sequence[int], axes: Sequence[int], dtype: str) -> OddRow:
+    parameters = {"shape": [*shape], "axes": [*axes], "dtype": dtype}
+    return OddRow("transpose", parameters, lambda x: x.permute(*axes).contiguous())
+
+
+def window(shape: Sequence[int], kernel: Sequence[int], stride: int, kind: str, layout: str, dtype: str) -> OddRow:
+    """``shape``: images, channels, height, width. Windows reach over borders by half of their size, rounded down, where
+    they are square; others stay inside."""
+    batch, channels, height, width = shape
+    padding = kernel[0] // 2 if kernel[0] == kernel[1] else 0
+    parameters: dict[str, object] = {"batch": batch, "channels": channels, "height": height, "width": width}
+    parameters |= {"kernel_h": kernel[0], "kernel_w": kernel[1], "stride": stride, "padding": padding}
+    function = functional.avg_pool2d if kind == "average" else functional.max_pool2d
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        if layout == "NCHW":
+            return function(x, tuple(kernel), stride, padding)
+        return function(x.permute(0, 3, 1, 2), tuple(kernel), stride, padding).permute(0, 2, 3, 1)
+
+    return OddRow("pool2d", {**parameters, "kind": kind, "layout": layout, "dtype": dtype}, peer)
+
+
+def convolution(shape: Sequence[int], kernel: int, groups: int, layout: str, dtype: str) -> OddRow:
+    """As many filters as channels, and images as large as they were."""
+    batch, channels, height, width = shape
+    parameters: dict[str, object] = {"batch": batch, "channels": channels, "height": height, "width": width}
+    parameters |= {"filters": channels, "groups": groups, "kernel_h": kernel, "kernel_w": kernel}
+    parameters |= {"padding": kernel // 2, "layout": layout, "dtype": dtype}
+    each = channels // groups
+
+    def peer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if layout == "NCHW":
+            filters = w.reshape(channels, each, kernel, kernel)
+            return functional.conv2d(x.reshape(*shape), filters, padding=kernel // 2, groups=groups)
+        filters = w.reshape(kernel, kernel, each, channels).permute(3, 2, 0, 1)
+        image = x.reshape(batch, height, width, channels).permute(0, 3, 1, 2)
+        return functional.conv2d(image, filters, padding=kernel // 2, groups=groups).permute(0, 2, 3, 1)
+
+    return OddRow("conv2d", parameters, peer)
+
+
+def kronecker(m: int, n: int, p: int, q: int, dtype: str) -> OddRow:
+    """Of m x n and p x q elements."""
+    text = f"A: {dtype}[{m}, {n}]\nB: {dtype}[{p}, {q}]\n"
+    text += f"C[i < {m * p}, j < {n * q}] = A[i // {p}, j // {q}] * B[i % {p}, j % {q}]"
+    return OddRow(None, {"text": text}, torch.kron)
+
+
+def rolled(rows: int, columns: int, distance: int, dtype: str) -> OddRow:
+    text = f"A: {dtype}[{rows}, {columns}]\nC[i, j < {columns}] = A[i, (j + {distance}) % {columns}]"
+    return OddRow(None, {"text": text}, lambda x: x.roll(-distance, 1))
+
+
+def interleaved_columns(rows: int, columns: int, dtype: str) -> OddRow:
+    inputs = "\n".join(f"{name}: {dtype}[{rows}, {columns}]" for name in "AB")
+    text = f"{inputs}\nC[i, j < {2 * columns}] = select(j % 2 == 0, A[i, j // 2], B[i, j // 2])"
+    return OddRow(None, {"text": text}, lambda a, b: torch.stack((a, b), 2).flatten(1))
+
+
+def pixel_shuffle(batch: int, channels: int, side: int, dtype: str) -> OddRow:
+    """Four channels become two by two pixels of one."""
+    text = f"A: {dtype}[{batch}, {4 * channels}, {side}, {side}]\n"
+    text += f"C[n, c < {channels}, y < {2 * side}, x < {2 * side}] = A[n, c * 4 + y % 2 * 2 + x % 2, y // 2, x // 2]"
+    return OddRow(None, {"text": text}, lambda x: functional.pixel_shuffle(x, 2))
+
+
+def five_points(rows: int, columns: int, dtype: str) -> OddRow:
+    """Of each inner point, the sum of its four neighbours less four times itself."""
+    text = f"A: {dtype}[{rows + 2}, {columns + 2}]\nC[i < {rows}, j < {columns}] = A[i, j + 1] + A[i + 2, j + 1] "
+    text += "+ A[i + 1, j] + A[i + 1, j + 2] - A[i + 1, j + 1] * 4"
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        return x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] - x[1:-1, 1:-1] * 4
+
+    return OddRow(None, {"text": text}, peer)
+
+
+F16, F32 = "float16", "float32"
+
+GPU_ROWS: Mapping[str, OddRow] = {
+    "odd-column_sum-8192x8191-f32": reduction((8192, 8191), (0,), "sum", F32, lambda x: x.sum(0)),
+    "odd-row_sum-8191x8193": reduction((8191, 8193), (1,), "sum", F16, lambda x: x.sum(1)),
+    "odd-middle_sum-64x1021x1023": reduction((64, 1021, 1023), (1,), "sum", F16, lambda x: x.sum(1)),
+    "odd-sum-4x16777217-f32": reduction((4, 16777217), (1,), "sum", F32, lambda x: x.sum(1)),
+    "odd-argmax-8x8388607-f32": reduction((8, 8388607), (1,), "argmax", F32, lambda x: x.argmax(1)),
+    "odd-sum_all-8192x8192-f32": reduction((8192, 8192), (0, 1), "sum", F32, torch.sum),
+    "odd-max_all-8191x8191": reduction((8191, 8191), (0, 1), "max", F16, torch.amax),
+    "odd-softmax-16x1048576": softmax(16, 1048576, F16),
+    "odd-softmax-8191x4099": softmax(8191, 4099, F16),
+    "odd-layer_norm-8192x4097": layer_norm(8192, 4097, F16),
+    "odd-transpose-8191x8193": permutation((8191, 8193), (1, 0), F16),
+    "odd-transpose-4097x8191-f32": permutation((4097, 8191), (1, 0), F32),
+    "odd-permute_3210-33x65x129x257": permutation((33, 65, 129, 257), (3, 2, 1, 0), F16),
+    "odd-permute_2301-57x63x91x113": permutation((57, 63, 91, 113), (2, 3, 0, 1), F16),
+    "odd-permute_0213-32x513x16x127": permutation((32, 513, 16, 127), (0, 2, 1, 3), F16),
+    "odd-mean_1x31-8192x4096-f32": window((1, 1, 8192, 4096), (1, 31), 1, "average", "NCHW", F32),
+    "odd-max_pool_7x7-32x64x128x127": window((32, 64, 128, 127), (7, 7), 1, "max", "NCHW", F16),
+    "odd-max_pool_3x3_s2-64x112x112x64": window((64, 64, 112, 112), (3, 3), 2, "max", "NHWC", F16),
+    "odd-depthwise_5x5-64x56x56x120": convolution((64, 120, 56, 56), 5, 120, "NHWC", F16),
+    "odd-kronecker-96x96-64x96-f32": kronecker(96, 96, 64, 96, F32),
+    "odd-roll-8191x8191": rolled(8191, 8191, 1000, F16),
+    "odd-interleave-4096x4095": interleaved_columns(4096, 4095, F16),
+    "odd-pixel_shuffle-32x256x56x56": pixel_shuffle(32, 64, 56, F16),
+    "odd-five_points-8192x4096-f32": five_points(8192, 4096, F32),
+}
+
+CPU_ROWS: Mapping[str, OddRow] = {
+    "odd-column_sum-4096x2047": reduction((4096, 2047), (0,), "sum", F32, lambda x: x.sum(0)),
+    "odd-sum-4x2097153": reduction((4, 2097153), (1,), "sum", F32, lambda x: x.sum(1)),
+    "odd-sum_all-4096x2048": reduction((4096, 2048), (0, 1), "sum", F32, torch.sum),
+    "odd-softmax-4x1048576": softmax(4, 1048576, F32),
+    "odd-transpose-2047x2049": permutation((2047, 2049), (1, 0), F32),
+    "odd-permute_3210-17x33x65x129": permutation((17, 33, 65, 129), (3, 2, 1, 0), F32),
+    "odd-mean_1x31-2048x2048": window((1, 1, 2048, 2048), (1, 31), 1, "average", "NCHW", F32),
+    "odd-kronecker-32x32-64x48": kronecker(32, 32, 64, 48, F32),
+    "odd-roll-2047x2047": rolled(2047, 2047, 1000, F32),
+    "odd-five_points-2048x2048": five_points(2048, 2048, F32),
+    "odd-conv2d_5x5-28": convolution((1, 96, 28, 28), 5, 1, "NCHW", F32),
+    "odd-conv2d_groups_8-28": convolution((1, 128, 28, 28), 3, 8, "NCHW", F32),
+    "odd-depthwise_5x5-28": convolution((1, 96, 28, 28), 5, 96, "NCHW", F32),
+}

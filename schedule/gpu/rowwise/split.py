@@ -1,0 +1,150 @@
+"""Few long rows of several axes, reduced by two launches (sketch ``cuda_rowwise_split``).
+
+    total[i] = sum over j, k of X[i, j, k]    ->    partial[i, j] = sum over k of X[i, j, k]
+                                                    total[i] = sum over j of partial[i, j]
+
+A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
+idle. Here the first launch reduces parts of rows, which are the many rows of a problem of their own, and the second
+one joins them. The knobs are those of the first launch. Parts end where an axis does: rows of a single axis are not
+taken. What is joined has its order, so that results are the same in every run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.buffer import Buffer
+from ....ir.expr import WARP_LANES, Expr, Load, Var
+from ....ir.rewrite import substitute
+from ....ir.stmt import Kernel, seq
+from ....te.workload import Workload
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.rowwise import (
+    ComputedTensor,
+    ReducedTensor,
+    RowwiseProblem,
+    column_axis,
+    row_axis,
+    rowwise_problem,
+)
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...tile.names import free_prefix
+from ...tile_sketch import Plan, TileSketch
+from .kernel import launch_rows
+from .sizes import RowStorage, RowwiseSizes
+from .space import QUANTITIES, RowwisePlan
+
+JOINED = "join_parts"
+"""The second launch has this name."""
+PART = 8192
+"""Rows are cut behind the axis that leaves about so many elements to a part."""
+MOST_ROWS = 64
+"""With more rows than these, clusters keep a device busy."""
+
+
+@dataclass(frozen=True)
+class SplitPlan(Plan):
+    """``parts``: the plan of the first launch. ``joined``: that of the second."""
+
+    workload: Workload
+    parts: RowwisePlan
+    joined: RowwisePlan
+    partial: Buffer
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        return self.parts.knobs
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return self.parts.constraints
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        return self.parts.promising(columns, peaks)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        setting = columns_of_setting(self.joined.knobs, self._joined_setting)
+        seconds: NDArray[np.float64] = self.parts.prior_seconds(columns, peaks)
+        return seconds + float(self.joined.prior_seconds(setting, peaks)[0])
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        return self.parts.derive(columns)
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        w = self.workload
+        first = launch_rows(w, self.parts.problem, self.parts.sizes_of(setting))
+        second = launch_rows(w, self.joined.problem, self._joined_sizes, JOINED)
+        return Kernel(KERNEL_NAME, w.inputs, w.output_buffers, (self.partial,), seq(first, second))
+
+    @cached_property
+    def _joined_setting(self) -> Mapping[str, KnobValue]:
+        """As many threads as a row of parts has vectors for, which read it once."""
+        knobs = {knob.name: knob.values for knob in self.joined.knobs}
+        threads = int(max(knobs["threads_per_row"]))
+        chosen = {"threads_per_row": threads, "rows_per_cta": max(1, WARP_LANES // threads)}
+        return {**{name: v[0] for name, v in knobs.items()}, **chosen, "row_storage": RowStorage.GLOBAL.text}
+
+    @property
+    def _joined_sizes(self) -> RowwiseSizes[int]:
+        return self.joined.sizes_of(self._joined_setting)
+
+
+def split_problem(p: RowwiseProblem, tensors: frozenset[str]) -> tuple[RowwiseProblem, RowwiseProblem] | None:
+    """The problems of both launches, the second of which reads what the first one writes; None where rows have one
+    axis, where they are needed after they have been reduced, where more than one value or a position is reduced, and
+    where something is broadcast along rows. ``tensors``: names that are taken."""
+    axes = [d for d in range(1, len(p.columns)) if prod(p.columns[:d]) > 1]
+    if not axes or len(p.reductions) != 1 or p.elementwise_outputs or p.broadcast_loads or p.dynamic:
+        return None
+    (reduction,), cut = p.reductions, min(axes, key=lambda d: abs(np.log(prod(p.columns[d:]) / PART)))
+    if reduction.reducer.is_position:
+        return None
+    kept = len(p.rows)
+    outer, inner = p.columns[:cut], p.columns[cut:]
+    moved: dict[str, Expr] = {column_axis(d): Var(row_axis(kept + d)) for d in range(cut)}
+    moved |= {column_axis(d): Var(column_axis(d - cut)) for d in range(cut, len(p.columns))}
+    name = free_prefix("partial", tensors)
+    partial = Buffer(name, (*p.rows, *outer), reduction.accumulation.accumulator_dtype)
+    body = substitute(reduction.body, moved)
+    own = tuple(Var(row_axis(n)) for n in range(kept + cut))
+    first = replace(
+        p,
+        rows=partial.shape,
+        columns=inner,
+        broadcast_loads=(),
+        reductions=(ReducedTensor(partial, reduction.reducer, body),),
+        per_row_outputs=(ComputedTensor(partial, Load(partial, own)),),
+    )
+    read = Load(partial, (*own[:kept], *(Var(column_axis(d)) for d in range(cut))))
+    second = replace(
+        p,
+        columns=outer,
+        row_inputs=(partial,),
+        broadcast_loads=(),
+        reductions=(replace(reduction, body=read),),
+    )
+    return first, second
+
+
+def _plan(workload: Workload, target: Target) -> SplitPlan | None:
+    problem = rowwise_problem(workload)
+    if problem is None or problem.row_count > MOST_ROWS:
+        return None
+    names = frozenset(b.name for b in (*workload.inputs, *(s.tensor for s in workload.stages)))
+    found = split_problem(problem, names)
+    if found is None:
+        return None
+    parts, joined = (RowwisePlan(workload, target, p) for p in found)
+    return SplitPlan(workload, parts, joined, joined.problem.row_inputs[0])
+
+
+CUDA_ROWWISE_SPLIT = TileSketch("cuda_rowwise_split", 1, QUANTITIES, _plan)

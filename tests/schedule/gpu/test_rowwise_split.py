@@ -1,0 +1,64 @@
+"""Few long rows, reduced by two launches: values, what is taken, and that the prior prefers it where it should."""
+
+import pytest
+
+from tests.schedule.gpu.tiles import H200, assert_agrees, workload_of
+from tilewright.codegen.lowering import build
+from tilewright.schedule.gpu.rowwise.split import CUDA_ROWWISE_SPLIT as SKETCH
+from tilewright.schedule.gpu.rowwise.split import MOST_ROWS
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te.parse import parse_workload
+from tilewright.te.workload import Workload
+
+SUMS = {
+    "everything": workload_of("reduce", shape=[13, 37], axes=[0, 1]),
+    "rows, 16 bits": workload_of("reduce", shape=[3, 20, 65], axes=[1, 2], kind="mean", dtype="float16"),
+    "four axes": workload_of("reduce", shape=[5, 4, 3, 70], axes=[1, 2, 3], kind="max", dtype="int8"),
+    "an axis of one": workload_of("reduce", shape=[1, 40, 257], axes=[0, 1, 2], dtype="bfloat16"),
+    "products": workload_of("reduce", shape=[7, 33], axes=[0, 1], kind="prod", dtype="int32"),
+    "two operands, names of our own": parse_workload(
+        "partial: float32[3, 20, 65]\njoin_parts_t: float32[3, 20, 65]\n"
+        "total[i] = sum over j < 20, k < 65 of partial[i, j, k] * join_parts_t[i, j, k]\nY[i] = sqrt(abs(total[i]))"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, SUMS[case], 6) == 6
+
+
+REFUSED = {
+    "one axis": "X: float32[3, 1000]\nY[i] = sum over k < 1000 of X[i, k]",
+    "a position": "X: float32[1000]\nY[i < 1] = argmax over k < 1000 of X[k]",
+    "the row is needed again": "X: float32[30, 40]\nt[] = sum over j < 30, k < 40 of X[j, k]\nY[j, k] = X[j, k] / t[]",
+    "columns": "X: float32[30, 40, 50]\nY[k] = sum over i < 30, j < 40 of X[i, j, k]",
+    "many rows": f"X: float32[{MOST_ROWS + 1}, 4, 5]\nY[i] = sum over j < 4, k < 5 of X[i, j, k]",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_others_are_left_to_other_kernels(case: str) -> None:
+    assert not SKETCH.matches(parse_workload(REFUSED[case]), H200)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        workload_of("reduce", shape=[8192, 8192], axes=[0, 1]),
+        workload_of("reduce", shape=[8191, 8191], axes=[0, 1], kind="max", dtype="float16"),
+        workload_of("reduce", shape=[4, 64, 1021, 57], axes=[1, 2, 3], kind="mean", dtype="bfloat16"),
+    ],
+    ids=["everything", "odd", "rows"],
+)
+def test_the_prior_shares_long_rows_out(workload: Workload) -> None:
+    """One cluster cannot read a long row as fast as the device. The kernel that the prior ranks first compiles."""
+    best = {}
+    for sketch in sketches_for(workload, H200):
+        space = sketch.space(workload, H200)
+        assert space.prior_seconds is not None
+        row = int(space.prior_seconds.argmin())
+        best[sketch.name] = (float(space.prior_seconds[row]), space.schedule(row))
+    assert best[SKETCH.name][0] < 0.6 * best["cuda_rowwise"][0]
+    binary = build(workload, H200, best[SKETCH.name][1])
+    assert [config.function for config in binary.launches] == ["tw_kernel", "tw_join_parts"]

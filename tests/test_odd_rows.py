@@ -1,0 +1,29 @@
+"""The tables of odd expressions: kernels of a class write them on a GPU, and what the prior ranks first compiles."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.schedule.gpu.tiles import H200
+from tilewright.benchmarks.odd_rows import CPU_ROWS, GPU_ROWS
+from tilewright.codegen.lowering import build
+from tilewright.runtime.devices import host_target
+from tilewright.schedule.sketches import sketches_for
+
+
+@pytest.mark.parametrize("name", GPU_ROWS)
+def test_a_kernel_class_takes_each_row(name: str) -> None:
+    workload = GPU_ROWS[name].workload
+    sketches = sketches_for(workload, H200)
+    assert sketches and not any(sketch.generic for sketch in sketches)
+    space = sketches[0].space(workload, H200)
+    assert space.prior_seconds is not None
+    resources = build(workload, H200, space.schedule(int(space.prior_seconds.argmin()))).resources
+    assert all(r.spill_bytes == 0 for r in resources.values())
+
+
+@pytest.mark.parametrize("name", CPU_ROWS)
+def test_there_are_kernels_for_processors(name: str) -> None:
+    workload, target = CPU_ROWS[name].workload, host_target("llvm")
+    space = sketches_for(workload, target)[0].space(workload, target, limit=100)
+    assert build(workload, target, space.schedule(0)).code
