@@ -13,7 +13,7 @@ from itertools import islice
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, Var, index, walk
+from ...ir.expr import Expr, Load, Ramp, Var, index, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import row_extent
@@ -53,7 +53,8 @@ class RowwiseProblem:
     their other indices are row axes or constants, so that many rows share what they read. Every other load depends on
     the row alone. A reduction reads only ``reductions`` that stand before it, and those at its own row.
     ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``dynamic``: the extent of
-    the first row axis in a call, where that is dynamic.
+    the first row axis in a call, where that is dynamic. ``joined_axes``: whether the last row axis and the column axis
+    are one axis of the row inputs, the parts of which are rows.
     """
 
     rows: tuple[int, ...]
@@ -64,6 +65,16 @@ class RowwiseProblem:
     elementwise_outputs: tuple[ComputedTensor, ...]
     per_row_outputs: tuple[ComputedTensor, ...]
     dynamic: Expr | None = None
+    joined_axes: bool = False
+
+    def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Where row inputs are read, at an index of each row axis and each column axis."""
+        if not self.joined_axes:
+            return (*rows, *columns)
+        (column,), begin = columns, rows[-1] * self.column_count
+        if isinstance(column, Ramp):
+            return (*rows[:-1], replace(column, base=begin + column.base))
+        return (*rows[:-1], begin + column)
 
     @property
     def row_count(self) -> int:

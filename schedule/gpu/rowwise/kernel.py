@@ -126,7 +126,7 @@ class RowPrefetch:
         p, s, vectors = self.passes.problem, self.passes.sizes, self.passes.vectors
         flat = block * s.rows_per_cta + group
         row = RowIndex(flat if p.row_unit % s.rows_per_cta == 0 else minimum(flat, p.row_end - 1))
-        return (*vectors.row_indices(row), *delinearize(vectors.first_column(row), self.passes.problem.columns))
+        return p.input_indices(vectors.row_indices(row), delinearize(vectors.first_column(row), p.columns))
 
 
 def _write_one_group_of_rows(passes: RowPasses, block: Expr, prefetch: RowPrefetch) -> None:

@@ -1,18 +1,19 @@
-"""Few long rows of several axes, reduced by two launches (sketch ``cuda_rowwise_split``).
+"""Few long rows, reduced by two launches (sketch ``cuda_rowwise_split``).
 
     total[i] = sum over j, k of X[i, j, k]    ->    partial[i, j] = sum over k of X[i, j, k]
                                                     total[i] = sum over j of partial[i, j]
 
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
 idle. Here the first launch reduces parts of rows, which are the many rows of a problem of their own, and the second
-one joins them. The knobs are those of the first launch. Parts end where an axis does: rows of a single axis are not
-taken. What is joined has its order, so that results are the same in every run.
+one joins them. The knobs are those of the first launch. Parts end where an axis does. A row of a single axis is cut
+into equal parts, if its length has a fitting divisor. What is joined has its order, so that results are the same in
+every run.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
+from math import log, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,8 @@ from .space import QUANTITIES, RowwisePlan
 
 JOINED = "join_parts"
 """The second launch has this name."""
-PART = 8192
-"""Rows are cut behind the axis that leaves about so many elements to a part."""
+PART, SHORTEST, LONGEST = 8192, 512, 32768
+"""A part has about so many elements; where an axis is cut, at least and at most so many."""
 MOST_ROWS = 64
 """With more rows than these, clusters keep a device busy."""
 
@@ -99,40 +100,45 @@ class SplitPlan(Plan):
 
 
 def split_problem(p: RowwiseProblem, tensors: frozenset[str]) -> tuple[RowwiseProblem, RowwiseProblem] | None:
-    """The problems of both launches, the second of which reads what the first one writes; None where rows have one
-    axis, where they are needed after they have been reduced, where more than one value or a position is reduced, and
-    where something is broadcast along rows. ``tensors``: names that are taken."""
-    axes = [d for d in range(1, len(p.columns)) if prod(p.columns[:d]) > 1]
-    if not axes or len(p.reductions) != 1 or p.elementwise_outputs or p.broadcast_loads or p.dynamic:
+    """The problems of both launches, the second of which reads what the first one writes; None where a row cannot be
+    cut, where it is needed after it has been reduced, where more than one value or a position is reduced, and where
+    something is broadcast along rows. ``tensors``: names that are taken."""
+    shape = _cut(p.columns)
+    if shape is None or len(p.reductions) != 1 or p.elementwise_outputs or p.broadcast_loads or p.dynamic:
         return None
-    (reduction,), cut = p.reductions, min(axes, key=lambda d: abs(np.log(prod(p.columns[d:]) / PART)))
+    (outer, inner), (reduction,), kept = shape, p.reductions, len(p.rows)
     if reduction.reducer.is_position:
         return None
-    kept = len(p.rows)
-    outer, inner = p.columns[:cut], p.columns[cut:]
-    moved: dict[str, Expr] = {column_axis(d): Var(row_axis(kept + d)) for d in range(cut)}
-    moved |= {column_axis(d): Var(column_axis(d - cut)) for d in range(cut, len(p.columns))}
-    name = free_prefix("partial", tensors)
-    partial = Buffer(name, (*p.rows, *outer), reduction.accumulation.accumulator_dtype)
-    body = substitute(reduction.body, moved)
-    own = tuple(Var(row_axis(n)) for n in range(kept + cut))
+    parts: list[Expr] = [Var(row_axis(kept + d)) for d in range(len(outer))]
+    columns: list[Expr] = [Var(column_axis(d)) for d in range(len(inner))]
+    places = [*parts, *columns] if len(p.columns) > 1 else [parts[0] * inner[0] + columns[0]]
+    body = substitute(reduction.body, {column_axis(d): place for d, place in enumerate(places)})
+    accumulator = reduction.accumulation.accumulator_dtype
+    partial = Buffer(free_prefix("partial", tensors), (*p.rows, *outer), accumulator)
+    rows = [Var(row_axis(n)) for n in range(kept)]
     first = replace(
         p,
         rows=partial.shape,
         columns=inner,
-        broadcast_loads=(),
         reductions=(ReducedTensor(partial, reduction.reducer, body),),
-        per_row_outputs=(ComputedTensor(partial, Load(partial, own)),),
+        per_row_outputs=(ComputedTensor(partial, Load(partial, (*rows, *parts))),),
+        joined_axes=len(p.columns) == 1,
     )
-    read = Load(partial, (*own[:kept], *(Var(column_axis(d)) for d in range(cut))))
-    second = replace(
-        p,
-        columns=outer,
-        row_inputs=(partial,),
-        broadcast_loads=(),
-        reductions=(replace(reduction, body=read),),
-    )
+    read = Load(partial, (*rows, *(Var(column_axis(d)) for d in range(len(outer)))))
+    second = replace(p, columns=outer, row_inputs=(partial,), reductions=(replace(reduction, body=read),))
     return first, second
+
+
+Extents = tuple[int, ...]
+
+
+def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
+    """The extents of the parts of a row, and of what a part has."""
+    found: list[tuple[Extents, Extents]] = [(columns[:d], columns[d:]) for d in range(1, len(columns))]
+    if len(columns) == 1:
+        found = [((columns[0] // n,), (n,)) for n in range(SHORTEST, LONGEST + 1) if columns[0] % n == 0]
+    found = [(outer, inner) for outer, inner in found if prod(outer) > 1]
+    return min(found, key=lambda both: abs(log(prod(both[1]) / PART)), default=None)
 
 
 def _plan(workload: Workload, target: Target) -> SplitPlan | None:
