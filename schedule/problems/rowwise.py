@@ -13,7 +13,7 @@ from itertools import islice
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Expr, Load, Ramp, Var, index, walk
+from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Var, index, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import row_extent
@@ -122,6 +122,27 @@ class RowwiseProblem:
         """The broadcast loads of the elementwise outputs."""
         return self.broadcasts_in([c.body for c in self.elementwise_outputs])
 
+    @property
+    def has_moments(self) -> bool:
+        """Whether there are two reductions: a sum, and that of the squares of deviations from its mean."""
+        if len(self.reductions) != 2 or any(r.reducer is not Reducer.SUM for r in self.reductions):
+            return False
+        total, squares = self.reductions
+        if not total.body.dtype.is_float:
+            return False
+        match squares.body:
+            case Binary(op=BinaryOp.MUL, a=Binary(op=BinaryOp.SUB, a=value, b=mean) as a, b=b) if a == b:
+                return value == total.body and self._is_mean(mean, total.tensor)
+        return False
+
+    def _is_mean(self, mean: Expr, total: Buffer) -> bool:
+        match mean:
+            case Binary(op=BinaryOp.MUL, a=Load(buffer=buffer), b=Const(value=share)):
+                return buffer == total and abs(float(share) * self.column_count - 1) < _ROUNDED
+            case Binary(op=BinaryOp.DIV, a=Load(buffer=buffer), b=Const(value=count)):
+                return buffer == total and float(count) == self.column_count
+        return False
+
     def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
         """The broadcast loads of some bodies, each once."""
         loads = {load for body in bodies for load in _loads(body)}
@@ -139,6 +160,8 @@ def column_axis(n: int) -> str:
 
 
 _ROW_AXIS, _COLUMN_AXIS = "row#", "column#"
+_ROUNDED = 1e-6
+"""The reciprocal of a number in float32 is off by less than this."""
 
 
 def has_row_axis(e: Expr) -> bool:

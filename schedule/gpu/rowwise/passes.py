@@ -62,16 +62,25 @@ class RowPasses:
         self.name = self.vectors.name
 
     def allocate_scratch(self, slots: int) -> list[tuple[Buffer, ...]]:
-        """Shared memory for each reduction (see ``group_scratch``)."""
+        """Shared memory for each reduction (see ``group_scratch``), and for what joined moments have besides."""
+        dtypes = [r.accumulation.state_dtypes for r in self.problem.reductions]
+        if self.sizes.joined_moments:
+            dtypes.append(dtypes[0])
         return [
-            group_scratch(self.w, self.name(f"state{n}"), self.vectors.group, r.accumulation.state_dtypes, slots)
-            for n, r in enumerate(self.problem.reductions)
+            group_scratch(self.w, self.name(f"state{n}"), self.vectors.group, of_state, slots)
+            for n, of_state in enumerate(dtypes)
         ]
 
     def write_passes(self, row: RowIndex, scratch: Sequence[Sequence[Buffer]], slot: Expr | None) -> None:
         """All passes over ``row``. ``slot`` says which slot of the shared memory in ``scratch`` they use."""
-        for n, reduction in enumerate(self.problem.reductions):
-            self._reduce(row, n, reduction, scratch[n], slot)
+        if self.sizes.joined_moments:
+            self._reduce_moments(row, [s for buffers in scratch for s in buffers], slot)
+        else:
+            for n, reduction in enumerate(self.problem.reductions):
+                how, accumulators = reduction.accumulation, self._accumulate(row, n, reduction)
+                state = self._thread_state(n, how, accumulators)
+                group_reduce(self.w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch[n], slot)
+                self.results[reduction.tensor.name] = how.result([Load(v, ()) for v in state])
         if self.sizes.cluster_size > 1 and self.sizes.storage != RowStorage.CIRCULAR_BUFFER:
             # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
             self.w.barrier(SyncScope.CLUSTER)
@@ -82,10 +91,36 @@ class RowPasses:
 
     # --- reductions
 
-    def _reduce(
-        self, row: RowIndex, n: int, reduction: ReducedTensor, scratch: Sequence[Buffer], slot: Expr | None
-    ) -> None:
-        """One pass that reduces the row; its result is in ``results`` afterwards."""
+    def _reduce_moments(self, row: RowIndex, scratch: Sequence[Buffer], slot: Expr | None) -> None:
+        """The sum of a row and the squares of deviations from its mean, with one exchange among threads.
+
+        Each thread takes the deviations from the mean of its own elements. What two parts of n elements have makes
+
+            total   = total_a + total_b
+            squares = squares_a + squares_b + (total_a - total_b)^2 / 2n
+
+        (T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+        variances", 1979). 1 / 2n is part of the state, since it differs from step to step.
+        """
+        (total, squares), w, s = self.problem.reductions, self.w, self.sizes
+        own = s.vectors_per_thread * s.vector
+        state = self._thread_state(0, total.accumulation, self._accumulate(row, 0, total))
+        scaled = Load(state[0], ()) * const(self.problem.column_count / own, state[0].dtype)
+        self.results[total.tensor.name] = scaled  # its mean is that of the thread's elements
+        state += self._thread_state(1, squares.accumulation, self._accumulate(row, 1, squares))
+        state.append(w.allocate(self.name("half_count"), (), state[0].dtype, MemoryScope.REGISTER))
+        w.store(state[2], (), const(0.5 / own, state[2].dtype))
+
+        def combine(a: Sequence[Expr], b: Sequence[Expr]) -> Sequence[Expr]:
+            apart = a[0] - b[0]
+            return a[0] + b[0], a[1] + b[1] + apart * apart * a[2], a[2] * const(0.5, a[2].dtype)
+
+        group_reduce(w, self.name("group"), self.vectors.group, state, combine, scratch, slot)
+        for reduction, found in zip((total, squares), state, strict=False):
+            self.results[reduction.tensor.name] = reduction.accumulation.result([Load(found, ())])
+
+    def _accumulate(self, row: RowIndex, n: int, reduction: ReducedTensor) -> list[Buffer]:
+        """One pass over the row; what each accumulator of the thread has found."""
         how, w, s = reduction.accumulation, self.w, self.sizes
         count = min(s.vector, ACCUMULATORS) if s.vectors_per_thread * s.vector > ACCUMULATORS else 1
         accumulators = [
@@ -112,12 +147,10 @@ class RowPasses:
             with w.when(self.vectors.has_edge()):
                 axes = self.vectors.element_axes(row, None, index(0))
                 accumulate(index(0), axes, self._value(body, axes, None, index(0), {}))
-        self.results[reduction.tensor.name] = self._combine(n, how, accumulators, scratch, slot)
+        return accumulators
 
-    def _combine(
-        self, n: int, how: Accumulation, accumulators: Sequence[Buffer], scratch: Sequence[Buffer], slot: Expr | None
-    ) -> Expr:
-        """The result of the accumulators of all threads of the row."""
+    def _thread_state(self, n: int, how: Accumulation, accumulators: Sequence[Buffer]) -> list[Buffer]:
+        """All accumulators of the thread as one state."""
         w = self.w
         state = [
             w.allocate(self.name(f"state{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.state_dtypes)
@@ -127,8 +160,7 @@ class RowPasses:
         for k in range(1, accumulators[0].shape[0]):
             new = how.combine([Load(v, ()) for v in state], [Load(a, (index(k),)) for a in accumulators])
             store_state(w, state, (), new)
-        group_reduce(w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch, slot)
-        return how.result([Load(v, ()) for v in state])
+        return state
 
     # --- outputs
 

@@ -96,5 +96,5 @@ def _barrier_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:
     exchange = np.where(s.threads_per_row > WARP_LANES, CTA_BARRIER_CYCLES, 0)
     exchange = np.where(clustered, CLUSTER_BARRIER_CYCLES, exchange)
     before_writes = np.where(clustered & (s.storage != RowStorage.CIRCULAR_BUFFER), CLUSTER_BARRIER_CYCLES, 0)
-    cycles: Ints = len(problem.reductions) * (WARP_REDUCTION_CYCLES + exchange) + before_writes
+    cycles: Ints = (len(problem.reductions) - s.joined_moments) * (WARP_REDUCTION_CYCLES + exchange) + before_writes
     return cycles

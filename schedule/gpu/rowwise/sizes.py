@@ -118,6 +118,7 @@ class RowwiseSizes(RowPartition[N]):
     ``prefetching_ctas``: how many CTAs, the first ones, prefetch their rows to L2 before they wait for the launches
     before; 0: none.
     ``prefetch_distance``: a CTA prefetches to L2 the rows of the CTA that comes so many CTAs later; 0: it does not.
+    ``joined_moments``: whether a mean and the squares of deviations from it are combined at once, 0 or 1.
     """
 
     storage: N
@@ -131,6 +132,7 @@ class RowwiseSizes(RowPartition[N]):
     min_ctas_per_sm: N
     prefetching_ctas: N
     prefetch_distance: N
+    joined_moments: N
 
 
 def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> RowwiseSizes[Ints]:
@@ -144,7 +146,7 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
         c.ints("cluster_size"),
     )
     storage = np.sum([storage * c.flags("row_storage", storage.text) for storage in RowStorage], axis=0)
-    reduction_bytes = _reduction_bytes(problem, partition, storage)
+    reduction_bytes = _reduction_bytes(problem, partition, storage, c.ints("joined_moments"))
     buffered = _buffered_vectors(problem, limits, partition, storage, reduction_bytes, c)
     kept, in_registers = register_vectors(partition, storage, buffered)
     share = c.ints("broadcast_preload")
@@ -172,6 +174,7 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
         min_ctas_per_sm=np.where(np.isin(storage, IN_SHARED_MEMORY), ctas_per_sm, least),
         prefetching_ctas=first,
         prefetch_distance=distance,
+        joined_moments=c.ints("joined_moments"),
     )
 
 
@@ -196,13 +199,12 @@ def register_vectors(partition: RowPartition[Ints], storage: Ints, buffered: Int
     return kept, np.where(storage == RowStorage.GLOBAL, UNROLL, np.minimum(kept + 1, every))
 
 
-def _reduction_bytes(problem: RowwiseProblem, partition: RowPartition[Ints], storage: Ints) -> Ints:
+def _reduction_bytes(problem: RowwiseProblem, partition: RowPartition[Ints], storage: Ints, joined: Ints) -> Ints:
     """Shared memory for the states of warps. With a circular buffer, rows alternate between two slots."""
     warps = np.maximum(1, partition.threads_per_row // WARP_LANES)
     slots = np.where(storage == RowStorage.CIRCULAR_BUFFER, 2, 1)
-    needed: Ints = np.where(
-        warps * partition.cluster_size > 1, slots * partition.rows_per_cta * warps * problem.state_bytes, 0
-    )
+    state_bytes = problem.state_bytes + joined * problem.reductions[0].accumulation.accumulator_dtype.bytes
+    needed: Ints = np.where(warps * partition.cluster_size > 1, slots * partition.rows_per_cta * warps * state_bytes, 0)
     return needed
 
 

@@ -110,6 +110,12 @@ class RowwisePlan(Plan):
                 (0, 1, 3, 5) if self.problem.output_broadcasts else (0,),
                 "which share of the broadcast operands is loaded before a row is reduced: none, all, or one in so many",
             ),
+            Knob(
+                "joined_moments",
+                (0, 1) if self.problem.has_moments else (0,),
+                "whether threads exchange a mean and the squares of deviations from it at once",
+                1,
+            ),
         )
 
     def _vectors(self) -> tuple[int, ...]:
@@ -195,6 +201,11 @@ class RowwisePlan(Plan):
                 ("vector", "threads_per_row", "cluster_size", "broadcast_preload"),
                 self._preload_is_distinct,
             ),
+            Constraint(
+                "with joined_moments all threads of a row have the same number of elements",
+                ("vector", "threads_per_row", "cluster_size", "joined_moments"),
+                self._moments_are_even,
+            ),
         )
 
     def _room_constraints(self) -> tuple[Constraint, ...]:
@@ -250,6 +261,12 @@ class RowwisePlan(Plan):
             distinct &= (share <= smaller) | (vectors // smaller != preloaded)
         distinct |= share == 0
         return distinct
+
+    def _moments_are_even(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+        even: Bools = (s.joined_moments == 0) | ((s.edge_columns == 0) & (taken == s.vectors))
+        return even
 
     def _takes_few_vectors(self, c: Columns) -> Bools:
         s = self._sizes(c)
@@ -351,7 +368,8 @@ class RowwisePlan(Plan):
             shared=s.shared_bytes,
             wanted=in_flight * s.vector * p.read_bytes,
         )
-        barriers = np.where((s.threads_per_row > WARP_LANES) | clustered, len(p.reductions), 0) + clustered
+        exchanges = len(p.reductions) - s.joined_moments
+        barriers = np.where((s.threads_per_row > WARP_LANES) | clustered, exchanges, 0) + clustered
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         return {

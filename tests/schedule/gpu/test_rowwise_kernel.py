@@ -99,6 +99,7 @@ def _assert_computes(
         min_ctas_per_sm=0,
         prefetching_ctas=0,
         prefetch_distance=0,
+        joined_moments=0,
     )
     assert_computes(rowwise_kernel(workload, problem, sizes), workload)
 
