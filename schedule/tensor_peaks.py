@@ -6,7 +6,7 @@ from ..core.target import Target
 from .gpu.peaks import ARCHITECTURES, gpu_peaks
 from .sketch import Peaks
 
-FLOAT8_ARCHITECTURES = ("sm_89", "sm_90a", "sm_100a", "gfx942")
+FLOAT8_ARCHITECTURES = ("sm_89", "sm_90a", "sm_100a", "gfx942", "gfx950")
 """Devices whose matrix units take floats of 8 bits."""
 
 

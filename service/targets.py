@@ -6,7 +6,8 @@ a meaning only where the database is embedded.
 
 For code alone, ``llvm`` and ``cuda`` name the first device of that kind, and ``cuda:1`` another one of this machine.
 ``cuda:sm_90a`` names an architecture that code can be made for without such a device. So does ``llvm:aarch64+sve``, a
-processor with its extensions (``codegen.llvm.architectures``), and ``amdgpu:gfx942``, which nothing is timed on.
+processor with its extensions (``codegen.llvm.architectures``), and ``amdgpu:gfx942`` or ``amdgpu:gfx950``, which
+nothing is timed on.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +24,7 @@ from ..workers.settings import HOST_KINDS
 TARGETS: tuple[str, ...] = tuple(kind for kind in BACKENDS if kind in DEVICES)
 """Code can be compiled for, and timed on, devices of these target kinds."""
 
-_MULTIPROCESSORS = {"sm_80": 108, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "gfx942": 304}
+_MULTIPROCESSORS = {"sm_80": 108, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "gfx942": 304, "gfx950": 256}
 """Architecture -> how many multiprocessors its data-centre card has. Code that is made without a device assumes it."""
 
 

@@ -16,7 +16,8 @@ from .emit import TRIPLE
 
 CODEGEN_VERSION = 2
 """It grows whenever the emitter or the passes of LLVM change what a kernel compiles to."""
-ARCHITECTURES = ("gfx942",)
+ARCHITECTURES = ("gfx942", "gfx950")
+"""CDNA3 and CDNA4. The second one has all instructions of the first that kernels use."""
 _WORD_BYTES = 4
 
 

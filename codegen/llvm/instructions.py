@@ -36,7 +36,13 @@ CLASSES = (
 """Every class, in the order in which it is shown. ``masked`` counts vector instructions under a mask a second time,
 so it does not belong to the sum."""
 
-DIALECTS: Mapping[str, AsmDialect] = {"x86-64": X86, "aarch64": AARCH64, "riscv64": RISCV, "gfx942": AMDGCN}
+DIALECTS: Mapping[str, AsmDialect] = {
+    "x86-64": X86,
+    "aarch64": AARCH64,
+    "riscv64": RISCV,
+    "gfx942": AMDGCN,
+    "gfx950": AMDGCN,
+}
 """This maps each architecture to its assembly language."""
 
 _INSTRUCTION = re.compile(r"^\s+([a-z][a-z0-9._]*)\b\s*(.*)")

@@ -59,7 +59,7 @@ MFMA_ATOMS: dict[str, MmaAtom] = {
     "wave_m16n16k16_bf16": MmaAtom("wave_m16n16k16_bf16", 16, 16, 16, bfloat16, float32, WAVEFRONT_LANES),
     "wave_m16n16k4_f32": MmaAtom("wave_m16n16k4_f32", 16, 16, 4, float32, float32, WAVEFRONT_LANES),
 }
-"""Name -> matrix instruction of a wave. All are there on gfx942."""
+"""Name -> matrix instruction of a wave. All are there on gfx942 and gfx950."""
 MMA_ATOMS: dict[str, MmaAtom] = WARP_MMA_ATOMS | MFMA_ATOMS
 
 

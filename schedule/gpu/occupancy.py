@@ -96,15 +96,18 @@ LIMITS: dict[str, GpuLimits] = {
     "sm_89": GpuLimits(99 * _KIB, 100 * _KIB, 65536, 1536, 24, clusters=False),
     "sm_90a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
     "sm_100a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
-    "gfx942": GpuLimits(
-        *(64 * _KIB, 64 * _KIB, 131072, 2048, 16),
-        clusters=False,
-        registers_per_thread=512,
-        lanes=2 * WARP_LANES,
-        async_copies=False,
-        reserved_shared_bytes=0,
-        kind="amdgpu",
-    ),
+    **{
+        arch: GpuLimits(
+            *(shared, shared, 131072, 2048, 16),
+            clusters=False,
+            registers_per_thread=512,
+            lanes=2 * WARP_LANES,
+            async_copies=False,
+            reserved_shared_bytes=0,
+            kind="amdgpu",
+        )
+        for arch, shared in (("gfx942", 64 * _KIB), ("gfx950", 160 * _KIB))
+    },
 }
 """The limits of each architecture, by its name."""
 

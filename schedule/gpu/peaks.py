@@ -37,6 +37,7 @@ ARCHITECTURES: dict[str, _Architecture] = {
     "sm_90a": _Architecture(4096, 2150, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
     "sm_100a": _Architecture(8192, 2150, 128, 60, 128, 1.85e9, 7.0e12, 1.7e-6),
     "gfx942": _Architecture(2048, 2048, 128, 64, 128, 2.1e9, 4.3e12, 3.0e-6),
+    "gfx950": _Architecture(4096, 2048, 128, 64, 128, 2.4e9, 6.5e12, 3.0e-6),
 }
 """Architecture -> its traits (CUDA C++ Programming Guide, "Arithmetic Instructions"; the vendors' data sheets). The L2
 and warp-level tensor figures of sm_90a were fitted on an H200; the others are estimates."""

@@ -3,15 +3,17 @@
 import re
 from functools import cache
 
+import numpy as np
 import pytest
 
 from tilewright.codegen.amdgpu.backend import AmdgpuBackend
 from tilewright.codegen.backend import Packaging
 from tilewright.codegen.export import exported
 from tilewright.codegen.llvm.instructions import classify, total
-from tilewright.codegen.lowering import LoweringStages, build, build_kernel, lowering_stages
+from tilewright.codegen.lowering import LoweringStages, build, build_kernel, finish, lower, lowering_stages
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, InvalidKernel, KernelFault, UnsupportedTarget
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
@@ -24,10 +26,14 @@ from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
 from tilewright.schedule.sketches import sketches_for
 from tilewright.service.targets import compiled_for, parse_device
+from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
 
 GFX942 = Target("amdgpu", "gfx942", (), 304, 16)
+GFX950 = Target("amdgpu", "gfx950", (), 256, 16)
 WORKLOADS = {
     "matmul float16": OPERATORS["matmul"].workload({"m": 256, "n": 192, "k": 128, "dtype": "float16"}),
     "matmul bfloat16": OPERATORS["matmul"].workload({"m": 256, "n": 192, "k": 128, "dtype": "bfloat16"}),
@@ -42,14 +48,15 @@ ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "MbarrierInit", 
 
 
 @cache
-def stages_of(name: str) -> LoweringStages:
-    space = sketches_for(WORKLOADS[name], GFX942)[0].space(WORKLOADS[name], GFX942, limit=64)
-    return lowering_stages(WORKLOADS[name], GFX942, space.schedule(len(space) // 2))
+def stages_of(name: str, target: Target = GFX942) -> LoweringStages:
+    space = sketches_for(WORKLOADS[name], target)[0].space(WORKLOADS[name], target, limit=64)
+    return lowering_stages(WORKLOADS[name], target, space.schedule(len(space) // 2))
 
 
+@pytest.mark.parametrize("target", [GFX942, GFX950], ids=str)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_products_and_softmax_reach_the_instructions_for_them(name: str) -> None:
-    found = stages_of(name)
+def test_products_and_softmax_reach_the_instructions_for_them(name: str, target: Target) -> None:
+    found = stages_of(name, target)
     text, counts = found.artifacts.layers[-1].text, found.artifacts.instructions
     operator, dtype = name.split()
     if operator == "matmul":
@@ -129,6 +136,23 @@ def test_wavefronts_are_whole() -> None:
         build_kernel(product(128, guarded=False), Target("cuda", "sm_90a", (), 132, 16))
 
 
+def test_more_shared_memory_is_used_where_there_is_more() -> None:
+    """A tile whose stages need over 64 KiB is for gfx950 alone. Its kernel computes the product there."""
+    workload = OPERATORS["matmul"].workload({"m": 256, "n": 256, "k": 64, "dtype": "float16"})
+    spaces = [
+        sketches_for(workload, t)[0].space(workload, t, policy=SpacePolicy(prune=False)) for t in (GFX942, GFX950)
+    ]
+    row = int(spaces[1].quantities["shared_bytes"].argmax())
+    schedule = spaces[1].schedule(row)
+    assert spaces[1].quantities["shared_bytes"][row] > 64 << 10 and spaces[0].row_of(schedule) is None
+    assert build(workload, GFX950, schedule).code
+    inputs = random_inputs(workload, 1)
+    (got,) = interpret(finish(lower(workload, GFX950, schedule), GFX950), inputs).values()
+    ((name, wanted),) = reference(workload, inputs).items()
+    absolute, relative = tolerance(workload)[name]
+    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, relative, absolute)
+
+
 def test_nothing_is_timed_on_one() -> None:
     workload = WORKLOADS["softmax float32"]
     schedule = sketches_for(workload, GFX942)[0].space(workload, GFX942, limit=16).schedule(0)
@@ -140,7 +164,7 @@ def test_nothing_is_timed_on_one() -> None:
     with pytest.raises(UnsupportedTarget, match="no modules for amdgpu gfx942"):
         load_module(workload, schedule, GFX942)
     assert compiled_for("amdgpu:gfx942", ()).device.target == GFX942
-    with pytest.raises(UnsupportedTarget, match="amdgpu has no architecture 'gfx90a' here; known: gfx942"):
+    with pytest.raises(UnsupportedTarget, match="amdgpu has no architecture 'gfx90a' here; known: gfx942, gfx950"):
         compiled_for("amdgpu:gfx90a", ())
 
 

@@ -30,6 +30,7 @@ def _target(arch: str, kind: str = "cuda") -> Target:
         ("gfx942", 256, 128, 0, 4),
         ("gfx942", 64, 16, 4096, 16),
         ("gfx942", 256, 32, 64 * 1024, 1),
+        ("gfx950", 256, 32, 64 * 1024, 2),
     ],
 )
 def test_resident_blocks(arch: str, threads: int, registers: int, shared_bytes: int, blocks: int) -> None:
