@@ -105,7 +105,10 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
                 told = str(error).splitlines()[0] if str(error) else ""
                 table.append({"row": name, "failed": f"{type(error).__name__}: {told}", **tuned.about.get(name, {})})
             torch.cuda.empty_cache()
-            print(f"{name}: {table[-1].get('ratio', table[-1].get('failed'))} in {time.perf_counter() - began:.1f} s")
+            what = " ".join(
+                f"{k}={table[-1][k]}" for k in ("ratio", "ours_us", "best_peer", "failed") if k in table[-1]
+            )
+            print(f"{name}: {what} in {time.perf_counter() - began:.1f} s", flush=True)
     about = {"name": device.info.name, **device.info.hardware, **peaks}
     settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
     settings |= {"peer_options": peer_options(), **options.extra}
