@@ -11,6 +11,9 @@ from ..runtime.device import Device, Memory, PatternMatches
 GUARD_BYTES = 64 * 1024
 """On each side of every buffer: sixteen pages, so that a whole stray tile or row still lands inside."""
 
+_QUIET = {"float64": 0x7FF8 << 48, "float32": 0x7FC0 << 16, "float16": 0x7E00, "bfloat16": 0x7FC0}
+"""Type of NumPy -> the bits of a quiet NaN."""
+
 FILLINGS = 2
 """How many different fillings there are: a check launches once on each."""
 
@@ -30,8 +33,7 @@ def filling(dtype: DType, number: int, which: int) -> bytes:
         return bytes([byte if which == 0 else byte ^ 0xFF]) * dtype.bytes
     if which == 0:
         return np.array((33 + number) / 64, dtype.numpy).tobytes()  # six bits: exact in every float type
-    quiet = {"float64": 0x7FF8 << 48, "float32": 0x7FC0 << 16, "float16": 0x7E00, "bfloat16": 0x7FC0}[dtype.name]
-    return (quiet | (number + 1)).to_bytes(dtype.bytes, "little")
+    return (_QUIET[dtype.numpy.name] | (number + 1)).to_bytes(dtype.bytes, "little")
 
 
 class GuardedBuffer:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tilewright.codegen.backend import KernelParameter
-from tilewright.core.dtypes import DTYPES, INPUT_DTYPES, DType
+from tilewright.core.dtypes import DTYPES, KERNEL_DTYPES, DType
 from tilewright.core.trial import Reason
 from tilewright.runtime.cpu import CpuDevice, CpuMemory
 from tilewright.runtime.device import Memory
@@ -250,7 +250,7 @@ def test_large_buffers_are_judged_to_the_last_element(size: int) -> None:
 
 
 def test_fillings_of_neighbours_differ_and_have_the_size_of_an_element() -> None:
-    for dtype in INPUT_DTYPES.values():
+    for dtype in KERNEL_DTYPES.values():
         for which in (0, 1):
             seen = [filling(dtype, number, which) for number in range(31)]
             assert len(set(seen)) == 31 and {len(f) for f in seen} == {dtype.bytes}
