@@ -435,6 +435,31 @@ def test_steps_of_constants_lie_where_torch_has_them() -> None:
     assert check_model(RelativeBias(), torch.randn(4, 129)).state == "ready"
 
 
+def test_checks_that_torch_makes_of_results_are_calls_between_kernels() -> None:
+    def whitened(x: Any) -> Any:
+        factor = torch.linalg.cholesky(x + x.t() + 20 * torch.eye(6, dtype=x.dtype))
+        return torch.exp(-torch.linalg.solve(factor, x).abs()), factor.sum()
+
+    status = check_model(whitened, torch.randn(6, 6))
+    assert status.state == "ready" and status.kernels >= 2
+    assert "aten._linalg_check_errors.default" in status.foreign
+    with torch.no_grad(), pytest.raises(RuntimeError, match="positive-definite"):
+        compiled(whitened)(torch.full((6, 6), -100.0))
+
+
+def test_a_check_of_the_model_raises_its_error_and_the_program_stays() -> None:
+    def checked(x: Any) -> Any:
+        torch._assert_async((x > -9).all(), "too small")
+        return torch.tanh(x) * 2
+
+    run, x = compiled(checked, verify="first"), torch.randn(4, 5)
+    for _ in range(2):
+        with torch.no_grad(), pytest.raises(RuntimeError, match="too small"):
+            run(x - 100)
+        check(checked, run, x)
+    assert latest().state == "ready"
+
+
 @pytest.mark.parametrize(("steps", "joined_by_torch"), [(32, ()), (48, ("aten.stack.default",))])
 def test_a_model_that_joins_many_steps_has_kernels(steps: int, joined_by_torch: tuple[str, ...]) -> None:
     status = check_model(lambda x: torch.stack([x[:, n] * n for n in range(steps)], 1), torch.randn(3, steps))
