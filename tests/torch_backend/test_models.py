@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tests.torch_backend.models import check, check_model, compiled, latest  # noqa: E402
+from tilewright.torch_backend.tensors import strided_copy  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +216,17 @@ def test_results_that_show_elements_more_than_once() -> None:
     check(f, run, x)
     check(f, run, x)
     assert latest().state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((3, 4), (1, 3)), ((2, 3, 4), (0, 4, 1)), ((3, 3, 2), (4, 1, 1)), ((3, 4), (8, 2)), ((4, 2, 3), (0, 0, 1)),
+     ((5, 3), (1, 1)), ((1, 4), (99, 1)), ((3, 2, 4), (1, 12, 3))],
+)  # fmt: skip
+def test_copies_have_any_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    given = torch.randn(200).as_strided(shape, strides)
+    found = strided_copy(given.contiguous(), strides)
+    assert torch.equal(found, given) and found.stride() == strides
 
 
 def test_two_instances_and_equal_blocks_share_a_program() -> None:
