@@ -78,6 +78,11 @@ class Node:
     def is_foreign(self) -> bool:
         return self.op == FOREIGN
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether a foreign node does more than give its results, such as a check that raises an error."""
+        return self.is_foreign and bool(self.attributes.get("effect", False))
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -165,8 +170,10 @@ def _check_node(node: Node, known: Mapping[str, Value], at: str) -> None:
     if not 1 <= len(node.results) <= MAX_OPERANDS:
         raise InvalidGraph(f"{len(node.results)} results; allowed: 1 to {MAX_OPERANDS}", field=f"{at}/results")
     if node.is_foreign:
-        if set(node.attributes) != {"target", "arguments", "keywords"}:
-            raise InvalidGraph("a foreign node has target, arguments and keywords", field=f"{at}/attributes")
+        if set(node.attributes) - {"effect"} != {"target", "arguments", "keywords"}:
+            raise InvalidGraph(
+                "a foreign node has target, arguments and keywords, and may have an effect", field=f"{at}/attributes"
+            )
         return
     operator = OPERATORS.get(node.op)
     if operator is None:

@@ -24,6 +24,8 @@ from .aten import RULES, NoRule
 
 _OF_LAYOUT = ("aten.as_strided", "aten.view.dtype", "aten.set_", "aten.resize")
 """Operators whose result depends on the strides of their operand."""
+_OF_TRACE = ("aten._assert_tensor_metadata.default",)
+"""Operators without a result that check what is known when a model is traced."""
 
 
 class UnsupportedGraph(TilewrightError):
@@ -380,6 +382,8 @@ class _Importer:
             "keywords": {k: self._as_json(a, operands) for k, a in node.kwargs.items()},
         }
         results = self._meta(node)
+        if results is None and operands and self.target not in _OF_TRACE:
+            attributes["effect"] = True
         several = isinstance(results, tuple | list)
         given = list(results) if several else [results]
         values = [

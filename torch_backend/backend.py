@@ -21,6 +21,7 @@ from ..importers.fx import TorchPrecisions, torch_precisions
 from .attention import keep_attention
 from .compiled import CompiledShape, Status
 from .devices import device_of
+from .effects import without_tokens
 from .options import Options
 from .schedules import NoSchedules, Schedules
 from .shared_kernels import SharedKernels
@@ -132,6 +133,7 @@ class CompiledGraph:
     def __init__(
         self, module: Any, static: Sequence[int], options: Options, schedules: Schedules, device: torch.device
     ) -> None:
+        without_tokens(module)
         self._module = module
         self._static = static
         self._device = device

@@ -133,8 +133,8 @@ def strided_copy(tensor: Any, strides: Sequence[int]) -> Any:
     if all(b >= a * n for a, b, n in zip(sorted(strides), sorted(strides)[1:], extents, strict=False)):
         made = torch.empty_strided(once.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(once)
     else:  # windows that overlap: torch copies nothing into such a tensor
-        places = torch.arange(1 + sum((n - 1) * s for n, s in zip(once.shape, strides, strict=True)))
-        places = places.to(tensor.device)
+        count = 1 + sum((n - 1) * s for n, s in zip(once.shape, strides, strict=True))
+        places = torch.arange(count, device=tensor.device)
         made = torch.empty_like(places, dtype=tensor.dtype)
         made = made.put_(places.as_strided(once.shape, strides), once).as_strided(once.shape, strides)
     return made.expand(tensor.shape)

@@ -42,13 +42,12 @@ def _merged(rewriter: Rewriter, node: Node, operand: Value) -> Value | None:
 
 
 def drop_unused(graph: Graph) -> Graph:
-    """Leave out nodes whose results nothing reads. Foreign nodes go too: in a functional graph they have no
-    effects."""
+    """Leave out nodes whose results nothing reads, foreign ones without an effect too."""
     needed = set(graph.kept)
     for node in reversed(graph.nodes):
-        if any(v.name in needed for v in node.results):
+        if node.has_effect or any(v.name in needed for v in node.results):
             needed.update(node.operands)
-    kept = tuple(n for n in graph.nodes if any(v.name in needed for v in n.results))
+    kept = tuple(n for n in graph.nodes if n.has_effect or any(v.name in needed for v in n.results))
     return Graph(graph.inputs, graph.constants, kept, graph.outputs, graph.updates)
 
 

@@ -254,3 +254,11 @@ def test_a_model_on_two_gpus_runs_as_aten() -> None:
     model = Split().eval()
     check(model, compiled(model), on_gpu(8, 64, dtype=torch.float32))
     assert set(backend._graphs) <= before
+
+
+def test_results_that_share_places_are_right() -> None:
+    def function(x: Any) -> Any:
+        y, z = torch.tanh(x), torch.exp(x)
+        return y, y[1:], y.expand(2, 64, 64), z.unfold(1, 4, 2), z.t().expand(2, 64, 64)
+
+    check_model(function, on_gpu(64, 64))

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tests.torch_backend.models import check, check_model, compiled, latest  # noqa: E402
+from tilewright.torch_backend.tensors import strided_copy  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +216,17 @@ def test_results_that_show_elements_more_than_once() -> None:
     check(f, run, x)
     check(f, run, x)
     assert latest().state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [((3, 4), (1, 3)), ((2, 3, 4), (0, 4, 1)), ((3, 3, 2), (4, 1, 1)), ((3, 4), (8, 2)), ((4, 2, 3), (0, 0, 1)),
+     ((5, 3), (1, 1)), ((1, 4), (99, 1)), ((3, 2, 4), (1, 12, 3))],
+)  # fmt: skip
+def test_copies_have_any_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    given = torch.randn(200).as_strided(shape, strides)
+    found = strided_copy(given.contiguous(), strides)
+    assert torch.equal(found, given) and found.stride() == strides
 
 
 def test_two_instances_and_equal_blocks_share_a_program() -> None:
@@ -433,6 +445,31 @@ class RelativeBias(nn.Module):  # type: ignore[misc]
 
 def test_steps_of_constants_lie_where_torch_has_them() -> None:
     assert check_model(RelativeBias(), torch.randn(4, 129)).state == "ready"
+
+
+def test_checks_that_torch_makes_of_results_are_calls_between_kernels() -> None:
+    def whitened(x: Any) -> Any:
+        factor = torch.linalg.cholesky(x + x.t() + 20 * torch.eye(6, dtype=x.dtype))
+        return torch.exp(-torch.linalg.solve(factor, x).abs()), factor.sum()
+
+    status = check_model(whitened, torch.randn(6, 6))
+    assert status.state == "ready" and status.kernels >= 2
+    assert "aten._linalg_check_errors.default" in status.foreign
+    with torch.no_grad(), pytest.raises(RuntimeError, match="positive-definite"):
+        compiled(whitened)(torch.full((6, 6), -100.0))
+
+
+def test_a_check_of_the_model_raises_its_error_and_the_program_stays() -> None:
+    def checked(x: Any) -> Any:
+        torch._assert_async((x > -9).all(), "too small")
+        return torch.tanh(x) * 2
+
+    run, x = compiled(checked, verify="first"), torch.randn(4, 5)
+    for _ in range(2):
+        with torch.no_grad(), pytest.raises(RuntimeError, match="too small"):
+            run(x - 100)
+        check(checked, run, x)
+    assert latest().state == "ready"
 
 
 @pytest.mark.parametrize(("steps", "joined_by_torch"), [(32, ()), (48, ("aten.stack.default",))])
