@@ -8,8 +8,8 @@ cold     one look-up between other work: before each one the program walks over 
          has, and the same walk without a look-up is timed in turn and taken off. It waits for the slot, for the entry,
          for the tables of the pages on the way to both, and for its own code, whatever the bundle's size.
 loop     one look-up after the other, with nothing between. The answers of 10,000 records fit into the caches and those
-         of 1,000,000 do not, so that each look-up waits for memory alone: the growth is the distance of memory from the
-         processor, and has no bar. Nobody has a reason to ask like that; batch is for many keys.
+         of 1,000,000 do not, so that each look-up waits for memory alone: it grows by the distance of memory from the
+         processor, beyond the bar of 1.3. Programs that have many keys look them up in batches.
 
 The file is read into huge pages. SHA-256 of the answers, one by one and in batches, is compared with what Python finds.
 """
