@@ -15,11 +15,11 @@ A task's own gap misleads where a search is on a plateau: many settings are as f
 gap, though better ones are far away. Such a task starved. One with a lone optimum keeps its gap for ever, and took all
 trials. What is usual among the tasks of the job, at the same number of trials, moderates both.
 
-Where the cost model of a task says what it expects of the next trials, that tells more. But it is too sure of gains
-that the searches of recorded tables then seldom found. A search that starts from a prior falls towards its best as the
-square of the trials, and the geometric mean of both moderates the model:
+Where the cost model of a task says what it expects of the next trials, that tells more. A search that starts from a
+prior falls towards its best as the square of the trials, and the geometric mean of both moderates the model. Of gains
+that the model expects beyond ``MOST_IMPROVEMENT``, the searches of recorded tables then found no more:
 
-    gain = best x improvement^(1/2) / n x s / (n + s), never below the roofline
+    gain = best x min(improvement, MOST_IMPROVEMENT)^(1/2) / n x s / (n + s), never below the roofline
 
 The saving counts as often as the workload occurs in the model. ``python -m benchmarks many-tasks`` replays recorded
 tables by this rule, alone and with the winners of other tasks, and by Ansor's (slope of the last slices and
@@ -36,6 +36,9 @@ SLICE_TRIALS = 8
 """How many trials are granted at once: one batch of a search. A task that goes on later has its set-up to repeat."""
 UNTIMED_TRIALS = 64
 """A task of which no trial could be timed goes first until it has had so many."""
+MOST_IMPROVEMENT = 0.003
+"""A cost model that expects a larger share of a task's time counts as if it expected this one: else a task whose model
+hopes for ever takes the trials of the others."""
 LEAST_GAP = 1e-4
 """Smaller relative gaps count as this."""
 FASTEST = 9
@@ -104,7 +107,8 @@ def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS, usual: float 
     best, trials, gap = task.fastest[0], max(1, task.trials), relative_gap(task)
     limited = max(0.0, best - task.limit_seconds)
     if task.improvement is not None:
-        return min(best * sqrt(task.improvement) / trials, limited) * further / (trials + further)
+        left = best * sqrt(min(task.improvement, MOST_IMPROVEMENT)) / trials
+        return min(left, limited) * further / (trials + further)
     if usual is not None:
         gap = sqrt(max(gap, LEAST_GAP) * usual / sqrt(trials))
     return min(gap * best, limited) * (1 - sqrt(trials / (trials + further)))

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tilewright.core.allocation import (
+    LEAST_TRIALS,
+    MOST_IMPROVEMENT,
     SLICE_TRIALS,
     UNTIMED_TRIALS,
     GivenUp,
@@ -93,12 +95,16 @@ def test_a_task_on_a_plateau_does_not_starve_and_a_lone_optimum_does_not_take_al
 
 
 def test_what_the_cost_model_expects_counts_more_than_gaps() -> None:
-    sure = TaskProgress(1.0, 40, (1.0, 1.5, 1.6), improvement=1e-4)
-    unsure = replace(sure, fastest=(1.0, 1.0, 1.0), improvement=0.25)
+    sure = TaskProgress(1.0, 8, (1.0, 1.5, 1.6), improvement=1e-4)
+    unsure = replace(sure, fastest=(1.0, 1.0, 1.0), improvement=2.5e-3)
     assert most_worthwhile([sure, unsure], usual_gap([sure, unsure])) == 1
-    assert expected_gain(unsure) == pytest.approx(0.5 / 40 / 6)
-    assert given_up(sure) is GivenUp.NOISE and given_up(unsure) is None
-    assert given_up(replace(unsure, trials=128)) is GivenUp.NOISE  # the longer a search, the less it finds
+    assert expected_gain(unsure) == pytest.approx(0.05 / 8 / 2)
+    hopeful = replace(unsure, improvement=0.5)
+    assert (
+        expected_gain(unsure) < expected_gain(hopeful) == expected_gain(replace(unsure, improvement=MOST_IMPROVEMENT))
+    )
+    assert most_worthwhile([replace(hopeful, trials=32), unsure]) == 1  # the longer a search, the less it finds
+    assert given_up(hopeful) is None and given_up(replace(hopeful, trials=LEAST_TRIALS)) is GivenUp.NOISE
     assert expected_gain(replace(unsure, limit_seconds=0.999)) < 0.001  # never below the roofline
 
 
