@@ -15,11 +15,13 @@ RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
+    "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-27-h200-memory-odd",),
     "attention": ("2026-11-22-h200-attention-short", "2026-11-22-h200-attention-decode-short"),
     "convolutions, float16": tuple(
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
+    "products of 8-bit floats, with scales of tensors or blocks": ("2026-11-27-h200-types-fp8",),
     "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped",),
     "whole models, float16": ("2026-11-24-h200-models-default", "2026-11-23-h200-models-autotune"),
     "single modules, float32, in training mode": ("2026-11-23-h200-modules", "2026-11-23-h200-modules-2"),
@@ -38,7 +40,7 @@ def table() -> str:
         found = [json.loads((RESULTS / f"{file}.json").read_text()) for file in files]
         rows: list[dict[str, Any]] = list({row["row"]: row for one in found for row in one["rows"]}.values())
         ratios = [row["ratio"] for row in rows]
-        timed = {peer for row in rows for peer in row.get("peers_us") or row["us"]} - {"ours"}
+        timed = {peer.partition(",")[0] for row in rows for peer in row.get("peers_us") or row["us"]} - {"ours"}
         peers = ", ".join(sorted(timed, key=str.lower))
         device, day = found[0]["device"], found[0]["started"][:10]
         cores = f", {device['cores']:.0f} cores" if device["name"].startswith(("AMD", "Intel")) else ""
