@@ -30,7 +30,7 @@ from tilewright.workers.settings import Deadlines, ExecutorSettings
 
 FAULTY = ExecutorSettings(
     builder="tilewright.tests.workers.faulty_kernels:build",
-    deadlines=Deadlines(compile=3.0, load=3.0, check=3.0, time=3.0),
+    deadlines=Deadlines(compile=8.0, load=8.0, check=3.0, time=3.0),
     timing=ANY_NOISE,
     batch=4,
 )
@@ -49,7 +49,7 @@ FAULTS = {
     "nan": (TrialStage.CHECK, Reason.WRONG_RESULT, "C[0] is nan"),
     "wrong_after_many_launches": (TrialStage.TIME, Reason.WRONG_RESULT, "right once"),
     "stray_parameter": (TrialStage.CHECK, Reason.LAUNCH_ERROR, "the workload has no such buffer"),
-    "builder_hangs": (TrialStage.COMPILE, Reason.TIMEOUT, "compile took over 3 s"),
+    "builder_hangs": (TrialStage.COMPILE, Reason.TIMEOUT, "compile took over 8 s"),
     "builder_segfaults": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "SIGSEGV"),
     "builder_aborts": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "SIGABRT"),
     "builder_exits": (TrialStage.COMPILE, Reason.COMPILE_ERROR, "status 3"),

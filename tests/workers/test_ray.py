@@ -23,7 +23,7 @@ ray = pytest.importorskip("ray")
 
 SETTINGS = ExecutorSettings(
     builder="tilewright.tests.workers.faulty_kernels:build",
-    deadlines=Deadlines(compile=4.0, check=4.0),
+    deadlines=Deadlines(compile=8.0, check=4.0),
     timing=ANY_NOISE,
     batch=4,
 )

@@ -30,7 +30,7 @@ from tilewright.workers.lease_guard import LeaseGuard, always
 from tilewright.workers.losses import DeviceLost, NodeLost
 from tilewright.workers.pool import WorkerPool
 from tilewright.workers.probe import cluster_units, local_unit, probe_unit
-from tilewright.workers.settings import ExecutorSettings
+from tilewright.workers.settings import Deadlines, ExecutorSettings
 
 pytestmark = pytest.mark.ray
 ray = pytest.importorskip("ray")
@@ -111,7 +111,8 @@ def units(nodes: Nodes) -> dict[str, Unit]:
 
 @contextmanager
 def opened(nodes: Nodes, unit: Unit, marker: Path, builders: int = 2) -> Iterator[Executor]:
-    settings = replace(marked(marker), ray_address=nodes.address, builders=builders)
+    # nothing here waits for a deadline, and other tests want the processors
+    settings = replace(marked(marker), deadlines=Deadlines(), ray_address=nodes.address, builders=builders)
     with open_executor("ray", unit.device.target, unit=unit, settings=settings) as executor:
         yield executor
 
