@@ -11,9 +11,11 @@ from tilewright.runtime.devices import host_target
 from tilewright.schedule.defaults import default_schedule
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
+from tilewright.tests.workers.any_noise import ANY_NOISE
 from tilewright.workers.builder_child import BuilderRole
 from tilewright.workers.frames import Frame
 from tilewright.workers.local import LocalExecutor
+from tilewright.workers.settings import ExecutorSettings
 from tilewright.workers.wire import binary_from_frame
 
 H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
@@ -44,7 +46,7 @@ def test_what_a_builder_makes_for_hopper_is_read_by_who_asked(name: str) -> None
 @pytest.mark.slow
 def test_a_runner_checks_and_times_products_of_every_type() -> None:
     target = host_target()
-    with LocalExecutor(target) as executor:
+    with LocalExecutor(target, settings=ExecutorSettings(timing=ANY_NOISE)) as executor:
         for operator, parameters in PRODUCTS.values():
             workload = OPERATORS[operator].workload(parameters)
             ((_, trial),) = executor.measure(workload, [default_schedule(workload, target)])
