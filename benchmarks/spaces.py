@@ -2,7 +2,7 @@
 
 In some, most settings are legal, in others 0.2 % are. ``pairs`` have rules over two knobs each, which are counted
 exactly, so that every draw is legal. ``all`` have one rule over all knobs: 10^7 settings are looked at one by one, and
-of 10^10 what breaks the rule is drawn in vain. The bar of a second is that of all rows but the last.
+of 10^10 what breaks the rule is drawn in vain. Bar: each in under a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,6 @@ SETTINGS = 65_536
 VALUES = 10
 ROUNDS = 5
 BAR_SECONDS = 1.0
-IN_VAIN = "10^10, 0.2 % legal, all"
 
 
 def run(options: Options) -> Result:
@@ -34,7 +33,7 @@ def run(options: Options) -> Result:
         if fnmatch(name, options.rows):
             rows.append(_measured(name, *_space(knobs, rule, together), options.seed))
     passed = all(row["settings"] == row["wanted"] for row in rows)
-    passed &= all(float(str(row["seconds"])) < BAR_SECONDS for row in rows if row["row"] != IN_VAIN)
+    passed &= all(float(str(row["seconds"])) < BAR_SECONDS for row in rows)
     return Result(tuple(rows), {"rows": len(rows)}, passed, {"bar_seconds": BAR_SECONDS})
 
 
@@ -94,6 +93,6 @@ SPACES: dict[str, tuple[int, Callable[..., Bools], int]] = {
     "10^10, most legal, pairs": (10, _differ, 2),
     "10^10, 0.2 % legal, pairs": (10, _both_even_or_odd, 2),
     "10^7, 0.2 % legal, all": (7, _is_rare, 7),
-    IN_VAIN: (10, _is_small, 10),
+    "10^10, 0.2 % legal, all": (10, _is_small, 10),
 }
 """Name -> how many knobs there are, the rule, and how many knobs it reads."""
