@@ -6,8 +6,8 @@
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
 idle. Here the first launch reduces parts of rows, which are the many rows of a problem of their own, and the second
 one joins them. The knobs are those of the first launch. Parts end where an axis does. A row of a single axis is cut
-into equal parts, if its length has a fitting divisor. What is joined has its order, so that results are the same in
-every run.
+into equal parts, if its length has a fitting divisor. Parts are joined in a fixed order, so that results are the same
+in every run.
 """
 
 from collections.abc import Mapping
