@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import log2, prod
 
+from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Unary, UnaryOp, Var, const, index, logical_and
@@ -112,6 +113,8 @@ class _PermuteKernelWriter:
         self.evict_first = tuple(b.name for b in buffers if b.name in moved) if options.evict_first else ()
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
         self.w = Writer()
+        self.checked = False
+        """Whether accesses beyond an edge are tested for."""
 
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
@@ -128,12 +131,39 @@ class _PermuteKernelWriter:
             position = _Position(batch, batch.pop(tiles_in.name), batch.pop(tiles_out.name))
             self._prefetch(block, thread, position)
             tiles = [self._allocate_tile(r) for r in problem.transposed_loads]
-            for masked, tile in zip(problem.transposed_loads, tiles, strict=True):
-                self._load_tile(masked, tile, thread, position)
-            w.barrier()
-            self._store_outputs(tiles, thread, position)
+            is_whole = self._is_whole(position)
+            if is_whole != const(False, boolean):
+                with w.when(is_whole):
+                    self._move(tiles, thread, position)
+            if is_whole is not None:
+                self.checked = True
+                with w.when(Unary(UnaryOp.NOT, is_whole)):
+                    self._move(tiles, thread, position)
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+
+    def _is_whole(self, position: _Position) -> Expr | None:
+        """Whether nothing that the block loads or stores is beyond an edge; None where that holds for all blocks. What
+        is beyond is tested for in the other blocks alone: a test for each access costs as much as the access."""
+        problem, s = self.problem, self.sizes
+        conditions: list[Expr] = []
+        if problem.input_extent % s.tile_in:
+            conditions.append(position.tile_in < problem.input_extent // s.tile_in)
+        if problem.output_extent % s.tile_out or s.alignment:
+            conditions.append(position.tile_out < problem.output_extent // s.tile_out)
+        if s.alignment:
+            conditions.append(position.tile_out >= 1)
+        least_in, least_out = s.tile_in, s.tile_out * (2 if s.alignment else 1)
+        if problem.input_extent < least_in or problem.output_extent < least_out:
+            return const(False, boolean)
+        return logical_and(*conditions) if conditions else None
+
+    def _move(self, tiles: Sequence[Buffer], thread: Expr, position: _Position) -> None:
+        """Move the block's tile through shared memory."""
+        for masked, tile in zip(self.problem.transposed_loads, tiles, strict=True):
+            self._load_tile(masked, tile, thread, position)
+        self.w.barrier()
+        self._store_outputs(tiles, thread, position)
 
     def _prefetch(self, block: Expr, thread: Expr, position: _Position) -> None:
         """Prefetch the block's tile into L2 where it is a whole one. Its lines come sooner than by the threads' own
@@ -174,7 +204,7 @@ class _PermuteKernelWriter:
         held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, MemoryScope.REGISTER)
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
-            if s.alignment and self.problem.output_extent % s.pack:  # the last word has fewer rows
+            if self.checked and self.problem.output_extent % s.pack:  # the last word has fewer rows
                 with self._unrolled("h", s.pack) as h, w.loop(self.names.fresh("v"), s.load_width) as v:
                     w.store(held, (k, h, v), const(0, held.dtype))
             with w.when(exists), self._unrolled("h", s.pack) as h:
@@ -251,9 +281,9 @@ class _PermuteKernelWriter:
 
         with w.when(inside):
             whole = logical_and(first >= 0, first + (s.store_width - 1) < problem.output_extent)
-            with w.when(whole):
+            with w.when(whole if self.checked else None):
                 store(index(0), s.store_width)
-            if s.store_width > 1:
+            if s.store_width > 1 and self.checked:
                 with w.when(Unary(UnaryOp.NOT, whole)), self._unrolled("e", s.store_width) as e:
                     with w.when(logical_and(first + e >= 0, first + e < problem.output_extent)):
                         store(e, 1)
@@ -289,14 +319,16 @@ class _PermuteKernelWriter:
             return self._point(position, along_input, (row, 1))
         point, inside = self._input_point(position, along_input)
         flat = position.tile_out * s.tile_out - s.alignment + row
-        conditions = [flat >= 0, flat < problem.output_extent, *([] if inside is None else [inside])]
-        return {**position.batch, **point, **axis_indices(flat, problem.output_axes)}, logical_and(*conditions)
+        point = {**position.batch, **point, **axis_indices(flat, problem.output_axes)}
+        if not self.checked:
+            return point, None
+        return point, logical_and(flat >= 0, flat < problem.output_extent, *([] if inside is None else [inside]))
 
     def _point(
         self, position: _Position, along_input: tuple[Expr, int], along_output: tuple[Expr, int]
     ) -> tuple[dict[str, Expr], Expr | None]:
         """A point of the outputs inside the block's tile, given as (number, unit) along both contiguous axes, and the
-        condition that it lies inside the outputs (None: it always does)."""
+        condition that it lies inside the outputs (None: it always does, or that is not tested)."""
         point, inside = self._input_point(position, along_input)
         axes, tile = self.problem.output_axes, self.sizes.tile_out
         ahead, fits = self._along(axes, tile, position.tile_out, along_output)
@@ -315,7 +347,7 @@ class _PermuteKernelWriter:
         in_units = [*axes[:-1], Axis(axes[-1].name, axes[-1].extent // unit)]
         point = dict(axis_indices(flat, in_units))
         point[axes[-1].name] = point[axes[-1].name] * unit
-        return point, flat < whole // unit if whole % extent else None
+        return point, flat < whole // unit if whole % extent and self.checked else None
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)
