@@ -82,6 +82,8 @@ class RowPasses:
                 state = self._thread_state(n, how, accumulators)
                 group_reduce(self.w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch[n], slot)
                 self.results[reduction.tensor.name] = how.result([Load(v, ()) for v in state])
+                if reduction.best is not None:
+                    self.results[reduction.best.name] = Load(state[0], ())
         if self.sizes.cluster_size > 1 and self.sizes.storage != RowStorage.CIRCULAR_BUFFER:
             # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
             self.w.barrier(SyncScope.CLUSTER)
@@ -132,22 +134,30 @@ class RowPasses:
             for accumulator, identity in zip(accumulators, how.identity, strict=True):
                 w.store(accumulator, (i,), identity)
 
-        def accumulate(number: Expr, axes: Mapping[str, Expr], value: Expr) -> None:
-            state = [Load(a, (number,)) for a in accumulators]
-            new = how.accumulate(state, value, axes.get(column_axis(0), index(0)))
-            store_state(w, accumulators, (number,), new)
+        body, own_column = self._hoisted(row, f"reduce{n}", reduction.body), Var(column_axis(0))
+        position = own_column if reduction.position is None else reduction.position
 
-        body = self._hoisted(row, f"reduce{n}", reduction.body)
+        def accumulate(
+            number: Expr,
+            axes: Mapping[str, Expr],
+            vector: RowVector | None,
+            element: Expr,
+            broadcasts: Mapping[Load, RegisterVector],
+        ) -> None:
+            state = [Load(a, (number,)) for a in accumulators]
+            value = self._value(body, axes, vector, element, broadcasts)
+            at = self._value(position, axes, vector, element, broadcasts) if reduction.reducer.is_position else index(0)
+            store_state(w, accumulators, (number,), how.accumulate(state, value, at))
+
         with self.vectors.each_in_registers(row, f"reduce{n}") as vector:
             broadcasts = self._load_broadcasts(row, vector, f"reduce{n}", [body])
             with self.vectors.elements(f"reduce{n}_v") as v:
                 axes = self.vectors.element_axes(row, vector, v)
-                value = self._value(body, axes, vector, v, broadcasts)
-                accumulate(v % count if count > 1 else index(0), axes, value)
+                accumulate(v % count if count > 1 else index(0), axes, vector, v, broadcasts)
         if s.edge_columns:
             with w.when(self.vectors.has_edge()):
                 axes = self.vectors.element_axes(row, None, index(0))
-                accumulate(index(0), axes, self._value(body, axes, None, index(0), {}))
+                accumulate(index(0), axes, None, index(0), {})
         return accumulators
 
     def _thread_state(self, n: int, how: Accumulation, accumulators: Sequence[Buffer]) -> list[Buffer]:

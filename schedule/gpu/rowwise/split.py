@@ -6,8 +6,8 @@
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
 idle. Here the first launch reduces parts of rows, which are the many rows of a problem of their own, and the second
 one joins them. The knobs are those of the first launch. Parts end where an axis does. A row of a single axis is cut
-into equal parts, if its length has a fitting divisor. Parts are joined in a fixed order, so that results are the same
-in every run.
+into equal parts. If its length has no fitting divisor, the last part overlaps the one before. Parts are joined in a
+fixed order, so that results are the same in every run.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,14 @@ from math import log, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.dtypes import int32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
-from ....ir.expr import WARP_LANES, Expr, Load, Var
+from ....ir.expr import WARP_LANES, Expr, Load, Select, Var, const, rebuild
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel, seq
-from ....te.workload import Workload
+from ....te.workload import Reducer, Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import (
     ComputedTensor,
@@ -54,12 +55,12 @@ MOST_ROWS = 64
 
 @dataclass(frozen=True)
 class SplitPlan(Plan):
-    """``parts``: the plan of the first launch. ``joined``: that of the second."""
+    """``parts``: the plan of the first launch. ``joined``: that of the second, which reads the ``partials``."""
 
     workload: Workload
     parts: RowwisePlan
     joined: RowwisePlan
-    partial: Buffer
+    partials: tuple[Buffer, ...]
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -84,7 +85,7 @@ class SplitPlan(Plan):
         w = self.workload
         first = launch_rows(w, self.parts.problem, self.parts.sizes_of(setting))
         second = launch_rows(w, self.joined.problem, self._joined_sizes, JOINED)
-        return Kernel(KERNEL_NAME, w.inputs, w.output_buffers, (self.partial,), seq(first, second))
+        return Kernel(KERNEL_NAME, w.inputs, w.output_buffers, self.partials, seq(first, second))
 
     @cached_property
     def _joined_setting(self) -> Mapping[str, KnobValue]:
@@ -100,43 +101,76 @@ class SplitPlan(Plan):
 
 
 def split_problem(p: RowwiseProblem, tensors: frozenset[str]) -> tuple[RowwiseProblem, RowwiseProblem] | None:
-    """The problems of both launches, the second of which reads what the first one writes; None where a row cannot be
-    cut, where it is needed after it has been reduced, where more than one value or a position is reduced, and where
-    something is broadcast along rows. ``tensors``: names that are taken."""
+    """The problems of both launches, the second of which reads what the first one writes; None where a row is too
+    short to be cut, where it is needed after it has been reduced, where more than one value is reduced, and where
+    something is broadcast along rows. ``tensors``: names that are taken.
+
+    What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
+    """
     shape = _cut(p.columns)
     if shape is None or len(p.reductions) != 1 or p.elementwise_outputs or p.broadcast_loads or p.dynamic:
         return None
     (outer, inner), (reduction,), kept = shape, p.reductions, len(p.rows)
-    if reduction.reducer.is_position:
-        return None
-    parts: list[Expr] = [Var(row_axis(kept + d)) for d in range(len(outer))]
-    columns: list[Expr] = [Var(column_axis(d)) for d in range(len(inner))]
-    places = [*parts, *columns] if len(p.columns) > 1 else [parts[0] * inner[0] + columns[0]]
-    body = substitute(reduction.body, {column_axis(d): place for d, place in enumerate(places)})
-    accumulator = reduction.accumulation.accumulator_dtype
-    partial = Buffer(free_prefix("partial", tensors), (*p.rows, *outer), accumulator)
-    rows = [Var(row_axis(n)) for n in range(kept)]
-    first = replace(
-        p,
-        rows=partial.shape,
-        columns=inner,
-        reductions=(ReducedTensor(partial, reduction.reducer, body),),
-        per_row_outputs=(ComputedTensor(partial, Load(partial, (*rows, *parts))),),
-        joined_axes=len(p.columns) == 1,
+    how, is_position = reduction.accumulation, reduction.reducer.is_position
+    partial = Buffer(free_prefix("partial", tensors), (*p.rows, *outer), how.accumulator_dtype)
+    at = Buffer(free_prefix("partial_position", tensors), partial.shape, int32)
+    written = (partial, at) if is_position else (partial,)
+    first = replace(p, rows=partial.shape, columns=inner, joined_extent=p.column_count if len(p.columns) == 1 else 0)
+    body, position = _of_part(p, first, reduction)
+    reduced = (
+        ReducedTensor(at, reduction.reducer, body, position, partial)
+        if is_position
+        else ReducedTensor(partial, reduction.reducer, body)
     )
-    read = Load(partial, (*rows, *(Var(column_axis(d)) for d in range(len(outer)))))
-    second = replace(p, columns=outer, row_inputs=(partial,), reductions=(replace(reduction, body=read),))
-    return first, second
+    parts = [Var(row_axis(n)) for n in range(len(partial.shape))]
+    outputs = tuple(ComputedTensor(tensor, Load(tensor, tuple(parts))) for tensor in written)
+    first = replace(first, reductions=(reduced,), per_row_outputs=outputs)
+    places = (*parts[:kept], *(Var(column_axis(d)) for d in range(len(outer))))
+    joined = replace(reduction, body=Load(partial, places), position=Load(at, places) if is_position else None)
+    return first, replace(p, columns=outer, row_inputs=written, reductions=(joined,))
 
 
+def _of_part(p: RowwiseProblem, first: RowwiseProblem, reduction: ReducedTensor) -> tuple[Expr, Expr]:
+    """The body of ``reduction`` and the place in the whole row, on the axes of ``first``, the problem of parts of the
+    rows of ``p``. A column that the last part shares with the one before has no effect there: best values may be
+    found twice, and of others it has the identity."""
+    kept, rows = len(p.rows), [Var(row_axis(n)) for n in range(len(first.rows))]
+    columns = [Var(column_axis(d)) for d in range(len(first.columns))]
+    if not first.joined_extent:
+        places: list[Expr] = [*rows[kept:], *columns]
+        return substitute(reduction.body, {column_axis(d): place for d, place in enumerate(places)}), columns[0]
+    own, begin = p.row_inputs, first.part_begin(rows[-1])
+    place = begin + columns[0]
+    of_row = (*(Var(row_axis(n)) for n in range(kept)), Var(column_axis(0)))
+
+    def at_place(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer in own and e.indices == of_row:
+            return e  # a row input, which is read at the part's own column
+        if e == of_row[-1]:
+            return place
+        return rebuild(e, [at_place(c) for c in e.children]) if e.children else e
+
+    body = at_place(reduction.body)
+    if first.rows[-1] * first.column_count > first.joined_extent and reduction.reducer in _COUNTING:
+        identity = const(int(reduction.reducer is Reducer.PROD), body.dtype)
+        body = Select(place >= rows[-1] * first.column_count, body, identity)
+    return body, place
+
+
+_COUNTING = (Reducer.SUM, Reducer.PROD)
+"""Reducers to which it matters how often a value is there."""
 Extents = tuple[int, ...]
 
 
 def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
-    """The extents of the parts of a row, and of what a part has."""
+    """The extents of the parts of a row, and of what a part has. A row of a single axis without a fitting divisor has
+    parts of an odd length, whose vectors may begin anywhere in memory (see ``sizes``)."""
     found: list[tuple[Extents, Extents]] = [(columns[:d], columns[d:]) for d in range(1, len(columns))]
     if len(columns) == 1:
-        found = [((columns[0] // n,), (n,)) for n in range(SHORTEST, LONGEST + 1) if columns[0] % n == 0]
+        lengths = range(SHORTEST, min(LONGEST, columns[0] // 2) + 1)
+        found = [((columns[0] // n,), (n,)) for n in lengths if columns[0] % n == 0]
+        if not found and columns[0] >= 2 * PART:
+            found = [((-(-columns[0] // (PART - 1)),), (PART - 1,))]
     found = [(outer, inner) for outer, inner in found if prod(outer) > 1]
     return min(found, key=lambda both: abs(log(prod(both[1]) / PART)), default=None)
 
@@ -150,7 +184,7 @@ def _plan(workload: Workload, target: Target) -> SplitPlan | None:
     if found is None:
         return None
     parts, joined = (RowwisePlan(workload, target, p) for p in found)
-    return SplitPlan(workload, parts, joined, joined.problem.row_inputs[0])
+    return SplitPlan(workload, parts, joined, joined.problem.row_inputs)
 
 
 CUDA_ROWWISE_SPLIT = TileSketch("cuda_rowwise_split", 1, QUANTITIES, _plan)

@@ -141,6 +141,8 @@ class ThreadVectors:
         if not self.sizes.edge_columns:
             return index(0)
         v, start = self.sizes.vector, row.flat * self.sizes.columns
+        if self.problem.joined_extent:
+            start = self.problem.row_begin(self.row_indices(row))
         return (start + (v - 1)) // v * v - start
 
     def has_edge(self) -> Expr:
