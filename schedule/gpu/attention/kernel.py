@@ -49,7 +49,7 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         if partials is not None:
             tile, rank = cta // scheduler.sharers, cta % scheduler.sharers
             at = scheduler.origin(tile)
-            mainloop.run(at, scheduler.share(scheduler.key_blocks(at), rank), index(0), index(0), epilogue.release)
+            mainloop.run(at, scheduler.share(scheduler.key_blocks(at), rank, cta), index(0), index(0), epilogue.release)
             with w.when(roles.consumes):
                 partials.store(mainloop.sums, mainloop.softmax, at, rank)
         else:

@@ -238,7 +238,6 @@ class _GemmKernelWriter:
                 if scales is not None and ahead is not None:
                     with w.when(consumes):
                         self.promotion.copy_scales(scales, ahead)
-                        load_ahead(begin + size)
                 with w.loop("k_iter", size) as k_iter:
                     ragged = unit is not None or s.k_iters % size > 0
                     with w.when(begin + k_iter < count if ragged else None):
@@ -252,16 +251,33 @@ class _GemmKernelWriter:
                                 mainloop.await_stage(fill)
                 with w.when(consumes):
                     last = fills_before + minimum(begin + size, count) - 1
-                    self._promote(self.accumulators[warpgroup], block_sums, last, scales)
+                    following = begin + size
+                    self._promote(
+                        self.accumulators[warpgroup],
+                        block_sums,
+                        last,
+                        scales,
+                        lambda k_iter=following: load_ahead(k_iter),
+                    )
 
-    def _promote(self, accumulators: Buffer, block_sums: Buffer, last_fill: Expr, scales: Scales | None) -> None:
+    def _promote(
+        self,
+        accumulators: Buffer,
+        block_sums: Buffer,
+        last_fill: Expr,
+        scales: Scales | None,
+        load_ahead: Callable[[], None],
+    ) -> None:
         """Add the sums of a block whose last stage is that of ``last_fill``. A block of one stage is multiplied here,
-        atom after atom."""
+        atom after atom. ``load_ahead`` begins to load the scales of the next block while the first one is multiplied:
+        before it, their addresses would delay the wgmma."""
         s, w, mainloop = self.s, self.w, self.mainloop
         parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
         for atoms in parts:
             if self.promoted == 1:
                 mainloop.issue(block_sums, last_fill, False, atoms)
+            if atoms.start == 0:
+                load_ahead()
             w.emit(WarpgroupMmaWait(0))
             if atoms.stop == s.atoms_m:
                 mainloop.release(last_fill)
