@@ -205,7 +205,7 @@ class _PermuteKernelWriter:
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
             if self.checked and self.problem.output_extent % s.pack:  # the last word has fewer rows
-                with self._unrolled("h", s.pack) as h, w.loop(self.names.fresh("v"), s.load_width) as v:
+                with self._unrolled("h", s.pack) as h, self._unrolled("v", s.load_width) as v:
                     w.store(held, (k, h, v), const(0, held.dtype))
             with w.when(exists), self._unrolled("h", s.pack) as h:
                 point, inside = self._loaded_point(position, (vector, s.load_width), row * s.pack + h)

@@ -190,7 +190,9 @@ class RowPasses:
                     w.store(buffer, (v,), self._value(body, axes, vector, v, broadcasts))
             with w.when(row.exists):
                 for buffer, c in zip(new, outputs, strict=True):
-                    indices = (*self.vectors.row_indices(row), *self.vectors.column_indices(vector))
+                    indices = self.problem.input_indices(
+                        self.vectors.row_indices(row), self.vectors.column_indices(vector)
+                    )
                     w.store(c.tensor, indices, Load(buffer, contiguous_vector((index(0),), s.vector)))
         if s.edge_columns:
             has_edge = self.vectors.has_edge()
@@ -198,7 +200,8 @@ class RowPasses:
                 axes = self.vectors.element_axes(row, None, index(0))
                 for c, body in zip(outputs, bodies, strict=True):
                     value = self._value(body, axes, None, index(0), {})
-                    w.store(c.tensor, (*self.vectors.row_indices(row), self.vectors.edge_column(row)), value)
+                    edge = (self.vectors.edge_column(row),)
+                    w.store(c.tensor, self.problem.input_indices(self.vectors.row_indices(row), edge), value)
 
     def _write_per_row(self, row: RowIndex) -> None:
         conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.group.thread_rank, index(0))]
@@ -298,6 +301,13 @@ class RowPasses:
         computed: dict[Expr, Buffer] = {}
 
         def hoisted(e: Expr) -> Expr:
+            if isinstance(e, Load) and self.problem.joined_extent and not has_column_axis(e):
+                if e not in computed and e.buffer.name not in self.results:
+                    computed[e] = self.w.allocate(
+                        self.name(f"{name}_row{len(computed)}"), (), e.dtype, MemoryScope.REGISTER
+                    )
+                    self.w.store(computed[e], (), self._value(e, axes, None, index(0), {}))
+                return Load(computed[e], ()) if e in computed else e
             if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_column_axis(e):
                 dtype = _register_dtype(e.dtype)
                 if e not in computed:

@@ -58,7 +58,8 @@ class ThreadVectors:
 
     def __post_init__(self) -> None:
         s = self.sizes
-        self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
+        tensors = (*self.workload.inputs, *(s.tensor for s in self.workload.stages))
+        self.tensors = frozenset(b.name for b in tensors)
         self.thread = Var(self.name("t"))
         self.cta_rank: Expr = Var(self.name("rank")) if s.cluster_size > 1 else index(0)
         self.group = ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)

@@ -41,10 +41,52 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, SUMS[case], 6, H200, WHOLE) == 6
 
 
+NEEDED_AGAIN = {
+    "softmax": workload_of("softmax", rows=2, columns=131072, dtype="float16"),
+    "softmax, odd parts": workload_of("softmax", rows=1, columns=7 * 16384 + 7, dtype="float32"),
+    "two axes, a tensor that is called t": parse_workload(
+        "X: float32[2, 40, 2000]\nt[i] = sum over j < 40, k < 2000 of X[i, j, k]\n"
+        "Y[i, j, k] = X[i, j, k] / t[i] + float32(j)"
+    ),
+    "by position": parse_workload(
+        "X: float32[2, 80000]\nt[i] = sum over k < 80000 of X[i, k]\n"
+        "Y[i, k < 80000] = select(k % 3 == 0, X[i, k] - t[i], float32(k))"
+    ),
+    "two reductions, outputs of rows": parse_workload(
+        "X: float32[2, 80000]\nB: float32[2]\nt[i] = sum over k < 80000 of X[i, k]\n"
+        "s[i] = sum over k < 80000 of (X[i, k] - t[i] / 80000) * (X[i, k] - t[i] / 80000)\n"
+        "Y[i, k < 80000] = (X[i, k] - t[i] / 80000) * rsqrt(s[i] / 80000 + 0.00001) + B[i]\n"
+        "V[i] = s[i] / 80000 + B[i]"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEEDED_AGAIN)
+def test_rows_that_are_needed_again(case: str) -> None:
+    """Two launches for each reduction, and one for the elements."""
+    assert assert_agrees(SKETCH, NEEDED_AGAIN[case], 3, H200, WHOLE) == 3
+
+
+def test_rows_beyond_a_cluster_are_read_by_the_whole_device() -> None:
+    """The prior ranks parts first where one cluster cannot keep a row, and 32 MB of rows need not come from memory
+    again. What it ranks first compiles."""
+    workload = workload_of("softmax", rows=2, columns=1 << 22, dtype="float32")
+    spaces = {sketch.name: sketch.space(workload, H200) for sketch in sketches_for(workload, H200)}
+    best = {name: min(space.prior_seconds) for name, space in spaces.items() if space.prior_seconds is not None}
+    assert best[SKETCH.name] < 0.4 * best["cuda_rowwise"]
+    space = spaces[SKETCH.name]
+    assert space.prior_seconds is not None
+    binary = build(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
+    launches = [config.function for config in binary.launches]
+    assert launches == ["tw_kernel", "tw_join_parts", "tw_kernel_1", "tw_join_parts_1", "tw_write_parts"]
+    assert all(r.spill_bytes == 0 for r in binary.resources.values())
+
+
 REFUSED = {
     "a short row without a fitting divisor": "X: float32[3, 1000]\nY[i] = sum over k < 1000 of X[i, k]",
     "two positions": "X: float32[5000]\nY[] = argmax over k < 5000 of X[k]\nZ[] = argmin over k < 5000 of X[k]",
-    "the row is needed again": "X: float32[30, 40]\nt[] = sum over j < 30, k < 40 of X[j, k]\nY[j, k] = X[j, k] / t[]",
+    "short rows are needed again": "X: float32[9, 40]\nt[i] = sum over k < 40 of X[i, k]\nY[i, k] = X[i, k] - t[i]",
+    "something is broadcast": "X: float32[2, 90000]\nG: float32[90000]\nt[i] = sum over k < 90000 of X[i, k] * G[k]",
     "columns": "X: float32[30, 40, 50]\nY[k] = sum over i < 30, j < 40 of X[i, j, k]",
     "many rows": f"X: float32[{MOST_ROWS + 1}, 4, 5]\nY[i] = sum over j < 4, k < 5 of X[i, j, k]",
 }
