@@ -168,7 +168,7 @@ class AttentionMainloop:
 
     def _place(self, step: Expr) -> dict[str, Expr]:
         """Where the block of a step begins."""
-        return {**self.at, "n": self.blocks.block(step) * self.s.tile_kv}
+        return {**self.at, "n": (self.blocks.last - step) * self.s.tile_kv}
 
     def _load(self, tiles: OperandTiles, barriers: StageBarriers, step: Expr) -> None:
         fill = self.fills + step

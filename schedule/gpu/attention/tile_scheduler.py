@@ -22,25 +22,16 @@ from ....ir.rewrite import substitute
 from ...problems.attention import Attention, KeyBound
 from .sizes import AttentionSizes
 
-ROTATIONS, LEAST_ROTATED = 16, 32
-"""CTAs that share keys begin at so many different places, if each has at least so many blocks of keys."""
-
 
 @dataclass(frozen=True, slots=True)
 class KeyBlocks:
-    """The steps that a tile makes over blocks of keys, ``steps`` in all. No mask hides anything in the steps from
-    ``upper_end`` (at least 1) to before ``lower_end``. ``rotation``: how many blocks before the last one the steps
-    begin; 0 where they begin with it."""
+    """The steps that a tile makes over blocks of keys, ``steps`` in all: that of number ``i`` takes the block ``last -
+    i``. No mask hides anything in the steps from ``upper_end`` (at least 1) to before ``lower_end``."""
 
     last: Expr
     steps: Expr
     upper_end: Expr
     lower_end: Expr
-    rotation: Expr | None = None
-
-    def block(self, step: Expr) -> Expr:
-        """The block of keys that a step takes."""
-        return self.last - (step if self.rotation is None else (step + self.rotation) % self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,27 +115,15 @@ class AttentionTileScheduler:
             lower_end = _between(last - hidden + 1, upper_end, steps)
         return KeyBlocks(last, steps, upper_end, lower_end)
 
-    def share(self, blocks: KeyBlocks, rank: Expr, cta: Expr) -> KeyBlocks:
-        """What a CTA takes of ``blocks``, where ``sharers`` CTAs share them as evenly as they can. ``rank``: which of
-        them it is. ``cta``: its number among all."""
+    def share(self, blocks: KeyBlocks, rank: Expr) -> KeyBlocks:
+        """What the CTA with a rank takes of ``blocks``, where ``sharers`` CTAs share them as evenly as they can."""
         s = self.s
         first, end = (
             (rank + n) * self.kv_blocks // (self.sharers if self.p.is_dynamic else s.split_kv) for n in range(2)
         )
         steps = minimum(end - first, index(self.most_steps)) if self.p.is_dynamic else end - first
         upper_end = _between(blocks.upper_end - first, index(1), steps)
-        return KeyBlocks(blocks.last - first, steps, upper_end, steps, self._rotation(cta, steps))
-
-    def _rotation(self, cta: Expr, steps: Expr) -> Expr | None:
-        """Where the CTAs that share the keys of a tile begin: neighbours begin at other parts of what each of them
-        reads. Heads, and the shares of a head, often lie a power of two apart. If all CTAs read in step, few channels
-        of memory at a time would have to serve them. Blocks that a mask may cut come first, so that there is no
-        rotation then."""
-        s, p = self.s, self.p
-        whole = not (p.bounds or p.conditions or p.is_dynamic or p.n.extent % s.tile_kv)
-        if not whole or s.split_blocks < LEAST_ROTATED:
-            return None
-        return cta % ROTATIONS * (steps // ROTATIONS)
+        return KeyBlocks(blocks.last - first, steps, upper_end, steps)
 
     def _seen(self, bounds: Sequence[KeyBound], at: Mapping[str, Expr], *, largest: bool) -> Expr:
         """The last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""
