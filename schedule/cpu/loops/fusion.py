@@ -72,8 +72,9 @@ class FusionPlan:
 
     @property
     def main(self) -> FusedGroup:
-        """The group with the most work: the one whose loops are tuned."""
-        return max(self.groups, key=lambda g: g.work)
+        """The group with the most work, but for those that only pad: the one whose loops are tuned."""
+        padded = paddings(self.workload)
+        return max(self.groups, key=lambda g: (g.root.name not in padded, g.work))
 
 
 def points(stage: Stage) -> int:

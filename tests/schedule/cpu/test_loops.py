@@ -213,3 +213,11 @@ def test_accumulators_fit_the_registers_where_padding_is_inline() -> None:
     too_many = replace(schedule, knobs=tuple((n, 128 if n == "rows" else v) for n, v in schedule.knobs))
     with pytest.raises(IllegalSchedule, match="inlined padding"):
         CPU_LOOPS.lower(workload, AVX512, too_many)
+
+
+def test_windows_are_tuned_and_not_what_pads_them() -> None:
+    """With stride 2, storing the padded images counts more operations than the windows do."""
+    images = {"batch": 1, "channels": 96, "height": 112, "width": 112, "filters": 96, "groups": 96, "padding": 1}
+    window = {"kernel_h": 3, "kernel_w": 3, "stride": 2, "layout": "NHWC"}
+    workload = OPERATORS["conv2d"].workload({**images, **window})
+    assert {"rows", "planes", "unroll"} <= {k.name for k in CPU_LOOPS.space(workload, AVX2).knobs}
