@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from ....ir.buffer import Buffer
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load, index, minimum
+from ....ir.expr import Binary, BinaryOp, Const, Expr, Load, Var, index, minimum, rebuild
+from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME
@@ -135,7 +136,8 @@ class _PointwiseKernelWriter:
             vector, inside = self._vector(tile, thread, u, exact)
             with w.when(inside):
                 for registers in loaded.values():
-                    load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
+                    if not self._load_from_two_rows(registers, u, vector):
+                        load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
         if s.blocks == s.tiles:
             self._prefetch(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
@@ -143,6 +145,26 @@ class _PointwiseKernelWriter:
             with w.when(inside):
                 for stage in problem.stages:
                     self._compute(stage, loaded, u, self._point(vector))
+
+    def _load_from_two_rows(self, registers: RegisterLoad, u: Expr, vector: Expr) -> bool:
+        """Load a vector that may reach from one row of the outputs into the next: elements of the first row, and those
+        of the second one. So only two elements have their indices taken apart, and not each of them. False where that
+        is no gain, or where a load depends on more than row and column."""
+        problem, w, s, flat = self.problem, self.w, self.sizes, Var(self.problem.lane_axis.name)
+        masked, row = registers.masked, self.problem.row
+        scattered = problem.scattered and registers.vector and masked.mask is None
+        if not scattered or s.vector_width == 1 or row < s.vector_width:
+            return False
+        if flat.name in free_variables(_at_row(masked.load, flat, row, index(0), index(0))):
+            return False
+        begin = vector * s.vector_width
+        first, column = begin // row, begin % row
+        for n in (0, 1):
+            with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as v:
+                with w.when(column + v >= row if n else column + v < row):
+                    load = _at_row(masked.load, flat, row, first + n, column + v - n * row)
+                    w.store(registers.buffer, (u, v), load)
+        return True
 
     def _vector(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
         """The number of a vector, and the condition that this vector exists (None: it always does)."""
@@ -168,3 +190,12 @@ class _PointwiseKernelWriter:
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
             indices = tuple(scalar_at(i, here) for i in self.problem.output_indices)
             w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))
+
+
+def _at_row(e: Expr, flat: Var, row: int, number: Expr, column: Expr) -> Expr:
+    """``e``, in which ``flat`` is divided by ``row``, at row ``number`` and at a ``column`` of it."""
+    match e:
+        case Binary(op=op, a=Var(name=name), b=Const(value=value)) if name == flat.name and value == row:
+            if op in (BinaryOp.MOD, BinaryOp.FLOORDIV):
+                return column if op is BinaryOp.MOD else number
+    return rebuild(e, [_at_row(c, flat, row, number, column) for c in e.children]) if e.children else e

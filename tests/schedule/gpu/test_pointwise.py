@@ -197,3 +197,25 @@ def test_vectors_over_odd_rows_of_four_axes_are_stored_as_vectors() -> None:
     schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
     source = lowering_stages(workload, H200, schedule).source.text
     assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source
+
+
+def _rolled() -> Workload:
+    x = te.placeholder((24, 31), "float16", "X")
+    return te.workload(te.compute((24, 31), lambda i, j: x[i, (j + 7) % 31], "Y"))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        workload_of("transpose", shape=[3, 8, 5, 9], axes=[0, 2, 1, 3], dtype="float16"),
+        workload_of("transpose", shape=[4, 8, 3, 33], axes=[2, 1, 0, 3], dtype="float32"),
+        _rolled(),
+    ],
+    ids=["permuted", "reversed", "rolled"],
+)
+def test_vectors_reach_from_row_to_row(workload: Workload) -> None:
+    assert assert_agrees(SKETCH, workload, 12, policy=SpacePolicy(prune=False)) == 12
+    wide = max(SKETCH.space(workload, H200).column("vector_width"))
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector_width=wide)), H200)
+    loads = [load for load in loads_of(kernel.body) if load.buffer.name == "X"]
+    assert wide >= 4 and all(load.lanes == 1 for load in loads)
