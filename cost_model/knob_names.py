@@ -9,6 +9,6 @@ KNOBS: tuple[str, ...] = tuple(
     repacked row_storage row_tiles rows rows_per_cta rows_per_warp split_k split_kv splits staged staged_epilogue
     stages store store_alignment stream_k swap_ab taps_innermost thread_m thread_n threads threads_per_output
     threads_per_row threads_x threads_y tile_h tile_in tile_k tile_kv tile_m tile_n tile_out tile_w unroll
-    vector_width vectorise vectors warps_k warps_m warps_n waves_m waves_n
+    unroll_along vector_width vectorise vectors warps_k warps_m warps_n waves_m waves_n
     """.split()
 )
