@@ -24,10 +24,12 @@ class Renamed:
     added: Mapping[str, int | str] = field(default_factory=dict)
 
 
+_VECTOR_WIDTH = {"vector": "vector_width"}
 RENAMED: Mapping[tuple[str, int], Renamed] = {
     ("amdgpu_products", 1): Renamed(
         "amdgpu_gemm", 2, knobs={"rows": "atoms_m", "columns": "atoms_n", "depth": "block_k"}
     ),
+    ("amdgpu_rowwise", 2): Renamed("amdgpu_rowwise", 3, knobs=_VECTOR_WIDTH),
     ("amdgpu_rows", 1): Renamed(
         "amdgpu_rowwise",
         2,
@@ -45,6 +47,7 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
             "ahead": {"all": "one_row", "half": "half_row", "two": "two_rows"},
         },
     ),
+    ("amdgpu_scan", 1): Renamed("amdgpu_scan", 2, knobs=_VECTOR_WIDTH),
     ("cpu_dots", 3): Renamed(
         "cpu_gemm_dot",
         4,
@@ -71,6 +74,7 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
         "cpu_gemv", 3, knobs={"rows": "k_unroll", "column_tasks": "n_blocks", "row_tasks": "split_k"}
     ),
     ("cpu_loops", 3): Renamed("cpu_loops", 4, values={"store": {"streamed": "non_temporal"}}),
+    ("cpu_scan", 1): Renamed("cpu_scan", 2, knobs=_VECTOR_WIDTH),
     ("cpu_tiles", 5): Renamed(
         "cpu_gemm_amx",
         6,
@@ -90,6 +94,7 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
         knobs={"width": "threads_x", "depth": "threads_y", "deal": "arrangement", "join": "combine"},
         values={"deal": {"runs": "blocked", "turns": "striped"}, "join": {"launch": "second_launch"}},
     ),
+    ("cuda_columnwise", 3): Renamed("cuda_columnwise", 4, knobs=_VECTOR_WIDTH),
     ("cuda_gemm_simt", 2): Renamed("cuda_gemm_simt", 3, added={"repacked": 0}),
     ("cuda_gemv", 3): Renamed("cuda_gemv", 4, knobs={"rows": "rows_per_warp", "lanes": "lanes_n"}),
     ("cuda_layers", 3): Renamed(
@@ -167,6 +172,9 @@ RENAMED: Mapping[tuple[str, int], Renamed] = {
             "ahead": {"all": "one_row", "half": "half_row", "two": "two_rows"},
         },
     ),
+    ("cuda_rowwise", 3): Renamed("cuda_rowwise", 4, knobs=_VECTOR_WIDTH),
+    ("cuda_rowwise_split", 1): Renamed("cuda_rowwise_split", 2, knobs=_VECTOR_WIDTH),
+    ("cuda_scan", 1): Renamed("cuda_scan", 2, knobs=_VECTOR_WIDTH),
     ("cuda_skinny", 2): Renamed(
         "cuda_skinny_mma",
         3,

@@ -42,7 +42,8 @@ MOST_POINTS = 64
 class Pointwise:
     """``stages``: the outputs; their bodies are on ``axes`` and compute the element at ``output_indices``. ``loads``:
     the masked loads of the bodies -> the same loads without the masks that nothing needs. ``scattered``: some load
-    walks through its buffer in another order than through the outputs, so that each element is loaded alone."""
+    walks through its buffer in another order than through the outputs, so that each element is loaded alone.
+    ``row``: the elements of a row of the outputs, where all their axes are a single one; else 0."""
 
     workload: Workload
     stages: tuple[Stage, ...]
@@ -50,6 +51,7 @@ class Pointwise:
     output_indices: tuple[Expr, ...]
     loads: Mapping[MaskedLoad, MaskedLoad]
     scattered: bool = False
+    row: int = 0
 
     @property
     def elements(self) -> int:
@@ -166,7 +168,8 @@ def _flattened(problem: Pointwise) -> Pointwise:
     flat = Axis("flat#", problem.elements)
     at = axis_indices(Var(flat.name), problem.axes)
     stages = tuple(replace(s, body=substitute(s.body, at)) for s in problem.stages)
-    return _on_axes(problem.workload, stages, (flat,), tuple(at[a.name] for a in problem.axes))
+    flattened = _on_axes(problem.workload, stages, (flat,), tuple(at[a.name] for a in problem.axes))
+    return replace(flattened, row=problem.lane_axis.extent)
 
 
 def _in_output_order(masked: MaskedLoad, problem: Pointwise) -> bool:

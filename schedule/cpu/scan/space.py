@@ -54,22 +54,22 @@ class CpuScanPlan(Plan):
         p = self.problem
         vectors = (1,) if p.along_rows else p.vectors(2 * self.target.vector_bytes)
         return (
-            Knob("vector", vectors, "how many neighbouring lines are one vector"),
+            Knob("vector_width", vectors, "how many neighbouring lines are one vector"),
             Knob("unroll", UNROLL, "how many vectors of lines a task walks along at a time"),
         )
 
     def sizes(self, c: Columns) -> CpuScanSizes[Ints]:
         """The sizes that settings imply."""
-        vector, unroll = c.ints("vector"), c.ints("unroll")
+        vector, unroll = c.ints("vector_width"), c.ints("unroll")
         return CpuScanSizes(vector, unroll, self.problem.lines // (vector * unroll))
 
     @cached_property
     def constraints(self) -> tuple[Constraint, ...]:
         return (
             Constraint(
-                "unroll times vector divides the number of lines",
-                ("vector", "unroll"),
-                lambda c: self.problem.lines % (c.ints("vector") * c.ints("unroll")) == 0,
+                "unroll times vector_width divides the number of lines",
+                ("vector_width", "unroll"),
+                lambda c: self.problem.lines % (c.ints("vector_width") * c.ints("unroll")) == 0,
             ),
         )
 
@@ -125,4 +125,4 @@ def _plan(workload: Workload, target: Target) -> CpuScanPlan | None:
     return None if problem is None else CpuScanPlan(problem, target)
 
 
-CPU_SCAN = TileSketch("cpu_scan", 1, QUANTITIES, _plan, kind="llvm")
+CPU_SCAN = TileSketch("cpu_scan", 2, QUANTITIES, _plan, kind="llvm")

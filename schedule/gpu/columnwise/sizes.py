@@ -88,7 +88,7 @@ class ColumnwiseSizes(Generic[N]):
 
 def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> ColumnwiseSizes[Ints]:
     """The sizes of many settings."""
-    limits, splits, vector = limits_of(target), c.ints("splits"), c.ints("vector")
+    limits, splits, vector = limits_of(target), c.ints("splits"), c.ints("vector_width")
     threads_x, threads_y, unroll = c.ints("threads_x"), c.ints("threads_y"), c.ints("unroll")
     threads = threads_x * threads_y
     words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)

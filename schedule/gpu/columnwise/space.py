@@ -72,7 +72,7 @@ class ColumnwisePlan(Plan):
         splits = sorted({1, 2, 4, 8, 16, 32, *(max(1, multiprocessors * n // 2) for n in (1, 2, 4))})
         combine = (SECOND_LAUNCH, CLUSTER) if limits_of(self.target).clusters else (SECOND_LAUNCH,)
         return (
-            Knob("vector", self._vectors(), "how many columns a thread reads at once"),
+            Knob("vector_width", self._vectors(), "how many columns a thread reads at once"),
             Knob(
                 "threads_x",
                 (2, 4, 8, 16, 32, 64, 128, 256, 512),
@@ -121,12 +121,12 @@ class ColumnwisePlan(Plan):
             ),
             Constraint(
                 "with combine in a cluster, splits is at most 16 and divides the columns of a CTA",
-                ("vector", "threads_x", "splits", "combine"),
+                ("vector_width", "threads_x", "splits", "combine"),
                 self._shares_columns,
             ),
             Constraint(
                 "registers and shared memory of a multiprocessor have room for a CTA",
-                ("vector", "threads_x", "threads_y", "unroll"),
+                ("vector_width", "threads_x", "threads_y", "unroll"),
                 lambda c: self._resident(self._sizes(c)) >= 1,
             ),
         )
@@ -137,7 +137,7 @@ class ColumnwisePlan(Plan):
         return c.flags("arrangement", STRIPED) | ((splits - 1) * share < count)
 
     def _shares_columns(self, c: Columns) -> Bools:
-        splits, columns = c.ints("splits"), c.ints("threads_x") * c.ints("vector")
+        splits, columns = c.ints("splits"), c.ints("threads_x") * c.ints("vector_width")
         shared: Bools = (splits <= LARGEST_CLUSTER) & (columns % splits == 0)
         return shared | c.flags("combine", SECOND_LAUNCH)
 
@@ -206,4 +206,4 @@ def _plan(workload: Workload, target: Target) -> ColumnwisePlan | None:
     return None if problem is None else ColumnwisePlan(workload, target, problem)
 
 
-CUDA_COLUMNWISE = TileSketch("cuda_columnwise", 3, QUANTITIES, _plan)
+CUDA_COLUMNWISE = TileSketch("cuda_columnwise", 4, QUANTITIES, _plan)

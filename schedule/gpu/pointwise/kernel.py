@@ -5,14 +5,30 @@ first:
     for u in unrolled(unroll):  Y[vector …] = f(x_regs[u, :])
 
 A block computes a tile of ``unroll * threads`` vectors. A persistent block computes one tile after the other.
+
+Rows of odd lengths may be shared out by warps instead: a warp takes ``unroll`` elements a lane of one row, 32 apart, so
+that a thread takes the indices of its row apart once, and neighbouring lanes access neighbouring elements.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....ir.buffer import Buffer
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load, index, minimum
+from ....ir.expr import (
+    WARP_LANES,
+    Binary,
+    BinaryOp,
+    Const,
+    Expr,
+    Load,
+    Var,
+    index,
+    logical_and,
+    minimum,
+    rebuild,
+)
+from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME
@@ -31,7 +47,8 @@ from ..l2_prefetch import L2Prefetch
 class PointwiseSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``vector_width``, ``unroll`` and ``threads`` are the knobs. ``vectors``: all vectors of an output. ``tiles``: tiles
+    ``vector_width``, ``unroll`` and ``threads`` are the knobs. ``row_parts``: the parts of a row that warps take, 0
+    where rows do not matter. ``vectors``: all vectors of an output. ``tiles``: tiles
     of ``unroll * threads`` vectors, the last one perhaps not full. ``blocks``: thread blocks. ``loaded_bytes``: bytes
     that a thread loads before it computes. ``accesses``: how often threads access memory. ``registers``: estimated
     registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
@@ -41,6 +58,7 @@ class PointwiseSizes:
     vector_width: Size
     unroll: Size
     threads: Size
+    row_parts: Size
     vectors: Size
     tiles: Size
     blocks: Size
@@ -102,7 +120,7 @@ class _PointwiseKernelWriter:
         block's own tile, and all of the smaller inputs. ``following``: it is the tile of the block that takes this
         one's slot later."""
         problem, s = self.problem, self.sizes
-        if self.vector_unit % self.tile_vectors:
+        if self.vector_unit % self.tile_vectors or s.row_parts:
             return
         output_offset = flat_offset(problem.output_offset_load)
         first_blocks = min(s.prefetching_ctas, s.blocks)
@@ -132,17 +150,67 @@ class _PointwiseKernelWriter:
             for masked in problem.distinct_loads
         }
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
-            vector, inside = self._vector(tile, thread, u, exact)
+            vector, inside = self._place(tile, thread, u, exact)
             with w.when(inside):
                 for registers in loaded.values():
-                    load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
+                    if s.row_parts:
+                        in_row = self._in_row(registers.masked, *self._row_and_column(tile, thread, u))
+                        registers = replace(registers, masked=in_row)
+                    if not self._load_from_two_rows(registers, u, vector):
+                        load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
         if s.blocks == s.tiles:
             self._prefetch(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
-            vector, inside = self._vector(tile, thread, u, exact)
+            vector, inside = self._place(tile, thread, u, exact)
             with w.when(inside):
                 for stage in problem.stages:
                     self._compute(stage, loaded, u, self._point(vector))
+
+    def _load_from_two_rows(self, registers: RegisterLoad, u: Expr, vector: Expr) -> bool:
+        """Load a vector that may reach from one row of the outputs into the next: elements of the first row, and those
+        of the second one. So only two elements have their indices taken apart, and not each of them. False where that
+        is no gain, or where a load depends on more than row and column."""
+        problem, w, s, flat = self.problem, self.w, self.sizes, Var(self.problem.lane_axis.name)
+        masked, row = registers.masked, self.problem.row
+        scattered = problem.scattered and registers.vector and masked.mask is None
+        if not scattered or s.vector_width == 1 or row < s.vector_width:
+            return False
+        if flat.name in free_variables(_at_row(masked.load, flat, row, index(0), index(0))):
+            return False
+        begin = vector * s.vector_width
+        first, column = begin // row, begin % row
+        for n in (0, 1):
+            with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as v:
+                with w.when(column + v >= row if n else column + v < row):
+                    load = _at_row(masked.load, flat, row, first + n, column + v - n * row)
+                    w.store(registers.buffer, (u, v), load)
+        return True
+
+    def _place(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
+        """The number of a thread's vector, and the condition that this vector exists (None: it always does)."""
+        s, row = self.sizes, self.problem.row
+        if not s.row_parts:
+            return self._vector(tile, thread, u, exact)
+        warps, parts = s.threads // WARP_LANES, self.problem.elements // row * s.row_parts
+        number, column = self._row_and_column(tile, thread, u)
+        inside = [column < row] if row % (s.unroll * WARP_LANES) else []
+        inside += [tile * warps + thread // WARP_LANES < parts] if parts % warps else []
+        return number * row + column, logical_and(*inside) if inside else None
+
+    def _row_and_column(self, tile: Expr, thread: Expr, u: Expr) -> tuple[Expr, Expr]:
+        """Where element number ``u`` of a thread is, where warps share out rows."""
+        s = self.sizes
+        part = tile * (s.threads // WARP_LANES) + thread // WARP_LANES
+        column = part % s.row_parts * (s.unroll * WARP_LANES) + u * WARP_LANES + thread % WARP_LANES
+        return part // s.row_parts, column
+
+    def _in_row(self, masked: MaskedLoad, row: Expr, column: Expr) -> MaskedLoad:
+        """``masked`` at a ``column`` of a ``row`` of the outputs, as far as it depends on these alone."""
+        flat, extent = Var(self.problem.lane_axis.name), self.problem.row
+        load = _at_row(masked.load, flat, extent, row, column)
+        assert isinstance(load, Load)
+        mask = None if masked.mask is None else _at_row(masked.mask, flat, extent, row, column)
+        return MaskedLoad(load, mask, masked.other)
 
     def _vector(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
         """The number of a vector, and the condition that this vector exists (None: it always does)."""
@@ -168,3 +236,12 @@ class _PointwiseKernelWriter:
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
             indices = tuple(scalar_at(i, here) for i in self.problem.output_indices)
             w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))
+
+
+def _at_row(e: Expr, flat: Var, row: int, number: Expr, column: Expr) -> Expr:
+    """``e``, in which ``flat`` is divided by ``row``, at row ``number`` and at a ``column`` of it."""
+    match e:
+        case Binary(op=op, a=Var(name=name), b=Const(value=value)) if name == flat.name and value == row:
+            if op in (BinaryOp.MOD, BinaryOp.FLOORDIV):
+                return column if op is BinaryOp.MOD else number
+    return rebuild(e, [_at_row(c, flat, row, number, column) for c in e.children]) if e.children else e

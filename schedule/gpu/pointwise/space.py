@@ -38,6 +38,10 @@ PROMISING_REGISTERS = 160
 PROMISING_VECTOR_BYTES = 8
 """Least bytes of a promising vector, of the narrowest element; narrower ones keep too few bytes in flight."""
 
+MOST_WASTE = 1.15
+"""How many elements the lanes along a row may take at most for each that there is."""
+VECTORS, ROW = "vectors", "row"
+"""The values of ``unroll_along``."""
 MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
@@ -68,6 +72,11 @@ class PointwisePlan(Plan):
             Knob("threads", (128, 256, 512), "how many threads a block has"),
             Knob("persistent", (0, 1), "whether as many blocks as fit compute all tiles, or each tile has its block"),
             Knob("evict_first", (0, 1), "whether large buffers are marked as not worth keeping in caches"),
+            Knob(
+                "unroll_along",
+                (VECTORS, ROW) if self.problem.row >= WARP_LANES and self.problem.dynamic is None else (VECTORS,),
+                "whether the vectors of a block follow each other (vectors), or each warp has those of one row (row)",
+            ),
         )
 
     def _element_bytes(self) -> list[int]:
@@ -89,7 +98,10 @@ class PointwisePlan(Plan):
         problem, limits, multiprocessors = self.problem, limits_of(self.target), self.target.threads
         width, unroll, threads = (columns.ints(k) for k in ("vector_width", "unroll", "threads"))
         vectors = problem.elements // width
-        tiles = -(-vectors // (unroll * threads))
+        along_row, row = columns.flags("unroll_along", ROW), max(problem.row, 1)
+        row_parts = np.where(along_row, -(-row // (unroll * WARP_LANES)), 0)
+        of_rows = -(-(problem.elements // row) * row_parts // (threads // WARP_LANES))
+        tiles = np.where(along_row, of_rows, -(-vectors // (unroll * threads)))
         each = sum(r.load.dtype.bytes for r in problem.vector_loads)
         vector_bytes, scalar_loads = each * width, len(problem.distinct_loads) - len(problem.vector_loads)
         accesses = len(problem.vector_loads) * (width if problem.scattered else 1)
@@ -101,6 +113,7 @@ class PointwisePlan(Plan):
             vector_width=width,
             unroll=unroll,
             threads=threads,
+            row_parts=row_parts,
             vectors=vectors,
             tiles=tiles,
             blocks=np.where(columns.flags("persistent", 1), np.minimum(tiles, at_once), tiles),
@@ -123,13 +136,20 @@ class PointwisePlan(Plan):
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks, which a larger vector_width, unroll or threads make fewer",
-                (*shape, "persistent"),
+                (*shape, "persistent", "unroll_along"),
                 lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
             ),
             Constraint(
                 "persistent is 0 where the blocks that fit on the device are no fewer than the tiles",
-                (*shape, "persistent"),
+                (*shape, "persistent", "unroll_along"),
                 self._persistence_matters,
+            ),
+            Constraint(
+                "vector_width is 1 and persistent is 0 where unroll_along is row",
+                ("vector_width", "persistent", "unroll_along"),
+                lambda c: (
+                    c.flags("unroll_along", VECTORS) | ((c.ints("vector_width") == 1) & (c.ints("persistent") == 0))
+                ),
             ),
         )
 
@@ -155,6 +175,10 @@ class PointwisePlan(Plan):
         full_tile = (sizes.unroll * sizes.threads <= sizes.vectors) | smallest
         # Persistent blocks pay only where each has much to do for one round of loads.
         pays = (sizes.unroll > 1) & (sizes.vector_width == widths[-1])
+        # Few lanes of a row without an element are worth it where each element is loaded alone.
+        taken = sizes.row_parts * sizes.unroll * WARP_LANES
+        along_row = self.problem.scattered & (sizes.unroll > 1) & (taken <= MOST_WASTE * self.problem.row)
+        wide = np.where(sizes.row_parts > 0, along_row, wide)
         promising: Bools = wide & full_tile & (columns.flags("persistent", 0) | pays)
         promising &= sizes.registers <= PROMISING_REGISTERS
         promising &= (sizes.threads >= 256) | (sizes.vectors < MANY_VECTORS)

@@ -140,7 +140,7 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
     limits, ctas_per_sm = limits_of(target), c.ints("ctas_per_sm")
     partition = RowPartition(
         problem.column_count,
-        c.ints("vector"),
+        c.ints("vector_width"),
         c.ints("threads_per_row"),
         c.ints("rows_per_cta"),
         c.ints("cluster_size"),

@@ -87,7 +87,7 @@ class RowwisePlan(Plan):
         if limits.clusters and self.problem.row_bytes >= CLUSTER_ROW_BYTES:
             clusters = (1, 2, 4, 8, 16) if self.problem.row_bytes >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
-            Knob("vector", self._vectors(), "how many elements a thread reads at once"),
+            Knob("vector_width", self._vectors(), "how many elements a thread reads at once"),
             Knob("threads_per_row", threads, "how many threads of a CTA work on one row"),
             Knob(
                 "rows_per_cta",
@@ -150,7 +150,7 @@ class RowwisePlan(Plan):
             ),
             Constraint(
                 "threads_per_row is at least the number of columns that are in no whole vector",
-                ("vector", "threads_per_row"),
+                ("vector_width", "threads_per_row"),
                 lambda c: self._sizes(c).edge_columns <= c.ints("threads_per_row"),
             ),
             Constraint(
@@ -161,7 +161,7 @@ class RowwisePlan(Plan):
             Constraint(
                 "a thread takes at most 16 vectors of a row, or 8 where the row has a single warp, or else 32 with "
                 "row_storage registers_and_shared, or any number with global",
-                ("vector", "threads_per_row", "cluster_size", "row_storage"),
+                ("vector_width", "threads_per_row", "cluster_size", "row_storage"),
                 self._takes_few_vectors,
             ),
         )
@@ -187,30 +187,30 @@ class RowwisePlan(Plan):
             Constraint(
                 "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared or "
                 "circular_buffer",
-                ("vector", "row_storage"),
+                ("vector_width", "row_storage"),
                 lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
             ),
             Constraint(
                 "broadcast_preload is 0 where row_storage is global, and with circular_buffer where the rows need "
                 "different elements of the broadcast operands",
-                ("vector", "row_storage", "broadcast_preload"),
+                ("vector_width", "row_storage", "broadcast_preload"),
                 self._preloads_stay_valid,
             ),
             Constraint(
                 "broadcast_preload preloads other vectors than every smaller value of it",
-                ("vector", "threads_per_row", "cluster_size", "broadcast_preload"),
+                ("vector_width", "threads_per_row", "cluster_size", "broadcast_preload"),
                 self._preload_is_distinct,
             ),
             Constraint(
                 "with joined_moments all threads of a row have the same number of elements",
-                ("vector", "threads_per_row", "cluster_size", "joined_moments"),
+                ("vector_width", "threads_per_row", "cluster_size", "joined_moments"),
                 self._moments_are_even,
             ),
         )
 
     def _room_constraints(self) -> tuple[Constraint, ...]:
         """What registers and shared memory have room for."""
-        row = ("vector", "threads_per_row", "rows_per_cta", "cluster_size")
+        row = ("vector_width", "threads_per_row", "rows_per_cta", "cluster_size")
         buffer = (*row, "row_storage", "ctas_per_sm", "prefetch_depth")
         return (
             Constraint(
@@ -240,7 +240,7 @@ class RowwisePlan(Plan):
     def _copied_by_cp_async(self, c: Columns) -> Bools:
         copied = np.ones(len(c), dtype=bool)
         for tensor in self.problem.row_inputs:
-            copied &= np.isin(tensor.dtype.bytes * c.ints("vector"), (4, 8, 16))
+            copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
         return copied
 
     def _preloads_stay_valid(self, c: Columns) -> Bools:
@@ -420,7 +420,7 @@ class RowwisePlan(Plan):
             rows = max(1, WARP_LANES // int(threads))
             for preload in (1, 0):
                 given = {"threads_per_row": threads, "rows_per_cta": rows, "broadcast_preload": preload}
-                given |= {"vector": setting["vector"], "row_storage": RowStorage.REGISTERS.text}
+                given |= {"vector_width": setting["vector_width"], "row_storage": RowStorage.REGISTERS.text}
                 if any(value not in knobs[name] for name, value in given.items()):
                     continue
                 columns = columns_of_setting(self.knobs, {k.name: k.values[0] for k in self.knobs} | given)
@@ -446,5 +446,5 @@ def _plan(workload: Workload, target: Target) -> RowwisePlan | None:
     return None if problem is None else RowwisePlan(workload, target, problem)
 
 
-CUDA_ROWWISE = TileSketch("cuda_rowwise", 3, QUANTITIES, _plan, dynamic=True)
-AMDGPU_ROWWISE = TileSketch("amdgpu_rowwise", 2, QUANTITIES, _plan, kind="amdgpu")
+CUDA_ROWWISE = TileSketch("cuda_rowwise", 4, QUANTITIES, _plan, dynamic=True)
+AMDGPU_ROWWISE = TileSketch("amdgpu_rowwise", 3, QUANTITIES, _plan, kind="amdgpu")

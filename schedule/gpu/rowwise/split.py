@@ -267,4 +267,4 @@ def _plan(workload: Workload, target: Target) -> SplitPlan | None:
     return SplitPlan(workload, tuple(steps), found.between)
 
 
-CUDA_ROWWISE_SPLIT = TileSketch("cuda_rowwise_split", 1, QUANTITIES, _plan)
+CUDA_ROWWISE_SPLIT = TileSketch("cuda_rowwise_split", 2, QUANTITIES, _plan)

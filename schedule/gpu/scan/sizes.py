@@ -62,7 +62,7 @@ class ScanSizes(Generic[N]):
 def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[Ints]:
     """The sizes of many settings."""
     limits = limits_of(target)
-    vector, items, stages = c.ints("vector"), c.ints("items"), c.ints("stages")
+    vector, items, stages = c.ints("vector_width"), c.ints("items"), c.ints("stages")
     one = np.ones_like(vector)
     if problem.along_rows:
         line_threads, line_vectors = c.ints("threads_per_row"), c.ints("rows_per_cta")

@@ -48,7 +48,9 @@ class ScanPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        vector = Knob("vector", self.problem.vectors(MAX_VECTOR_BYTES), "how many elements a thread reads at once", 2)
+        vector = Knob(
+            "vector_width", self.problem.vectors(MAX_VECTOR_BYTES), "how many elements a thread reads at once", 2
+        )
         items = Knob("items", (1, 2, 4, 8, 16, 32), "how many vectors of a chunk a thread has in registers")
         stages = Knob("stages", (1, 2), "how many chunks of its lines a thread has in registers or on their way")
         if self.problem.along_rows:
@@ -81,27 +83,27 @@ class ScanPlan(Plan):
             ),
             Constraint(
                 "half as many threads or items would not hold the whole line",
-                ("vector", shared, "items"),
+                ("vector_width", shared, "items"),
                 self._no_larger_than_lines,
             ),
             Constraint(
                 f"half of {across} would not hold all lines",
-                ("vector", *self._shape),
+                ("vector_width", *self._shape),
                 lambda c: self._no_wider_than_lines(c, across),
             ),
             Constraint(
                 "stages is 1 where a line has one chunk",
-                ("vector", shared, "items", "stages"),
+                ("vector_width", shared, "items", "stages"),
                 lambda c: (c.ints("stages") == 1) | (self._sizes_without(c, across).chunks > 1),
             ),
             Constraint(
                 "registers and shared memory of a multiprocessor have room for a CTA",
-                ("vector", *self._shape, "items", "stages"),
+                ("vector_width", *self._shape, "items", "stages"),
                 lambda c: self._resident(self._sizes(c)) >= 1,
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks",
-                ("vector", across),
+                ("vector_width", across),
                 lambda c: -(-self._line_vectors(c) // c.ints(across)) <= MOST_BLOCKS,
             ),
         )
@@ -109,11 +111,11 @@ class ScanPlan(Plan):
     def _line_vectors(self, c: Columns) -> Ints:
         """Lines, or vectors of lines, that threads take next to each other."""
         whole = np.full(len(c), self.problem.lines)
-        return whole if self.problem.along_rows else whole // c.ints("vector")
+        return whole if self.problem.along_rows else whole // c.ints("vector_width")
 
     def _no_larger_than_lines(self, c: Columns) -> Bools:
         threads, items = c.ints(self._shape[0]), c.ints("items")
-        step = c.ints("vector") if self.problem.along_rows else 1
+        step = c.ints("vector_width") if self.problem.along_rows else 1
         least = WARP_LANES if self.problem.along_rows and self.problem.lines == 1 else 1
         fewer_threads = (threads <= least) | (threads // 2 * step < self.problem.length)
         fewer_items: Bools = (items == 1) | (threads * (items // 2) * step < self.problem.length)
@@ -182,5 +184,5 @@ def _plan(workload: Workload, target: Target) -> ScanPlan | None:
     return None if problem is None else ScanPlan(problem, target)
 
 
-CUDA_SCAN = TileSketch("cuda_scan", 1, QUANTITIES, _plan)
-AMDGPU_SCAN = TileSketch("amdgpu_scan", 1, QUANTITIES, _plan, kind="amdgpu")
+CUDA_SCAN = TileSketch("cuda_scan", 2, QUANTITIES, _plan)
+AMDGPU_SCAN = TileSketch("amdgpu_scan", 2, QUANTITIES, _plan, kind="amdgpu")

@@ -26,7 +26,7 @@ H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
 MOST = 4096
 SOFTMAX = with_dynamic(OPERATORS["softmax"].workload({"rows": MOST, "columns": 1024}), representative=1000)
 TWO_ROWS = Schedule.of(
-    "cuda_rowwise", SKETCHES["cuda_rowwise"].version, {"vector": 4, "threads_per_row": 64, "rows_per_cta": 2}
+    "cuda_rowwise", SKETCHES["cuda_rowwise"].version, {"vector_width": 4, "threads_per_row": 64, "rows_per_cta": 2}
 )
 LINEAR = with_dynamic(
     OPERATORS["linear"].workload({"rows": MOST, "inputs": 512, "outputs": 512, "bias": True, "dtype": "float16"}),

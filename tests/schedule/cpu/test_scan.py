@@ -34,6 +34,6 @@ def test_every_setting_computes_the_same(parameters: dict[str, Any]) -> None:
 def test_columns_are_whole_vectors_and_rows_several_at_a_time() -> None:
     columns, rows = (workload_of("scan", shape=[4096, 4096], axis=axis) for axis in (0, 1))
     found = dict(default_schedule(columns, AVX512).knobs)
-    assert int(found["vector"]) >= 16
+    assert int(found["vector_width"]) >= 16
     found = dict(default_schedule(rows, AVX512).knobs)
-    assert found["vector"] == 1 and int(found["unroll"]) >= 4
+    assert found["vector_width"] == 1 and int(found["unroll"]) >= 4

@@ -25,7 +25,7 @@ from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 SMALL = Target("cuda", "sm_90a", threads=4, vector_bytes=16)
-ROWS = {"vector": 8, "threads_per_row": 64, "rows_per_cta": 1}
+ROWS = {"vector_width": 8, "threads_per_row": 64, "rows_per_cta": 1}
 TILE = {"consumer_warpgroups": 1, "atoms_m": 1, "mma_n": 64, "epilogue_stages": 1}
 FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, ...]]] = {
     "rows in a circular buffer": (
@@ -212,7 +212,7 @@ def _sequences(most: int, length: int) -> tuple[Workload, Workload]:
 def test_sequences_of_a_batch_are_rows(number: int) -> None:
     workload = with_dynamic(_sequences(7, 50)[number])
     (sketch,) = sketches_for(workload, SMALL)
-    knobs = (TILE, {"vector": 8, "threads_per_row": 16, "rows_per_cta": 8})[number]
+    knobs = (TILE, {"vector_width": 8, "threads_per_row": 16, "rows_per_cta": 8})[number]
     kernel = finish(lower(workload, SMALL, Schedule.of(sketch.name, sketch.version, knobs)), SMALL)
     for extent in (1, 5):
         static = at_extent(workload, extent)

@@ -5,16 +5,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish, lowering_stages
+from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.ir.expr import Load, Ramp
+from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of, stores_of
 from tilewright.ir.stmt import Launch, walk_statements
+from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.pointwise.space import CUDA_POINTWISE as SKETCH
 from tilewright.schedule.problems.pointwise import MOST_POINTS
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
 
 GELU = workload_of("elementwise", shape=[8192, 8192], functions=["gelu_tanh"], dtype="float16")
@@ -197,3 +203,55 @@ def test_vectors_over_odd_rows_of_four_axes_are_stored_as_vectors() -> None:
     schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
     source = lowering_stages(workload, H200, schedule).source.text
     assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source
+
+
+def _rolled() -> Workload:
+    x = te.placeholder((24, 31), "float16", "X")
+    return te.workload(te.compute((24, 31), lambda i, j: x[i, (j + 7) % 31], "Y"))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        workload_of("transpose", shape=[3, 8, 5, 9], axes=[0, 2, 1, 3], dtype="float16"),
+        workload_of("transpose", shape=[4, 8, 3, 33], axes=[2, 1, 0, 3], dtype="float32"),
+        _rolled(),
+    ],
+    ids=["permuted", "reversed", "rolled"],
+)
+def test_vectors_reach_from_row_to_row(workload: Workload) -> None:
+    assert assert_agrees(SKETCH, workload, 12, policy=SpacePolicy(prune=False)) == 12
+    wide = max(SKETCH.space(workload, H200).column("vector_width"))
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, vector_width=wide)), H200)
+    loads = [load for load in loads_of(kernel.body) if load.buffer.name == "X"]
+    assert wide >= 4 and all(load.lanes == 1 for load in loads)
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        workload_of("transpose", shape=[3, 7, 5, 63], axes=[0, 2, 1, 3], dtype="float16"),
+        workload_of("transpose", shape=[2, 5, 3, 131], axes=[2, 1, 0, 3], dtype="float32"),
+        te.workload(te.compute((9, 95), lambda i, j: te.placeholder((9, 95), "float16", "X")[i, (j + 7) % 95], "Y")),
+    ],
+    ids=["permuted", "reversed", "rolled"],
+)
+def test_warps_share_out_rows(workload: Workload) -> None:
+    """Rows of odd lengths by parts of 64 and of 128 elements, of which the last ones have fewer."""
+    inputs = random_inputs(workload, 1)
+    for unroll, threads in ((1, 512), (2, 128), (4, 256)):
+        knobs: dict[str, KnobValue] = {"unroll_along": "row", "unroll": unroll, "threads": threads}
+        schedule = legal_schedule_of(SKETCH, workload, **knobs)
+        kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+        verify(kernel)
+        np.testing.assert_array_equal(interpret(kernel, inputs)["Y"], reference(workload, inputs)["Y"])
+
+
+def test_the_indices_of_a_row_are_taken_apart_once() -> None:
+    workload = workload_of("transpose", shape=[32, 513, 16, 127], axes=[0, 2, 1, 3], dtype="float16")
+    schedule = schedule_of(SKETCH, workload, unroll_along="row", unroll=4, threads=256)
+    source = lowering_stages(workload, H200, schedule).source.text
+    assert "% (unsigned)127" not in source and "/ (unsigned)127" not in source
+    with pytest.raises(IllegalSchedule, match="vector_width is 1"):
+        knobs = {**dict(schedule.knobs), "vector_width": 4}
+        SKETCH.lower(workload, H200, Schedule.of(SKETCH.name, SKETCH.version, knobs))

@@ -113,4 +113,4 @@ def test_the_first_setting_fits_its_registers_and_reads_whole_vectors(parameters
     schedule = default_schedule(workload, H200)
     (taken,) = build_kernel(CUDA_SCAN.lower(workload, H200, schedule), H200).resources.values()
     assert taken.spill_bytes == 0 and taken.registers <= 168
-    assert int(dict(schedule.knobs)["vector"]) > 1
+    assert int(dict(schedule.knobs)["vector_width"]) > 1
