@@ -323,10 +323,10 @@ def _steps_of(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
     taken |= {a.name for s in rest for a in s.axes}
     found = []
     for path in contraction_paths(total, taken):
-        sums = [s for s in path.stages if s.reducer is not None]
-        last = [*path.stages[len(sums) - 1 :], *rest]
+        final = 2 if path.stages[-1].reducer is None else 1  # a product without a sum goes with the sum before it
+        own, last = path.stages[:-final], (*path.stages[-final:], *rest)
         try:
-            first = [_step(inlined, path.intermediates, [s], (s.name,)) for s in sums[:-1]]
+            first = [_step(inlined, path.intermediates, [s], (s.name,)) for s in own]
             found.append((path.name, (*first, _step(inlined, path.intermediates, last, inlined.outputs))))
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
             continue

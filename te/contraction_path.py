@@ -1,22 +1,22 @@
-"""Contraction paths: the orders in which the axes of a sum of products can be summed.
+"""Contraction paths: the orders in which the factors of a sum of products can be multiplied and summed.
 
     out[i, l] = sum over j, k of A[i, j] * B[j, k] * C[k, l]
 
     (0*1)*2     T[i, k] = sum over j of A[i, j] * B[j, k]      out[i, l] = sum over k of T[i, k] * C[k, l]
     0*(1*2)     T[l, j] = sum over k of B[j, k] * C[k, l]      out[i, l] = sum over j of A[i, j] * T[l, j]
 
-With 512 elements along every axis, the sum as it is written has 3 * 512^4 operations, and each path 4 * 512^3. A path
-is named as ``opt_einsum`` and ``numpy.einsum_path`` think of it: the factors are numbered in their order, and a
-parenthesis is summed over all axes that nothing outside of it has. Names of tensors and axes play no part.
+With 512 elements along every axis, the sum as it is written has 3 * 512^4 operations, and each of these 4 * 512^3.
+``opt_einsum`` and ``numpy.einsum_path`` know the same paths. In their names the factors are numbered in their order,
+and a parenthesis is a tensor, which is summed over all axes that nothing outside of it has. Some have none:
+``(0*2)*1`` of a bilinear form first multiplies both vectors. Names of tensors and axes play no part.
 
 That a factor may be moved out of a sum is the distributive law. It holds exactly for integers, which wrap. For floats
 another order rounds otherwise, and its intermediate may overflow where the sum as written would not.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from itertools import permutations
 from math import prod
 
 from ..ir.buffer import Buffer
@@ -25,9 +25,9 @@ from ..ir.rewrite import fresh_name, loads_of, substitute
 from .workload import Reducer, Stage
 
 MOST_PATHS = 4
-"""So many paths of a sum are looked at, those with the fewest multiplications."""
-_MOST_GROUPS = 5
-"""Sums over more groups of axes have no path: there are too many orders to compare."""
+"""So many paths of a sum are looked at, those with the fewest operations."""
+_MOST_FACTORS = 5
+"""Sums of products with more factors that have axes of the sum have no path: there are too many orders to compare."""
 INTERMEDIATE = "contraction"
 """Names of intermediate tensors begin so."""
 
@@ -35,12 +35,12 @@ INTERMEDIATE = "contraction"
 @dataclass(frozen=True, slots=True)
 class ContractionPath:
     """One order. ``stages`` compute the tensor of the sum, which the last of them has. They have axes of their own. At
-    least two of them are sums. There may be one more behind them, a product of tensors without a sum.
-    ``multiplications`` counts those of all stages."""
+    least two of them have an axis of the sum. There may be one more behind them, a product of tensors that have none.
+    ``operations``: the multiplications and additions of all stages."""
 
     name: str
     stages: tuple[Stage, ...]
-    multiplications: int
+    operations: int
 
     @property
     def intermediates(self) -> tuple[Buffer, ...]:
@@ -59,25 +59,35 @@ def factors_of(body: Expr) -> Iterator[Expr]:
 
 @lru_cache(maxsize=256)
 def contraction_paths(stage: Stage, taken: frozenset[str] = frozenset()) -> tuple[ContractionPath, ...]:
-    """The paths of a stage that need fewer multiplications than the sum as it is written, the fewest first, at most
+    """The paths of a stage that need fewer operations than the sum as it is written, the fewest first, at most
     ``MOST_PATHS``. There are none where the stage is no sum of products, and where no order saves anything.
 
     ``taken``: names that intermediate tensors and axes must not have, besides those that the stage itself reads.
     """
-    if stage.reducer is not Reducer.SUM or len(stage.reduce_axes) < 2:
+    if stage.reducer is not Reducer.SUM:
         return ()
-    terms = [_Term.of(str(n), n, factor, stage) for n, factor in enumerate(factors_of(stage.body))]
-    groups = _groups(terms, stage)
-    if len(terms) < 2 or not 2 <= len(groups) <= _MOST_GROUPS:
+    factors = [_Factor.of(number, value, stage) for number, value in enumerate(factors_of(stage.body))]
+    reduced = {a.name for a in stage.reduce_axes}
+    if reduced - set().union(*(f.axes for f in factors)):
+        return ()  # the sum repeats its terms
+    if len(factors) < 2 or sum(bool(f.axes & reduced) for f in factors) > _MOST_FACTORS:
         return ()
-    names = {*taken, stage.name, *(load.buffer.name for load in loads_of(stage.body))}
-    written = len(terms) * prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
+    written = len(factors) * prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
+    names = frozenset({*taken, stage.name, *(load.buffer.name for load in loads_of(stage.body))})
+    start = _Partial(stage, tuple(_Term((f,), f.axes) for f in factors), (), 0, names)
     found: dict[str, ContractionPath] = {}
-    for order in permutations(groups):
-        path = _path(stage, terms, order, names)
-        if sum(s.reducer is not None for s in path.stages) > 1 and path.multiplications < written:
-            found.setdefault(path.name, path)
-    return tuple(sorted(found.values(), key=lambda p: (p.multiplications, p.name))[:MOST_PATHS])
+    waiting = [start.with_lone_sums()]
+    while waiting:
+        partial = waiting.pop()
+        if partial.operations >= written:
+            continue
+        following = list(partial.following())
+        waiting += following
+        if not following and len(partial.stages) > 1:
+            path = partial.finished()
+            if path.operations < written:
+                found.setdefault(path.name, path)
+    return tuple(sorted(found.values(), key=lambda p: (p.operations, p.name))[:MOST_PATHS])
 
 
 def path_as_written(stage: Stage) -> str:
@@ -86,8 +96,8 @@ def path_as_written(stage: Stage) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Term:
-    """A factor, or a sum of products of some. ``first``: the number of its first factor. ``axes``: those it has."""
+class _Factor:
+    """A factor of the sum, or a tensor that was made from some. ``first``: the number of its first factor."""
 
     name: str
     first: int
@@ -95,54 +105,101 @@ class _Term:
     axes: frozenset[str]
 
     @classmethod
-    def of(cls, name: str, first: int, value: Expr, stage: Stage) -> "_Term":
+    def of(cls, number: int, value: Expr, stage: Stage) -> "_Factor":
         own = {a.name for a in (*stage.axes, *stage.reduce_axes)}
-        return cls(name, first, value, frozenset(v.name for v in walk(value) if isinstance(v, Var)) & own)
+        return cls(str(number), number, value, frozenset(v.name for v in walk(value) if isinstance(v, Var)) & own)
 
 
-def _groups(terms: Sequence[_Term], stage: Stage) -> list[frozenset[str]]:
-    """The axes of the sum; those that the same factors have are always summed together."""
-    found: dict[frozenset[str], set[str]] = {}
-    for axis in stage.reduce_axes:
-        having = frozenset(t.name for t in terms if axis.name in t.axes)
-        found.setdefault(having, set()).add(axis.name)
-    return [frozenset(group) for group in found.values()]
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """Factors that are multiplied where they are read, in their order. One of them has all ``axes``."""
+
+    factors: tuple[_Factor, ...]
+    axes: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return "*".join(f.name for f in self.factors)
+
+    @property
+    def value(self) -> Expr:
+        return reduce(lambda a, b: a * b, (f.value for f in self.factors))
+
+    def times(self, other: "_Term") -> "_Term":
+        factors = sorted((*self.factors, *other.factors), key=lambda f: f.first)
+        return _Term(tuple(factors), self.axes | other.axes)
 
 
-def _path(
-    stage: Stage, terms: Sequence[_Term], order: Sequence[frozenset[str]], names: Collection[str]
-) -> ContractionPath:
-    """Sum over one group of axes after the other. Each sum multiplies all factors that have axes of the group."""
-    remaining, stages, count, taken = list(terms), list[Stage](), 0, set(names)
-    left = {a.name for a in stage.reduce_axes}
-    for group in order:
-        if not group & left:
-            continue  # another sum had it to itself
-        members = [t for t in remaining if t.axes & group]
-        if not members:
-            continue  # no factor has the axis: the first sum repeats its terms
-        others = [t for t in remaining if not t.axes & group]
-        gone = left - frozenset().union(*(t.axes for t in others))
-        inside = frozenset().union(*(t.axes for t in members))
-        over = tuple(a for a in stage.reduce_axes if a.name in gone)
-        kept = tuple(a for a in (*stage.axes, *stage.reduce_axes) if a.name in inside - gone)
-        tensor = Buffer(fresh_name(INTERMEDIATE, taken), tuple(a.extent for a in kept), stage.tensor.dtype)
-        taken.add(tensor.name)
-        stages.append(Stage(tensor, kept, _product(members), over, Reducer.SUM))
-        count += len(members) * prod(a.extent for a in (*kept, *over))
-        left -= gone
-        name = f"({'*'.join(t.name for t in members)})"
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """The beginning of a path: the ``terms`` that are left to be multiplied, and the stages so far."""
+
+    stage: Stage
+    terms: tuple[_Term, ...]
+    stages: tuple[Stage, ...]
+    operations: int
+    taken: frozenset[str]
+
+    def with_lone_sums(self) -> "_Partial":
+        """With each term summed over the axes that no other term has."""
+        found = self
+        for term in self.terms:
+            if len(self.terms) > 1 and found._gone(term):
+                found = found._stored(term, [t for t in found.terms if t is not term])
+        return found
+
+    def following(self) -> Iterator["_Partial"]:
+        """What may come next: two terms that have axes of the sum are multiplied."""
+        reduced = {a.name for a in self.stage.reduce_axes}
+        for n, one in enumerate(self.terms):
+            for other in self.terms[n + 1 :]:
+                if not (one.axes & reduced and other.axes & reduced):
+                    continue
+                term, rest = one.times(other), [t for t in self.terms if t is not one and t is not other]
+                within = one.axes <= other.axes or other.axes <= one.axes
+                if not self._gone(term, rest) and within:
+                    yield replace(self, terms=(*rest, term))  # read where it is needed: a factor with its scale
+                else:
+                    yield self._stored(term, rest)
+
+    def finished(self) -> ContractionPath:
+        """The path, where no term is left that has an axis of the sum."""
+        stages, count, stage = list(self.stages), self.operations, self.stage
+        terms = sorted(self.terms, key=lambda t: t.factors[0].first)
+        name = "*".join(t.name for t in terms)
+        if len(terms) == 1 and {a.name for a in stage.axes if a.extent > 1} <= terms[0].axes:
+            stages[-1] = replace(stages[-1], tensor=stage.tensor, axes=stage.axes)
+            name = name[1:-1]
+        else:
+            stages.append(Stage(stage.tensor, stage.axes, reduce(lambda a, b: a * b, (t.value for t in terms))))
+            count += (len(terms) - 1) * stage.tensor.elements
+        taken = set(self.taken)
+        return ContractionPath(name, tuple(_with_own_axes(s, taken) for s in stages), count)
+
+    def _gone(self, term: _Term, others: Sequence[_Term] | None = None) -> set[str]:
+        """The axes that ``term`` can be summed over, as the ``others`` have none of them."""
+        others = [t for t in self.terms if t is not term] if others is None else others
+        elsewhere: set[str] = set().union(*(t.axes for t in others))
+        return {a.name for a in self.stage.reduce_axes if a.name in term.axes} - elsewhere
+
+    def _stored(self, term: _Term, others: Sequence[_Term]) -> "_Partial":
+        """With ``term`` as a tensor of its own."""
+        gone = self._gone(term, others)
+        over = tuple(a for a in self.stage.reduce_axes if a.name in gone)
+        kept = tuple(a for a in (*self.stage.axes, *self.stage.reduce_axes) if a.name in term.axes - gone)
+        tensor = Buffer(fresh_name(INTERMEDIATE, self.taken), tuple(a.extent for a in kept), self.stage.tensor.dtype)
+        stage = Stage(tensor, kept, term.value, over, Reducer.SUM if over else None)
+        points = prod(a.extent for a in (*kept, *over))
         value = Load(tensor, tuple(Var(a.name) for a in kept))
-        joined = _Term(name, min(t.first for t in members), value, frozenset(a.name for a in kept))
-        remaining = sorted([*others, joined], key=lambda t: t.first)
-    if len(remaining) == 1 and {a.name for a in stage.axes if a.extent > 1} <= remaining[0].axes:
-        stages[-1] = replace(stages[-1], tensor=stage.tensor, axes=stage.axes)
-        name = remaining[0].name[1:-1]
-    else:
-        stages.append(Stage(stage.tensor, stage.axes, _product(remaining)))
-        count += (len(remaining) - 1) * stage.tensor.elements
-        name = "*".join(t.name for t in remaining)
-    return ContractionPath(name, tuple(_with_own_axes(s, taken) for s in stages), count)
+        axes = frozenset(a.name for a in kept)
+        factor = _Factor(f"({term.name})", term.factors[0].first, value, axes)
+        return replace(
+            self,
+            terms=(*others, _Term((factor,), axes)),
+            stages=(*self.stages, stage),
+            operations=self.operations + points * (len(term.factors) - (not over)),
+            taken=self.taken | {tensor.name},
+        )
 
 
 def _with_own_axes(stage: Stage, taken: set[str]) -> Stage:
@@ -154,7 +211,3 @@ def _with_own_axes(stage: Stage, taken: set[str]) -> Stage:
     axes, over = (tuple(replace(a, name=new[a.name]) for a in group) for group in (stage.axes, stage.reduce_axes))
     body = substitute(stage.body, {old: Var(name) for old, name in new.items()})
     return replace(stage, axes=axes, reduce_axes=over, body=body)
-
-
-def _product(terms: Sequence[_Term]) -> Expr:
-    return reduce(lambda a, b: a * b, (t.value for t in terms))

@@ -28,8 +28,17 @@ HOST = host_target("llvm")
 AVX512 = target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni")
 EVERY_LEGAL = SpacePolicy(prune=False)
 SIZES = {"b": 6, "i": 12, "j": 17, "k": 8, "l": 16, "o": 5}
-EQUATIONS = ("ij,jk,kl->il", "ij,jk,k->i", "i,ij,j->", "bi,oij,bj->bo", "ijk,il,jb->lbk", "ij,kl,bj->ik")
-"""A product of three matrices, a vector behind two, bilinear forms, a Tucker form, and one with outer products."""
+EQUATIONS = (
+    "ij,jk,kl->il",
+    "ij,jk,k->i",
+    "i,ij,j->",
+    "bi,oij,bj->bo",
+    "ijk,il,jb->lbk",
+    "ijk,jb,kb->ib",
+    "ij,kl,bj->ik",
+)
+"""A product of three matrices, a vector behind two, bilinear forms, a Tucker form, a product with a Khatri-Rao product,
+and one with outer products."""
 
 
 def _name(target: Target) -> str:

@@ -22,7 +22,7 @@ SIZES = {"b": 4, "i": 5, "j": 7, "k": 3, "l": 6, "m": 2, "o": 8}
 
 
 def _paths(workload: Workload) -> dict[str, int]:
-    return {path.name: path.multiplications for path in contraction_paths(workload.stages[0])}
+    return {path.name: path.operations for path in contraction_paths(workload.stages[0])}
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,26 @@ def _paths(workload: Workload) -> dict[str, int]:
         ("ij,jk,kl->il", {"(0*1)*2": 2 * (5 * 7 * 3 + 5 * 3 * 6), "0*(1*2)": 2 * (7 * 3 * 6 + 5 * 7 * 6)}),
         ("ij,jk,k->i", {"0*(1*2)": 2 * (7 * 3 + 5 * 7), "(0*1)*2": 2 * (5 * 7 * 3 + 5 * 3)}),
         ("i,ij,j->", {"(0*1)*2": 2 * (5 * 7 + 7), "0*(1*2)": 2 * (5 * 7 + 5)}),
-        ("bi,oij,bj->bo", {"(0*1)*2": 2 * 4 * 8 * 7 * (5 + 1), "0*(1*2)": 2 * 4 * 8 * 5 * (7 + 1)}),
+        (
+            "bi,oij,bj->bo",
+            {
+                "(0*2)*1": 4 * 5 * 7 + 2 * 4 * 8 * 5 * 7,
+                "0*(1*2)": 2 * 4 * 8 * 5 * (7 + 1),
+                "(0*1)*2": 2 * 4 * 8 * 7 * (5 + 1),
+            },
+        ),
+        (
+            "ik,jk,lk->ijl",
+            {
+                "(0*1)*2": 3 * 5 * 7 + 2 * 5 * 7 * 6 * 3,
+                "(0*2)*1": 3 * 5 * 6 + 2 * 5 * 7 * 6 * 3,
+                "0*(1*2)": 3 * 7 * 6 + 2 * 5 * 7 * 6 * 3,
+            },
+        ),
         ("ij,kl->ik", {"(0)*(1)": 5 * 7 + 3 * 6 + 5 * 3}),
     ],
 )
-def test_the_paths_of_an_einsum_and_their_multiplications(equation: str, wanted: dict[str, int]) -> None:
+def test_the_paths_of_an_einsum_and_their_operations(equation: str, wanted: dict[str, int]) -> None:
     found = _paths(einsum(equation, SIZES))
     assert found == wanted
     assert list(found.values()) == sorted(found.values())
@@ -81,7 +96,7 @@ def test_what_has_no_axis_of_the_sum_is_multiplied_last() -> None:
 
 def test_every_path_computes_the_sum() -> None:
     compared = 0
-    for seed in range(40):
+    for seed in range(16):
         workload = random_chain(seed)
         total, *rest = workload.stages
         inputs = random_inputs(workload, seed)
@@ -93,7 +108,7 @@ def test_every_path_computes_the_sum() -> None:
                     a, b = np.asarray(given[name], np.float64), np.asarray(wanted[name], np.float64)
                     np.testing.assert_allclose(a, b, 2 * relative, 2 * absolute, err_msg=f"{seed} {path.name}")
             compared += 1
-    assert compared > 40
+    assert compared > 16
 
 
 def test_the_reference_of_a_large_chain_is_that_of_its_products() -> None:
