@@ -66,7 +66,7 @@ def contraction_paths(stage: Stage, taken: frozenset[str] = frozenset()) -> tupl
     """
     if stage.reducer is not Reducer.SUM:
         return ()
-    factors = [_Factor.of(number, value, stage) for number, value in enumerate(factors_of(stage.body))]
+    factors = [_ProductFactor.of(number, value, stage) for number, value in enumerate(factors_of(stage.body))]
     reduced = {a.name for a in stage.reduce_axes}
     if reduced - set().union(*(f.axes for f in factors)):
         return ()  # the sum repeats its terms
@@ -96,7 +96,7 @@ def path_as_written(stage: Stage) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Factor:
+class _ProductFactor:
     """A factor of the sum, or a tensor that was made from some. ``first``: the number of its first factor."""
 
     name: str
@@ -105,7 +105,7 @@ class _Factor:
     axes: frozenset[str]
 
     @classmethod
-    def of(cls, number: int, value: Expr, stage: Stage) -> "_Factor":
+    def of(cls, number: int, value: Expr, stage: Stage) -> "_ProductFactor":
         own = {a.name for a in (*stage.axes, *stage.reduce_axes)}
         return cls(str(number), number, value, frozenset(v.name for v in walk(value) if isinstance(v, Var)) & own)
 
@@ -114,7 +114,7 @@ class _Factor:
 class _Term:
     """Factors that are multiplied where they are read, in their order. One of them has all ``axes``."""
 
-    factors: tuple[_Factor, ...]
+    factors: tuple[_ProductFactor, ...]
     axes: frozenset[str]
 
     @property
@@ -192,7 +192,7 @@ class _Partial:
         points = prod(a.extent for a in (*kept, *over))
         value = Load(tensor, tuple(Var(a.name) for a in kept))
         axes = frozenset(a.name for a in kept)
-        factor = _Factor(f"({term.name})", term.factors[0].first, value, axes)
+        factor = _ProductFactor(f"({term.name})", term.factors[0].first, value, axes)
         return replace(
             self,
             terms=(*others, _Term((factor,), axes)),
