@@ -183,7 +183,8 @@ def _contracted(c: Call, a: Value, first: str, b: Value, second: str, result: st
     a = reshape(c, _summed(c, a, "".join(kept[0]), "".join(batch + rows + inner)), (sizes[0], sizes[1], sizes[2]))
     b = reshape(c, _summed(c, b, "".join(kept[1]), "".join(batch + inner + columns)), (sizes[0], sizes[2], sizes[3]))
     order = [*batch, *rows, *columns]
-    y = reshape(c, c.node("matmul", a, b), [extents[t] for t in order])
+    outer = sizes[2] == 1 and a.dtype.is_float  # columns times rows, which are no sum
+    y = reshape(c, c.node("mul" if outer else "matmul", a, b), [extents[t] for t in order])
     return _summed(c, y, "".join(order), result)
 
 
