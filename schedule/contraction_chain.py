@@ -53,6 +53,8 @@ from .tile_sketch import FAR, TileSketch
 
 MOST_STEPS = 4
 """Paths with more steps are left out: the space is the product of those of the steps."""
+_NUMBER_BITS = 56
+"""The rows of a product of spaces are numbers of so many bits at most."""
 MOST_PROMISING = 4096
 """Pruning keeps about so many settings of each choice of path and sketches: those whose steps are the fastest by the
 prior of each."""
@@ -142,47 +144,24 @@ class ContractionChain:
         peaks: Peaks = NO_PEAKS,
     ) -> Space:
         plan = self._planned(workload, target)
-        spaces: dict[tuple[Workload, str], Space] = {}
-        parts: list[tuple[_ChosenPath, list[Space]]] = []
-        for choice in plan.choices:
-            for _, step, sketch in choice.steps:
-                if (step, sketch.name) not in spaces:
-                    found = sketch.space(step, target, seed=seed, limit=limit, policy=policy, peaks=peaks)
-                    spaces[step, sketch.name] = found
-            parts.append((choice, [spaces[step, sketch.name] for _, step, sketch in choice.steps]))
+        parts = [(choice, _spaces(choice, target, seed, limit, policy, peaks)) for choice in plan.choices]
         if policy.prunes:
             parts = _promising(parts)
         rows = [prod(len(s) for s in own) for _, own in parts]
-        totals = [[prod(getattr(s, n) for s in own) for _, own in parts] for n in ("total", "low", "high")]
-        if policy.prunes:
-            totals = [rows] * 3
-        starts = np.cumsum([0, *rows])
-        drawn = _drawn(int(starts[-1]), limit, stream(seed, self.name))
-        codes = np.zeros((len(drawn), len(plan.knobs)), np.int16)
-        prior = np.zeros(len(drawn), np.float32)
-        places = {knob.name: n for n, knob in enumerate(plan.knobs)}
-        for n, (choice, own) in enumerate(parts):
-            here = (drawn >= starts[n]) & (drawn < starts[n + 1])
-            picked = np.unravel_index(drawn[here] - starts[n], [len(s) for s in own])
-            for name, value in choice.own.items():
-                codes[here, places[name]] = plan.knobs[places[name]].values.index(value)
-            for (prefix, *_), space, at in zip(choice.steps, own, picked, strict=True):
-                for k, knob in enumerate(space.knobs):
-                    place = places[prefix + knob.name]
-                    found_at = [plan.knobs[place].values.index(v) for v in knob.values]
-                    codes[here, place] = np.array(found_at, np.int16)[space.codes[at, k]]
-                if space.prior_seconds is not None:
-                    prior[here] += space.prior_seconds[at]
-        quantities = {q.name: np.zeros(len(drawn), np.float32) for q in self.quantities}
-        for n, (choice, _) in enumerate(parts):
-            here = (drawn >= starts[n]) & (drawn < starts[n + 1])
-            for name, quantity in _derived(choice.chain).items():
-                quantities[name][here] = quantity
-        total, low, high = map(sum, totals)
+        total, low, high = ([prod(getattr(s, n) for s in own) for _, own in parts] for n in ("total", "low", "high"))
+        draws = stream(seed, self.name)
+        counts = _shares(rows, total, limit, draws)
+        drawn = [_drawn(most, count, draws) for most, count in zip(rows, counts, strict=True)]
+        made = [_rows(plan, choice, own, which) for (choice, own), which in zip(parts, drawn, strict=True)]
+        codes, prior = (np.concatenate([block[n] for block in made]) for n in range(2))
+        each = [_derived(choice.chain) for choice, _ in parts]
+        quantities = {
+            q.name: np.repeat(np.array([d[q.name] for d in each], np.float32), counts) for q in self.quantities
+        }
         return Space(
-            *(self.name, self.version, plan.knobs, codes, quantities, total, prior if policy.prior else None),
-            low=low,
-            high=high,
+            *(self.name, self.version, plan.knobs, codes, quantities, sum(total), prior if policy.prior else None),
+            low=sum(low),
+            high=sum(high),
         )
 
     def derive(
@@ -384,12 +363,56 @@ def _promising(parts: Sequence[tuple[_ChosenPath, list[Space]]]) -> list[tuple[_
 def _fastest(space: Space, most: int) -> Space:
     """A space cut to the settings with the least estimates, in their order."""
     rows = np.sort(np.argsort(_estimates(space), kind="stable")[:most])
-    return replace(space, codes=space.codes[rows], prior_seconds=_estimates(space)[rows], total=len(rows))
+    count = len(rows)
+    kept = _estimates(space)[rows]
+    return replace(space, codes=space.codes[rows], prior_seconds=kept, total=count, low=count, high=count)
 
 
 def _estimates(space: Space) -> NDArray[np.float32]:
     assert space.prior_seconds is not None, "pruning has priors"
     return space.prior_seconds
+
+
+def _spaces(
+    choice: _ChosenPath, target: Target, seed: int, limit: int, policy: SpacePolicy, peaks: Peaks
+) -> list[Space]:
+    """The space of each step, cut so far that the rows of their product can be numbered."""
+    most = min(limit, 1 << (_NUMBER_BITS // len(choice.sketches)))
+    return [
+        sketch.space(step, target, seed=seed, limit=most, policy=policy, peaks=peaks)
+        for _, step, sketch in choice.steps
+    ]
+
+
+def _rows(
+    plan: _ChainPlan, choice: _ChosenPath, spaces: Sequence[Space], which: NDArray[np.int64]
+) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    """The codes and the estimates of some settings of a choice, by their numbers in the product of its spaces."""
+    codes, prior = np.zeros((len(which), len(plan.knobs)), np.int16), np.zeros(len(which), np.float32)
+    places = {knob.name: n for n, knob in enumerate(plan.knobs)}
+    for name, value in choice.own.items():
+        codes[:, places[name]] = plan.knobs[places[name]].values.index(value)
+    picked = np.unravel_index(which, [len(s) for s in spaces])
+    for (prefix, *_), space, at in zip(choice.steps, spaces, picked, strict=True):
+        for k, knob in enumerate(space.knobs):
+            place = places[prefix + knob.name]
+            found = np.array([plan.knobs[place].values.index(v) for v in knob.values], np.int16)
+            codes[:, place] = found[space.codes[at, k]]
+        if space.prior_seconds is not None:
+            prior += space.prior_seconds[at]
+    return codes, prior
+
+
+def _shares(rows: Sequence[int], totals: Sequence[int], limit: int, draws: np.random.Generator) -> list[int]:
+    """How many settings of each choice a sample of all has, at most ``limit`` together and at most ``rows`` each: all
+    of them, or as many as a uniform draw from ``totals`` settings gives."""
+    if sum(rows) <= limit:
+        return list(rows)
+    most, found = np.array(rows, np.int64), np.zeros(len(rows), np.int64)
+    while (missing := limit - int(found.sum())) > 0:
+        weights = np.where(found < most, np.array(totals, np.float64), 0.0)
+        found = np.minimum(found + draws.multinomial(missing, weights / weights.sum()), most)
+    return [int(n) for n in found]
 
 
 def _drawn(count: int, limit: int, draws: np.random.Generator) -> NDArray[np.int64]:
