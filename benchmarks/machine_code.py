@@ -36,6 +36,8 @@ CASES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 512, "k": 512, "dtype": "int8"}),
     ("batch_matmul", {"batch": 8, "m": 128, "n": 128, "k": 1024, "dtype": F16}),
     ("gated_linear", {"rows": 2048, "inputs": 1024, "outputs": 1024, "dtype": F16}),
+    ("multi_dot", {"m": 512, "n": 384, "k": 640, "p": 256, "precision": "tf32"}),
+    ("bilinear", {"rows": 64, "first": 256, "second": 128, "outputs": 64}),
     (
         "linear",
         {"rows": 2304, "inputs": 320, "outputs": 2304, "residual": True, "activation": "gelu_tanh", "dtype": F16},

@@ -155,17 +155,30 @@ def replace_buffers(node: Stmt, buffers: Mapping[str, Buffer]) -> Stmt: ...
 def replace_buffers(node: Expr | Stmt, buffers: Mapping[str, Buffer]) -> Expr | Stmt:
     """Return ``node`` with loads, stores and allocations of the named buffers turned to other buffers, with the indices
     that they had."""
+    return _map_buffers(node, lambda b: buffers.get(b.name, b))
 
+
+def rename_buffers(stmt: Stmt, names: Mapping[str, str]) -> Stmt:
+    """Return ``stmt`` with buffers renamed, where they are allocated and where they are accessed. Each access keeps the
+    shape in which it sees its buffer."""
+    return _map_buffers(stmt, lambda b: replace(b, name=names[b.name]) if names.get(b.name, b.name) != b.name else b)
+
+
+@overload
+def _map_buffers(node: Expr, f: Callable[[Buffer], Buffer]) -> Expr: ...
+@overload
+def _map_buffers(node: Stmt, f: Callable[[Buffer], Buffer]) -> Stmt: ...
+def _map_buffers(node: Expr | Stmt, f: Callable[[Buffer], Buffer]) -> Expr | Stmt:
     def load(e: Expr) -> Expr:
-        if isinstance(e, (Load, ClusterLoad)) and e.buffer.name in buffers:
-            return replace(e, buffer=buffers[e.buffer.name])
+        if isinstance(e, (Load, ClusterLoad)) and (new := f(e.buffer)) is not e.buffer:
+            return replace(e, buffer=new)
         return e
 
     def holder(s: Stmt) -> Stmt:
-        if isinstance(s, (Store, Allocate)) and s.buffer.name in buffers:
-            return replace(s, buffer=buffers[s.buffer.name])
-        if isinstance(s, Operation) and any(b.name in buffers for b in s.buffers):
-            return s.with_buffers([buffers.get(b.name, b) for b in s.buffers])
+        if isinstance(s, (Store, Allocate)) and (new := f(s.buffer)) is not s.buffer:
+            return replace(s, buffer=new)
+        if isinstance(s, Operation) and any(f(b) is not b for b in s.buffers):
+            return s.with_buffers([f(b) for b in s.buffers])
         return s
 
     mapper = _ExprMapper(load)

@@ -3,6 +3,7 @@
 from ..core.target import Target
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
+from .contraction_chain import ContractionChain
 from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .cpu.gemm.fma import CPU_GEMM
 from .cpu.gemv.space import CPU_GEMV
@@ -29,37 +30,36 @@ from .gpu.triton import CUDA_TRITON
 from .gpu.window.space import CUDA_WINDOW
 from .sketch import Sketch
 
-SKETCHES: dict[str, Sketch] = {
-    s.name: s
-    for s in (
-        CPU_LOOPS,
-        CPU_GEMM,
-        CPU_GEMV,
-        CPU_GEMM_DOT,
-        CPU_GEMM_AMX,
-        CPU_SCAN,
-        CUDA_LOOPS,
-        CUDA_POINTWISE,
-        CUDA_PERMUTE,
-        CUDA_WINDOW,
-        CUDA_ROWWISE,
-        CUDA_ROWWISE_SPLIT,
-        CUDA_COLUMNWISE,
-        CUDA_SCAN,
-        CUDA_GEMV,
-        CUDA_SKINNY_MMA,
-        CUDA_SKINNY_TMA,
-        CUDA_GEMM,
-        CUDA_CONV,
-        CUDA_MLP,
-        CUDA_ATTENTION,
-        CUDA_GEMM_MMA,
-        CUDA_GEMM_SIMT,
-        AMDGPU_ROWWISE,
-        AMDGPU_SCAN,
-        AMDGPU_GEMM,
-    )
-}
+_CLASSES = (
+    CPU_LOOPS,
+    CPU_GEMM,
+    CPU_GEMV,
+    CPU_GEMM_DOT,
+    CPU_GEMM_AMX,
+    CPU_SCAN,
+    CUDA_LOOPS,
+    CUDA_POINTWISE,
+    CUDA_PERMUTE,
+    CUDA_WINDOW,
+    CUDA_ROWWISE,
+    CUDA_ROWWISE_SPLIT,
+    CUDA_COLUMNWISE,
+    CUDA_SCAN,
+    CUDA_GEMV,
+    CUDA_SKINNY_MMA,
+    CUDA_SKINNY_TMA,
+    CUDA_GEMM,
+    CUDA_CONV,
+    CUDA_MLP,
+    CUDA_ATTENTION,
+    CUDA_GEMM_MMA,
+    CUDA_GEMM_SIMT,
+    AMDGPU_ROWWISE,
+    AMDGPU_SCAN,
+    AMDGPU_GEMM,
+)
+_CHAINS = (ContractionChain("cpu_chain", "llvm", _CLASSES), ContractionChain("cuda_chain", "cuda", _CLASSES))
+SKETCHES: dict[str, Sketch] = {s.name: s for s in (*_CLASSES, *_CHAINS)}
 """Name -> sketch. A schedule names the sketch that it belongs to."""
 ALL_SKETCHES: dict[str, Sketch] = {**SKETCHES, CUDA_TRITON.name: CUDA_TRITON}
 """With the configurations of Triton kernels, which no kernel IR is made of and no cost model learns from."""

@@ -138,6 +138,10 @@ class TileSketch:
             self.name, self.version, plan.knobs, codes, _float32(rated, columns), total, prior, low=low, high=high
         )
 
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        """The knobs and their values. Raises IllegalSchedule for a workload that does not match."""
+        return self._planned(workload, target).knobs
+
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:

@@ -124,12 +124,18 @@ class CandidatePool:
         numbers, order = self._index[space]
         wanted = _number(self.spaces[space], codes)
         place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-        return np.asarray(order[place[numbers[place] == wanted]] + self._starts[space], dtype=np.int64)
+        rows = order[place]
+        same = (self.spaces[space].codes[rows] == codes).all(axis=1)
+        return np.asarray(rows[same] + self._starts[space], dtype=np.int64)
+
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _number(space: Space, codes: NDArray[np.int16]) -> NDArray[np.uint64]:
-    """uint64[n]: the codes as digits of a mixed-radix number (distinct while the knobs' product is under 2^64)."""
+    """uint64[n]: a number for the codes of each row, a polynomial in an odd multiplier modulo 2^64. Two of a million
+    rows have the same one with a probability of 10^-7, in which case one of them is not found."""
     number = np.zeros(len(codes), dtype=np.uint64)
-    for place, knob in enumerate(space.knobs):
-        number = number * np.uint64(len(knob.values)) + codes[:, place].astype(np.uint64)
+    for place in range(len(space.knobs)):
+        number = number * _MULTIPLIER + codes[:, place].astype(np.uint64)
     return number

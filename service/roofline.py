@@ -8,7 +8,7 @@ from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
 from ..schedule.tensor_peaks import tensor_flops_per_second
 from ..te.contraction import product_of
-from ..te.cost import minimum_bytes, stage_flops
+from ..te.cost import cheapest_stages, flops, minimum_bytes, stage_flops
 from ..te.dynamic import at_representative
 from ..te.workload import Stage, Workload
 
@@ -30,7 +30,8 @@ def roofline(workload: Workload, device: DeviceInfo, measured: Mapping[str, floa
     not. The rate of bytes is that of copying where half of them are written, that of reading where none is written,
     and an interpolation of the two otherwise. The rate of a product is that of the best matrix instructions for any of
     its operands (``schedule.tensor_peaks``), where there are some. The rate of other arithmetic is the peak of float32
-    or float64; half floats are computed in float32. A dynamic dimension has its representative extent.
+    or float64; half floats are computed in float32.
+    A sum of products has the order with the fewest operations. A dynamic dimension has its representative extent.
     """
     workload = at_representative(workload)
     last_level = max((size for name, size in device.hardware.items() if _is_cache(name)), default=0.0)
@@ -56,15 +57,14 @@ def peak_rates(workload: Workload, target: Target, measured: Mapping[str, float]
     arithmetic = max(_arithmetic_seconds(workload, target, measured), default=0.0)
     bytes_ = minimum_bytes(workload)
     traffic = max(_traffic_seconds(workload, bytes_, measured), default=0.0)
-    operations = sum(stage_flops(stage) for stage in workload.stages)
-    return PeakRates(operations / arithmetic if arithmetic else None, bytes_ / traffic if traffic else None)
+    return PeakRates(flops(workload) / arithmetic if arithmetic else None, bytes_ / traffic if traffic else None)
 
 
 def _arithmetic_seconds(workload: Workload, target: Target, measured: Mapping[str, float]) -> list[float]:
     """Return the seconds that each kind of unit takes for its operations, as far as its peak is known. The units work
     at the same time."""
     seconds: dict[str, float] = {}
-    for stage in workload.stages:
+    for stage in (part for written in workload.stages for part in cheapest_stages(written)):
         unit = "float64" if stage.tensor.dtype.name == "float64" else "float32"
         rate = measured.get(f"peak_{unit}_flops_per_second")
         if product_of(stage) is not None:

@@ -8,7 +8,7 @@ from math import prod
 
 from ..core.errors import Forbidden, InvalidParameter
 from ..ir.expr import walk
-from ..te.cost import stage_flops
+from ..te.cost import cheapest_stages, stage_flops
 from ..te.dynamic import at_representative
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
@@ -62,9 +62,10 @@ def workload_cost(workload: Workload) -> WorkloadCost:
     """Return the estimate, at the representative extent of a dynamic dimension. It computes nothing of the workload
     itself."""
     workload = at_representative(workload)
-    seconds = (stage_flops(s) / (PRODUCT_FLOPS if s.reduce_axes else OTHER_FLOPS) for s in workload.stages)
+    stages = [part for stage in workload.stages for part in cheapest_stages(stage)]
+    seconds = (stage_flops(s) / (PRODUCT_FLOPS if s.reduce_axes else OTHER_FLOPS) for s in stages)
     return WorkloadCost(
-        sum(prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes)) for stage in workload.stages),
+        sum(prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes)) for stage in stages),
         sum(seconds),
         needed_bytes(workload),
         sum(1 for stage in workload.stages for _ in walk(stage.body)),

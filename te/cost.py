@@ -4,6 +4,7 @@ does at its representative extent."""
 from math import prod
 
 from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
+from .contraction_path import contraction_paths
 from .dynamic import at_representative
 from .scan import scan_of
 from .triton import TritonWorkload
@@ -15,13 +16,22 @@ def flops(workload: Workload) -> int:
 
     Every arithmetic node and math function of a body counts as one for each point, and so does each combination of a
     reduction. Arithmetic on axes alone, conditions, casts and loads count as nothing. A select costs as much as its
-    dearer branch.
+    dearer branch. A sum of products costs what the cheapest of its contraction paths does.
     """
-    return sum(stage_flops(stage) for stage in at_representative(workload).stages)
+    return sum(stage_flops(part) for stage in at_representative(workload).stages for part in cheapest_stages(stage))
+
+
+def cheapest_stages(stage: Stage) -> tuple[Stage, ...]:
+    """The stages that compute the tensor of ``stage`` with the fewest operations: those of a contraction path, or
+    ``stage`` itself."""
+    written: tuple[Stage, ...] = (stage,)
+    return min(
+        [written, *(path.stages for path in contraction_paths(stage))], key=lambda parts: sum(map(stage_flops, parts))
+    )
 
 
 def stage_flops(stage: Stage) -> int:
-    """The operations of one stage, counted as in ``flops``. A scan combines each value once."""
+    """The operations of one stage as it is written, counted as in ``flops``. A scan combines each value once."""
     scan = scan_of(stage)
     if scan is not None:
         return stage.tensor.elements * (_operations(scan.body)[0] + 1)

@@ -11,6 +11,7 @@ from ..core.errors import InvalidParameter
 from ..ir.buffer import Buffer
 from ..ir.rewrite import loads_of
 from .contraction import contract, contract_groups, contraction_of, grouped_contraction_of
+from .contraction_path import contraction_paths
 from .evaluate import Array, Evaluator
 from .join import Joined, join
 from .scan import accumulate, scan_of, values_stage
@@ -31,11 +32,11 @@ def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | No
     """The outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools are
-    exact, wrap, and come in their own dtype. Sums of products run as matrix products, and scans keep a running value.
-    The rest is computed in chunks that stay in cache, on several threads where it is much. ``threads`` of None means
-    those that this process may run on, at most 16; their number changes at most the last digit of float64 sums. A
-    tensor is dropped once nothing reads it any more. Raises InvalidParameter naming an input that is missing or has
-    another shape or dtype.
+    exact, wrap, and come in their own dtype. Sums of products run as matrix products, in the cheapest order
+    (``te.contraction_path``), and scans keep a running value. The rest is computed in chunks that stay in cache, on
+    several threads where it is much. ``threads`` of None means those that this process may run on, at most 16; their
+    number changes at most the last digit of float64 sums. A tensor is dropped once nothing reads it any more. Raises
+    InvalidParameter naming an input that is missing or has another shape or dtype.
     """
     tensors = {t.name: _input(t, inputs) for t in workload.inputs}
     last = {load.buffer.name: n for n, stage in enumerate(workload.stages) for load in loads_of(stage.body)}
@@ -67,6 +68,12 @@ def _stage(stage: Stage, tensors: Mapping[str, Array], threads: int | None) -> A
     grouped = grouped_contraction_of(stage)
     if grouped is not None:
         return contract_groups(grouped, tensors, threads)
+    paths = contraction_paths(stage, frozenset(tensors))
+    if paths:
+        known = dict(tensors)
+        for inner in paths[0].stages:
+            known[inner.name] = _stage(inner, known, threads)
+        return known[stage.name]
     scan = scan_of(stage)
     if scan is not None:
         return accumulate(scan, _stage(values_stage(scan), tensors, threads))

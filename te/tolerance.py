@@ -23,6 +23,7 @@ from ..ir.buffer import Buffer
 from ..ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Logic, Select, Unary, UnaryOp, Var, walk
 from ..ir.rewrite import loads_of
 from .contraction import contraction_of
+from .contraction_path import contraction_paths
 from .data import random_inputs
 from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
 from .workload import Reducer, Stage, Workload
@@ -117,8 +118,8 @@ def _stage(stage: Stage, tensors: Mapping[str, _Bounded], draw: np.random.Genera
         return _Bounded(value[:, 0], error[:, 0])
     match stage.reducer:
         case Reducer.SUM:
-            read = {load.buffer.dtype for load in loads_of(stage.body)} if contraction_of(stage) is not None else set()
-            factors = PRECISIONS[precision].factor_error if float32 in read else 0.0  # they err at random
+            products, read = _products(stage)
+            factors = products * PRECISIONS[precision].factor_error if float32 in read else 0.0  # they err at random
             steps = _matrix_unit_steps(length, precision) if any(d.is_float8 for d in read) else 0.0
             return _sum(value, error, length, _roundoff(stage.tensor.dtype), factors + MATRIX_UNIT_ROUNDOFF * steps)
         case Reducer.PROD:
@@ -128,6 +129,16 @@ def _stage(stage: Stage, tensors: Mapping[str, _Bounded], draw: np.random.Genera
             return _Bounded(found * (length / shape[1]), np.where(error.max(axis=1) > 0, length - 1.0, 0.0))
     best = value.max(axis=1) if stage.reducer is Reducer.MAX else value.min(axis=1)
     return _Bounded(best, error.max(axis=1))
+
+
+def _products(stage: Stage) -> tuple[int, set[DType]]:
+    """How many sums of products the sum of a stage can be, one after the other, and the dtypes of what they multiply;
+    (0, none) where it is no sum of products."""
+    steps = max((len(path.intermediates) + 1 for path in contraction_paths(stage)), default=0)
+    if not steps and contraction_of(stage) is None:
+        return 0, set()
+    read = {load.buffer.dtype for load in loads_of(stage.body)}
+    return max(steps, 1), {*read, stage.tensor.dtype} if steps else read
 
 
 def _product(value: Floats, error: Floats, length: int, unit: float) -> _Bounded:

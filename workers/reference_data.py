@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from ..core.cgroups import ControlGroups
 from ..core.dtypes import dtype_named, dtype_of_numpy
+from ..ir.buffer import Buffer
+from ..te.cost import cheapest_stages
 from ..te.data import random_inputs
 from ..te.dynamic import at_representative
 from ..te.reference import reference
@@ -56,14 +58,18 @@ def anonymous_file() -> int:
 
 
 def needed_bytes(workload: Workload) -> int:
-    """About what computing a reference_data takes: inputs, every stage in the reference's types, and both once more in
-    the file. A Triton kernel has what its pointers hold at first, and no reference."""
+    """About what computing a reference_data takes: inputs, every stage in the reference's types with the intermediates
+    of sums of products, and inputs and outputs once more in the file. A Triton kernel has what its pointers hold at
+    first, and no reference."""
     if isinstance(workload, TritonWorkload):
         return 2 * sum(b.bytes for b in (*workload.inputs, *workload.output_buffers))
     inputs = sum(b.elements * b.dtype.bytes for b in workload.inputs)
-    tensors = [stage.tensor for stage in workload.stages]
-    stages = {t.name: t.elements * (8 if t.dtype.is_float else t.dtype.bytes) for t in tensors}
-    return 2 * inputs + sum(stages.values()) + sum(stages[name] for name in workload.outputs)
+    tensors = [part.tensor for stage in workload.stages for part in cheapest_stages(stage)]
+
+    def size(tensor: Buffer) -> int:
+        return tensor.elements * (8 if tensor.dtype.is_float else tensor.dtype.bytes)
+
+    return 2 * inputs + sum(map(size, tensors)) + sum(map(size, workload.output_buffers))
 
 
 def available_bytes() -> int | None:

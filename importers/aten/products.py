@@ -164,12 +164,18 @@ def _own_attention(b: Emitter, q: Value, k: Value, v: Value, mask: Any, causal: 
 
 @rule("_trilinear.default")
 def _trilinear(b: Emitter, x: Value, w: Value, y: Value, *expanded: object, **keywords: object) -> Value:
-    """What ``nn.Bilinear`` is: sum over i and j of x[n, i] w[o, i, j] y[n, j]."""
+    """What ``nn.Bilinear`` is: sum over i and j of x[n, i] w[o, i, j] y[n, j]. Both orders have as many operations; the
+    one is taken whose intermediate is smaller."""
     need(list(expanded[:4]) == [[1, 3], [0], [1, 2], [2, 3]], "another trilinear form")
     outputs, first, second = w.shape
-    folded = reshape(b, b.node("permute", w, order=(1, 0, 2)), (first, outputs * second))
-    half = reshape(b, matmul(b, x, folded), (x.shape[0], outputs, second))
-    return b.node("sum", b.node("mul", half, reshape(b, y, (y.shape[0], 1, second))), dims=(2,))
+    if first <= second:
+        folded = transpose(b, reshape(b, w, (outputs * first, second)))
+        half, other = reshape(b, matmul(b, y, folded), (y.shape[0], outputs, first)), x
+    else:
+        folded = reshape(b, b.node("permute", w, order=(1, 0, 2)), (first, outputs * second))
+        half, other = reshape(b, matmul(b, x, folded), (x.shape[0], outputs, second)), y
+    row = reshape(b, other, (other.shape[0], 1, other.shape[1]))
+    return b.node("sum", b.node("mul", half, row), dims=(2,))
 
 
 @rule("addbmm.default")

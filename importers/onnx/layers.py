@@ -1,7 +1,9 @@
 """Reductions, norms, products, convolutions and pools of ONNX."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ...graph.graph import Value
 from ..aten.products import transposed_convolution
@@ -135,12 +137,13 @@ def _matmul(c: Call) -> Value:
 
 @rule("Einsum")
 def _einsum(c: Call) -> Value:
-    """Sums of one operand, and products of two. Every letter stands in an operand once."""
+    """Sums of one operand, and products of several, two at a time in the order with the fewest operations. Every letter
+    stands in an operand once."""
     text = c.get("equation").replace(" ", "")
     sides = text.split("->") if "->" in text else [text, ""]
     terms, result = sides[0].split(","), sides[1]
     operands = [c.value(n) for n in range(len(terms))]
-    need(len(terms) <= 2 and all(len(set(t.replace("...", ""))) == len(t.replace("...", "")) for t in terms), text)
+    need(all(len(set(t.replace("...", ""))) == len(t.replace("...", "")) for t in terms), text)
     if "..." in text:
         longest = max(len(o.shape) - len(t.replace("...", "")) for o, t in zip(operands, terms, strict=True))
         free = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in text][:longest]
@@ -158,7 +161,19 @@ def _einsum(c: Call) -> Value:
     for o, term in zip(operands, terms, strict=True):
         for letter, extent in zip(term, o.shape, strict=True):
             need(extents.setdefault(letter, extent) == extent, "dimensions that are broadcast")
-    (a, first), (b, second) = ((o, t) for o, t in zip(operands, terms, strict=True))
+    shapes = [np.broadcast_to(np.int8(0), o.shape) for o in operands]
+    _, *path = np.einsum_path(f"{','.join(terms)}->{result}", *shapes, optimize=("optimal", 1 << 62))[0]
+    for pair in path:
+        need(len(pair) == 2, text)
+        (b, second), (a, first) = ((operands.pop(n), terms.pop(n)) for n in sorted(pair, reverse=True))
+        wanted = "".join(t for t in dict.fromkeys(first + second) if t in "".join(terms) + result)
+        operands.append(_contracted(c, a, first, b, second, wanted if terms else result, extents))
+        terms.append(wanted)
+    return operands[0]
+
+
+def _contracted(c: Call, a: Value, first: str, b: Value, second: str, result: str, extents: Mapping[str, int]) -> Value:
+    """The product of two operands, summed over the letters that ``result`` has not, as one product of matrices."""
     kept = [t for t in first if t in second or t in result], [t for t in second if t in first or t in result]
     a, b = _summed(c, a, first, "".join(kept[0])), _summed(c, b, second, "".join(kept[1]))
     shared = [t for t in kept[0] if t in kept[1]]
@@ -168,7 +183,8 @@ def _einsum(c: Call) -> Value:
     a = reshape(c, _summed(c, a, "".join(kept[0]), "".join(batch + rows + inner)), (sizes[0], sizes[1], sizes[2]))
     b = reshape(c, _summed(c, b, "".join(kept[1]), "".join(batch + inner + columns)), (sizes[0], sizes[2], sizes[3]))
     order = [*batch, *rows, *columns]
-    y = reshape(c, c.node("matmul", a, b), [extents[t] for t in order])
+    outer = sizes[2] == 1 and a.dtype.is_float  # columns times rows, which are no sum
+    y = reshape(c, c.node("mul" if outer else "matmul", a, b), [extents[t] for t in order])
     return _summed(c, y, "".join(order), result)
 
 

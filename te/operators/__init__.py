@@ -5,6 +5,7 @@ A new operator is one file here and one line in this table; the contract suite
 
 from .attention import ATTENTION
 from .batch_matmul import BATCH_MATMUL
+from .bilinear import BILINEAR
 from .binary import BINARY
 from .broadcast_affine import BROADCAST_AFFINE
 from .channel_norm import BATCH_NORM, GROUP_NORM
@@ -17,6 +18,7 @@ from .grouped_matmul import GROUPED_MATMUL
 from .linear import LINEAR
 from .matmul import MATMUL
 from .mlp import MLP
+from .multi_dot import MULTI_DOT
 from .norm import ADD_RMS_NORM, LAYER_NORM, RMS_NORM
 from .operator import Operator
 from .pool2d import POOL2D
@@ -35,6 +37,8 @@ OPERATORS: dict[str, Operator] = {
         SCALED_MATMUL,
         LINEAR,
         GATED_LINEAR,
+        MULTI_DOT,
+        BILINEAR,
         MLP,
         CONV1D,
         CONV2D,

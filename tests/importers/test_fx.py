@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import tilewright.torch_backend.attention  # noqa: E402, F401  it registers an operator
+from tilewright.core.target import Target  # noqa: E402
+from tilewright.graph.program import compile_program  # noqa: E402
 from tilewright.graph.reference import graph_reference  # noqa: E402
 from tilewright.importers.aten import RULES  # noqa: E402
 from tilewright.importers.fx import (  # noqa: E402
@@ -20,6 +22,9 @@ from tilewright.importers.fx import (  # noqa: E402
     inverse,
     torch_precisions,
 )
+from tilewright.schedule.defaults import has_class  # noqa: E402
+from tilewright.schedule.sketches import sketches_for  # noqa: E402
+from tilewright.te.cost import flops  # noqa: E402
 from tilewright.torch_backend.tensors import operator_named  # noqa: E402
 
 
@@ -219,3 +224,13 @@ def test_known_places_of_an_index_are_views() -> None:
         np.testing.assert_allclose(found, function(x).numpy())
     gathered = import_fx(trace(scattered, x))
     assert not gathered.foreign and "gather" in ops(gathered)
+
+
+def test_a_broadcast_product_that_is_summed_over_two_dimensions_is_a_chain_of_contractions() -> None:
+    target = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
+    a, b, c = torch.rand(16, 12), torch.rand(12, 20), torch.rand(20, 8)  # small: larger products are stored first
+    model = import_fx(trace(lambda a, b, c: (a[:, :, None, None] * b[:, :, None] * c).sum((1, 2)), a, b, c))
+    program = compile_program(model.graph, lambda workload: has_class(workload, target), gpu=True)
+    (call,) = program.kernels
+    assert [s.name for s in sketches_for(call.workload, target)] == ["cuda_chain"]
+    assert flops(call.workload) == 2 * 20 * 8 * 12 + 2 * 16 * 8 * 12  # and not 3 * 16 * 12 * 20 * 8

@@ -67,6 +67,36 @@ def test_a_model_runs_by_kernels_and_its_weights_stay_outside() -> None:
     np.testing.assert_allclose(y, np.maximum(x @ w0.T + b0, 0) @ w1, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes", "products"),
+    [
+        ("ij,jk,k->i", [(5, 6), (6, 7), (7,)], [7, 6]),
+        ("bi,oij,bj->bo", [(4, 3), (5, 3, 6), (4, 6)], [3 * 6]),
+        ("i,j,ij,k->k", [(40,), (30,), (40, 30), (2,)], [40, 30]),
+        ("...ij,jk,...kl", [(2, 3, 4), (4, 5), (2, 5, 6)], [4, 5]),
+        ("ij,jk->ki", [(3, 4), (4, 5)], [4]),
+    ],
+)
+def test_an_einsum_is_products_of_two_in_the_cheapest_order(
+    equation: str, shapes: list[tuple[int, ...]], products: list[int]
+) -> None:
+    """``products``: the lengths of the sums, in any order."""
+    names = [f"x{n}" for n in range(len(shapes))]
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in zip(names, shapes, strict=True)]
+    node = helper.make_node("Einsum", names, ["y"], equation=equation)
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph([node], "einsum", info, [out]), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    graph = import_onnx(model).graph
+    draw = np.random.default_rng(0)
+    inputs = {n: draw.standard_normal(s).astype(np.float32) for n, s in zip(names, shapes, strict=True)}
+    (y,) = run(bound(graph), graph, inputs)
+    np.testing.assert_allclose(y, np.einsum(equation, *inputs.values()), rtol=1e-4, atol=1e-5)
+    found = [graph.values[node.operands[0]].shape[-1] for node in graph.nodes if node.op == "matmul"]
+    assert sorted(found) == sorted(products)
+
+
 def test_operators_that_onnx_defines_by_others_are_written_out() -> None:
     """With the attributes that they have by default."""
     info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 5])
