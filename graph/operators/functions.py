@@ -20,11 +20,17 @@ def _log1p(x: Expr) -> Expr:
     return te.select(te.equal(w, 1.0), x, te.log(w) * (x / (w - 1.0)))
 
 
+_EXPM1_TERMS, _EXPM1_TERMS_DOUBLE = 10, 18
+"""Terms of the series up to 0.5: the first that is left out is below a rounding of float32, of float64."""
+
+
 def _expm1(x: Expr) -> Expr:
-    """exp(x) - 1, likewise: (e - 1) * x / log(e) where e = exp(x) is rounded. Far from 0 it is the plain difference."""
-    e = te.exp(x)
-    near = te.select(te.equal(e, 1.0), x, (e - 1.0) * (x / te.log(e)))
-    return te.select(te.absolute(x) < 1.0, near, e - 1.0)
+    """exp(x) - 1. Near 0 it is the series x + x² (1/2! + x/3! + x²/4! + …), and far from 0 the plain difference."""
+    count = _EXPM1_TERMS_DOUBLE if x.dtype.bits == 64 else _EXPM1_TERMS
+    series: Expr = te.constant(1.0 / math.factorial(count), x.dtype)
+    for n in reversed(range(2, count)):
+        series = series * x + 1.0 / math.factorial(n)
+    return te.select(te.absolute(x) < 0.5, x + x * x * series, te.exp(x) - 1.0)
 
 
 def _round(x: Expr) -> Expr:
@@ -115,7 +121,7 @@ FUNCTIONS = (
     pointwise("reciprocal", "1 / x", lambda x: 1.0 / x, lambda x: 1.0 / x),
     pointwise("exp", "e to the x", te.exp, np.exp),
     pointwise("exp2", "2 to the x", te.exp2, np.exp2),
-    pointwise("expm1", "exp(x) - 1, accurate near 0", _expm1, np.expm1, uses=5),
+    pointwise("expm1", "exp(x) - 1, accurate near 0", _expm1, np.expm1, uses=16),
     pointwise("log", "the natural logarithm", te.log, np.log),
     pointwise("log2", "the logarithm to base 2", lambda x: te.log(x) * (1.0 / math.log(2.0)), np.log2),
     pointwise("log1p", "log(1 + x), accurate near 0", _log1p, np.log1p, uses=5),
@@ -151,6 +157,6 @@ ACTIVATIONS = (
     pointwise("softplus", "log(1 + exp(beta * x)) / beta", _softplus, _softplus_numpy, uses=8,
               attributes=(_number("beta", "the factor", 1.0), _number("threshold", "beyond it, x itself", 20.0))),
     pointwise("elu", "scale * (x where it is positive, else alpha * (exp(input_scale * x) - 1))", _elu, _elu_numpy,
-              uses=8, attributes=(_number("alpha", "the limit", 1.0), _number("scale", "a factor", 1.0),
+              uses=18, attributes=(_number("alpha", "the limit", 1.0), _number("scale", "a factor", 1.0),
                                   _number("input_scale", "a factor", 1.0))),
 )  # fmt: skip

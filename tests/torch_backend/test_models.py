@@ -509,3 +509,14 @@ def test_what_is_returned_of_an_input_that_changes_is_what_it_was() -> None:
             found, expected = ours(x, w), run(same, w)
         for one, other in zip((*found, x), (*expected, same), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_what_is_near_0_of_an_elu_is_as_exact_as_torch_has_it() -> None:
+    """At most twice the error that torch makes of each magnitude: it would not show in the largest value."""
+    x = torch.logspace(-6, 1, 4096).neg()
+    with torch.no_grad():
+        ours, eager = compiled(F.elu)(x), F.elu(x)
+    truth = F.elu(x.double())
+    ours, eager = ((y.double() - truth).abs() / truth.abs() for y in (ours, eager))
+    for a, b in zip(ours.split(256), eager.split(256), strict=True):
+        assert a.max() <= 2 * b.max() + torch.finfo(torch.float32).eps / 4
