@@ -99,14 +99,49 @@ def _atan(x: Expr) -> Expr:
     a = te.absolute(x)
     high, low = a > math.tan(3 * math.pi / 8), a > math.tan(math.pi / 8)
     t = te.select(high, -1.0 / a, te.select(low, (a - 1.0) / (a + 1.0), a))
+    base = te.select(high, te.constant(math.pi / 2, x.dtype), te.select(low, te.constant(math.pi / 4, x.dtype), 0.0))
+    found = base + _atan_series(t)
+    return te.select(x < 0, -found, found)
+
+
+def _atan_series(t: Expr) -> Expr:
+    """The arctangent of what is at most tan(π/8)."""
     z = t * t
-    count = _ATAN_TERMS_DOUBLE if x.dtype.bits == 64 else _ATAN_TERMS
-    series: Expr = te.constant((-1.0) ** (count - 1) / (2 * count - 1), x.dtype)
+    count = _ATAN_TERMS_DOUBLE if t.dtype.bits == 64 else _ATAN_TERMS
+    series: Expr = te.constant((-1.0) ** (count - 1) / (2 * count - 1), t.dtype)
     for n in reversed(range(count - 1)):
         series = series * z + (-1.0) ** n / (2 * n + 1)
-    base = te.select(high, te.constant(math.pi / 2, x.dtype), te.select(low, te.constant(math.pi / 4, x.dtype), 0.0))
-    found = base + series * t
-    return te.select(x < 0, -found, found)
+    return series * t
+
+
+_PI_ROUNDED = {32: math.pi - float(np.float32(math.pi)), 64: 1.2246467991473532e-16}
+"""What a float of so many bits loses of π (of float64: the sine of it)."""
+
+
+def _atan2(y: Expr, x: Expr) -> Expr:
+    """The angle of (x, y). The arctangent of the shorter side over the longer one is that to the nearest axis: up to
+    π/8 by the series, and beyond by atan(r) = π/4 + atan((r - 1) / (r + 1)). A -0 counts as less than 0. Each part is
+    written once, so that the expression stays small."""
+
+    def below(v: Expr) -> Expr:
+        return te.select(te.equal(v, 0.0), 1.0 / v, v) < 0
+
+    def number(condition: Expr, yes: float, no: float) -> Expr:
+        return te.select(condition, te.constant(yes, x.dtype), te.constant(no, x.dtype))
+
+    up, across = te.absolute(y), te.absolute(x)
+    long, short = te.maximum(up, across), te.minimum(up, across)
+    far = short > long * math.tan(math.pi / 8)
+    base = number(far, 1.0, 0.0)
+    finite = te.minimum(long, 1e38)  # 0 times infinity would be NaN
+    series = number(far, math.pi / 4, 0.0) + _atan_series((short - base * finite) / (long + base * short))
+    # Sides that are both 0, or both infinite, have no quotient.
+    found = te.select(te.equal(up, across), number(te.equal(up, 0.0), 0.0, math.pi / 4), series)
+    rounded = _PI_ROUNDED[x.dtype.bits]
+    for condition, turns in ((up > across, 0.5), (below(x), 1.0)):
+        rest = number(condition, turns * rounded, 0.0) + number(condition, -1.0, 1.0) * found
+        found = number(condition, turns * math.pi, 0.0) + rest
+    return number(below(y), -1.0, 1.0) * found
 
 
 def _trunc(x: Expr) -> Expr:
@@ -131,6 +166,7 @@ FUNCTIONS = (
     pointwise("cos", "the cosine", te.cos, np.cos),
     pointwise("tan", "the tangent", _tan, np.tan, uses=2),
     pointwise("atan", "the arctangent", _atan, np.arctan, uses=64),
+    pointwise("atan2", "the angle of (b, a)", _atan2, np.arctan2, count=2, uses=64),
     pointwise("tanh", "the hyperbolic tangent", te.tanh, np.tanh),
     pointwise("erf", "the error function", te.erf, lambda x: erf(np.array(x))),
     pointwise("floor", "rounded down", te.floor, np.floor),

@@ -167,6 +167,8 @@ def test_orders() -> None:
         lambda x: x.round().norm(0, 1), lambda x: torch.sign(torch.where(x > 0.5, x - 0.8, float("nan"))),
         lambda x: torch.fmax(x, torch.where(x > 0.5, x + 1, float("nan"))),
         lambda x: torch.fmin(torch.where(x > 0.5, x + 1, float("nan")), x),
+        lambda x: torch.cdist(x, x + 0.1, 1), lambda x: torch.cdist(x[None], x[None] * 2, 3),
+        lambda x: torch.cdist(x, x + 0.1, float("inf")), lambda x: torch.cdist(x, x[:2]),
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:

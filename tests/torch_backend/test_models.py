@@ -550,3 +550,16 @@ def test_what_is_near_0_of_an_elu_is_as_exact_as_torch_has_it() -> None:
     ours, eager = ((y.double() - truth).abs() / truth.abs() for y in (ours, eager))
     for a, b in zip(ours.split(256), eager.split(256), strict=True):
         assert a.max() <= 2 * b.max() + torch.finfo(torch.float32).eps / 4
+
+
+def test_angles_are_those_of_torch_wherever_a_point_lies() -> None:
+    """On axes, on their negative zeros, far away, and nowhere."""
+    places = torch.tensor([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-30, -1e30, 3e-39])
+    y, x = (t.contiguous() for t in torch.meshgrid(places, places, indexing="ij"))
+    status = check_model(torch.atan2, y, x)
+    assert not status.foreign
+    with torch.no_grad():
+        ours, eager = compiled(torch.atan2)(y, x), torch.atan2(y, x)
+    torch.testing.assert_close(ours, eager, rtol=3e-7, atol=0.0, equal_nan=True)
+    check_model(torch.atan2, torch.randn(50, 40), torch.randn(40))
+    check_model(torch.atan2, torch.randint(-5, 5, (50,)), torch.randint(-5, 5, (50,)))
