@@ -153,6 +153,17 @@ def partition(graph: Graph, fits: Fits, in_place: InPlace | None = None) -> tupl
     return _Partition(graph, fits, in_place or InPlace()).calls()
 
 
+@dataclass(frozen=True, slots=True)
+class _Either:
+    """The names in either of two sets."""
+
+    first: set[str]
+    second: set[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.first or name in self.second
+
+
 class _Partition:
     def __init__(self, graph: Graph, fits: Fits, in_place: InPlace) -> None:
         self.graph = graph
@@ -539,7 +550,7 @@ class _Partition:
         key = tuple(n.name for n in nodes)
         if key not in self._written:
             # What has no region yet will be stored, or be part of a region that is stored.
-            stored = self.stored | self._computed
+            stored = _Either(self.stored, self._computed)
             try:
                 self._written[key] = write_workload(self.graph, nodes, [region.output.name], stored)
             except InvalidWorkload:
