@@ -1,5 +1,5 @@
-"""Recurrent layers as one operator each. Torch writes them out step by step when a graph is traced, which takes half a
-minute for a thousand steps in the first call of a model; ``importers.recurrent`` does so while the model runs."""
+"""Recurrent layers as one operator each. Torch would write them out step by step when a graph is traced, in the first
+call of a model; ``importers.aten.recurrent`` does so while the model runs."""
 
 from typing import Any
 
