@@ -216,6 +216,7 @@ class GraphBuilder:
         """``taken`` are names that no new value may get."""
         self.made: dict[str, Node] = {}
         self._taken = set(taken)
+        self._last: dict[str, int] = {}  # the number of the last name with a stem
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -230,10 +231,12 @@ class GraphBuilder:
         """A name that is not taken yet: ``stem``, or ``stem`` with a number behind it."""
         stem = re.sub(r"[^A-Za-z0-9_]", "_", stem)[:48] or "value"
         stem = stem if re.match(r"[A-Za-z_]", stem) else f"_{stem}"
-        name, n = stem, 0
+        n = self._last.get(stem, 0)
+        name = f"{stem}_{n}" if n else stem
         while name in self._taken:
             n += 1
             name = f"{stem}_{n}"
+        self._last[stem] = n
         self._taken.add(name)
         return name
 

@@ -8,7 +8,7 @@ kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
     permute, expand, slice, pad …       part of the indices of what reads them
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import InvalidWorkload
@@ -41,10 +41,12 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class ViewCall:
-    """``value`` has the elements of ``of`` in their order, in another shape: no data are moved."""
+    """``value`` has the elements of ``of`` from number ``offset`` on in their order, in another shape: no data are
+    moved."""
 
     value: str
     of: str
+    offset: int = 0
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -53,6 +55,33 @@ class ViewCall:
     @property
     def writes(self) -> tuple[str, ...]:
         return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCall:
+    """The elements of ``value`` are those of ``parts``, one behind the other: whatever computes a part writes it where
+    it belongs, and no data are moved. ``offsets``: the number of the first element of each part."""
+
+    value: str
+    parts: tuple[str, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.parts
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """What moves no data. ``parts``: slices that lie within what they are slices of, and where. ``joins``:
+    concatenations whose parts are written in their place, by their results."""
+
+    parts: Mapping[str, int] = field(default_factory=dict)
+    joins: Mapping[str, JoinCall] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +99,7 @@ class ForeignCall:
         return tuple(v.name for v in self.node.results)
 
 
-Call = KernelCall | ViewCall | ForeignCall
+Call = KernelCall | ViewCall | JoinCall | ForeignCall
 
 
 @dataclass(slots=True)
@@ -119,15 +148,27 @@ def _joins_permuted(graph: Graph, node: Node) -> bool:
     return False
 
 
-def partition(graph: Graph, fits: Fits) -> tuple[Call, ...]:
+def partition(graph: Graph, fits: Fits, in_place: InPlace | None = None) -> tuple[Call, ...]:
     """The calls that compute ``graph``, in order."""
-    return _Partition(graph, fits).calls()
+    return _Partition(graph, fits, in_place or InPlace()).calls()
+
+
+@dataclass(frozen=True, slots=True)
+class _Either:
+    """The names in either of two sets."""
+
+    first: set[str]
+    second: set[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.first or name in self.second
 
 
 class _Partition:
-    def __init__(self, graph: Graph, fits: Fits) -> None:
+    def __init__(self, graph: Graph, fits: Fits, in_place: InPlace) -> None:
         self.graph = graph
         self._fits = fits
+        self._in_place = in_place
         given = {v.name for v in (*graph.inputs, *graph.constants)}
         foreign = [n for n in graph.nodes if n.is_foreign]
         read = {name for n in foreign for name in n.operands}
@@ -139,6 +180,7 @@ class _Partition:
         self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and _joins_permuted(graph, n)}
         joined = [n.name for n in graph.nodes if n.op == "concatenate"]
         self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
+        self.stored |= set(in_place.parts) | {name for c in in_place.joins.values() for name in (c.value, *c.parts)}
         self.regions: list[_GraphRegion] = []
         self._region_of: dict[str, _GraphRegion] = {}
         self._written: dict[tuple[str, ...], WrittenRegion | None] = {}
@@ -180,6 +222,11 @@ class _Partition:
         for node in self.graph.nodes:
             if node.is_foreign:
                 found.append((self._positions[node.name], ForeignCall(node)))
+            elif node.name in self._in_place.parts:
+                offset = self._in_place.parts[node.name]
+                found.append((self._positions[node.name], ViewCall(node.name, node.operands[0], offset)))
+            elif node.name in self._in_place.joins:
+                found.append((self._positions[node.name], self._in_place.joins[node.name]))
             elif node.name in self.stored and self._alias(node) is not None:
                 found.append((self._positions[node.name], ViewCall(node.name, self._root(node.name))))
         return self._needed([call for _, call in sorted(found, key=lambda f: f[0])])
@@ -220,6 +267,11 @@ class _Partition:
         reshape has the elements of is stored as well."""
         if not is_view(node):
             return True
+        if node.name in self._in_place.joins:
+            return False
+        if node.name in self._in_place.parts:
+            self.stored.add(node.operands[0])
+            return False
         alias = self._alias(node)
         if node.name in self.stored and alias is not None:
             self.stored.add(alias)
@@ -498,7 +550,7 @@ class _Partition:
         key = tuple(n.name for n in nodes)
         if key not in self._written:
             # What has no region yet will be stored, or be part of a region that is stored.
-            stored = self.stored | self._computed
+            stored = _Either(self.stored, self._computed)
             try:
                 self._written[key] = write_workload(self.graph, nodes, [region.output.name], stored)
             except InvalidWorkload:

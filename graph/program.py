@@ -1,6 +1,6 @@
 """A program: a graph after all passes, cut into calls in order, with the places of what they compute."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,12 +10,13 @@ from ..te.workload import Workload
 from .graph import Graph, Node, check_graph
 from .json import erased_json
 from .memory import Arena, Lifetime, plan_arena
-from .partition import Call, Fits, ForeignCall, KernelCall, ViewCall, partition
+from .partition import Call, Fits, ForeignCall, JoinCall, KernelCall, ViewCall, partition
 from .passes import simplify_graph
 from .passes.cleanup import drop_identities, drop_unused
 from .passes.products import join_products
 from .passes.reshapes import raise_splits
 from .siblings import join_siblings
+from .steps import is_in_place, steps_in_place
 
 _SMALL_UPDATE_BYTES = 1 << 16
 
@@ -26,6 +27,14 @@ class Task:
 
     workload: Workload
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePlace:
+    """The value ``root``, which has memory of its own, from its element number ``offset`` on."""
+
+    root: str
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,13 +76,29 @@ class Program:
         return found
 
     @cached_property
-    def roots(self) -> Mapping[str, str]:
-        """For each value that is a view of another: the value whose memory it lies in."""
-        roots: dict[str, str] = {}
-        for call in (*self.prepared, *self.calls):
-            if isinstance(call, ViewCall):
-                roots[call.value] = roots.get(call.of, call.of)
-        return roots
+    def places(self) -> Mapping[str, ValuePlace]:
+        """For each value that is a view of another, or a part of one: where it lies."""
+        return places_of((*self.prepared, *self.calls))
+
+
+def places_of(calls: Sequence[Call]) -> dict[str, ValuePlace]:
+    """Where each value lies that has no memory of its own."""
+    within: dict[str, ValuePlace] = {}
+    for call in calls:
+        if isinstance(call, JoinCall):
+            within |= {name: ValuePlace(call.value, at) for name, at in zip(call.parts, call.offsets, strict=True)}
+        elif isinstance(call, ViewCall):
+            within[call.value] = ValuePlace(call.of, call.offset)
+    found: dict[str, ValuePlace] = {}
+    for name in within:
+        chain = [name]
+        while (before := within[chain[-1]].root) in within and before not in found:
+            chain.append(before)
+        for value in reversed(chain):
+            place = within[value]
+            outer = found.get(place.root, ValuePlace(place.root))
+            found[value] = ValuePlace(outer.root, outer.offset + place.offset)
+    return found
 
 
 def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
@@ -81,7 +106,7 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
     takes. ``gpu``: whether the passes run that give graphs the forms of kernel classes for GPUs.
     Raises InvalidGraph, and InvalidWorkload for a node that is beyond the limits of a kernel."""
     graph = simplify_graph(check_graph(graph), gpu=gpu)
-    calls = partition(graph, fits)
+    calls = _cut(graph, fits)
     if gpu:
         graph, calls = _with_joined_products(graph, calls, fits)
         calls = join_siblings(graph, calls, fits)
@@ -104,20 +129,30 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
     return Program(graph, recipe, tuple(views), tuple(rest), _arena(graph, rest), kept_arena)
 
 
+def _cut(graph: Graph, fits: Fits) -> tuple[Call, ...]:
+    """The calls of a graph, whose loops over time need no copies where that is possible."""
+    in_place = steps_in_place(graph)
+    calls = partition(graph, fits, in_place)
+    return calls if is_in_place(calls) else partition(graph, fits)
+
+
 def _with_joined_products(graph: Graph, calls: tuple[Call, ...], fits: Fits) -> tuple[Graph, tuple[Call, ...]]:
     """The graph with products joined, and its calls, where that saves kernels and costs no kernel class; else both as
     given."""
-    joined = drop_unused(drop_identities(raise_splits(join_products(graph))))
-    if joined.nodes == graph.nodes:
+    products = join_products(graph)
+    if products.nodes == graph.nodes:
         return graph, calls
-    other = partition(joined, fits)
+    joined = drop_unused(drop_identities(raise_splits(products)))
+    other = _cut(joined, fits)
 
     def kernels(graph: Graph, calls: tuple[Call, ...]) -> list[KernelCall]:
         return [c for c in calls if isinstance(c, KernelCall) and not all(name in graph.fixed for name in c.writes)]
 
     before, after = kernels(graph, calls), kernels(joined, other)
+    if len(after) >= len(before):
+        return graph, calls
     generic = [sum(not fits(c.workload) for c in found) for found in (before, after)]
-    return (joined, other) if len(after) < len(before) and generic[1] <= generic[0] else (graph, calls)
+    return (joined, other) if generic[1] <= generic[0] else (graph, calls)
 
 
 def _fixed_nodes(graph: Graph) -> tuple[Node, ...]:
@@ -131,25 +166,26 @@ def fresh_values(graph: Graph, calls: tuple[Call, ...] | list[Call]) -> frozense
     for call in calls:
         if isinstance(call, ForeignCall):
             seen.update(call.reads)
-    for call in reversed(calls):
-        if isinstance(call, ViewCall) and call.value in seen:
-            seen.add(call.of)
-    return frozenset(seen)
+    places = places_of(calls)
+    return frozenset(places[name].root if name in places else name for name in seen)
 
 
 def _arena(graph: Graph, calls: list[Call]) -> Arena:
     fresh = fresh_values(graph, calls)
-    roots: dict[str, str] = {}
+    places = places_of(calls)
     first: dict[str, int] = {}
     last: dict[str, int] = {}
+
+    def root(name: str) -> str:
+        return places[name].root if name in places else name
+
     for n, call in enumerate(calls):
         for name in call.reads:
-            last[roots.get(name, name)] = n
-        if isinstance(call, ViewCall):
-            roots[call.value] = roots.get(call.of, call.of)
-        elif isinstance(call, KernelCall):
+            last[root(name)] = n
+        if isinstance(call, KernelCall):
             for name in call.writes:
-                first[name] = last[name] = n
-    last |= {roots.get(name, name): len(calls) for _, name in graph.updates}
+                first.setdefault(root(name), n)
+                last[root(name)] = n
+    last |= {root(name): len(calls) for _, name in graph.updates}
     values = (name for name in first if name not in fresh)
     return plan_arena([Lifetime(v, graph.values[v].bytes, first[v], last[v]) for v in values])

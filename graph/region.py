@@ -1,6 +1,6 @@
 """Some nodes of a graph as one workload: a stage for each reduction, and for each value that is used more than once."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 
 from ..core.dtypes import DType
@@ -29,7 +29,7 @@ def is_view(node: Node) -> bool:
 
 
 def write_workload(
-    graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], stored_values: Collection[str]
+    graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], stored_values: Container[str]
 ) -> WrittenRegion:
     """The workload that computes ``outputs``, results of ``nodes``, from values that are stored.
 
@@ -37,7 +37,7 @@ def write_workload(
     constants alone are constants of the workload, unless all inputs do. Raises InvalidWorkload where the expression
     goes beyond the limits of ``te``.
     """
-    writer = _RegionWriter(graph, {n.name for n in nodes}, frozenset(stored_values) - {n.name for n in nodes})
+    writer = _RegionWriter(graph, {n.name for n in nodes}, stored_values)
     for node in nodes:
         writer.add(node, keep=node.name in outputs)
     results = [writer.output(graph.values[name]) for name in outputs]
@@ -50,7 +50,7 @@ def write_workload(
 
 
 class _RegionWriter:
-    def __init__(self, graph: Graph, region: set[str], stored_values: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, region: set[str], stored_values: Container[str]) -> None:
         self._graph = graph
         self._region = region
         self._stored = stored_values
@@ -85,15 +85,18 @@ class _RegionWriter:
     def _operand(self, name: str) -> GraphOperand:
         if name not in self._operands:
             root, shape = name, self._graph.values[name].shape
-            while root not in self._stored and root not in self._region and (before := alias_of(self._graph, root)):
+            while not self._is_stored(root) and root not in self._region and (before := alias_of(self._graph, root)):
                 root = before
-            if root in self._stored:
+            if self._is_stored(root):
                 return self._placeholder(root, shape)
             node = self._graph.producers[name]
             operator = OPERATORS[node.op]
             operands = [self._operand(n) for n in node.operands]
             self._operands[name] = operator.build(operands, operator.values(node.attributes))
         return self._operands[name]
+
+    def _is_stored(self, name: str) -> bool:
+        return name in self._stored and name not in self._region
 
     def _placeholder(self, root: str, shape: tuple[int, ...]) -> Tensor:
         key = (root, shape)
@@ -108,7 +111,7 @@ class _RegionWriter:
         for reader in self._graph.readers[name]:
             if reader.name in self._region:
                 total += OPERATORS[reader.op].uses
-            elif is_view(reader) and reader.name not in self._stored:
+            elif is_view(reader) and not self._is_stored(reader.name):
                 total += self._uses(reader.name)
         return total
 

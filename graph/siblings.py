@@ -4,6 +4,7 @@ Such are the mean and the variance of rows, the greatest elements and where they
 the layers of a small multilayer perceptron.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,8 +28,10 @@ def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call
     found = list(calls)
     computed = _Computed(
         {v.name for v in (*graph.inputs, *graph.constants)}
-        | {v.name for node in graph.nodes if not is_view(node) for v in node.results},
+        | {v.name for node in graph.nodes if not is_view(node) for v in node.results}
+        | {name for c in calls for name in c.writes},
         {node.name: place for place, node in enumerate(graph.nodes)},
+        Counter(name for c in calls for name in set(c.reads)),
     )
     n = 0
     while n < len(found):
@@ -36,6 +39,9 @@ def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call
             place = _place(found, n, m)
             joined = None if place is None else _joined(graph, computed, found, n, m, fits)
             if place is not None and joined is not None:
+                for before in (found[n], found[m]):
+                    computed.reads.subtract(set(before.reads))
+                computed.reads.update(set(joined.reads))
                 del found[m], found[n]
                 found.insert(place, joined)
                 break
@@ -46,10 +52,12 @@ def join_siblings(graph: Graph, calls: Sequence[Call], fits: Fits) -> tuple[Call
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """``stored``: the values that are no views. ``places``: where each node stands in the graph, by its name."""
+    """``stored``: the values that are no views, and those that calls write. ``places``: where each node stands in the
+    graph, by its name. ``reads``: how many calls read a value."""
 
     stored: set[str]
     places: Mapping[str, int]
+    reads: Counter[str]
 
 
 def _place(calls: Sequence[Call], n: int, m: int) -> int | None:
@@ -67,11 +75,12 @@ def _joined(graph: Graph, computed: _Computed, calls: Sequence[Call], n: int, m:
         return None
     names = sorted({*first.nodes, *second.nodes}, key=computed.places.__getitem__)
     nodes = tuple(graph.producers[name] for name in names)
-    stored = computed.stored.union(*(c.writes for c in calls))
-    others = {name for k, c in enumerate(calls) if k not in (n, m) for name in c.reads} | set(graph.kept)
-    outputs = tuple(name for name in (*first.writes, *second.writes) if name in others)
+    own = Counter([*set(first.reads), *set(second.reads)])
+    outputs = tuple(
+        name for name in (*first.writes, *second.writes) if name in graph.kept or computed.reads[name] > own[name]
+    )
     try:
-        written = write_workload(graph, nodes, outputs, stored)
+        written = write_workload(graph, nodes, outputs, computed.stored)
     except InvalidWorkload:
         return None
     same = set(written.reads) <= {*first.reads, *second.reads} - set(first.writes)

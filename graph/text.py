@@ -2,7 +2,7 @@
 
 from .graph import Graph, Node, Value
 from .operators import OPERATORS
-from .partition import ForeignCall, KernelCall
+from .partition import ForeignCall, JoinCall, KernelCall
 from .program import Program
 
 
@@ -31,8 +31,10 @@ def program_text(program: Program) -> str:
             lines.append(f"kernel {', '.join(call.writes)} = {ops} of {reads}")
         elif isinstance(call, ForeignCall):
             lines.append(f"foreign {', '.join(call.writes)} = {call.node.attributes['target']} of {reads}")
+        elif isinstance(call, JoinCall):
+            lines.append(f"parts of {call.value} = {reads}")
         else:
-            lines.append(f"view {call.value} = {call.of}")
+            lines.append(f"view {call.value} = {call.of}" + (f" from {call.offset}" if call.offset else ""))
     lines.append(f"arena: {program.arena.bytes} bytes, prepared: {program.kept_arena.bytes} bytes")
     return "\n".join(lines) + "\n"
 

@@ -33,9 +33,9 @@ class RawKernel(Protocol):
 
 @dataclass(slots=True)
 class BoundKernel:
-    """A call of a kernel. ``names``: the value of each parameter that is one, and None for workspace, which lies at the
-    addresses ``own``. ``workspace``: the memory itself. ``packs``: whether it packs its constants once, ahead of its
-    runs. ``latest``: the addresses that were bound last."""
+    """A call of a kernel. ``names``: the value in whose memory each parameter lies, ``own`` bytes behind its beginning;
+    None for workspace, which lies at the addresses ``own``. ``workspace``: the memory itself. ``packs``: whether it
+    packs its constants once, ahead of its runs. ``latest``: the addresses that were bound last."""
 
     kernel: RawKernel
     names: tuple[str | None, ...]
@@ -68,7 +68,7 @@ class BoundKernel:
         return with_prologue
 
     def _addresses(self, at: Addresses) -> list[int]:
-        return [own if name is None else at.get(name, 0) for name, own in zip(self.names, self.own, strict=True)]
+        return [own if name is None else at.get(name, 0) + own for name, own in zip(self.names, self.own, strict=True)]
 
 
 @dataclass(slots=True)

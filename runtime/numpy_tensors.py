@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,8 @@ class NumpyTensors:
     def dense_copy(self, tensor: Array) -> Array:
         return tensor.copy(order="C")
 
-    def reshaped(self, tensor: Array, shape: tuple[int, ...]) -> Array:
-        return tensor.reshape(shape)
+    def reshaped(self, tensor: Array, shape: tuple[int, ...], offset: int = 0) -> Array:
+        return tensor.reshape(-1)[offset : offset + prod(shape)].reshape(shape)
 
     def to_numpy(self, tensor: Array) -> Array:
         return tensor

@@ -17,8 +17,8 @@ from weakref import ref
 
 from ..core.errors import InvalidParameter
 from ..graph.operators.operator import TensorType
-from ..graph.partition import Call, ForeignCall, KernelCall, ViewCall
-from ..graph.program import Program, fresh_values
+from ..graph.partition import Call, ForeignCall, JoinCall, KernelCall, ViewCall
+from ..graph.program import Program, ValuePlace, fresh_values
 from ..graph.reference import graph_reference
 from .bound_kernel import BoundKernel, KernelRun, RawKernel
 from .tensor_library import TensorLibrary
@@ -79,7 +79,8 @@ class BoundProgram:
         self._lock = threading.Lock()
         self._replaced = dict(replaced or {})
         self._fresh = fresh_values(program.graph, program.calls)
-        empty = [n for c in program.kernels for n in c.writes if n in self._fresh]
+        written = (self._place(n).root for c in program.kernels for n in c.writes)
+        empty = [n for n in dict.fromkeys(written) if n in self._fresh]
         self._allocators = {name: library.allocator(program.graph.values[name].tensor) for name in empty}
         self._inputs = [(n, v.name, v.type) for n, v in enumerate(program.graph.inputs)]
         places = {v.name: n for n, v in enumerate(program.graph.inputs)}
@@ -147,7 +148,7 @@ class BoundProgram:
             if isinstance(call, KernelCall) and call.writes[0] not in self._replaced:
                 run.append(self._bind(call, self._kernels[keys[call.writes[0]]]))
                 kernels[call.writes[0]] = run[-1]
-            elif not isinstance(call, ViewCall):
+            elif not isinstance(call, ViewCall | JoinCall):
                 steps += [KernelRun(run, fixed), call] if run else [call]
                 run = []
         return _Stream(arena, fixed, kernels, [*steps, KernelRun(run, fixed)] if run else steps)
@@ -156,14 +157,18 @@ class BoundProgram:
         values = {b.name: v for b, v in zip(call.workload.inputs, call.reads, strict=True)}
         values |= dict(zip(call.workload.outputs, call.writes, strict=True))
         buffers = {p.name: self._library.buffer(p.bytes) for p in kernel.parameters if p.name not in values}
-        names = tuple(self._root(values[p.name]) if p.name in values else None for p in kernel.parameters)
-        own = tuple(self._library.address(buffers[p.name]) if p.name in buffers else 0 for p in kernel.parameters)
+        places = [self._place(values[p.name]) if p.name in values else None for p in kernel.parameters]
+        names = tuple(None if place is None else place.root for place in places)
+        own = tuple(
+            self._library.address(buffers[p.name]) if place is None else place.offset * p.dtype.bytes
+            for p, place in zip(kernel.parameters, places, strict=True)
+        )
         packs = kernel.has_prologue and bool(call.workload.constants)
         return BoundKernel(kernel, names, own, tuple(buffers.values()), packs)
 
-    def _root(self, name: str) -> str:
-        """The value whose memory ``name`` lies in."""
-        return self.program.roots.get(name, name)
+    def _place(self, name: str) -> ValuePlace:
+        """Where a value lies."""
+        return self.program.places.get(name) or ValuePlace(name)
 
     def __call__(
         self, inputs: Sequence[Any], constants: Sequence[Any], watch: Watch | None = None, *, overwrite: bool = True
@@ -204,7 +209,7 @@ class BoundProgram:
         for call in self.program.calls:
             if isinstance(call, KernelCall) and call.writes[0] not in self._replaced:
                 state.stream.kernels[call.writes[0]].bind(state.stream.fixed | state.at)(state.handle)
-            elif not isinstance(call, ViewCall):
+            elif not isinstance(call, ViewCall | JoinCall):
                 self._by_library(call, state)
             if isinstance(call, KernelCall):
                 watch(call, {name: self.tensor(name, state) for name in (*call.reads, *call.writes)})
@@ -285,24 +290,30 @@ class BoundProgram:
 
     def tensor(self, name: str, state: _State) -> Any:
         """A value as a tensor of the library, wherever it lies."""
-        root, library = self._root(name), self._library
+        place, library = self._place(name), self._library
+        root, offset = place.root, place.offset
         found = state.tensors.get(root, self._constants[0].get(root))
         value = self.program.graph.values.get(name)
         if found is not None:
-            return found if name == root or value is None else library.reshaped(found, value.shape)
+            return found if name == root or value is None else library.reshaped(found, value.shape, offset)
         if value is None:
             raise InvalidParameter(f"{name} has no memory", field=name)
         if root in self.program.kept_arena.offsets:
-            return library.view_of(self._kept, self.program.kept_arena.offsets[root], value.tensor)
+            at = self.program.kept_arena.offsets[root] + offset * value.dtype.bytes
+            return library.view_of(self._kept, at, value.tensor)
         if root in self.program.arena.offsets:
             views = state.stream.views
             if name not in views:
-                views[name] = library.view_of(state.stream.arena, self.program.arena.offsets[root], value.tensor)
+                at = self.program.arena.offsets[root] + offset * value.dtype.bytes
+                views[name] = library.view_of(state.stream.arena, at, value.tensor)
             return views[name]
         raise InvalidParameter(f"{name} has no memory", field=name)
 
     def _result(self, name: str, state: _State) -> Any:
-        """A value that outlives what it lies in: the memory of what is kept, or an input that is overwritten."""
-        tensor, root = self.tensor(name, state), self._root(name)
-        copied = root in self._updated or root in self.program.kept_arena.offsets
+        """A value that outlives what it lies in: the memory of what is kept, an input that is overwritten, or a value
+        of which it is a part."""
+        tensor, root, values = self.tensor(name, state), self._place(name).root, self.program.graph.values
+        known = name != root and values[name].type is not None and values[root].type is not None
+        part = known and values[name].elements < values[root].elements
+        copied = part or root in self._updated or root in self.program.kept_arena.offsets
         return self._library.dense_copy(tensor) if copied else tensor

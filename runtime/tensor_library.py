@@ -72,8 +72,8 @@ class TensorLibrary(Protocol):
         """A dense copy in memory of its own."""
         ...
 
-    def reshaped(self, tensor: Any, shape: tuple[int, ...]) -> Any:
-        """A view of a dense tensor in another shape."""
+    def reshaped(self, tensor: Any, shape: tuple[int, ...], offset: int = 0) -> Any:
+        """A view of the elements of a dense tensor from number ``offset`` on, in another shape."""
         ...
 
     def to_numpy(self, tensor: Any) -> Array:

@@ -194,7 +194,7 @@ _SAME = (
     "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
     "exp2", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu",
-    "sigmoid", "matmul", "tan", "atan",
+    "sigmoid", "matmul", "tan", "atan", "atan2",
 )  # fmt: skip
 
 FUNCTIONS: dict[str, _Function] = {

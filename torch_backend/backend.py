@@ -23,6 +23,7 @@ from .compiled import CompiledShape, Status
 from .devices import device_of
 from .effects import without_tokens
 from .options import Options
+from .recurrent import keep_recurrent
 from .schedules import NoSchedules, Schedules
 from .shared_kernels import SharedKernels
 from .training import BetterAsAten, check_forward, check_module, is_written_out
@@ -70,7 +71,8 @@ def _compiled(
     if chosen:
         check_module(module, device)
     if not trains:
-        keep_attention(module)  # it has no gradient
+        keep_attention(module)  # these have no gradients
+        keep_recurrent(module, device)
 
     def inference(traced: Any, _examples: Sequence[Any]) -> Any:
         context = TracingContext.try_get()

@@ -13,7 +13,6 @@ import torch
 
 from ..core.precision import PRECISIONS
 from ..core.schedule import Schedule
-from ..core.target import Target
 from ..graph.partition import Call, KernelCall
 from ..graph.program import Program, compile_program
 from ..importers.fx import ImportedModel, ImportedOutput, TorchPrecisions, import_fx, torch_precisions
@@ -146,7 +145,10 @@ class CompiledShape:
         program = compile_program(model.graph, lambda w: has_class(w, target), gpu=target.kind == "cuda")
         if not program.kernels:
             return self._give_up("nothing in it is for kernels")
-        ours = [key for key, task in program.tasks.items() if _is_ours(task.workload, target)]
+        classes = {key for key, task in program.tasks.items() if has_class(task.workload, target)}
+        # On a GPU the generic sketch is far behind the libraries where there is data to be used again: these workloads
+        # are left to torch.
+        ours = [key for key in program.tasks if target.kind != "cuda" or key in classes]
         cache = ScheduleCache(program.key, device.info.key, toolchain_of(device).key)
         extents = symbolic_extents(values or {})
         self._ranges = row_ranges({key: program.tasks[key].workload for key in ours}, extents, target)
@@ -159,14 +161,14 @@ class CompiledShape:
             return self._give_up("there is no kernel for anything in it")
         replaced = {
             c.writes[0]: call_by_torch(program.graph, c, device=self._device)
-            for c in program.kernels
-            if workload_key(c.workload) not in self._kernels
+            for key, c in zip(program.kernel_keys, program.kernels, strict=True)
+            if key not in self._kernels
         }
         bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced)
         self._model = model
         self._as_they_are = all(_is_as_traced(model, output) for output in model.outputs)
         self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
-        self.status.class_kernels = sum(has_class(c.workload, target) for c in program.kernels)
+        self.status.class_kernels = sum(key in classes for key in program.kernel_keys)
         unverified = self._options.verify != "never" and not is_random(self._module)
         self.status.state = "unverified" if unverified else "ready"
         self._bound = bound
@@ -359,9 +361,3 @@ def _follow_job(
         if owner is None or not owner.swap(found):
             return
         del owner
-
-
-def _is_ours(workload: Workload, target: Target) -> bool:
-    """Whether to use a kernel of ours. On a GPU the generic sketch is far behind the libraries where there is data to
-    be used again, so that these workloads are left to torch."""
-    return target.kind != "cuda" or has_class(workload, target)

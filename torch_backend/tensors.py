@@ -1,5 +1,6 @@
 """Torch's tensors as the tensors of a program (``runtime.tensor_library``)."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -86,8 +87,9 @@ class TorchTensors:
     def dense_copy(self, tensor: Any) -> Any:
         return tensor.clone(memory_format=torch.contiguous_format)
 
-    def reshaped(self, tensor: Any, shape: tuple[int, ...]) -> Any:
-        return tensor.view(shape)
+    def reshaped(self, tensor: Any, shape: tuple[int, ...], offset: int = 0) -> Any:
+        same = tensor.numel() == math.prod(shape)
+        return tensor.view(shape) if same else tensor.view(-1)[offset : offset + math.prod(shape)].view(shape)
 
     def to_numpy(self, tensor: Any) -> Array:
         tensor = tensor.detach().contiguous().cpu()

@@ -20,11 +20,17 @@ def _log1p(x: Expr) -> Expr:
     return te.select(te.equal(w, 1.0), x, te.log(w) * (x / (w - 1.0)))
 
 
+_EXPM1_TERMS, _EXPM1_TERMS_DOUBLE = 10, 18
+"""Terms of the series up to 0.5: the first that is left out is below a rounding of float32, of float64."""
+
+
 def _expm1(x: Expr) -> Expr:
-    """exp(x) - 1, likewise: (e - 1) * x / log(e) where e = exp(x) is rounded. Far from 0 it is the plain difference."""
-    e = te.exp(x)
-    near = te.select(te.equal(e, 1.0), x, (e - 1.0) * (x / te.log(e)))
-    return te.select(te.absolute(x) < 1.0, near, e - 1.0)
+    """exp(x) - 1. Near 0 it is the series x + x² (1/2! + x/3! + x²/4! + …), and far from 0 the plain difference."""
+    count = _EXPM1_TERMS_DOUBLE if x.dtype.bits == 64 else _EXPM1_TERMS
+    series: Expr = te.constant(1.0 / math.factorial(count), x.dtype)
+    for n in reversed(range(2, count)):
+        series = series * x + 1.0 / math.factorial(n)
+    return te.select(te.absolute(x) < 0.5, x + x * x * series, te.exp(x) - 1.0)
 
 
 def _round(x: Expr) -> Expr:
@@ -93,14 +99,49 @@ def _atan(x: Expr) -> Expr:
     a = te.absolute(x)
     high, low = a > math.tan(3 * math.pi / 8), a > math.tan(math.pi / 8)
     t = te.select(high, -1.0 / a, te.select(low, (a - 1.0) / (a + 1.0), a))
+    base = te.select(high, te.constant(math.pi / 2, x.dtype), te.select(low, te.constant(math.pi / 4, x.dtype), 0.0))
+    found = base + _atan_series(t)
+    return te.select(x < 0, -found, found)
+
+
+def _atan_series(t: Expr) -> Expr:
+    """The arctangent of what is at most tan(π/8)."""
     z = t * t
-    count = _ATAN_TERMS_DOUBLE if x.dtype.bits == 64 else _ATAN_TERMS
-    series: Expr = te.constant((-1.0) ** (count - 1) / (2 * count - 1), x.dtype)
+    count = _ATAN_TERMS_DOUBLE if t.dtype.bits == 64 else _ATAN_TERMS
+    series: Expr = te.constant((-1.0) ** (count - 1) / (2 * count - 1), t.dtype)
     for n in reversed(range(count - 1)):
         series = series * z + (-1.0) ** n / (2 * n + 1)
-    base = te.select(high, te.constant(math.pi / 2, x.dtype), te.select(low, te.constant(math.pi / 4, x.dtype), 0.0))
-    found = base + series * t
-    return te.select(x < 0, -found, found)
+    return series * t
+
+
+_PI_ROUNDED = {32: math.pi - float(np.float32(math.pi)), 64: 1.2246467991473532e-16}
+"""What a float of so many bits loses of π (of float64: the sine of it)."""
+
+
+def _atan2(y: Expr, x: Expr) -> Expr:
+    """The angle of (x, y). The arctangent of the shorter side over the longer one is that to the nearest axis: up to
+    π/8 by the series, and beyond by atan(r) = π/4 + atan((r - 1) / (r + 1)). A -0 counts as less than 0. Each part is
+    written once, so that the expression stays small."""
+
+    def below(v: Expr) -> Expr:
+        return te.select(te.equal(v, 0.0), 1.0 / v, v) < 0
+
+    def number(condition: Expr, yes: float, no: float) -> Expr:
+        return te.select(condition, te.constant(yes, x.dtype), te.constant(no, x.dtype))
+
+    up, across = te.absolute(y), te.absolute(x)
+    long, short = te.maximum(up, across), te.minimum(up, across)
+    far = short > long * math.tan(math.pi / 8)
+    base = number(far, 1.0, 0.0)
+    finite = te.minimum(long, 1e38)  # 0 times infinity would be NaN
+    series = number(far, math.pi / 4, 0.0) + _atan_series((short - base * finite) / (long + base * short))
+    # Sides that are both 0, or both infinite, have no quotient.
+    found = te.select(te.equal(up, across), number(te.equal(up, 0.0), 0.0, math.pi / 4), series)
+    rounded = _PI_ROUNDED[x.dtype.bits]
+    for condition, turns in ((up > across, 0.5), (below(x), 1.0)):
+        rest = number(condition, turns * rounded, 0.0) + number(condition, -1.0, 1.0) * found
+        found = number(condition, turns * math.pi, 0.0) + rest
+    return number(below(y), -1.0, 1.0) * found
 
 
 def _trunc(x: Expr) -> Expr:
@@ -115,7 +156,7 @@ FUNCTIONS = (
     pointwise("reciprocal", "1 / x", lambda x: 1.0 / x, lambda x: 1.0 / x),
     pointwise("exp", "e to the x", te.exp, np.exp),
     pointwise("exp2", "2 to the x", te.exp2, np.exp2),
-    pointwise("expm1", "exp(x) - 1, accurate near 0", _expm1, np.expm1, uses=5),
+    pointwise("expm1", "exp(x) - 1, accurate near 0", _expm1, np.expm1, uses=16),
     pointwise("log", "the natural logarithm", te.log, np.log),
     pointwise("log2", "the logarithm to base 2", lambda x: te.log(x) * (1.0 / math.log(2.0)), np.log2),
     pointwise("log1p", "log(1 + x), accurate near 0", _log1p, np.log1p, uses=5),
@@ -125,6 +166,7 @@ FUNCTIONS = (
     pointwise("cos", "the cosine", te.cos, np.cos),
     pointwise("tan", "the tangent", _tan, np.tan, uses=2),
     pointwise("atan", "the arctangent", _atan, np.arctan, uses=64),
+    pointwise("atan2", "the angle of (b, a)", _atan2, np.arctan2, count=2, uses=64),
     pointwise("tanh", "the hyperbolic tangent", te.tanh, np.tanh),
     pointwise("erf", "the error function", te.erf, lambda x: erf(np.array(x))),
     pointwise("floor", "rounded down", te.floor, np.floor),
@@ -151,6 +193,6 @@ ACTIVATIONS = (
     pointwise("softplus", "log(1 + exp(beta * x)) / beta", _softplus, _softplus_numpy, uses=8,
               attributes=(_number("beta", "the factor", 1.0), _number("threshold", "beyond it, x itself", 20.0))),
     pointwise("elu", "scale * (x where it is positive, else alpha * (exp(input_scale * x) - 1))", _elu, _elu_numpy,
-              uses=8, attributes=(_number("alpha", "the limit", 1.0), _number("scale", "a factor", 1.0),
+              uses=18, attributes=(_number("alpha", "the limit", 1.0), _number("scale", "a factor", 1.0),
                                   _number("input_scale", "a factor", 1.0))),
 )  # fmt: skip

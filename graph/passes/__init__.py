@@ -18,12 +18,17 @@ from .products import split_batches
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
 from .scans import find_scans, split_longest_scans, split_scans
+from .steps import join_before_products, join_steps_first, multiply_steps_at_once, put_steps_first
 from .subpixels import use_subpixels
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     drop_unused,
     join_equal,
+    put_steps_first,
+    multiply_steps_at_once,
+    join_steps_first,
+    join_before_products,
     find_scans,
     fold_batch_norm,
     pick_first,

@@ -79,8 +79,10 @@ def _siblings(graph: Graph) -> dict[str, list[_Sibling]]:
                 by_operand.setdefault(node.operands[0], []).append(_sibling(graph, node))
     found: dict[str, list[_Sibling]] = {}
     for group in by_operand.values():
+        if len(group) < 2:
+            continue
         reached = [_pointwise_behind(graph, s.product.name) for s in group]
-        if len(group) > 1 and len(set().union(*reached)) == sum(map(len, reached)):
+        if len(set().union(*reached)) == sum(map(len, reached)):
             found |= {n.name: group for s in group for n in (s.product, s.biased) if n is not None}
     return found
 

@@ -18,7 +18,7 @@ class Rewriter(GraphBuilder):
     def keep(self, node: Node) -> None:
         """Take over a node, with the values that now stand for its operands."""
         operands = tuple(self.values[name].name for name in node.operands)
-        self.add(replace(node, operands=operands))
+        self.add(node if operands == node.operands else replace(node, operands=operands))
         self.values.update((v.name, v) for v in node.results)
 
     def value(self, name: str) -> Value:

@@ -18,7 +18,7 @@ _UNARY = {
 _BINARY = {
     "add.Tensor": "add", "add.Scalar": "add", "sub.Tensor": "sub", "sub.Scalar": "sub", "mul.Tensor": "mul",
     "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "maximum",
-    "minimum.default": "minimum",
+    "minimum.default": "minimum", "atan2.default": "atan2",
 }  # fmt: skip
 _OF_BOOLS = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 _COMPARE = {f"{name}.{kind}": name for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}

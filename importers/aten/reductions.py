@@ -110,3 +110,18 @@ def _softmax(b: Emitter, x: Value, dim: int, *rest: Any, **keywords: Any) -> Val
 @rule("_log_softmax.default", "log_softmax.int")
 def _log_softmax(b: Emitter, x: Value, dim: int, *rest: Any, **keywords: Any) -> Value:
     return b.node("log_softmax", cast(b, x, b.dtype), dim=dim % len(x.shape)) if x.shape else number(b, 0.0, b.dtype)
+
+
+_MOST_DIFFERENCES = 1 << 24
+"""A kernel for GPUs stores the differences of all pairs: more of them would cost more than torch's own kernel."""
+
+
+@rule("_cdist_forward.default")
+def _cdist(b: Emitter, x: Value, y: Value, order: float, mode: Any = None) -> Value:
+    """Distances by their definition: torch takes products where there are many of them, and ``order`` is 2."""
+    need(x.dtype == y.dtype and order > 0, "another distance")
+    need(math.prod(b.shape) * x.shape[-1] <= _MOST_DIFFERENCES, "so many differences")
+    rows = reshape(b, x, (*x.shape[:-1], 1, x.shape[-1]))
+    columns = reshape(b, y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    apart = b.node("sub", rows, columns)
+    return _vector_norm(b, apart, order, (-1,))

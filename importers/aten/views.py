@@ -79,16 +79,23 @@ def _unbind(b: Emitter, x: Value, dim: int = 0) -> Sequence[Value]:
 @rule("cat.default")
 def _cat(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
     kept = [cast(b, p, b.dtype) for p in parts if p.elements or len(p.shape) > 1]
-    need(bool(kept) and len(kept) <= _MOST_PARTS, "so many parts")
-    return b.node("concatenate", *kept, dim=dim % len(b.shape))
+    need(bool(kept), "no parts")
+    return joined(b, kept, dim % len(b.shape))
 
 
 @rule("stack.default")
 def _stack(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
-    need(len(parts) <= _MOST_PARTS, "so many parts")
     d = dim % len(b.shape)
     shape = tuple(1 if n == d else e for n, e in enumerate(b.shape))
-    return b.node("concatenate", *(reshape(b, cast(b, p, b.dtype), shape) for p in parts), dim=d)
+    return joined(b, [reshape(b, cast(b, p, b.dtype), shape) for p in parts], d)
+
+
+def joined(b: NodeMaker, parts: Sequence[Value], dim: int) -> Value:
+    """The parts side by side. Many are joined in groups, so that a kernel for one group stays within the limits."""
+    while len(parts) > _MOST_PARTS:
+        groups = [parts[n : n + _MOST_PARTS] for n in range(0, len(parts), _MOST_PARTS)]
+        parts = [g[0] if len(g) == 1 else b.node("concatenate", *g, dim=dim) for g in groups]
+    return b.node("concatenate", *parts, dim=dim)
 
 
 @rule("flip.default")

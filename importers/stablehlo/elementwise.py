@@ -11,7 +11,7 @@ _SAME = {
     "abs": "abs", "add": "add", "ceil": "ceil", "cosine": "cos", "exponential": "exp",
     "exponential_minus_one": "expm1", "floor": "floor", "log": "log", "log_plus_one": "log1p", "logistic": "sigmoid",
     "multiply": "mul", "negate": "neg", "round_nearest_even": "round", "rsqrt": "rsqrt", "select": "where",
-    "sign": "sign", "sine": "sin", "sqrt": "sqrt", "subtract": "sub", "tan": "tan", "tanh": "tanh",
+    "atan2": "atan2", "sign": "sign", "sine": "sin", "sqrt": "sqrt", "subtract": "sub", "tan": "tan", "tanh": "tanh",
     "chlo.erf": "erf", "chlo.square": "square", "chlo.tan": "tan",
 }  # fmt: skip
 """Operations that are one of ours on the same operands."""

@@ -89,13 +89,15 @@ def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
     outputs: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
+        if extents != kept:
+            return None
         body = _on_problem_axes(stage, outer)
-        if stage.reducer is not None and (extents, tuple(a.extent for a in stage.reduce_axes)) == (kept, reduced):
+        if stage.reducer is not None and tuple(a.extent for a in stage.reduce_axes) == reduced:
             reductions.append(ReducedTensor(stage.tensor, stage.reducer, body))
             if stage.name in workload.outputs:
                 element = Load(stage.tensor, _kept_variables(outer, len(kept) - outer))
                 outputs.append(ComputedTensor(stage.tensor, element))
-        elif stage.reducer is None and extents == kept:
+        elif stage.reducer is None:
             outputs.append(ComputedTensor(stage.tensor, body))
         else:
             return None

@@ -9,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-import tilewright.torch_backend.attention  # noqa: E402, F401  it registers an operator
+import tilewright.torch_backend.attention  # noqa: E402  these register operators
+import tilewright.torch_backend.recurrent  # noqa: E402, F401
 from tilewright.core.target import Target  # noqa: E402
 from tilewright.graph.program import compile_program  # noqa: E402
 from tilewright.graph.reference import graph_reference  # noqa: E402
@@ -172,6 +173,8 @@ def test_orders() -> None:
         lambda x: x.round().norm(0, 1), lambda x: torch.sign(torch.where(x > 0.5, x - 0.8, float("nan"))),
         lambda x: torch.fmax(x, torch.where(x > 0.5, x + 1, float("nan"))),
         lambda x: torch.fmin(torch.where(x > 0.5, x + 1, float("nan")), x),
+        lambda x: torch.cdist(x, x + 0.1, 1), lambda x: torch.cdist(x[None], x[None] * 2, 3),
+        lambda x: torch.cdist(x, x + 0.1, float("inf")), lambda x: torch.cdist(x, x[:2]),
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:
@@ -203,6 +206,42 @@ def test_grouped_products(transposed: bool) -> None:
     (result,) = model.outputs
     assert result.value is not None
     torch.testing.assert_close(torch.from_numpy(found[result.value]).bfloat16(), f(x, w, ends), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("LSTM", {"num_layers": 2, "bidirectional": True}),
+        ("LSTM", {"bias": False, "batch_first": True}),
+        ("GRU", {"num_layers": 2, "batch_first": True}),
+        ("GRU", {"bidirectional": True, "bias": False}),
+        ("RNN", {"num_layers": 2}),
+        ("RNN", {"nonlinearity": "relu", "bidirectional": True}),
+    ],
+)
+def test_recurrent_layers_are_written_out(name: str, options: dict[str, Any]) -> None:
+    """Each step has one product with the state, and there is one with all inputs for each layer and direction."""
+    torch.manual_seed(0)
+    layer = getattr(torch.nn, name)(5, 6, **options).double().requires_grad_(False)
+    ways, steps = layer.num_layers * (2 if layer.bidirectional else 1), 4
+    x = torch.randn((3, steps, 5) if layer.batch_first else (steps, 3, 5), dtype=torch.float64)
+    states = [torch.randn(ways, 3, 6, dtype=torch.float64) for _ in range(2 if name == "LSTM" else 1)]
+    kind = {"RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}.get(layer.mode, name.lower())
+    given = (kind, layer.bias, layer.num_layers, layer.bidirectional, layer.batch_first, [0, 1, 2])
+
+    def run(x: Any, states: Any, weights: Any) -> Any:
+        return torch.ops.tilewright.recurrent(x, states, weights, *given)
+
+    weights = list(layer._flat_weights)
+    model = import_fx(trace(run, x, states, weights))
+    assert model.foreign == () and ops(model).count("matmul") == ways * (steps + 1)
+    names = [i.value for i in model.inputs if i.value is not None]
+    arrays = {n: t.numpy() for n, t in zip(names, (x, *states, *weights), strict=True)}
+    found = graph_reference(model.graph, arrays)
+    y, last = layer(x, tuple(states) if name == "LSTM" else states[0])
+    for output, expected in zip(model.outputs, (y, *(last if name == "LSTM" else (last,))), strict=True):
+        assert output.value is not None
+        torch.testing.assert_close(torch.from_numpy(found[output.value]), expected)
 
 
 def test_known_places_of_an_index_are_views() -> None:

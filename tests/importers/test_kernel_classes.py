@@ -87,3 +87,17 @@ def test_float32_convolutions_stay_exact_where_torch_does_not_let_them_round() -
     program = compile_program(graph, lambda w: has_class(w, SM90A), gpu=True)
     (call,) = (c for c in program.kernels if any(program.graph.producers[n].op == "convolution" for n in c.nodes))
     assert call.workload.precision == "ieee" and not has_class(call.workload, SM90A)
+
+
+def test_a_loss_over_classes_of_every_pixel_has_kernels() -> None:
+    """Its weights are picked for each pixel, and its sums have fewer dimensions than what they are summed of."""
+
+    class Loss(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, logits: Any, classes: Any) -> Any:
+            return torch.nn.functional.cross_entropy(logits, classes)
+
+    given = (torch.empty(4, 10, 16, 16), torch.empty(4, 16, 16, dtype=torch.int64))
+    exported = torch.export.export(Loss(), given).run_decompositions(decompositions())
+    model = import_fx(exported.graph_module)
+    program = compile_program(model.graph, lambda w: has_class(w, SM90A), gpu=True)
+    assert not model.foreign and all(has_class(c.workload, SM90A) for c in program.kernels)
