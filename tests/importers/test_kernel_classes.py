@@ -92,7 +92,7 @@ def test_float32_convolutions_stay_exact_where_torch_does_not_let_them_round() -
 def test_a_loss_over_classes_of_every_pixel_has_kernels() -> None:
     """Its weights are picked for each pixel, and its sums have fewer dimensions than what they are summed of."""
 
-    class Loss(torch.nn.Module):  # type: ignore[misc]
+    class Loss(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, logits: Any, classes: Any) -> Any:
             return torch.nn.functional.cross_entropy(logits, classes)
 
