@@ -64,7 +64,12 @@ class GemmPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return (*KNOBS, *self._repacked)
+        return (*self.chosen, *self._repacked)
+
+    @property
+    def chosen(self) -> tuple[Knob, ...]:
+        """The knobs that are choices."""
+        return KNOBS
 
     @property
     def _repacked(self) -> tuple[Knob, ...]:
@@ -80,7 +85,7 @@ class GemmPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return gemm_constraints(self.gemm, self.target)
+        return gemm_constraints(self.gemm, self.target, self.chosen)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
@@ -120,7 +125,8 @@ class GemmPlan(Plan):
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSizes[int]:
         """The sizes of one setting (knob -> value)."""
-        return cast(GemmSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        columns = columns_of_setting(self.knobs, setting, self.defaults)
+        return cast(GemmSizes[int], row_of_record(self.sizes(columns), 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
