@@ -11,7 +11,7 @@ from ..ir.gpu.async_copy import CopyAsync
 from ..ir.gpu.barrier import WARPGROUP_THREADS
 from ..ir.gpu.bulk_copy import BulkCopy
 from ..ir.gpu.mma import MMA_ATOMS, Mma
-from ..ir.gpu.tcgen05 import TensorMemoryMma
+from ..ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledMma, TensorMemoryMma
 from ..ir.gpu.tma import TmaLoad, TmaStore
 from ..ir.gpu.wgmma import WGMMA_M, WarpgroupMma
 from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
@@ -74,6 +74,8 @@ def _multiply_adds(stmt: Stmt) -> Fraction:
             return Fraction(2 * WGMMA_M * n * k, WARPGROUP_THREADS)
         case TensorMemoryMma(m=m, n=n, k=k):
             return Fraction(2 * m * n * k)
+        case BlockScaledMma(n=n, k=k):
+            return Fraction(2 * SCALE_ROWS * n * k)
     return Fraction(0)
 
 

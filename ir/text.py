@@ -49,8 +49,10 @@ from .gpu.mma import Mma
 from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from .gpu.setmaxnreg import SetMaxRegisters
 from .gpu.tcgen05 import (
+    BlockScaledMma,
     TensorMemoryAllocate,
     TensorMemoryCommit,
+    TensorMemoryCopy,
     TensorMemoryDeallocate,
     TensorMemoryLoad,
     TensorMemoryMma,
@@ -305,7 +307,9 @@ _OPERATIONS: dict[type[Operation], str] = {
     SetMaxRegisters: "set_max_registers",
     StoreMatrix: "store_matrix",
     TensorMemoryAllocate: "tensor_memory_allocate",
+    BlockScaledMma: "block_scaled_mma",
     TensorMemoryCommit: "tensor_memory_commit",
+    TensorMemoryCopy: "tensor_memory_copy",
     TensorMemoryDeallocate: "tensor_memory_deallocate",
     TensorMemoryLoad: "tensor_memory_load",
     TensorMemoryMma: "tensor_memory_mma",

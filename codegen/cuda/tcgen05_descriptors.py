@@ -1,10 +1,11 @@
 """The two descriptors of ``tcgen05.mma``: of a matrix in shared memory, and of the instruction.
 
 Both are numbers whose bits the PTX ISA lays out (tables "Shared memory descriptor layout" and "Instruction descriptor
-format for .kind::tf32, .kind::f16, .kind::f8f6f4 and .kind::i8" of the chapter on tcgen05).
+format" of the chapter on tcgen05, of which the latter has one for plain and one for block-scaled kinds).
 """
 
-from ...ir.gpu.tcgen05 import Tcgen05Atom
+from ...core.dtypes import DType
+from ...ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledAtom, Tcgen05Atom
 
 _VERSION = 1
 """Bits 46 to 48 of a matrix descriptor hold this constant. Those of wgmma have zeros there."""
@@ -20,6 +21,8 @@ _FORMATS: dict[str, int] = {
     "int8": 1,
 }
 """What names the dtype of an operand, among those of one kind of instruction."""
+_E2M1 = 1
+"""The type of floats of 4 bits, among those of block-scaled instructions for them alone."""
 _ACCUMULATORS: dict[str, int] = {"float32": 1, "int32": 2}
 
 
@@ -45,3 +48,21 @@ def instruction_descriptor(atom: Tcgen05Atom, m: int, n: int, a_transposed: bool
     """
     types = _ACCUMULATORS[atom.accumulator.name] << 4 | _FORMATS[atom.a.name] << 7 | _FORMATS[atom.b.name] << 10
     return types | a_transposed << 15 | b_transposed << 16 | n >> 3 << 17 | m >> 4 << 24
+
+
+def scales_descriptor() -> int:
+    """Return the descriptor of chunks of scales for ``tcgen05.cp``, but for its address: 32 rows of 16 bytes without a
+    swizzle, each 8 of them 128 bytes behind the ones before."""
+    return 128 >> 4 << 32 | _VERSION << 46
+
+
+def block_scaled_descriptor(atom: BlockScaledAtom, n: int, a: DType, b: DType) -> int:
+    """Return the descriptor of a dense block-scaled instruction of 128 rows, but for which scales of a column it takes.
+
+    bits 4-5    first scale of B in a column   bit 23      1 for scales that are powers of two
+    bits 7-9    type of A                      bits 27-28  rows / 128
+    bits 10-12  type of B                      bits 29-30  first scale of A in a column
+    bits 17-22  columns / 8
+    """
+    types = (_FORMATS[a.name], _FORMATS[b.name]) if atom.bits == 8 else (_E2M1, _E2M1)
+    return types[0] << 7 | types[1] << 10 | n >> 3 << 17 | atom.powers_of_two << 23 | SCALE_ROWS >> 7 << 27

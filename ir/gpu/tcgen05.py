@@ -79,6 +79,47 @@ TCGEN05_ATOMS: dict[tuple[str, str], Tcgen05Atom] = {
 
 
 @dataclass(frozen=True, slots=True)
+class BlockScaledAtom:
+    """``tcgen05.mma`` whose operands have a scale for every ``block`` places of k (PTX ISA, "Block scaling").
+
+    ``kind`` and ``vector`` are its qualifiers. An instruction takes ``k`` places of k. Elements have ``bits`` bits.
+    Those of 8 bits are floats of the operands' dtypes. Two of 4 bits (e2m1) lie in a byte of a ``uint8`` buffer,
+    the first in its lower half. A scale is a byte: a power of two, 2^(byte - 127) (ue8m0), or a float without a
+    sign (ue4m3).
+    """
+
+    kind: str
+    vector: str
+    bits: int
+    block: int
+    k: int
+    powers_of_two: bool
+
+    @property
+    def line(self) -> int:
+        """How many elements a line of an operand has."""
+        return LINE_BYTES * 8 // self.bits
+
+    @property
+    def scales(self) -> int:
+        """How many scales of a row an instruction takes."""
+        return self.k // self.block
+
+
+BLOCK_SCALED_ATOMS: dict[str, BlockScaledAtom] = {
+    "mxfp8": BlockScaledAtom("mxf8f6f4", "1X", 8, 32, 32, powers_of_two=True),
+    "mxfp4": BlockScaledAtom("mxf4", "2X", 4, 32, 64, powers_of_two=True),
+    "nvfp4": BlockScaledAtom("mxf4nvf4", "4X", 4, 16, 64, powers_of_two=False),
+}
+"""Name of a format -> instruction (OCP Microscaling Formats Specification; NVIDIA's NVFP4)."""
+SCALE_ROWS, SCALE_COLUMNS, SCALES_PER_COLUMN = 128, 4, 4
+"""A chunk of scales is that of so many rows. It takes so many columns of tensor memory, each with so many scales of a
+row."""
+CHUNK_BYTES = SCALE_ROWS * SCALES_PER_COLUMN
+"""How many bytes a chunk of scales has."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMemoryAllocate(Operation):
     """Allocates the columns of ``buffer``, a ``tensor`` buffer of 128 lanes and a power of two of columns (32 to 512).
 
@@ -131,8 +172,52 @@ class TensorMemoryMma(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMemoryCopy(Operation):
+    """One thread starts a copy of ``chunks`` chunks of scales from shared memory, ``uint8``, to tensor memory, int32.
+
+    A chunk has 4 neighbouring scales along k of 128 rows. Those of row ``i`` begin at byte ``i % 32 * 16 + i // 32 *
+    4`` and arrive in column ``i // 32`` of 4, in each lane whose number modulo 32 is ``i % 32`` (``tcgen05.cp`` of
+    shape ``.32x128b.warpx4``). The next chunk takes the next 4 columns.
+
+    What this thread issues to tensor memory follows one another. Otherwise what holds for a TensorMemoryMma holds here.
+    """
+
+    target: Buffer
+    target_indices: tuple[Expr, ...]
+    source: Buffer
+    source_indices: tuple[Expr, ...]
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaledMma(Operation):
+    """One thread starts ``d += (a * scales) @ transposed(b * scales)``, as TensorMemoryMma does, for 128 rows of ``a``
+    and ``n`` rows of ``b``, of ``k`` elements of the ``atom`` of ``BLOCK_SCALED_ATOMS``. Both are K-major.
+
+    The scales lie in tensor memory, as TensorMemoryCopy brings them. 4 scales along k of all rows of an operand follow
+    one another: ``b`` has a chunk for every 128 rows begun. Behind them come the next 4 scales along k.
+    """
+
+    d: Buffer
+    d_indices: tuple[Expr, ...]
+    a: Buffer
+    a_indices: tuple[Expr, ...]
+    b: Buffer
+    b_indices: tuple[Expr, ...]
+    a_scales: Buffer
+    a_scales_indices: tuple[Expr, ...]
+    b_scales: Buffer
+    b_scales_indices: tuple[Expr, ...]
+    atom: str
+    n: int
+    k: int
+    accumulates: Expr | bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMemoryCommit(Operation):
-    """An arrival at ``barriers[index]`` follows as soon as all TensorMemoryMma that this thread has started are done.
+    """An arrival at ``barriers[index]`` follows as soon as all products and copies to tensor memory that this thread
+    has started are done.
 
     Whoever waits for that phase may load what they accumulated, and may overwrite what they read. ``multicast`` is a
     mask of blocks of the cluster: the arrival is at the mbarrier of the same offset in each block whose bit (1 << its

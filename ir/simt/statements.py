@@ -18,8 +18,10 @@ from ..gpu.mma import Mma
 from ..gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from ..gpu.setmaxnreg import SetMaxRegisters
 from ..gpu.tcgen05 import (
+    BlockScaledMma,
     TensorMemoryAllocate,
     TensorMemoryCommit,
+    TensorMemoryCopy,
     TensorMemoryDeallocate,
     TensorMemoryLoad,
     TensorMemoryMma,
@@ -40,8 +42,10 @@ from .mma import mma
 from .ordered_sequence import ordered_sequence
 from .setmaxnreg import set_max_registers
 from .tcgen05 import (
+    block_scaled_mma,
     tensor_memory_allocate,
     tensor_memory_commit,
+    tensor_memory_copy,
     tensor_memory_deallocate,
     tensor_memory_load,
     tensor_memory_mma,
@@ -212,6 +216,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     TensorMemoryAllocate: tensor_memory_allocate,
     TensorMemoryDeallocate: tensor_memory_deallocate,
     TensorMemoryMma: tensor_memory_mma,
+    BlockScaledMma: block_scaled_mma,
+    TensorMemoryCopy: tensor_memory_copy,
     TensorMemoryCommit: tensor_memory_commit,
     TensorMemoryLoad: tensor_memory_load,
     SetMaxRegisters: set_max_registers,

@@ -5,16 +5,27 @@ accumulators but further products of that thread, and what it reads must not cha
 for a later one of the same thread, knows that the product is done.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 
+from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
 from ..gpu.tcgen05 import (
+    BLOCK_SCALED_ATOMS,
+    CHUNK_BYTES,
     HALF_LANES,
     QUARTER_LANES,
+    SCALE_COLUMNS,
+    SCALE_ROWS,
+    SCALES_PER_COLUMN,
+    TENSOR_LANES,
+    BlockScaledMma,
     TensorMemoryAllocate,
     TensorMemoryCommit,
+    TensorMemoryCopy,
     TensorMemoryDeallocate,
     TensorMemoryLoad,
     TensorMemoryMma,
@@ -26,17 +37,18 @@ from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
 from .happens_before import PhaseCompletion
 from .mbarrier import ReleasedClock, check_initialised, completed_by_cluster, mbarrier_offsets, mbarriers_of
-from .memory import TensorMemory
+from .memory import SharedMemory, TensorMemory
 from .mma import fragment, fragment_rows
-from .race_check import check_read, spread
+from .race_check import check_fenced, check_read, spread
 from .wgmma import WgmmaOperand, matrix_operand, operand_matrix
 
 QUARTERS = 4
+MMA = "tcgen05.mma"
 
 
 @dataclass
 class MmaInFlight:
-    """A TensorMemoryMma of one thread, the one with the position ``thread``. ``flat`` are its accumulators.
+    """A product or a copy to tensor memory of the thread with the position ``thread``. ``flat`` is what it writes.
     ``completion`` is the number of that of the first commit after it, -1 before that."""
 
     thread: int
@@ -71,6 +83,8 @@ class CommittedMmas:
             for operand in mma.operands:
                 flat, history = operand.flat.ravel(), operand.memory.history
                 operand.memory.count_reads(flat, -1)
+                if isinstance(operand.memory, TensorMemory):
+                    continue  # what the thread issues next to tensor memory follows by itself
                 assert history is not None
                 warp = mma.thread % state.launch.threads // WARP_LANES
                 history.record_tcgen05_reads(flat, warp, mma.completion, now)
@@ -136,19 +150,113 @@ def _check_allocated(memory: TensorMemory, state: LaunchState, context: LaunchCo
         raise context.fault(what, state, int(who[there.argmin()]), name)
 
 
+Products = Callable[[LaunchState, Array], tuple[Array, tuple[WgmmaOperand, ...]]]
+"""It gives what the threads at some positions multiply, float[threads, rows, columns], and what they read for it."""
+
+
 def tensor_memory_mma(stmt: TensorMemoryMma, context: LaunchContext) -> LaunchAction:
-    memory = _tensor_memory(stmt.d.name, context)
-    first_of = shared_flat(stmt.d_indices, memory, context, value_closure)
     matrices = [
-        matrix_operand(buffer, indices, (rows, rows), stmt.k, transposed, context, threads=1, instruction="tcgen05.mma")
+        matrix_operand(buffer, indices, (rows, rows), stmt.k, transposed, context, threads=1, instruction=MMA)
         for buffer, indices, rows, transposed in (
             (stmt.a, stmt.a_indices, stmt.m, stmt.a_transposed),
             (stmt.b, stmt.b_indices, stmt.n, stmt.b_transposed),
         )
     ]
+
+    def multiply(state: LaunchState, who: Array) -> tuple[Array, tuple[WgmmaOperand, ...]]:
+        a, b = (matrix(state, who) for matrix in matrices)
+        product = operand_matrix(a, stmt.m, stmt.k) @ operand_matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
+        return product, (a, b)
+
+    return _accumulation(stmt, stmt.m, multiply, context)
+
+
+def block_scaled_mma(stmt: BlockScaledMma, context: LaunchContext) -> LaunchAction:
+    atom = BLOCK_SCALED_ATOMS[stmt.atom]
+    bytes, blocks = stmt.k * atom.bits // 8, stmt.k // atom.block
+    sides = [
+        (
+            rows,
+            matrix_operand(buffer, indices, (rows, rows), bytes, False, context, threads=1, instruction=MMA),
+            _scales_in_tensor_memory(scales, scales_indices, rows, blocks, context),
+        )
+        for buffer, indices, scales, scales_indices, rows in (
+            (stmt.a, stmt.a_indices, stmt.a_scales, stmt.a_scales_indices, SCALE_ROWS),
+            (stmt.b, stmt.b_indices, stmt.b_scales, stmt.b_scales_indices, stmt.n),
+        )
+    ]
+
+    def multiply(state: LaunchState, who: Array) -> tuple[Array, tuple[WgmmaOperand, ...]]:
+        scaled, read = list[Array](), list[WgmmaOperand]()
+        for rows, matrix, scales_of in sides:
+            operand, (scales, held) = matrix(state, who), scales_of(state, who)
+            if atom.bits == 8:
+                values = operand_matrix(operand, rows, stmt.k)
+            else:
+                values = _from_halves(operand.memory.data[operand.flat]).reshape(-1, rows, stmt.k)
+            factors = _powers_of_two(scales) if atom.powers_of_two else _unsigned_floats(scales)
+            scaled.append(values * np.repeat(factors, atom.block, axis=2))
+            read += [operand, held]
+        return scaled[0] @ scaled[1].transpose(0, 2, 1), tuple(read)
+
+    return _accumulation(stmt, SCALE_ROWS, multiply, context)
+
+
+def _scales_in_tensor_memory(
+    buffer: Buffer, indices: tuple[Expr, ...], rows: int, blocks: int, context: LaunchContext
+) -> Callable[[LaunchState, Array], tuple[Array, WgmmaOperand]]:
+    """Return a closure that gives the scales of ``rows`` rows, uint8[threads, rows, blocks], and the elements that hold
+    them."""
+    memory = _tensor_memory(buffer.name, context)
+    first_of = shared_flat(indices, memory, context, value_closure)
+    columns, groups = -(-rows // SCALE_ROWS) * SCALE_COLUMNS, -(-blocks // SCALES_PER_COLUMN)
+    row, group = np.arange(rows)[:, None], np.arange(groups)
+    steps = row % QUARTER_LANES * buffer.shape[-1] + row // QUARTER_LANES + group * columns  # [rows, groups]
+
+    def scales(state: LaunchState, who: Array) -> tuple[Array, WgmmaOperand]:
+        _check_allocated(memory, state, context, who)
+        flat = np.broadcast_to(first_of(state), state.threads)[who][:, None, None] + steps
+        assert memory.written is not None
+        for elements, thread in zip(flat, who.tolist(), strict=True):
+            missing = ~memory.written[elements]
+            if missing.any():
+                what = f"{memory.name(int(elements[missing][0]))} is read before it is written"
+                raise context.fault(what, state, thread, buffer.name)
+            others = elements[memory.issuer[elements] != state.order.ids[thread]]
+            check_read(memory, state, context, others, np.full(len(others), thread), record=False)
+        found = np.ascontiguousarray(memory.data[flat]).view(np.uint8)[..., :blocks]
+        return found, WgmmaOperand(memory, flat.reshape(len(who), -1))
+
+    return scales
+
+
+def _from_halves(packed: Array) -> Array:
+    """Return the e2m1 numbers in bytes, float32[..., 2 * n], the one in the lower half of each byte first."""
+    halves = np.stack([packed & 15, packed >> 4], axis=-1)
+    numbers: Array = halves.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    return numbers
+
+
+def _powers_of_two(scales: Array) -> Array:
+    """Return the numbers that ue8m0 stands for."""
+    return np.where(scales == 255, np.nan, np.ldexp(np.float32(1), scales.astype(np.int32) - 127)).astype(np.float32)
+
+
+def _unsigned_floats(scales: Array) -> Array:
+    """Return the numbers that ue4m3 stands for: those of e4m3 without their sign."""
+    numbers: Array = (scales & 127).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    return numbers
+
+
+def _accumulation(
+    stmt: TensorMemoryMma | BlockScaledMma, m: int, multiply: Products, context: LaunchContext
+) -> LaunchAction:
+    """Return the action of a product of ``m`` rows."""
+    memory = _tensor_memory(stmt.d.name, context)
+    first_of = shared_flat(stmt.d_indices, memory, context, value_closure)
     accumulates = value_closure(stmt.accumulates, context) if isinstance(stmt.accumulates, Expr) else None
-    row = np.arange(stmt.m)
-    lanes = row if stmt.m == QUARTERS * QUARTER_LANES else row // HALF_LANES * QUARTER_LANES + row % HALF_LANES
+    row = np.arange(m)
+    lanes = row if m == QUARTERS * QUARTER_LANES else row // HALF_LANES * QUARTER_LANES + row % HALF_LANES
     steps = lanes[:, None] * stmt.d.shape[-1] + np.arange(stmt.n)
 
     def run(state: LaunchState) -> None:
@@ -157,20 +265,58 @@ def tensor_memory_mma(stmt: TensorMemoryMma, context: LaunchContext) -> LaunchAc
         adds = np.broadcast_to(
             np.asarray(stmt.accumulates if accumulates is None else accumulates(state)), state.threads
         )
-        a, b = (matrix(state, who) for matrix in matrices)
-        product = operand_matrix(a, stmt.m, stmt.k) @ operand_matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
+        product, read = multiply(state, who)
         for n, thread in enumerate(who.tolist()):
             flat = (first[n] + steps).ravel()
             _begin(memory, state, context, flat, thread, bool(adds[thread]))
             value = product[n].ravel().astype(memory.data.dtype)
             memory.data[flat] = memory.data[flat] + value if adds[thread] else value
-            operands = tuple(WgmmaOperand(operand.memory, operand.flat[n]) for operand in (a, b))
-            for operand in operands:
-                operand.memory.count_reads(operand.flat, 1)
-            memory.count_writes(flat, 1)
-            state.tcgen05.setdefault(thread, IssuedMmas()).in_flight.append(MmaInFlight(thread, memory, flat, operands))
+            _issue(memory, state, flat, thread, [WgmmaOperand(x.memory, x.flat[n]) for x in read])
 
     return run
+
+
+def tensor_memory_copy(stmt: TensorMemoryCopy, context: LaunchContext) -> LaunchAction:
+    memory, source = _tensor_memory(stmt.target.name, context), context.shared[stmt.source.name]
+    assert isinstance(source, SharedMemory)
+    first_of = shared_flat(stmt.target_indices, memory, context, value_closure)
+    begin_of = shared_flat(stmt.source_indices, source, context, value_closure)
+    lane, column = np.arange(TENSOR_LANES)[:, None], np.arange(stmt.chunks * SCALE_COLUMNS)
+    steps = lane * stmt.target.shape[-1] + column
+    chunk = column // SCALE_COLUMNS * CHUNK_BYTES + column % SCALE_COLUMNS * SCALES_PER_COLUMN
+    first_bytes = lane % QUARTER_LANES * (SCALE_COLUMNS * SCALES_PER_COLUMN) + chunk
+    bytes = first_bytes[..., None] + np.arange(SCALES_PER_COLUMN)  # [lanes, columns, 4]
+
+    def run(state: LaunchState) -> None:
+        first, who = spread(state, first_of(state), 1)
+        begin, _ = spread(state, begin_of(state), 1)
+        _check_allocated(memory, state, context, who)
+        for n, thread in enumerate(who.tolist()):
+            if begin[n] % source.span + stmt.chunks * CHUNK_BYTES > source.span:
+                what = f"{stmt.chunks} chunks of scales from {source.name(int(begin[n]))} on are out of bounds"
+                raise context.fault(what, state, thread, stmt.source.name)
+            read = np.arange(begin[n], begin[n] + stmt.chunks * CHUNK_BYTES)
+            readers = np.full(len(read), thread)
+            check_read(source, state, context, read, readers, record=False)
+            check_fenced(source, state, context, read, readers)
+            flat = (first[n] + steps).ravel()
+            _begin(memory, state, context, flat, thread, False)
+            values = np.ascontiguousarray(source.data[begin[n] + bytes].astype(np.uint8))
+            memory.data[flat] = values.view(np.int32).ravel()
+            _issue(memory, state, flat, thread, [WgmmaOperand(source, read)])
+
+    return run
+
+
+def _issue(
+    memory: TensorMemory, state: LaunchState, flat: Array, thread: int, operands: Sequence[WgmmaOperand]
+) -> None:
+    """What a thread has issued to ``flat`` is in flight from now on, and so is what it reads."""
+    for operand in operands:
+        operand.memory.count_reads(operand.flat, 1)
+    memory.count_writes(flat, 1)
+    issued = state.tcgen05.setdefault(thread, IssuedMmas())
+    issued.in_flight.append(MmaInFlight(thread, memory, flat, tuple(operands)))
 
 
 def _begin(
@@ -182,7 +328,7 @@ def _begin(
     history, order, who, name = memory.history, state.order, np.full(len(flat), thread), memory.buffer.name
     number = order.ids[thread]
     others = flat[memory.issuer[flat] != number]
-    busy = others[memory.writes_in_flight[others] > 0]
+    busy = others[(memory.writes_in_flight[others] > 0) | (memory.reads_in_flight[others] > 0)]
     if len(busy):
         what = f"{memory.name(int(busy[0]))} is accumulated in while a tcgen05.mma of another thread does so"
         raise context.fault(what, state, thread, name)

@@ -3,25 +3,41 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...core.dtypes import INDEX, boolean, int32
+from ...core.dtypes import INDEX, boolean, float32, int32, uint8
 from ..buffer import Buffer, MemoryScope
 from ..expr import Const, Expr
 from ..gpu.tcgen05 import (
+    BLOCK_SCALED_ATOMS,
+    CHUNK_BYTES,
     HALF_LANES,
     LEAST_COLUMNS,
+    MOST_MMA_N,
+    SCALE_COLUMNS,
+    SCALE_ROWS,
+    SCALES_PER_COLUMN,
     TCGEN05_ATOMS,
     TENSOR_COLUMNS,
     TENSOR_LANES,
+    BlockScaledMma,
     TensorMemoryAllocate,
     TensorMemoryCommit,
+    TensorMemoryCopy,
     TensorMemoryDeallocate,
     TensorMemoryLoad,
     TensorMemoryMma,
 )
+from ..gpu.wgmma import LINE_BYTES
 from ..linear_form import affine_form
 from ..stmt import Allocate, Launch, Operation, walk_statements
 from .mbarrier import check_cluster_operand
-from .operands import check_element, check_fragment, check_matrix_operand, check_mbarrier
+from .operands import (
+    check_aligned,
+    check_contiguous,
+    check_element,
+    check_fragment,
+    check_matrix_operand,
+    check_mbarrier,
+)
 from .types import BoundNames, RuleBroken, type_of
 
 ALLOCATIONS = tuple(1 << n for n in range(LEAST_COLUMNS.bit_length() - 1, TENSOR_COLUMNS.bit_length()))
@@ -109,6 +125,57 @@ def _mma(stmt: TensorMemoryMma, names: BoundNames) -> None:
         check_matrix_operand(what, buffer, indices, rows, stmt.k, atom.line, transposed, names)
 
 
+def _block_scaled(stmt: BlockScaledMma, names: BoundNames) -> None:
+    atom = BLOCK_SCALED_ATOMS.get(stmt.atom)
+    if atom is None:
+        known = ", ".join(BLOCK_SCALED_ATOMS)
+        raise RuleBroken("operation", f"a tcgen05.mma of {stmt.atom!r}; {known} are allowed")
+    if stmt.n not in range(8, MOST_MMA_N + 1, 8):
+        raise RuleBroken("operation", f"a block-scaled tcgen05.mma of {stmt.n} columns; 8 to 256 in steps of 8")
+    if stmt.k % atom.k or not atom.k <= stmt.k <= atom.line:
+        raise RuleBroken(
+            "operation", f"a tcgen05.mma of {stmt.k} places of k; up to {atom.line} in steps of {atom.k} are allowed"
+        )
+    if isinstance(stmt.accumulates, Expr) and type_of(stmt.accumulates, names) != (boolean, 1):
+        raise RuleBroken("operation", "whether a tcgen05.mma accumulates is no scalar bool")
+    check_element(stmt.d, stmt.d_indices, names, MemoryScope.TENSOR)
+    if stmt.d.dtype != float32:
+        raise RuleBroken("operation", f"d of a tcgen05.mma is {stmt.d.dtype}, not {float32}")
+    _check_columns(stmt.d, stmt.d_indices, stmt.n, (0,))
+    for name, buffer, indices, rows in (
+        ("a", stmt.a, stmt.a_indices, SCALE_ROWS),
+        ("b", stmt.b, stmt.b_indices, stmt.n),
+    ):
+        if not (buffer.dtype.is_float8 if atom.bits == 8 else buffer.dtype == uint8):
+            wanted = "8-bit floats" if atom.bits == 8 else "uint8, two elements each"
+            raise RuleBroken("operation", f"{name} of {stmt.atom} is {buffer.dtype}, not {wanted}")
+        what, k = f"{name} of a tcgen05.mma", stmt.k * atom.bits // 8
+        check_matrix_operand(what, buffer, indices, rows, k, LINE_BYTES, False, names)
+    groups = -(-(stmt.k // atom.block) // SCALES_PER_COLUMN)
+    for scales, indices, rows in (
+        (stmt.a_scales, stmt.a_scales_indices, SCALE_ROWS),
+        (stmt.b_scales, stmt.b_scales_indices, stmt.n),
+    ):
+        check_element(scales, indices, names, MemoryScope.TENSOR)
+        _check_scales(scales, indices, groups * -(-rows // SCALE_ROWS))
+
+
+def _copy(stmt: TensorMemoryCopy, names: BoundNames) -> None:
+    check_element(stmt.target, stmt.target_indices, names, MemoryScope.TENSOR)
+    check_element(stmt.source, stmt.source_indices, names, MemoryScope.SHARED)
+    if stmt.source.dtype != uint8 or (stmt.source.layout is not None and stmt.source.layout.swizzle is not None):
+        raise RuleBroken("operation", f"scales in {stmt.source.name} of {stmt.source.dtype}; plain {uint8} is needed")
+    check_contiguous(stmt.source, CHUNK_BYTES)
+    check_aligned(stmt.source, stmt.source_indices, SCALE_ROWS)
+    _check_scales(stmt.target, stmt.target_indices, stmt.chunks)
+
+
+def _check_scales(buffer: Buffer, indices: tuple[Expr, ...], chunks: int) -> None:
+    if buffer.dtype != int32:
+        raise RuleBroken("operation", f"scales in tensor memory {buffer.name} of {buffer.dtype}, not {int32}")
+    _check_columns(buffer, indices, chunks * SCALE_COLUMNS, (0,))
+
+
 def _commit(stmt: TensorMemoryCommit, names: BoundNames) -> None:
     check_mbarrier(stmt.barriers, stmt.index, names)
     if stmt.multicast is not None:
@@ -142,6 +209,8 @@ TCGEN05_RULES: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
     TensorMemoryAllocate: _allocate,
     TensorMemoryDeallocate: _deallocate,
     TensorMemoryMma: _mma,
+    BlockScaledMma: _block_scaled,
+    TensorMemoryCopy: _copy,
     TensorMemoryCommit: _commit,
     TensorMemoryLoad: _load,
 }

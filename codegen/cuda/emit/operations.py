@@ -15,8 +15,10 @@ from ....ir.gpu.mma import Mma
 from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
 from ....ir.gpu.tcgen05 import (
+    BlockScaledMma,
     TensorMemoryAllocate,
     TensorMemoryCommit,
+    TensorMemoryCopy,
     TensorMemoryDeallocate,
     TensorMemoryLoad,
     TensorMemoryMma,
@@ -69,6 +71,10 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
             return tcgen05.emit_tcgen05(emitter, stmt)
         case TensorMemoryLoad():
             return tcgen05.emit_load(emitter, stmt)
+        case TensorMemoryCopy():
+            return tcgen05.emit_copy(emitter, stmt)
+        case BlockScaledMma():
+            return tcgen05.emit_block_scaled(emitter, stmt)
         case Mma() | LoadMatrix() | StoreMatrix() | WarpgroupMma() | WarpgroupMmaWait():
             return mma.emit_mma(emitter, stmt)
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")

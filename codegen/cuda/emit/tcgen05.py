@@ -3,16 +3,26 @@
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr
 from ....ir.gpu.tcgen05 import (
+    BLOCK_SCALED_ATOMS,
+    SCALE_COLUMNS,
+    SCALE_ROWS,
     TCGEN05_ATOMS,
+    BlockScaledMma,
     TensorMemoryAllocate,
     TensorMemoryCommit,
+    TensorMemoryCopy,
     TensorMemoryDeallocate,
     TensorMemoryLoad,
     TensorMemoryMma,
 )
 from ....ir.gpu.wgmma import LINE_BYTES
-from ..prelude.tcgen05 import LOADED_COLUMNS, load_name, mma_name
-from ..tcgen05_descriptors import instruction_descriptor, matrix_descriptor
+from ..prelude.tcgen05 import LOADED_COLUMNS, block_scaled_name, load_name, mma_name
+from ..tcgen05_descriptors import (
+    block_scaled_descriptor,
+    instruction_descriptor,
+    matrix_descriptor,
+    scales_descriptor,
+)
 from .expressions import ExpressionEmitter
 from .memory import address, mbarrier_address, unswizzled_offset
 from .mma import ONE_ROW_LEADING_BYTES, flag, fragment_pointer
@@ -77,6 +87,33 @@ def _mma(emitter: ExpressionEmitter, stmt: TensorMemoryMma) -> str:
         case True:
             return f"{function}<{flags}>({given});"
     return f"{function}<{flags}>({given}, false);"
+
+
+def emit_copy(emitter: ExpressionEmitter, stmt: TensorMemoryCopy) -> str:
+    """Return the C++ statement of a copy of scales."""
+    fn, target = emitter.fn, _address(emitter, stmt.target, stmt.target_indices)
+    source = address(emitter, stmt.source, unswizzled_offset(emitter, stmt.source, stmt.source_indices))
+    descriptor = f"{fn.use('tcgen05_descriptor')}({source}, 0x{scales_descriptor():016x})"
+    return f"{fn.use_sm_100a('tcgen05_cp')}<{stmt.chunks}>({target}, {descriptor});"
+
+
+def emit_block_scaled(emitter: ExpressionEmitter, stmt: BlockScaledMma) -> str:
+    """Return the C++ statement of a block-scaled product."""
+    atom = BLOCK_SCALED_ATOMS[stmt.atom]
+    function = emitter.fn.use_sm_100a(block_scaled_name(atom.kind))
+    instruction = block_scaled_descriptor(atom, stmt.n, stmt.a.dtype, stmt.b.dtype)
+    given = [
+        _address(emitter, stmt.d, stmt.d_indices),
+        _descriptor(emitter, stmt.a, stmt.a_indices, False),
+        _descriptor(emitter, stmt.b, stmt.b_indices, False),
+        f"0x{instruction:08x}",
+        _address(emitter, stmt.a_scales, stmt.a_scales_indices),
+        _address(emitter, stmt.b_scales, stmt.b_scales_indices),
+    ]
+    if stmt.accumulates is not True:
+        given.append(emitter.value(stmt.accumulates).text if isinstance(stmt.accumulates, Expr) else "false")
+    columns = (SCALE_COLUMNS, -(-stmt.n // SCALE_ROWS) * SCALE_COLUMNS)
+    return f"{function}<{stmt.k}, {columns[0]}, {columns[1]}>({', '.join(given)});"
 
 
 def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], mn_major: bool) -> str:

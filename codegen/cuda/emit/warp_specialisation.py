@@ -23,7 +23,7 @@ from ....ir.bounds import Interval, Ranges, loop_range
 from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
-from ....ir.gpu.tcgen05 import TensorMemoryAllocate, TensorMemoryDeallocate, TensorMemoryMma
+from ....ir.gpu.tcgen05 import BlockScaledMma, TensorMemoryAllocate, TensorMemoryDeallocate, TensorMemoryMma
 from ....ir.gpu.tma import TmaLoad
 from ....ir.gpu.wgmma import WarpgroupMma
 from ....ir.provenance import rewrites
@@ -40,7 +40,9 @@ def specialise_warps(launch: Launch, ranges: Ranges) -> Stmt:
     warps or neither ``wgmma`` nor ``tcgen05.mma``, or where all warpgroups do the same. ``ranges`` are those of
     variables that it does not bind."""
     warp = next((b for b in launch.axes if b.axis is HardwareAxis.WARP), None)
-    if warp is None or not any(isinstance(s, WarpgroupMma | TensorMemoryMma) for s in walk_statements(launch.body)):
+    if warp is None or not any(
+        isinstance(s, WarpgroupMma | TensorMemoryMma | BlockScaledMma) for s in walk_statements(launch.body)
+    ):
         return launch.body
     return _WarpSpecialiser(launch, warp, ranges).split(launch.body)
 
@@ -119,7 +121,7 @@ class _WarpSpecialiser:
                     yield from self._tests(below, around)
             case For(body=body) | Allocate(body=body):
                 yield from self._tests(body, around)
-            case WarpgroupMma() | TensorMemoryMma() | TmaLoad():
+            case WarpgroupMma() | TensorMemoryMma() | BlockScaledMma() | TmaLoad():
                 yield from (t for t in around if free_variables(t) == {self.warp.var})
 
 

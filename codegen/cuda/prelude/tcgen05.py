@@ -5,7 +5,7 @@ Fences stand in the functions. What a thread knows by a barrier or an mbarrier h
 "tcgen05 memory consistency model"). A commit has the latter in it.
 """
 
-from ....ir.gpu.tcgen05 import MOST_MMA_N, TCGEN05_ATOMS
+from ....ir.gpu.tcgen05 import BLOCK_SCALED_ATOMS, MOST_MMA_N, TCGEN05_ATOMS, BlockScaledAtom
 from .device_function import DeviceFunction
 
 LOADED_COLUMNS = tuple(8 << n for n in range((MOST_MMA_N // 8).bit_length()))
@@ -23,7 +23,7 @@ def load_name(columns: int, is_float: bool) -> str:
 
 
 def _mma(kind: str, step: int) -> str:
-    return f"""// starts d += a * b, or d = a * b, in tensor memory; the descriptors are of the first {step} of K places
+    return f"""// starts d += a * b, or d = a * b, in tensor memory; descriptors are of the first {step} of K places
 template <int K, bool MN_MAJOR_A, bool MN_MAJOR_B> $void {mma_name(kind)}(
     unsigned d, unsigned long long descriptor_a, unsigned long long descriptor_b, unsigned instruction,
     bool accumulate = true) {{
@@ -49,6 +49,32 @@ void {load_name(columns, is_float)}({type}* d, unsigned address) {{
                "tcgen05.ld.sync.aligned.16x256b.x{columns // 8}.b32 {{{registers}}}, [%{count}]; "
                "tcgen05.wait::ld.sync.aligned; tcgen05.fence::before_thread_sync;"
                : {outputs} : "r"(address) : "memory");
+}}"""
+
+
+def block_scaled_name(kind: str) -> str:
+    """Return the name of the function for one block-scaled kind."""
+    return f"tcgen05_mma_{kind}"
+
+
+def _block_scaled(atom: BlockScaledAtom) -> str:
+    scales = atom.scales
+    return f"""// starts d += (a * scales) * (b * scales), or the product alone; the scales of 4 blocks of k lie in
+// A_COLUMNS and B_COLUMNS columns of tensor memory; the instruction names the first one that it takes of each
+template <int K, int A_COLUMNS, int B_COLUMNS> $void {block_scaled_name(atom.kind)}(
+    unsigned d, unsigned long long descriptor_a, unsigned long long descriptor_b, unsigned instruction,
+    unsigned scales_a, unsigned scales_b, bool accumulate = true) {{
+  asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+#pragma unroll
+  for (int k = 0; k < K / {atom.k}; ++k) {{
+    const unsigned first = k * {scales} % 4;
+    asm volatile("{{ .reg .pred p; setp.ne.b32 p, %6, 0; "
+                 "tcgen05.mma.cta_group::1.kind::{atom.kind}.block_scale.scale_vec::{atom.vector} "
+                 "[%0], %1, %2, %3, [%4], [%5], p; }}"
+                 :: "r"(d), "l"(descriptor_a + 2 * k), "l"(descriptor_b + 2 * k),
+                    "r"(instruction | first << 29 | first << 4), "r"(scales_a + k * {scales} / 4 * A_COLUMNS),
+                    "r"(scales_b + k * {scales} / 4 * B_COLUMNS), "r"(k > 0 || accumulate ? 1 : 0) : "memory");
+  }}
 }}"""
 
 
@@ -87,6 +113,17 @@ unsigned long long tcgen05_descriptor(const void* tile, unsigned long long layou
         ("smem_address",),
     ),
     **{mma_name(kind): DeviceFunction(_mma(kind, step)) for kind, step in _STEPS.items()},
+    **{block_scaled_name(atom.kind): DeviceFunction(_block_scaled(atom)) for atom in BLOCK_SCALED_ATOMS.values()},
+    "tcgen05_cp": DeviceFunction(
+        """// starts to copy chunks of 512 bytes of scales, each to 4 columns, for all four quarters of the lanes
+template <int CHUNKS> $void tcgen05_cp(unsigned address, unsigned long long descriptor) {
+  asm volatile("tcgen05.fence::after_thread_sync;" ::: "memory");
+#pragma unroll
+  for (int n = 0; n < CHUNKS; ++n)
+    asm volatile("tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], %1;"
+                 :: "r"(address + 4 * n), "l"(descriptor + 32 * n) : "memory");
+}"""
+    ),
     "tcgen05_commit": DeviceFunction(
         """// arrives at the barrier as soon as all tcgen05.mma of this thread are done
 void tcgen05_commit(long long* barrier) {
