@@ -143,7 +143,10 @@ class _GemmKernelWriter:
         s, w, scheduler = self.s, self.w, self.scheduler
         if s.cluster_size > 1:
             assert isinstance(self.mainloop, Tcgen05Mainloop)
-            self.mainloop.await_releases((scheduler.cluster_tiles - self.cluster + (s.clusters - 1)) // s.clusters)
+            tiles: Expr = index(scheduler.cluster_tiles)
+            if isinstance(scheduler, DynamicTileScheduler):
+                tiles = scheduler.dynamic_cluster_tiles
+            self.mainloop.await_releases((tiles - self.cluster + (self.clusters - 1)) // self.clusters)
         w.emit(TensorMemoryDeallocate(self.tensor_memory))
 
     def _allocate_accumulators(self, name: str, atoms: int = 0) -> Buffer:

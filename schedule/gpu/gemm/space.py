@@ -137,14 +137,19 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
-    if gemm.dynamic is not None:  # the launches that pack A and repack it copy a known number of rows
-        in_place = not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
-        return GemmPlan(gemm, target) if in_place else None
+    if gemm.dynamic is not None:
+        return GemmPlan(gemm, target) if takes_dynamic_rows(gemm) else None
     if gemm.groups is not None and not _can_group(gemm):
         return None
     if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
         return None
     return GemmPlan(gemm, target)
+
+
+def takes_dynamic_rows(gemm: Gemm) -> bool:
+    """Whether A is read in place: the launches that pack it and repack it copy a known number of rows."""
+    assert gemm.a.load is not None
+    return not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
 
 
 def _can_group(gemm: Gemm) -> bool:

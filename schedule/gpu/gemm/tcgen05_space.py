@@ -17,7 +17,7 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.gpu.wgmma import WGMMA_M
 from ....te.workload import Workload
-from ...problems.gemm import gemm_of, skinny_gemm_of
+from ...problems.gemm import gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.knob import Knob
@@ -26,7 +26,7 @@ from ...tile_sketch import TileSketch
 from .mainloop import can_use_wgmma
 from .mma_atom import pair_count, promoted_k_atoms
 from .sizes import KNOBS
-from .space import QUANTITIES, GemmPlan
+from .space import QUANTITIES, GemmPlan, takes_dynamic_rows
 
 ARCHITECTURE = "sm_100a"
 VERSION = 1
@@ -59,11 +59,14 @@ def _plan(workload: Workload, target: Target) -> Tcgen05Plan | None:
     if target.arch != ARCHITECTURE:
         return None
     gemm = gemm_of(workload, several=True)
+    gemm = gemm and with_dynamic_rows(gemm, workload)
     if gemm is None or not can_use_wgmma(gemm) or pair_count(gemm) > 1 or promoted_k_atoms(gemm):
         return None
+    if gemm.dynamic is not None:
+        return Tcgen05Plan(gemm, target) if takes_dynamic_rows(gemm) else None
     if not gemm.others and gemm.a.load is not None and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload):
         return None
     return Tcgen05Plan(gemm, target)
 
 
-CUDA_GEMM_TCGEN05 = TileSketch("cuda_gemm_tcgen05", VERSION, QUANTITIES, _plan)
+CUDA_GEMM_TCGEN05 = TileSketch("cuda_gemm_tcgen05", VERSION, QUANTITIES, _plan, dynamic=True)
