@@ -103,7 +103,7 @@ def matrix_use(workload: Workload, target: Target, schedule: Schedule, stages: L
 
 
 _IN_LAYERS: Mapping[str, str] = {
-    "ir": r"^\s*(?:warpgroup_|tensor_memory_)?mma\(",
+    "ir": r"^\s*(?:warpgroup_|tensor_memory_|block_scaled_)?mma\(",
     "cuda-c++": r"^\s+(?:w?g?mma_m\d+n\d+k\d+\w*|tcgen05_mma_\w+)(?:<[^>]*>)?\(",
     "llvm-ir": r"call .*@llvm\.amdgcn\.mfma",
     "ptx": r"\bwgmma\.mma_async|\bmma\.sync|\btcgen05\.mma\b",

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ....core.target import Target
+from ....ir.gpu.tcgen05 import SCALE_ROWS
 from ....ir.gpu.tma import MAX_BOX_EXTENT
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import SCALED_K, Gemm
 from ...space.columns import Bools, Ints
@@ -53,7 +54,7 @@ def gemm_constraints(gemm: Gemm, target: Target, knobs: Sequence[Knob] = KNOBS) 
         return Constraint(meaning, read, lambda c: holds(gemm_sizes(gemm, target, c)))
 
     in_tensor_memory = limits_of(target).tensor_columns > 0
-    resources = _tensor_memory(rule, target) if in_tensor_memory else _accumulator_registers(rule, gemm)
+    resources = _tensor_memory(rule, gemm, target) if in_tensor_memory else _accumulator_registers(rule, gemm)
     shapes = (*(() if in_tensor_memory else (_pending(rule, gemm),)), *_shapes(rule, gemm))
     rules = (*shapes, *resources, *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
     return tuple(r for r in (*rules, *_promotion(rule, gemm)) if r.knobs)
@@ -145,16 +146,23 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     return tuple(rules)
 
 
-def _tensor_memory(rule: _Rule, target: Target) -> tuple[Constraint, ...]:
+def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
     """What tensor memory has room for."""
     columns = limits_of(target).tensor_columns
+    scales = "" if gemm.block_scales is None else ", and 32 or 64 columns of scales"
+    whole_chunks = rule(
+        f"scales of blocks come for {SCALE_ROWS} rows or columns at once: atoms_m is 2, and mma_n a multiple of that",
+        "atoms_m mma_n",
+        lambda s: (s.atoms_m * WGMMA_M == SCALE_ROWS) & (s.mma_n % SCALE_ROWS == 0),
+    )
     return (
         rule(
-            "consumer_warpgroups x mma_n columns of accumulators, rounded up to a power of two, fit into the "
+            f"consumer_warpgroups x mma_n columns of accumulators, rounded up to a power of two{scales}, fit into the "
             f"{columns} of a multiprocessor ctas_per_sm times",
             "consumer_warpgroups mma_n ctas_per_sm",
-            lambda s: s.tensor_columns * s.ctas_per_sm <= columns,
+            lambda s: (s.tensor_columns + s.scale_columns) * s.ctas_per_sm <= columns,
         ),
+        *(() if gemm.block_scales is None else (whole_chunks,)),
     )
 
 

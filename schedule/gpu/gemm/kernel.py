@@ -27,6 +27,7 @@ from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..split_k import TileSlice, reduce_tile, vector_width
+from .block_scales import pack_scales
 from .epilogue import Accumulators, Epilogue
 from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
@@ -52,6 +53,8 @@ class _GemmKernelWriter:
         self.s, self.name = sizes, name
         self.w = FreshNameWriter(gemm.names)
         self.gemm, self.workspace = prepare(self.w, gemm)
+        self.gemm, packed = pack_scales(self.w, self.gemm)
+        self.workspace = (*self.workspace, *packed)
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
         order = (s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
         self.scheduler = TileScheduler(self.gemm, *order)
@@ -135,8 +138,15 @@ class _GemmKernelWriter:
         shape = (TENSOR_LANES, s.tensor_columns)
         self.address = w.allocate("address", (1,), int32, MemoryScope.SHARED)
         self.tensor_memory = w.allocate("accumulators", shape, self.atom.accumulator, MemoryScope.TENSOR)
+        self.scale_memory: Buffer | None = None
+        if s.scale_columns:
+            self.scale_memory = w.allocate("scales", (TENSOR_LANES, s.scale_columns), int32, MemoryScope.TENSOR)
         warpgroups = [index(n) for n in range(s.consumer_warpgroups)] if s.ping_pong else [self.roles.warpgroup]
-        return [TensorAccumulators(self.tensor_memory, warpgroup * s.mma_n, warpgroup) for warpgroup in warpgroups]
+        return [TensorAccumulators(self.tensor_memory, n * s.mma_n, n, self.scale_memory) for n in warpgroups]
+
+    @property
+    def _tensor_buffers(self) -> list[Buffer]:
+        return [self.tensor_memory, *([] if self.scale_memory is None else [self.scale_memory])]
 
     def _leave_tensor_memory(self) -> None:
         """Deallocate the columns, and wait for what arrives from the rest of the cluster."""
@@ -147,7 +157,8 @@ class _GemmKernelWriter:
             if isinstance(scheduler, DynamicTileScheduler):
                 tiles = scheduler.dynamic_cluster_tiles
             self.mainloop.await_releases((tiles - self.cluster + (self.clusters - 1)) // self.clusters)
-        w.emit(TensorMemoryDeallocate(self.tensor_memory))
+        for buffer in self._tensor_buffers:
+            w.emit(TensorMemoryDeallocate(buffer))
 
     def _allocate_accumulators(self, name: str, atoms: int = 0) -> Buffer:
         shape = (atoms or self.s.atoms_m, self.s.mma_n // 2)
@@ -162,7 +173,8 @@ class _GemmKernelWriter:
                 for warpgroup in range(s.consumer_warpgroups):
                     w.emit(MbarrierInit(self.order, index(warpgroup), WARPGROUP_WARPS))
         if s.tensor_columns:
-            w.emit(TensorMemoryAllocate(self.tensor_memory, self.address))
+            for buffer in self._tensor_buffers:
+                w.emit(TensorMemoryAllocate(buffer, self.address))
         w.barrier(SyncScope.CLUSTER if s.cluster_size > 1 else SyncScope.BLOCK)
         if s.consumer_registers:
             with w.when(roles.produces):

@@ -27,6 +27,7 @@ from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
+from .block_scales import allocate_scale_stages
 from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
@@ -93,6 +94,7 @@ class GemmMainloop(ABC, Generic[A]):
         self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
         self.groups = joined_groups(gemm)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups)
+        self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
 
     def _multicast(self, axis: str) -> Multicast:
         """The CTAs of the cluster that need the same places of ``axis``."""
@@ -144,13 +146,16 @@ class GemmMainloop(ABC, Generic[A]):
         s, w, barriers = self.s, self.w, self.barriers
         stage, parity = fill % s.stages, (fill // s.stages) % 2
         w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
-        w.emit(MbarrierArriveExpectTx(barriers.full, stage, self.a.stage_bytes + self.b.stage_bytes))
+        size = self.a.stage_bytes + self.b.stage_bytes + sum(scales.stage_bytes for scales in self.scales)
+        w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self._block(at, k_iter)
         for k_atom in range(s.k_atoms):
             here = {**at, **self._place(block, k_atom)}
             for operand in (self.a, self.b):
                 for box in operand.load(stage, k_atom, here, barriers.full):
                     w.emit(box)
+            for scales in self.scales:
+                w.emit(scales.load(stage, k_atom, here, barriers.full))
 
     def _block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
         """Which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at about the

@@ -18,19 +18,24 @@ from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Compare, CompareOp, Expr, index
 from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
-from ....ir.gpu.tcgen05 import TensorMemoryCommit, TensorMemoryMma
+from ....ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledMma, TensorMemoryCommit, TensorMemoryMma
 from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.stmt import Operation
+from .block_scales import ATOM
 from .k_atoms import multiplied_k
 from .mainloop import GemmMainloop
+from .sizes import WARPGROUP_SCALE_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
 class TensorAccumulators:
-    """The accumulators of a consumer warpgroup, in columns from ``column`` on of the CTA's tensor memory ``buffer``."""
+    """The accumulators of a consumer warpgroup, in columns from ``column`` on of the CTA's tensor memory ``buffer``.
+    ``scales``: the tensor memory of its scales of blocks, if there are any."""
 
     buffer: Buffer
     column: Expr
     warpgroup: Expr
+    scales: Buffer | None = None
 
 
 class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
@@ -58,32 +63,35 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         w, s = self.w, self.s
         with w.when(self.roles.issues):
             self.await_stage(fill)
-            for mma in self._tcgen05_mmas(accumulators, fill, Compare(CompareOp.GT, k_iter, index(0))):
-                w.emit(mma)
+            goes_on = Compare(CompareOp.GT, k_iter, index(0))
+            for k_atom in range(s.k_atoms):
+                for stmt in self._products(accumulators, fill % s.stages, k_atom, True if k_atom else goes_on):
+                    w.emit(stmt)
             ctas = index((1 << s.cluster_size) - 1) if s.cluster_size > 1 else None
             w.emit(TensorMemoryCommit(self.barriers.empty, fill % s.stages, ctas))
 
-    def _tcgen05_mmas(
-        self, accumulators: TensorAccumulators, fill: Expr, accumulates: Expr
-    ) -> Iterator[TensorMemoryMma]:
+    def _products(
+        self, accumulators: TensorAccumulators, stage: Expr, k_atom: int, accumulates: Expr | bool
+    ) -> Iterator[Operation]:
+        """What multiplies a k atom, behind the copies of its scales if it has any."""
         s = self.s
-        stage, first_atom = fill % s.stages, index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
+        first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
         first_of_b = (index(0),) * (len(self.b.buffer.shape) - 2)
-        for k_atom in range(s.k_atoms):
-            yield TensorMemoryMma(
-                accumulators.buffer,
-                (index(0), accumulators.column),
-                self.a.buffer,
-                (stage, *self._a_rows(first_atom, k_atom, 0)),
-                self.b.buffer,
-                (stage, index(k_atom), *first_of_b),
-                WGMMA_M * s.atoms_m,
-                s.mma_n,
-                multiplied_k(self.gemm),
-                True if k_atom else accumulates,
-                not self.a.along_k,
-                not self.b.along_k,
-            )
+        d = (accumulators.buffer, (index(0), accumulators.column))
+        a = (self.a.buffer, (stage, *self._a_rows(first_atom, k_atom, 0)))
+        b = (self.b.buffer, (stage, index(k_atom), *first_of_b))
+        k = multiplied_k(self.gemm)
+        if accumulators.scales is None:
+            turned = (not self.a.along_k, not self.b.along_k)
+            yield TensorMemoryMma(*d, *a, *b, WGMMA_M * s.atoms_m, s.mma_n, k, accumulates, *turned)
+            return
+        memory, first = accumulators.scales, accumulators.warpgroup * WARPGROUP_SCALE_COLUMNS
+        own = index(0) if s.ping_pong else self.roles.warpgroup
+        of_a, of_b = self.scales
+        yield of_a.copy(memory, first, stage, k_atom, own, 1)
+        yield of_b.copy(memory, first, stage, k_atom, index(0), s.mma_n // SCALE_ROWS)
+        columns = [(memory, (index(0), first + of.column)) for of in self.scales]
+        yield BlockScaledMma(*d, *a, *b, *columns[0], *columns[1], ATOM, s.mma_n, k, accumulates)
 
     def finish(self, accumulators: TensorAccumulators, number: Expr) -> None:
         w, s = self.w, self.s

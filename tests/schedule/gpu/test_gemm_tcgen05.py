@@ -13,7 +13,9 @@ from tilewright.codegen.cuda.compile.compiler import compiled
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
+from tilewright.core.streams import stream
 from tilewright.core.target import Target
+from tilewright.ir.expr import Expr
 from tilewright.ir.gpu.tcgen05 import TensorMemoryMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import walk_statements
@@ -124,6 +126,58 @@ def test_they_compile_to_instructions_of_tensor_memory(
     assert "tcgen05.ld.sync.aligned.16x256b" in ptx and "cp.async.bulk.tensor" in ptx
     assert ptx.count("multicast::cluster.b64") == 1  # the commit that releases a stage in both CTAs
     assert mnemonic in backend_for(B200).assembly(source, B200)
+
+
+def _mxfp8(m: int, n: int, k: int, block: int = 32, bias: float = 127.0, precision: str = "") -> Workload:
+    """A product of 8-bit floats with a power of two for so many places of k of each row."""
+    a, b = te.placeholder((m, k), "float8_e4m3fn", "A"), te.placeholder((n, k), "float8_e5m2", "B")
+    of_a, of_b = (te.placeholder((rows, -(-k // block)), "uint8", name) for rows, name in ((m, "SA"), (n, "SB")))
+    r = te.reduce_axis(k, "k")
+
+    def factor(values: te.Tensor, scales: te.Tensor, row: Expr) -> Expr:
+        return te.cast(values[row, r], "float32") * te.exp2(te.cast(scales[row, r // block], "float32") - bias)
+
+    total = te.compute((m, n), lambda i, j: te.sum(factor(a, of_a, i) * factor(b, of_b, j), axis=r), "total")
+    half = te.compute((m, n), lambda i, j: total[i, j] * 0.5, "C")
+    return te.workload(half, precision=precision or "fast_accumulation")
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"consumer_warpgroups": 2, "ping_pong": 0, "mma_n": 128, "epilogue_stages": 2},
+        {"consumer_warpgroups": 2, "ping_pong": 1, "mma_n": 128, "epilogue_stages": 0},
+        {"consumer_warpgroups": 1, "mma_n": 256, "k_atoms": 2, "cluster_m": 2},
+    ],
+    ids=["cooperative", "ping-pong", "clusters"],
+)
+def test_block_scaled_products_agree(knobs: dict[str, int]) -> None:
+    """All numbers are such that no order of additions rounds."""
+    m, n, k = 264, 272, 400
+    workload, target = _mxfp8(m, n, k), Target("cuda", "sm_100a", (), threads=4, vector_bytes=16)
+    assert SKETCH.matches(workload, target)
+    draw = stream(1, "mxfp8")
+    values = {name: draw.integers(-4, 5, (rows, k)) for name, rows in (("A", m), ("B", n))}
+    scales = {name: draw.integers(126, 130, (rows, -(-k // 32))) for name, rows in (("SA", m), ("SB", n))}
+    inputs = {b.name: {**values, **scales}[b.name].astype(b.dtype.numpy) for b in workload.inputs}
+    kernel = SKETCH.lower(workload, target, _schedule(atoms_m=2, **knobs))
+    a, b = (values[x] * np.repeat(2.0 ** (scales[f"S{x}"] - 127), 32, axis=1)[:, :k] for x in "AB")
+    np.testing.assert_array_equal(interpret(finish(kernel, target), inputs)["C"], a @ b.T * 0.5)
+
+
+def test_block_scaled_products_compile_to_their_instruction() -> None:
+    workload = _mxfp8(512, 512, 1024)
+    knobs = {"consumer_warpgroups": 1, "atoms_m": 2, "mma_n": 256, "epilogue_stages": 2}
+    kernel = SKETCH.lower(workload, B200, _schedule(**knobs))
+    assert build_kernel(kernel, B200).resources["tw_kernel"].spill_bytes == 0
+    ptx = compiled(backend_for(B200).emit(finish(kernel, B200), B200), B200).ptx
+    assert ptx.count("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X") == 4
+    assert ptx.count("tcgen05.cp.cta_group::1.32x128b.warpx4") == 3  # 128 rows of A, twice as many of B
+
+
+@pytest.mark.parametrize("change", [{"block": 64}, {"bias": 126.0}, {"precision": "ieee"}], ids=str)
+def test_other_scales_are_no_block_scales(change: dict[str, Any]) -> None:
+    assert SKETCH.matches(_mxfp8(128, 128, 256), B200) and not SKETCH.matches(_mxfp8(128, 128, 256, **change), B200)
 
 
 def test_accumulators_fit_into_tensor_memory() -> None:
