@@ -262,6 +262,7 @@ def recombined(form: LinearForm, *, lower: bool = False) -> LinearForm:
     x // n * n + x % n           is  x           always
     x // (m*n) * n + x // m % n  is  x // m      unless ``lower``
     x // n % m * n + x % n       is  x % (m*n)   where ``lower``
+    y // n * (k*n) + x % (k*n)   is  x           where x is y*k and a number of the lane below k
 
     Of three indices x // 20, x // 4 % 5 and x % 4 with strides 20, 4 and 1 the upper two are joined first, or the
     ``lower`` two; both ways end with x. Where one of the three is missing they differ. CUDA joins the lower two, LLVM
@@ -286,6 +287,8 @@ def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
         assert isinstance(high, Binary)
         if d == n and _congruent(high.a, low.a, n):
             return high.a
+        if n % d == 0 and (x := _multiple_and_lanes(high.a, low.a, n // d, n)) is not None:
+            return x
         m = None if lower else _divisor(low.a, BinaryOp.FLOORDIV)
         if m is not None and d == m * n and isinstance(low.a, Binary) and low.a.a == high.a:
             return low.a
@@ -295,6 +298,17 @@ def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
             x = high.a.a
             return Binary(BinaryOp.MOD, x, index(m * n) if x.lanes == 1 else Broadcast(index(m * n), x.lanes))
     return None
+
+
+def _multiple_and_lanes(y: Expr, x: Expr, k: int, n: int) -> Expr | None:
+    """Return ``y * k`` plus what ``x`` has besides it up to multiples of ``n``, if that is from 0 to ``k - 1`` in every
+    lane; None where it is not."""
+    whole = linear_form(y).scaled(k)
+    difference = linear_form(x) - whole
+    rest = LinearForm({a: c for a, c in difference.terms.items() if c % n}, difference.constant % n, difference.lanes)
+    if k == 1 or any(a != LANE for a in rest.terms) or rest.stride < 0:
+        return None
+    return (whole + rest).to_expr() if rest.constant + rest.stride * (rest.lanes - 1) < k else None
 
 
 def _divisor(expr: Expr, op: BinaryOp) -> int | None:

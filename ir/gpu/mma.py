@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...core.dtypes import DType, bfloat16, float16, float32
+from ...core.dtypes import DType, bfloat16, float16, float32, tfloat32
 from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
 from ..stmt import Operation
@@ -17,7 +17,8 @@ class MmaAtom:
     ``lanes``.
 
     Every lane holds ``m*k/lanes`` elements of A, ``k*n/lanes`` of B and ``m*n/lanes`` of D; ``fragment`` says which
-    (PTX ISA, "Matrix Fragments for mma.m16n8k16"; AMD Instinct MI300 ISA, "Matrix Arithmetic Instructions").
+    (PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m16n8k8"; AMD Instinct MI300 ISA, "Matrix Arithmetic
+    Instructions").
     """
 
     name: str
@@ -39,19 +40,24 @@ class MmaAtom:
             outer, inner = lane % 16, self.elements(matrix) * (lane // 16) + element
             return (outer, inner) if matrix == "a" else (inner, outer)
         group, within = lane // 4, lane % 4
-        low, half = element % 2, element // 2
-        match matrix:
-            case "a":
-                return (group + 8 * (half % 2), 2 * within + low + 8 * (half // 2))
-            case "b":
-                return (2 * within + low + 8 * half, group)
-            case _:
-                return (group + 8 * half, 2 * within + low)
+        if matrix == "d":
+            return (group + 8 * (element // 2), 2 * within + element % 2)
+        together = self.register_elements
+        register, low = divmod(element, together)
+        if matrix == "a":
+            return (group + 8 * (register % 2), together * within + low + self.k // 2 * (register // 2))
+        return (together * within + low + self.k // 2 * register, group)
+
+    @property
+    def register_elements(self) -> int:
+        """How many elements of an operand a register of 32 bits holds."""
+        return 4 // self.operand.bytes
 
 
 WARP_MMA_ATOMS: dict[str, MmaAtom] = {
     "m16n8k16_f16": MmaAtom("m16n8k16_f16", 16, 8, 16, float16, float32),
     "m16n8k16_bf16": MmaAtom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
+    "m16n8k8_tf32": MmaAtom("m16n8k8_tf32", 16, 8, 8, tfloat32, float32),
 }
 """Name -> matrix instruction of a warp. All are there from sm_80 on."""
 MFMA_ATOMS: dict[str, MmaAtom] = {

@@ -17,6 +17,7 @@ from ...core.dtypes import (
 from ..buffer import Buffer, Swizzle
 from ..expr import Expr
 from ..stmt import Operation
+from .mma import WARP_MMA_ATOMS, MmaAtom
 
 WGMMA_M = 64
 """How many rows operand ``a`` of a WarpgroupMma has."""
@@ -49,6 +50,12 @@ class WgmmaAtom:
     @property
     def transposes(self) -> bool:
         return self.a.bits == 16
+
+    @property
+    def fragment(self) -> MmaAtom | None:
+        """The instruction of a warp whose fragments ``a`` a warp holds, where A is in registers; None where it cannot
+        be."""
+        return next((m for m in WARP_MMA_ATOMS.values() if (m.operand, m.k) == (self.a, self.k)), None)
 
     def takes_columns(self, n: int) -> bool:
         """Whether there is an instruction for ``n`` columns: 8 to 256 in steps of 8; of integers, beyond 32, in steps
@@ -85,10 +92,10 @@ class WarpgroupMma(Operation):
       last dimension of the buffer. The first line has a number that 8 divides. The first row begins it, or lies at a
       multiple of ``STEP_BYTES`` within it if all rows do.
 
-    - ``a`` in registers, 16-bit floats, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on: for every
-      16 places of k, a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of m16n8k16, of the rows from
-      ``16 * w`` on. So two neighbouring fragments ``d`` of another product, rounded to 16 bits in their order, are one
-      fragment ``a``. All 64 rows count, and nothing is transposed.
+    - ``a`` in registers, 16-bit floats or TF32, is ``k / 2`` contiguous elements of every lane from ``a_indices`` on:
+      for every step of k, a lane of the warpgroup's warp ``w`` holds the fragment ``a`` of the atom's ``fragment``, of
+      the rows from ``16 * w`` on. So two neighbouring fragments ``d`` of another product, rounded to 16 bits in their
+      order, are one fragment ``a``. All 64 rows count, and nothing is transposed.
 
     ``valid_rows`` says how many of the 64 rows of ``a`` count. The others are read too, whatever may be there or happen
     to it, and their rows of ``d`` mean nothing.

@@ -13,8 +13,9 @@ import numpy as np
 from ..buffer import Buffer, MemoryScope
 from ..expr import WARP_LANES, Expr
 from ..gpu.barrier import WARPGROUP_THREADS
+from ..gpu.mma import MmaAtom
 from ..gpu.tma import tma_swizzle
-from ..gpu.wgmma import LINE_BYTES, STEP_BYTES, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ..gpu.wgmma import LINE_BYTES, STEP_BYTES, WGMMA_ATOMS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ..interpreter.memory import Array
 from .access import check_private, write_private
 from .address import shared_flat
@@ -130,12 +131,14 @@ def _operand_a(stmt: WarpgroupMma, context: LaunchContext) -> Callable[[LaunchSt
 
         return from_shared
     memory, rows_of = fragment_rows(stmt.a, stmt.a_indices, stmt.k // 2, stmt.a.shape[-1], context, reads_only=True)
+    atom = WGMMA_ATOMS[stmt.a.dtype.name, stmt.b.dtype.name].fragment
+    assert atom is not None
 
     def from_registers(state: LaunchState, leaders: Array) -> _OperandA:
         rows = rows_of(state)
         if not all(memory.full[rows]):
             check_private(memory, state, context, rows, state.running((state.threads,)))
-        return _OperandA(_from_fragments(memory.data[rows], _warpgroup_threads(leaders)), (), memory, rows)
+        return _OperandA(_from_fragments(atom, memory.data[rows], _warpgroup_threads(leaders)), (), memory, rows)
 
     return from_registers
 
@@ -171,15 +174,16 @@ def _warpgroup_threads(leaders: Array) -> Array:
     return threads
 
 
-def _from_fragments(held: Array, lanes: Array) -> Array:
+def _from_fragments(atom: MmaAtom, held: Array, lanes: Array) -> Array:
     """Return operand ``a`` of warpgroups, float32[warpgroups, 64, k], from what all threads hold of it: [k / 2,
     threads]. ``lanes`` is int64[warpgroups, 128]."""
-    rows, columns = fragment("m16n8k16_f16", "a")
-    warpgroups, steps = len(lanes), len(held) // 8
-    by_warp = held.reshape(steps, 8, -1)[:, :, lanes].reshape(steps, 8, warpgroups, 4, WARP_LANES)
-    whole = np.zeros((warpgroups, 4, steps, 16, 16), dtype=np.float32)
+    rows, columns = fragment(atom.name, "a")
+    elements = atom.elements("a")
+    warpgroups, steps = len(lanes), len(held) // elements
+    by_warp = held.reshape(steps, elements, -1)[:, :, lanes].reshape(steps, elements, warpgroups, 4, WARP_LANES)
+    whole = np.zeros((warpgroups, 4, steps, atom.m, atom.k), dtype=np.float32)
     whole[..., rows, columns] = by_warp.transpose(2, 3, 0, 4, 1)
-    matrix: Array = whole.transpose(0, 1, 3, 2, 4).reshape(warpgroups, WGMMA_M, steps * 16)
+    matrix: Array = whole.transpose(0, 1, 3, 2, 4).reshape(warpgroups, WGMMA_M, steps * atom.k)
     return matrix
 
 

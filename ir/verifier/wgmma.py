@@ -43,11 +43,11 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
     if stmt.a.scope is MemoryScope.REGISTER:
         check_element(stmt.a, stmt.a_indices, names, MemoryScope.REGISTER)
         check_fragment(stmt.a, stmt.a_indices, stmt.k // 2)
-        if stmt.a_transposed or stmt.valid_rows != WGMMA_M or not atom.transposes:
+        if stmt.a_transposed or stmt.valid_rows != WGMMA_M or atom.fragment is None:
             raise RuleBroken(
                 "operation",
                 "a of a wgmma is in registers, and is transposed, has rows that do not count or elements "
-                "that are no 16-bit floats",
+                "that are neither 16-bit floats nor TF32",
             )
     else:
         operands.append(("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed))

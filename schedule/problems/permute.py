@@ -15,13 +15,15 @@ from .outputs import has_indirect_load, resolved_outputs
 
 LEAST_TILE_ELEMENTS = 64
 """With fewer elements along both contiguous axes together there is nothing to gain by a tile in shared memory."""
+EVEN_EXTENT = 64
+"""Tiles cover a side well where this divides its extent. Other sides take further axes."""
 
 
 @dataclass(frozen=True)
 class Permute:
     """``stages``: the outputs, all on the same axes. ``transposed_loads``: the loads whose inputs are contiguous along
-    ``input_axes``, which are adjacent axes of the outputs that can be walked as a single one. ``output_axes``: those
-    along which the outputs are contiguous."""
+    ``input_axes``, the last of which is the fastest. ``output_axes``: the last axes of the outputs, along which these
+    are contiguous. No axis is in both."""
 
     workload: Workload
     stages: tuple[Stage, ...]
@@ -38,6 +40,11 @@ class Permute:
     def batch_axes(self) -> tuple[Axis, ...]:
         """The axes of the outputs along which neither side is contiguous."""
         return tuple(a for a in self.axes if a not in self.input_axes and a not in self.output_axes)
+
+    @property
+    def pitch_axes(self) -> tuple[Axis, ...]:
+        """The axes of the outputs along which their rows follow, where a row is what is contiguous in a tile."""
+        return tuple(a for a in self.axes if a not in self.output_axes and a.extent > 1)
 
     @property
     def input_extent(self) -> int:
@@ -82,6 +89,7 @@ def permute_of(workload: Workload) -> Permute | None:
     output_axes = _merged(axes, len(axes) - 1, transposed.values())
     if set(input_axes) & set(output_axes):
         return None
+    input_axes, output_axes = _lengthened(axes, input_axes, output_axes, transposed.values())
     if prod(a.extent for a in (*input_axes, *output_axes)) < LEAST_TILE_ELEMENTS:
         return None
     return Permute(workload, stages, tuple(transposed), input_axes, output_axes)
@@ -96,3 +104,37 @@ def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[LinearForm]) -> t
     ):
         first -= 1
     return tuple(axes[first : last + 1])
+
+
+def _lengthened(
+    axes: Sequence[Axis], input_axes: tuple[Axis, ...], output_axes: tuple[Axis, ...], offsets: Iterable[LinearForm]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """Both sides with further axes, the shorter side first, as long as tiles do not cover them well.
+
+    An axis that comes next in the memory of a side need not be adjacent on the other one: elements that follow each
+    other along a side may then be anywhere on the other, but each tile is contiguous on both.
+    """
+    known = tuple(offsets)
+
+    def next_of_input() -> Axis | None:
+        extent = prod(a.extent for a in input_axes)
+        free = [a for a in axes if a not in (*input_axes, *output_axes)]
+        return next((a for a in free if all(o.coefficient(a.name) == extent for o in known)), None)
+
+    def next_of_output() -> Axis | None:
+        before = axes[: len(axes) - len(output_axes)]
+        return before[-1] if before and before[-1] not in input_axes else None
+
+    while True:
+        sides = ((input_axes, next_of_input()), (output_axes, next_of_output()))
+        extents = [prod(a.extent for a in side) for side, _ in sides]
+        free = [n for n, (_, axis) in enumerate(sides) if axis is not None and extents[n] % EVEN_EXTENT]
+        if not free:
+            return input_axes, output_axes
+        chosen = min(free, key=lambda n: extents[n])
+        side, axis = sides[chosen]
+        assert axis is not None
+        if chosen == 0:
+            input_axes = (axis, *side)
+        else:
+            output_axes = (axis, *side)

@@ -13,7 +13,7 @@ from itertools import islice
 from math import prod
 
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Var, index, walk
+from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Var, index, minimum, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import row_extent
@@ -24,11 +24,17 @@ from ..tile.accumulation import Accumulation
 
 @dataclass(frozen=True, slots=True)
 class ReducedTensor:
-    """``tensor[kept axes] = reducer of body over the reduced axes``."""
+    """``tensor[kept axes] = reducer of body over the reduced axes``.
+
+    ``position``: what is kept of the best value, where the reducer gives a position; None: its column. ``best``: the
+    tensor by whose name outputs read that best value.
+    """
 
     tensor: Buffer
     reducer: Reducer
     body: Expr
+    position: Expr | None = None
+    best: Buffer | None = None
 
     @property
     def accumulation(self) -> Accumulation:
@@ -53,8 +59,9 @@ class RowwiseProblem:
     their other indices are row axes or constants, so that many rows share what they read. Every other load depends on
     the row alone. A reduction reads only ``reductions`` that stand before it, and those at its own row.
     ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``dynamic``: the extent of
-    the first row axis in a call, where that is dynamic. ``joined_axes``: whether the last row axis and the column axis
-    are one axis of the row inputs, the parts of which are rows.
+    the first row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
+    inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The last part
+    ends where the axis ends, so that it may have columns of the part before.
     """
 
     rows: tuple[int, ...]
@@ -65,16 +72,31 @@ class RowwiseProblem:
     elementwise_outputs: tuple[ComputedTensor, ...]
     per_row_outputs: tuple[ComputedTensor, ...]
     dynamic: Expr | None = None
-    joined_axes: bool = False
+    joined_extent: int = 0
 
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Where row inputs are read, at an index of each row axis and each column axis."""
-        if not self.joined_axes:
+        if not self.joined_extent:
             return (*rows, *columns)
-        (column,), begin = columns, rows[-1] * self.column_count
+        (column,), begin = columns, self.part_begin(rows[-1])
         if isinstance(column, Ramp):
             return (*rows[:-1], replace(column, base=begin + column.base))
         return (*rows[:-1], begin + column)
+
+    def part_begin(self, part: Expr) -> Expr:
+        """Where row number ``part`` along the last row axis begins in the axis of ``joined_extent`` elements."""
+        begin = part * self.column_count
+        if self.rows[-1] * self.column_count == self.joined_extent:
+            return begin
+        return minimum(begin, index(self.joined_extent - self.column_count))
+
+    def row_begin(self, rows: Sequence[Expr]) -> Expr:
+        """The offset of a row in the row inputs, in elements."""
+        shape = (*self.rows, *self.columns)
+        at = self.input_indices(rows, [index(0)] * len(self.columns))
+        if self.joined_extent:
+            shape = (*self.rows[:-1], self.joined_extent)
+        return sum((i * prod(shape[n + 1 :]) for n, i in enumerate(at)), start=index(0))
 
     @property
     def row_count(self) -> int:

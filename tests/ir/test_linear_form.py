@@ -87,3 +87,12 @@ def test_what_does_not_belong_together_stays_apart() -> None:
     assert not flat_form((high, other), (28, 1)).is_strided
     assert not flat_form((high, _divided(BinaryOp.MOD, Ramp(X, 1, 16), 27)), (28, 1)).is_strided
     assert not flat_form((high, _divided(BinaryOp.MOD, Ramp(X, 1, 16), 28)), (30, 1)).is_strided  # rows with a gap
+
+
+def test_the_first_index_of_a_vector_may_count_whole_vectors() -> None:
+    """What is divided by 3 * 8 is the number of the vector by 3; which lane it is makes no difference."""
+    x = Ramp(Y * 8, 1, 8)
+    high, low = Broadcast(Y // 3, 8), Binary(BinaryOp.MOD, x, Broadcast(index(24), 8))
+    assert flat_form((high, low), (24, 1)) == LinearForm({Y: 8, LANE: 1}, 0, 8)
+    wider = Ramp(Y * 8 + 1, 1, 8)  # its last lane belongs to the next vector
+    assert not flat_form((high, Binary(BinaryOp.MOD, wider, Broadcast(index(24), 8))), (24, 1)).is_strided

@@ -39,7 +39,8 @@ def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
     if stmt.atom not in WARP_MMA_ATOMS:
         raise CompileError(f"no matrix instruction {stmt.atom!r}; known: {', '.join(WARP_MMA_ATOMS)}")
     d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
-    a, b = fragment_pointer(emitter, stmt.a, stmt.a_indices, 2), fragment_pointer(emitter, stmt.b, stmt.b_indices, 2)
+    together = WARP_MMA_ATOMS[stmt.atom].register_elements
+    a, b = (fragment_pointer(emitter, x, i, together) for x, i in ((stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)))
     return f"{emitter.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
 
 
@@ -50,7 +51,9 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
     b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
     if in_registers:
-        a, flags = fragment_pointer(emitter, stmt.a, stmt.a_indices, 2), f"{stmt.k}, {flag(stmt.b_transposed)}"
+        assert atom.fragment is not None
+        a = fragment_pointer(emitter, stmt.a, stmt.a_indices, atom.fragment.register_elements)
+        flags = f"{stmt.k}, {flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
     else:
         a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
         flags = f"{stmt.k}, {flag(stmt.a_transposed)}, {flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"

@@ -4,18 +4,26 @@
 from .device_function import DeviceFunction
 
 
-def _mma_m16n8k16(type: str) -> str:
+def _mma_m16n8(k: int, type: str) -> str:
+    register, bits = register_type(type)
+    a, b = (", ".join(f'"r"({bits.format(f"{name}[{i}]")})' for i in range(n)) for name, n in (("a", 4), ("b", 2)))
     return f"""// d += a * b; all three are fragments in the registers of a warp
-void mma_m16n8k16_{type}(float* d, const unsigned* a, const unsigned* b) {{
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.{type}.{type}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
+void mma_m16n8k{k}_{type}(float* d, const {register}* a, const {register}* b) {{
+  asm("mma.sync.aligned.m16n8k{k}.row.col.f32.{type}.{type}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, "
       "{{%0, %1, %2, %3}};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      : {a}, {b});
 }}"""
 
 
+def register_type(type: str) -> tuple[str, str]:
+    """Return how a register of operands is declared, and how its bits are written, by PTX's name of the operand."""
+    return ("float", "__float_as_uint({})") if type == "tf32" else ("unsigned", "{}")
+
+
 MMA: dict[str, DeviceFunction] = {
-    "mma_m16n8k16_f16": DeviceFunction(_mma_m16n8k16("f16")),
-    "mma_m16n8k16_bf16": DeviceFunction(_mma_m16n8k16("bf16")),
+    "mma_m16n8k16_f16": DeviceFunction(_mma_m16n8(16, "f16")),
+    "mma_m16n8k16_bf16": DeviceFunction(_mma_m16n8(16, "bf16")),
+    "mma_m16n8k8_tf32": DeviceFunction(_mma_m16n8(8, "tf32")),
     "ldmatrix": DeviceFunction(
         """// loads COUNT 8x8 matrices of 16-bit elements; each lane passes the address of one row
 template <int COUNT, bool TRANSPOSED> $void ldmatrix(unsigned* to, const void* row) {

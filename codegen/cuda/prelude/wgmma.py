@@ -3,6 +3,7 @@ fences, named barriers, and ``setmaxnreg``."""
 
 from ....ir.gpu.wgmma import WGMMA_ATOMS, WgmmaAtom
 from .device_function import DeviceFunction
+from .mma import register_type
 
 _TYPES = {
     "float16": "f16",
@@ -74,18 +75,24 @@ def _wgmma_register_a(atom: WgmmaAtom, n: int) -> str:
     accumulators = ", ".join(f'"+f"(d[{i}])' for i in range(count))
     registers = ", ".join(f"%{i}" for i in range(count))
     fragment = ", ".join(f"%{count + i}" for i in range(4))
+    register, bits = register_type(type)
+    held = ", ".join(f'"r"({bits.format(f"a[4 * k + {i}]" if i else "a[4 * k]")})' for i in range(4))
+    template, flag, step, major = "template <int K>", "", "2", ""
+    if atom.transposes:
+        template, flag = "template <int K, bool MN_MAJOR_B>", f", %{count + 6}"
+        step, major = "(MN_MAJOR_B ? 128 : 2)", ', "n"(MN_MAJOR_B)'
     return f"""// starts d += a * b, or d = a * b, where a is 64 x K, in registers, and b is as above
-template <int K, bool MN_MAJOR_B> $void {wgmma_name(atom, n, a_in_registers=True)}(
-    float* d, const unsigned* a, unsigned long long descriptor_b, bool accumulate = true) {{
+{template} $void {wgmma_name(atom, n, a_in_registers=True)}(
+    float* d, const {register}* a, unsigned long long descriptor_b, bool accumulate = true) {{
   asm volatile("wgmma.fence.sync.aligned;" : {accumulators} :: "memory");
 #pragma unroll
-  for (int k = 0; k < K / 16; ++k)
+  for (int k = 0; k < K / {atom.k}; ++k)
     asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0; "
-                 "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} "
-                 "{{{registers}}}, {{{fragment}}}, %{count + 4}, p, 1, 1, %{count + 6}; }}"
-                 : {accumulators} : "r"(a[4 * k]), "r"(a[4 * k + 1]), "r"(a[4 * k + 2]), "r"(a[4 * k + 3]),
-                   "l"(descriptor_b + (MN_MAJOR_B ? 128 : 2) * k),
-                   "r"(k > 0 || accumulate ? 1 : 0), "n"(MN_MAJOR_B));
+                 "wgmma.mma_async.sync.aligned.m64n{n}k{atom.k}.f32.{type}.{type} "
+                 "{{{registers}}}, {{{fragment}}}, %{count + 4}, p, 1, 1{flag}; }}"
+                 : {accumulators} : {held},
+                   "l"(descriptor_b + {step} * k),
+                   "r"(k > 0 || accumulate ? 1 : 0){major});
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }}"""
 
@@ -116,7 +123,7 @@ template <int LEADING_BYTES> $unsigned long long wgmma_descriptor_mn_major(const
         wgmma_name(atom, n, a_in_registers=True): DeviceFunction(_wgmma_register_a(atom, n))
         for atom in WGMMA_ATOMS.values()
         for n in range(8, 257, 8)
-        if atom.transposes
+        if atom.fragment is not None
     },
     "wgmma_wait_group": DeviceFunction(
         """// waits until at most PENDING groups of this warpgroup, the youngest, are still in flight

@@ -14,6 +14,10 @@ from ....te.workload import Axis, Stage, Workload
 from ...loop_nest.nest import COMBINE, identity
 
 CHUNKS_PER_THREAD = 16
+ELEMENTS_PER_THREAD = 4
+"""With fewer, a thread that takes its elements alone has too few accumulators, or others have no element."""
+LONG_CHUNK, WHOLE_VECTORS = 1024, 64
+"""Chunks of so many elements are multiples of this: they are whole vectors, and aligned where the first one is."""
 LONG_WORK = 1 << 17
 """With fewer points in a reduction, one thread is as fast."""
 
@@ -33,7 +37,7 @@ def _is_long(stage: Stage, threads: int) -> bool:
         return False
     elements, longest = prod(stage.tensor.shape), max((a.extent for a in stage.reduce_axes), default=1)
     return (
-        elements < 2 * threads
+        elements < ELEMENTS_PER_THREAD * threads
         and elements * prod(a.extent for a in stage.reduce_axes) >= LONG_WORK
         and longest >= 2 * threads * CHUNKS_PER_THREAD
     )
@@ -47,6 +51,8 @@ def _two_stages(stage: Stage, chunks: int, taken: set[str]) -> tuple[Stage, Stag
     assert stage.reducer is not None
     longest = max(stage.reduce_axes, key=lambda a: a.extent)
     length = -(-longest.extent // chunks)
+    if length >= LONG_CHUNK:
+        length = -(-length // WHOLE_VECTORS) * WHOLE_VECTORS
     chunks = -(-longest.extent // length)
     dtype = stage.tensor.dtype
     chunk, step = Axis(fresh(f"{longest.name}_chunk"), chunks), Axis(fresh(f"{longest.name}_step"), length)

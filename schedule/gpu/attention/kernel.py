@@ -10,6 +10,7 @@ from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index, minimum
 from ....ir.gpu.ordered_sequence import OrderedSequenceStart
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
@@ -31,7 +32,11 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         ("warp", s.warps, HardwareAxis.WARP),
         ("lane", WARP_LANES, HardwareAxis.LANE),
     ]
-    with w.launch(name, axes, count=_dynamic_ctas(scheduler), min_blocks=1) as (cta, warp, lane):
+    with w.launch(name, axes, count=_dynamic_ctas(scheduler), min_blocks=1, evict_first=_read_once(scheduler)) as (
+        cta,
+        warp,
+        lane,
+    ):
         roles = WarpRoles(warp, lane, s.consumer_warpgroups)
         mainloop = AttentionMainloop(w, p, s, roles)
         epilogue = AttentionEpilogue(w, p, roles, mainloop.q.buffer, mainloop.q_barriers.empty)
@@ -58,6 +63,16 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         partials.write_combine()
     workspace = () if partials is None else partials.buffers
     return Kernel(name, p.inputs, (p.result.tensor,), workspace, w.finish())
+
+
+def _read_once(scheduler: AttentionTileScheduler) -> tuple[str, ...]:
+    """The tensors of keys and values, where each of their blocks is read by one CTA alone."""
+    p, s = scheduler.p, scheduler.s
+    if s.split_kv == 1 or s.q_tiles > 1:
+        return ()
+    heads = {axis.name for axis in p.batch if axis.extent > 1}
+    read = {load.buffer.name: {v for i in load.indices for v in free_variables(i)} for load in (p.key, p.v)}
+    return tuple(name for name, variables in read.items() if heads <= variables)
 
 
 def _dynamic_ctas(scheduler: AttentionTileScheduler) -> Expr | None:

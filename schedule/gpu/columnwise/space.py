@@ -43,6 +43,8 @@ MOST_SHARED_BYTES = 48 << 10
 """How much shared memory a CTA is given at most."""
 SHORT_RUN_BYTES = 64
 """How many contiguous bytes of a row a CTA reads at least, where a row has so many: memory gives no less."""
+NARROW_VECTOR_BYTES = 2
+"""Vectors of so many bytes need more rows in flight than others, and more threads for the same contiguous bytes."""
 NARROW_THREADS = 8
 """Fewer threads along the columns are for so few columns that only clusters occupy the whole device."""
 CLUSTERED_SHARE = 5 / 6
@@ -71,9 +73,13 @@ class ColumnwisePlan(Plan):
         combine = (SECOND_LAUNCH, CLUSTER) if limits_of(self.target).clusters else (SECOND_LAUNCH,)
         return (
             Knob("vector", self._vectors(), "how many columns a thread reads at once"),
-            Knob("threads_x", (2, 4, 8, 16, 32, 64, 128), "how many threads of a CTA are next to each other in a row"),
+            Knob(
+                "threads_x",
+                (2, 4, 8, 16, 32, 64, 128, 256, 512),
+                "how many threads of a CTA are next to each other in a row",
+            ),
             Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128, 256), "how many threads of a CTA share a column"),
-            Knob("unroll", (1, 4, 8), "how many rows a thread has in flight"),
+            Knob("unroll", (1, 4, 8, 16), "how many rows a thread has in flight"),
             Knob("splits", tuple(splits), "how many CTAs share the rows of a column"),
             Knob(
                 "arrangement",
@@ -153,6 +159,9 @@ class ColumnwisePlan(Plan):
         few_splits = (s.splits == 1) | (s.ctas <= MOST_CTAS_PER_SM * multiprocessors)
         good: Bools = np.where(small, plain | busy, busy & few_splits)
         good &= (s.threads >= 128) & (s.shared_bytes <= MOST_SHARED_BYTES)
+        vector_bytes = s.vector * p.read_bytes
+        usual, long_run = (s.unroll <= 8) & (s.threads_x <= 128), (s.unroll >= 8) & (s.splits == 1)
+        good &= np.where(vector_bytes <= NARROW_VECTOR_BYTES, usual | long_run, usual)
         good &= wide < 2 * np.maximum(p.column_count, 8 * s.vector)
         element_bytes = p.inputs[0].dtype.bytes
         least = min(SHORT_RUN_BYTES, p.column_count * element_bytes)

@@ -13,6 +13,7 @@ a launch before this one lists the tiles (``grouped``). There are four ways to s
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from ....core.dtypes import INDEX, int32
@@ -287,16 +288,17 @@ class _GemmKernelWriter:
                 own = {**self._warpgroup_origin(at), "k": mainloop.k_place(at, first + k_iter)}
                 self.promotion.load_scales(ahead, own)
 
+        def take_scales(next_k_iter: Expr) -> None:
+            if scales is not None and ahead is not None:
+                self.promotion.copy_scales(scales, ahead)
+                load_ahead(next_k_iter)
+
         with w.when(consumes):
             self.promotion.clear(accumulators)
             load_ahead(index(0))
         with w.loop("block", -(-most // size)) as block:
             begin = block * size
             with w.when(None if unit is None else begin < count):
-                if scales is not None and ahead is not None:
-                    with w.when(consumes):
-                        self.promotion.copy_scales(scales, ahead)
-                        load_ahead(begin + size)
                 with w.loop("k_iter", size) as k_iter:
                     ragged = unit is not None or s.k_iters % size > 0
                     with w.when(begin + k_iter < count if ragged else None):
@@ -310,16 +312,27 @@ class _GemmKernelWriter:
                                 mainloop.await_stage(fill)
                 with w.when(consumes):
                     last = fills_before + minimum(begin + size, count) - 1
-                    self._promote(accumulators, block_sums, last, scales)
+                    take = partial(take_scales, begin + size)
+                    self._promote(accumulators, block_sums, last, scales, take)
 
-    def _promote(self, accumulators: Buffer, block_sums: Buffer, last_fill: Expr, scales: Scales | None) -> None:
+    def _promote(
+        self,
+        accumulators: Buffer,
+        block_sums: Buffer,
+        last_fill: Expr,
+        scales: Scales | None,
+        take_scales: Callable[[], None],
+    ) -> None:
         """Add the sums of a block whose last stage is that of ``last_fill``. A block of one stage is multiplied here,
-        atom after atom."""
+        atom after atom. ``take_scales`` takes the scales that have been loaded ahead, and begins to load the next
+        ones, while the first atom is multiplied: ahead of its wgmma, addresses and waits would delay that."""
         s, w, mainloop = self.s, self.w, self._wgmma_mainloop
         parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
         for atoms in parts:
             if self.promoted == 1:
                 mainloop.issue(block_sums, last_fill, False, atoms)
+            if atoms.start == 0:
+                take_scales()
             w.emit(WarpgroupMmaWait(0))
             if atoms.stop == s.atoms_m:
                 mainloop.release(last_fill)

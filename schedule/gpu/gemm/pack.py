@@ -8,7 +8,7 @@ rounded again, and so on. Infinities have no such parts: they become NaN.
 
 from dataclasses import replace
 
-from ....core.dtypes import float32
+from ....core.dtypes import DType, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Cast, Compare, CompareOp, Expr, Load, Ramp, Var, index, logical_and
 from ....ir.gpu.barrier import SyncScope
@@ -36,30 +36,30 @@ def pack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
     packed: list[Buffer] = []
     atom = wgmma_atom(gemm)
 
-    def replaced(operand: Operand, axis: str, dtype_source: Buffer) -> Operand:
+    def replaced(operand: Operand, axis: str, dtype: DType) -> Operand:
         if not is_packed(gemm, operand):
             return operand
-        load = _write_launch(w, gemm, operand, axis, dtype_source)
+        load = pack_operand(w, gemm, operand, axis, dtype)
         packed.append(load.buffer)
         return replace(operand, load=load)
 
-    a_type, b_type = (Buffer("", (), d) for d in (atom.a, atom.b))
-    a, b = replaced(gemm.a, "m", a_type), replaced(gemm.b, "n", b_type)
-    others = tuple(replace(o, b=replaced(o.b, "n", b_type)) for o in gemm.others)
+    a, b = replaced(gemm.a, "m", atom.a), replaced(gemm.b, "n", atom.b)
+    others = tuple(replace(o, b=replaced(o.b, "n", atom.b)) for o in gemm.others)
     return replace(gemm, a=a, b=b, others=others), tuple(packed)
 
 
-def _write_launch(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, like: Buffer) -> Load:
-    """Write the launch that packs an operand along ``axis`` and ``k``, and return what the product loads instead."""
+def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dtype: DType) -> Load:
+    """Write the launch that packs an operand along ``axis`` (``m`` or ``n``) and ``k`` into elements of ``dtype``, and
+    return what the product loads instead."""
     assert operand.load is not None
     source, planes = operand.load, max(splitting(gemm).planes, 1)
     extents, depth = {"m": gemm.m.extent, "n": gemm.n.extent}, _depth(gemm)
     batch = [x for x in gemm.batch if x.name in {v for i in source.indices for v in free_variables(i)}]
     batch += [] if gemm.window is None else [Axis(TAP, gemm.window.tap_count)]
-    unit = max(ROW_ALIGNMENT_BYTES // like.dtype.bytes, VECTOR)
+    unit = max(ROW_ALIGNMENT_BYTES // dtype.bytes, VECTOR)
     pitch = -(-depth // unit) * unit
     shape = (*(x.extent for x in batch), *([planes] if planes > 1 else []), extents[axis], pitch)
-    packed = Buffer(w.fresh(f"{source.buffer.name}_packed"), shape, like.dtype)
+    packed = Buffer(w.fresh(f"{source.buffer.name}_packed"), shape, dtype)
     tiles, tiles_k = -(-extents[axis] // SIDE), -(-pitch // SIDE)
     members = 1
     for x in batch:

@@ -1,9 +1,9 @@
 """Accumulators of matrix units are promoted: added, block after block of k, to accumulators in float32.
 
     for each block of k:
+      begin block_sums = the products of the block, by wgmma
       begin to load the scales of the next block
-      block_sums = the products of the block, by wgmma
-      wait for them
+      wait for the products
       accumulators += block_sums * (scale of A * scale of B)
 
 Where a block is a single k iteration, this is done for one atom of 64 rows after the other, with the block sums of one.

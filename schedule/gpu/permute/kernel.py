@@ -11,6 +11,15 @@ to a word, so that shared memory is accessed by whole words::
 
 Rows of the tile are padded by a word, or their chunks of 16 bytes are swizzled, so that a column is spread over the
 banks of shared memory.
+
+Where the rows of an output begin anywhere in memory, stores may be aligned: a tile has whole ``alignment`` elements
+of each row, counted from the begin of the output. It begins up to ``alignment - 1`` elements further in front in some
+rows than in others, so that it loads so many rows more::
+
+    first = j - (offset of Y[i, j]) % alignment
+    Y[i, first : first + store_width] = …
+
+What lies in front of a row or behind it is left out, and the words there are stored by elements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +27,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import log2, prod
 
+from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
-from ....ir.expr import Expr, Load, Var, index, logical_and
+from ....ir.expr import Expr, Load, Unary, UnaryOp, Var, const, index, logical_and
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ....te.workload import Axis, Stage
+from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.permute import Permute
 from ...space.columns import Size
@@ -42,7 +52,9 @@ class PermuteSizes:
 
     ``tile_in`` and ``tile_out``: elements of a tile along the axes along which the input and the output are contiguous.
     ``threads``: threads of a block. ``load_width`` and ``store_width``: elements of a thread's vectors of the input and
-    of the output. ``pack``: rows of the tile that share a word of shared memory. ``blocks``: thread blocks.
+    of the output. ``pack``: rows of the tile that share a word of shared memory. ``alignment``: of how many elements of
+    the output's memory a tile has all or none, 0 where tiles end at the same place in every row. ``padding``: elements
+    behind each row of a padded tile. ``tiles_out``: tiles along the output's axis. ``blocks``: thread blocks.
     ``shared_bytes``: shared memory of a block. ``thread_bytes``: bytes of the inputs that a thread moves.
     ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that
     estimate.
@@ -54,6 +66,9 @@ class PermuteSizes:
     load_width: Size
     store_width: Size
     pack: Size
+    alignment: Size
+    padding: Size
+    tiles_out: Size
     blocks: Size
     shared_bytes: Size
     thread_bytes: Size
@@ -98,11 +113,13 @@ class _PermuteKernelWriter:
         self.evict_first = tuple(b.name for b in buffers if b.name in moved) if options.evict_first else ()
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
         self.w = Writer()
+        self.checked = False
+        """Whether accesses beyond an edge are tested for."""
 
     def kernel(self) -> Kernel:
         problem, w, s = self.problem, self.w, self.sizes
         tiles_in = Axis("tile_in#", -(-problem.input_extent // s.tile_in))
-        tiles_out = Axis("tile_out#", -(-problem.output_extent // s.tile_out))
+        tiles_out = Axis("tile_out#", s.tiles_out)
         fastest_last = (tiles_out, tiles_in) if self.options.along_input else (tiles_in, tiles_out)
         grid = [*problem.batch_axes, *fastest_last]
         bounds = [
@@ -114,58 +131,90 @@ class _PermuteKernelWriter:
             position = _Position(batch, batch.pop(tiles_in.name), batch.pop(tiles_out.name))
             self._prefetch(block, thread, position)
             tiles = [self._allocate_tile(r) for r in problem.transposed_loads]
-            for masked, tile in zip(problem.transposed_loads, tiles, strict=True):
-                self._load_tile(masked, tile, thread, position)
-            w.barrier()
-            self._store_outputs(tiles, thread, position)
+            is_whole = self._is_whole(position)
+            if is_whole != const(False, boolean):
+                with w.when(is_whole):
+                    self._move(tiles, thread, position)
+            if is_whole is not None:
+                self.checked = True
+                with w.when(Unary(UnaryOp.NOT, is_whole)):
+                    self._move(tiles, thread, position)
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+
+    def _is_whole(self, position: _Position) -> Expr | None:
+        """Whether nothing that the block loads or stores is beyond an edge; None where that holds for all blocks. What
+        is beyond is tested for in the other blocks alone: a test for each access costs as much as the access."""
+        problem, s = self.problem, self.sizes
+        conditions: list[Expr] = []
+        if problem.input_extent % s.tile_in:
+            conditions.append(position.tile_in < problem.input_extent // s.tile_in)
+        if problem.output_extent % s.tile_out or s.alignment:
+            conditions.append(position.tile_out < problem.output_extent // s.tile_out)
+        if s.alignment:
+            conditions.append(position.tile_out >= 1)
+        least_in, least_out = s.tile_in, s.tile_out * (2 if s.alignment else 1)
+        if problem.input_extent < least_in or problem.output_extent < least_out:
+            return const(False, boolean)
+        return logical_and(*conditions) if conditions else None
+
+    def _move(self, tiles: Sequence[Buffer], thread: Expr, position: _Position) -> None:
+        """Move the block's tile through shared memory."""
+        for masked, tile in zip(self.problem.transposed_loads, tiles, strict=True):
+            self._load_tile(masked, tile, thread, position)
+        self.w.barrier()
+        self._store_outputs(tiles, thread, position)
 
     def _prefetch(self, block: Expr, thread: Expr, position: _Position) -> None:
         """Prefetch the block's tile into L2 where it is a whole one. Its lines come sooner than by the threads' own
         loads, each of which asks for a part of a line (by 1 % on an H200)."""
         problem, s = self.problem, self.sizes
-        if problem.input_extent % s.tile_in or problem.output_extent % s.tile_out or not self.options.prefetch:
+        uneven = problem.input_extent % s.tile_in or problem.output_extent % s.tile_out or s.alignment
+        if uneven or not self.options.prefetch:
             return
         prefetch = L2Prefetch(self.w, (thread, s.threads), (block, 1), 1)
         for masked in problem.transposed_loads:
 
             def first_element(_: Expr, row: Expr, load: Load = masked.load) -> tuple[Expr, ...]:
-                point = self._point(position, (index(0), s.load_width), (row, 1))[0]
+                point = self._loaded_point(position, (index(0), s.load_width), row)[0]
                 return tuple(scalar_at(i, point) for i in load.indices)
 
             prefetch.own(self.names.fresh("prefetch"), masked.load.buffer, s.tile_out, s.tile_in, first_element)
 
     def _allocate_tile(self, masked: MaskedLoad) -> Buffer:
-        """Shared memory of ``tile_out / pack`` rows of ``tile_in`` words, each word of ``pack`` elements."""
+        """Shared memory of ``tile_out / pack`` rows of ``tile_in`` words, each word of ``pack`` elements. Where stores
+        are aligned there are ``alignment / pack`` rows more."""
         s, dtype = self.sizes, masked.load.dtype
         name = self.names.fresh(f"{masked.load.buffer.name}_tile")
         row_elements = s.pack * s.tile_in
-        swizzle, stride = None, row_elements + s.pack
+        swizzle, stride = None, row_elements + s.padding
         if self.options.swizzled:
             base = round(log2(CHUNK_BYTES // dtype.bytes))
             swizzle, stride = Swizzle(3, base, round(log2(s.tile_in * s.store_width)) - base), row_elements
-        shape = (s.tile_out // s.pack, row_elements)
+        shape = ((s.tile_out + s.alignment) // s.pack, row_elements)
         return self.w.allocate(name, shape, dtype, MemoryScope.SHARED, Layout((stride, 1), swizzle))
 
     def _load_tile(self, masked: MaskedLoad, tile: Buffer, thread: Expr, position: _Position) -> None:
         """Load the tile by vectors along the input's axis, all of a thread before the first goes to shared memory."""
         w, s = self.w, self.sizes
         vectors_of_row = s.tile_in // s.load_width
-        total = s.tile_out // s.pack * vectors_of_row
+        total = (s.tile_out + s.alignment) // s.pack * vectors_of_row
         count = -(-total // s.threads)
         name = self.names.fresh(f"{masked.load.buffer.name}_regs")
         held = w.allocate(name, (count, s.pack, s.load_width), masked.load.dtype, MemoryScope.REGISTER)
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
+            if self.checked and self.problem.output_extent % s.pack:  # the last word has fewer rows
+                with self._unrolled("h", s.pack) as h, self._unrolled("v", s.load_width) as v:
+                    w.store(held, (k, h, v), const(0, held.dtype))
             with w.when(exists), self._unrolled("h", s.pack) as h:
-                point, inside = self._point(position, (vector, s.load_width), (row * s.pack + h, 1))
+                point, inside = self._loaded_point(position, (vector, s.load_width), row * s.pack + h)
                 with w.when(inside), w.loop(self.names.fresh("v"), s.load_width, LoopKind.VECTORIZED) as v:
                     inner = self.problem.input_axes[-1].name
                     w.store(held, (k, h, v), scalar_at(masked.load, {**point, inner: point[inner] + v}))
         with self._unrolled("k", count) as k:
             vector, row, exists = self._share(k, thread, vectors_of_row, total)
-            _, inside = self._point(position, (vector, s.load_width), (row * s.pack, 1))
+            _, inside = self._loaded_point(position, (vector, s.load_width), row * s.pack)
             with w.when(exists), w.when(inside):
                 self._store_shared(tile, held, k, row, vector)
 
@@ -185,33 +234,73 @@ class _PermuteKernelWriter:
 
     def _store_outputs(self, tiles: Sequence[Buffer], thread: Expr, position: _Position) -> None:
         """Load columns of the tiles from shared memory, and store the outputs by vectors along their axis."""
-        problem, w, s = self.problem, self.w, self.sizes
+        s = self.sizes
         vectors_of_column = s.tile_out // s.store_width
         total = s.tile_in * vectors_of_column
+        store = self._store_aligned if s.alignment else self._store_vector
         with self._unrolled("k", -(-total // s.threads)) as k:
             vector, column, exists = self._share(k, thread, vectors_of_column, total)
-            point, inside = self._point(position, (column, 1), (vector, s.store_width))
-            with w.when(exists), w.when(inside):
-                columns: list[Buffer] = []
-                for masked, tile in zip(problem.transposed_loads, tiles, strict=True):
-                    name = self.names.fresh(f"{masked.load.buffer.name}_column")
-                    columns.append(w.allocate(name, (s.store_width,), masked.load.dtype, MemoryScope.REGISTER))
-                    with self._unrolled("e", s.store_width // s.pack) as e:
-                        row = vector * (s.store_width // s.pack) + e
-                        with w.loop(self.names.fresh("v"), s.pack, LoopKind.VECTORIZED) as v:
-                            w.store(columns[-1], (e * s.pack + v,), Load(tile, (row, column * s.pack + v)))
-                for stage in problem.stages:
-                    self._store(stage, point, columns)
+            with self.w.when(exists):
+                store(tiles, vector, column, position)
 
-    def _store(self, stage: Stage, point: Mapping[str, Expr], columns: Sequence[Buffer]) -> None:
-        """Store one vector of an output; ``columns`` hold what was loaded for it."""
-        inner = self.problem.output_axes[-1].name
-        with self.w.loop(self.names.fresh("v"), self.sizes.store_width, LoopKind.VECTORIZED) as v:
-            loads = zip(self.problem.transposed_loads, columns, strict=True)
-            values: dict[MaskedLoad, Expr] = {r: Load(b, (v,)) for r, b in loads}
-            here = {**point, inner: point[inner] + v}
-            indices = tuple(here[a.name] for a in self.problem.axes)
-            self.w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))
+    def _store_vector(self, tiles: Sequence[Buffer], vector: Expr, column: Expr, position: _Position) -> None:
+        """Store the outputs at vector number ``vector`` of a ``column`` of the tile."""
+        w, s = self.w, self.sizes
+        point, inside = self._point(position, (column, 1), (vector, s.store_width))
+        with w.when(inside):
+            columns = self._allocate_columns(tiles, s.store_width)
+            for held, tile in zip(columns, tiles, strict=True):
+                with self._unrolled("e", s.store_width // s.pack) as e:
+                    row = vector * (s.store_width // s.pack) + e
+                    with w.loop(self.names.fresh("v"), s.pack, LoopKind.VECTORIZED) as v:
+                        w.store(held, (e * s.pack + v,), Load(tile, (row, column * s.pack + v)))
+            inner = self.problem.output_axes[-1].name
+            with w.loop(self.names.fresh("v"), s.store_width, LoopKind.VECTORIZED) as v:
+                self._store({**point, inner: point[inner] + v}, columns, v)
+
+    def _store_aligned(self, tiles: Sequence[Buffer], vector: Expr, column: Expr, position: _Position) -> None:
+        """Store the outputs at vector number ``vector`` of a ``column`` of the tile, counted from where the tile begins
+        in this row of the outputs. A vector that is only partly inside the row is stored by elements."""
+        problem, w, s = self.problem, self.w, self.sizes
+        point, inside = self._input_point(position, (column, 1))
+        point = {**position.batch, **point}
+        strides = dict(zip((a.name for a in problem.axes), problem.stages[0].tensor.strides, strict=True))
+        row = sum((i * strides[name] for name, i in point.items()), start=index(0))
+        tile = position.tile_out * s.tile_out
+        begin = (row + tile) // s.alignment * s.alignment
+        first, slot = begin - row + vector * s.store_width, begin - row - tile + s.alignment + vector * s.store_width
+
+        def store(element: Expr, count: int) -> None:
+            columns = self._allocate_columns(tiles, count)
+            for held, shared in zip(columns, tiles, strict=True):
+                with self._unrolled("e", count) as e:
+                    there = slot + element + e
+                    w.store(held, (e,), Load(shared, (there // s.pack, column * s.pack + there % s.pack)))
+            with w.loop(self.names.fresh("v"), count, LoopKind.VECTORIZED) as v:
+                self._store({**point, **axis_indices(first + element + v, problem.output_axes)}, columns, v)
+
+        with w.when(inside):
+            whole = logical_and(first >= 0, first + (s.store_width - 1) < problem.output_extent)
+            with w.when(whole if self.checked else None):
+                store(index(0), s.store_width)
+            if s.store_width > 1 and self.checked:
+                with w.when(Unary(UnaryOp.NOT, whole)), self._unrolled("e", s.store_width) as e:
+                    with w.when(logical_and(first + e >= 0, first + e < problem.output_extent)):
+                        store(e, 1)
+
+    def _allocate_columns(self, tiles: Sequence[Buffer], count: int) -> list[Buffer]:
+        """Registers for ``count`` elements of each input."""
+        loads = self.problem.transposed_loads
+        names = [self.names.fresh(f"{masked.load.buffer.name}_column") for masked in loads]
+        return [self.w.allocate(n, (count,), t.dtype, MemoryScope.REGISTER) for n, t in zip(names, tiles, strict=True)]
+
+    def _store(self, point: Mapping[str, Expr], columns: Sequence[Buffer], element: Expr) -> None:
+        """Store each output at ``point``, from number ``element`` of what ``columns`` hold."""
+        loads = zip(self.problem.transposed_loads, columns, strict=True)
+        values: dict[MaskedLoad, Expr] = {r: Load(b, (element,)) for r, b in loads}
+        indices = tuple(point[a.name] for a in self.problem.axes)
+        for stage in self.problem.stages:
+            self.w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), point))
 
     def _share(self, k: Expr, thread: Expr, vectors_of_line: int, total: int) -> tuple[Expr, Expr, Expr | None]:
         """Where vector number ``k`` of a thread lies: which of the vectors of its line it is, and which line that is.
@@ -220,25 +309,45 @@ class _PermuteKernelWriter:
         exists = None if total % self.sizes.threads == 0 else number < total
         return number % vectors_of_line, number // vectors_of_line, exists
 
+    def _loaded_point(
+        self, position: _Position, along_input: tuple[Expr, int], row: Expr
+    ) -> tuple[dict[str, Expr], Expr | None]:
+        """``_point`` of what is loaded into a ``row`` of the tile. Where stores are aligned, the tile has ``alignment``
+        rows in front of its place."""
+        s, problem = self.sizes, self.problem
+        if not s.alignment:
+            return self._point(position, along_input, (row, 1))
+        point, inside = self._input_point(position, along_input)
+        flat = position.tile_out * s.tile_out - s.alignment + row
+        point = {**position.batch, **point, **axis_indices(flat, problem.output_axes)}
+        if not self.checked:
+            return point, None
+        return point, logical_and(flat >= 0, flat < problem.output_extent, *([] if inside is None else [inside]))
+
     def _point(
         self, position: _Position, along_input: tuple[Expr, int], along_output: tuple[Expr, int]
     ) -> tuple[dict[str, Expr], Expr | None]:
         """A point of the outputs inside the block's tile, given as (number, unit) along both contiguous axes, and the
-        condition that it lies inside the outputs (None: it always does)."""
-        problem, s = self.problem, self.sizes
-        point, inside = dict(position.batch), []
-        sides = (
-            (problem.input_axes, problem.input_extent, s.tile_in, position.tile_in, along_input),
-            (problem.output_axes, problem.output_extent, s.tile_out, position.tile_out, along_output),
-        )
-        for axes, whole, extent, tile, (number, unit) in sides:
-            flat = tile * (extent // unit) + number
-            if whole % extent:
-                inside.append(flat < whole // unit)
-            in_units = [*axes[:-1], Axis(axes[-1].name, axes[-1].extent // unit)]
-            point |= axis_indices(flat, in_units)
-            point[axes[-1].name] = point[axes[-1].name] * unit
-        return point, logical_and(*inside) if inside else None
+        condition that it lies inside the outputs (None: it always does, or that is not tested)."""
+        point, inside = self._input_point(position, along_input)
+        axes, tile = self.problem.output_axes, self.sizes.tile_out
+        ahead, fits = self._along(axes, tile, position.tile_out, along_output)
+        conditions = [c for c in (inside, fits) if c is not None]
+        return {**position.batch, **point, **ahead}, logical_and(*conditions) if conditions else None
+
+    def _input_point(self, position: _Position, along: tuple[Expr, int]) -> tuple[Mapping[str, Expr], Expr | None]:
+        return self._along(self.problem.input_axes, self.sizes.tile_in, position.tile_in, along)
+
+    def _along(
+        self, axes: Sequence[Axis], extent: int, tile: Expr, place: tuple[Expr, int]
+    ) -> tuple[Mapping[str, Expr], Expr | None]:
+        """The indices of ``axes`` at a ``place`` in a ``tile`` of ``extent`` elements along them."""
+        number, unit = place
+        flat, whole = tile * (extent // unit) + number, prod(a.extent for a in axes)
+        in_units = [*axes[:-1], Axis(axes[-1].name, axes[-1].extent // unit)]
+        point = dict(axis_indices(flat, in_units))
+        point[axes[-1].name] = point[axes[-1].name] * unit
+        return point, flat < whole // unit if whole % extent and self.checked else None
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import CHUNK_BYTES, PermuteOptions, PermuteSizes, permute_kernel
 
 BANK_WORD_BYTES = 4
+ALIGNMENTS = (BANK_WORD_BYTES, 32, 128)
+"""Bytes of a word, of a sector and of a cache line: what a store may have as a whole."""
 TILE_BYTES = (64, 128, 256, 512)
 """Contiguous bytes of a tile along either side, in elements of the input's size."""
 PROMISING_TILE_BYTES = (128, 256)
@@ -80,7 +83,20 @@ class PermutePlan(Plan):
             Knob("layout", ("pad", "swizzle"), "how the columns of the tile are spread over the banks"),
             Knob("raster_order", ("along_input", "along_output"), "along which axis neighbouring blocks follow"),
             Knob("evict_first", (0, 1), "whether the data is marked as not worth keeping in caches"),
+            Knob(
+                "store_alignment",
+                self._alignments(),
+                "of how many bytes of the outputs' memory a tile has all or none; 0: tiles end where they end",
+            ),
         )
+
+    def _alignments(self) -> tuple[int, ...]:
+        """Words, sectors and lines of memory, if a row of the outputs need not begin with a whole one."""
+        stage = self.problem.stages[0]
+        pitch = gcd(*(stage.tensor.strides[stage.axes.index(a)] for a in self.problem.pitch_axes), 1 << 20)
+        size = stage.tensor.dtype.bytes
+        words = self._word * size  # what is stored at once
+        return (0, *(b for b in ALIGNMENTS if b > size and b % words == 0 and pitch * size % b))
 
     def _tiles(self, bytes_of_tiles: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The extents of tiles along the input's and the output's axis. Where one side is short, the other is longer
@@ -102,25 +118,35 @@ class PermutePlan(Plan):
         return tuple(v for v in (16, 8, 4, 2, 1) if v * most <= CHUNK_BYTES and v <= longest)
 
     def _widths(self, vector_width: Ints) -> tuple[Ints, Ints, Ints]:
-        """The widths of loads and of stores, and the rows that share a word of shared memory."""
+        """The widths of loads and of stores, and the rows that share a word of shared memory, where stores are not
+        aligned."""
         values, rows = np.unique(vector_width, return_inverse=True)
         loads = [_widest_vector(int(v), self.problem.input_axes) for v in values]
         stores = [_widest_vector(int(v), self.problem.output_axes) for v in values]
-        packs = [max(1, min(BANK_WORD_BYTES // self._element_bytes, store)) for store in stores]
+        packs = [max(1, min(self._word, store)) for store in stores]
         load, store, pack = (np.array(found, np.int64)[rows] for found in (loads, stores, packs))
         return load, store, pack
+
+    @property
+    def _word(self) -> int:
+        """Elements of a word of shared memory, at least one."""
+        return max(1, BANK_WORD_BYTES // self._element_bytes)
 
     def sizes(self, columns: Columns) -> PermuteSizes:
         problem, limits = self.problem, limits_of(self.target)
         tile_in, tile_out, threads = (columns.ints(k) for k in ("tile_in", "tile_out", "threads"))
         load_width, store_width, pack = self._widths(columns.ints("vector_width"))
-        tiles = -(-problem.input_extent // tile_in) * -(-problem.output_extent // tile_out)
+        alignment = columns.ints("store_alignment") // problem.stages[0].tensor.dtype.bytes
+        aligned = alignment > 0
+        store_width, pack = (np.where(aligned, self._word, width) for width in (store_width, pack))
+        tiles_out = -(-(problem.output_extent + np.where(aligned, alignment - 1, 0)) // tile_out)
+        tiles = -(-problem.input_extent // tile_in) * tiles_out
         bytes_of_point = sum(r.load.dtype.bytes for r in problem.transposed_loads)
         # A padded row has one word more. A swizzle needs whole periods, of 8 vectors of the output.
-        period = 8 * store_width
-        padded, swizzled = tile_out * (tile_in + 1), -(-tile_out // period) * period * tile_in
+        period, rows, padding = 8 * store_width, tile_out + alignment, np.maximum(pack, self._word)
+        padded, swizzled = rows // pack * (tile_in * pack + padding), -(-tile_out // period) * period * tile_in
         shared_bytes = bytes_of_point * np.where(columns.flags("layout", "pad"), padded, swizzled)
-        thread_bytes = bytes_of_point * tile_out * tile_in // threads
+        thread_bytes = bytes_of_point * rows * tile_in // threads
         registers = SPARE_REGISTERS + thread_bytes // 4
         return PermuteSizes(
             tile_in=tile_in,
@@ -129,6 +155,9 @@ class PermutePlan(Plan):
             load_width=load_width,
             store_width=store_width,
             pack=pack,
+            alignment=alignment,
+            padding=padding,
+            tiles_out=tiles_out,
             blocks=tiles * problem.batch,
             shared_bytes=shared_bytes,
             thread_bytes=thread_bytes,
@@ -142,17 +171,17 @@ class PermutePlan(Plan):
         return (
             Constraint(
                 "the tile of tile_in by tile_out elements fits in the shared memory of a block",
-                ("vector_width", "tile_in", "tile_out", "layout"),
+                ("vector_width", "tile_in", "tile_out", "layout", "store_alignment"),
                 lambda columns: self.sizes(columns).shared_bytes <= limits.shared_bytes_per_block,
             ),
             Constraint(
                 "the registers of the threads hold a tile of tile_in by tile_out elements",
-                ("tile_in", "tile_out", "threads"),
+                ("tile_in", "tile_out", "threads", "store_alignment"),
                 self._tile_fits_in_registers,
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks, which a larger tile_in or tile_out make fewer",
-                ("tile_in", "tile_out"),
+                ("tile_in", "tile_out", "store_alignment"),
                 lambda columns: self.sizes(columns).blocks <= MOST_BLOCKS,
             ),
             Constraint(
@@ -162,17 +191,33 @@ class PermutePlan(Plan):
             ),
             Constraint(
                 "vector_width is the widest of those that lead to the same loads and stores",
-                ("vector_width",),
+                ("vector_width", "store_alignment"),
                 self._is_widest,
+            ),
+            Constraint(
+                "tile_out elements of the first output are a whole number of store_alignment bytes",
+                ("tile_out", "store_alignment"),
+                self._tiles_are_aligned,
+            ),
+            Constraint(
+                "with a store_alignment the layout is pad",
+                ("layout", "store_alignment"),
+                lambda columns: columns.flags("layout", "pad") | (columns.ints("store_alignment") == 0),
             ),
         )
 
     def _tile_fits_in_registers(self, columns: Columns) -> Bools:
         threads, limits = columns.ints("threads"), limits_of(self.target)
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // threads)
-        elements = columns.ints("tile_in") * columns.ints("tile_out") // threads  # of one input at a time
+        rows = columns.ints("tile_out") + columns.ints("store_alignment") // self.problem.stages[0].tensor.dtype.bytes
+        elements = columns.ints("tile_in") * rows // threads  # of one input at a time
         fits: Bools = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
         return fits
+
+    def _tiles_are_aligned(self, columns: Columns) -> Bools:
+        tile_bytes = columns.ints("tile_out") * self.problem.stages[0].tensor.dtype.bytes
+        aligned: Bools = tile_bytes % np.maximum(columns.ints("store_alignment"), 1) == 0
+        return aligned
 
     def _swizzle_exists(self, columns: Columns) -> Bools:
         """The swizzle takes bits of the address above those that it changes."""
@@ -184,9 +229,10 @@ class PermutePlan(Plan):
     def _is_widest(self, columns: Columns) -> Bools:
         width = columns.ints("vector_width")
         found, widest = self._widths(width), np.ones(len(columns), dtype=bool)
+        aligned = columns.ints("store_alignment") > 0  # stores and packing are the same, then
         for wider in self._vector_widths():
-            same = np.all([a == b for a, b in zip(found, self._widths(np.array([wider])), strict=True)], axis=0)
-            widest &= ~same | (width >= wider)
+            load, store, pack = (a == b for a, b in zip(found, self._widths(np.array([wider])), strict=True))
+            widest &= ~(load & (aligned | (store & pack))) | (width >= wider)
         return widest
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
@@ -194,8 +240,9 @@ class PermutePlan(Plan):
         tile_in, tile_out, threads, pack = sizes.tile_in, sizes.tile_out, sizes.threads, sizes.pack
         tiles_in, tiles_out = self._tiles(PROMISING_TILE_BYTES)
         smallest_tile = (tile_in == tiles_in[0]) & (tile_out == tiles_out[0])
-        loads, stores = tile_out // pack * (tile_in // sizes.load_width), tile_in * (tile_out // sizes.store_width)
-        full_threads = loads % threads + stores % threads == 0
+        rows = tile_out + sizes.alignment
+        loads, stores = rows // pack * (tile_in // sizes.load_width), tile_in * (tile_out // sizes.store_width)
+        full_threads = np.where(sizes.alignment > 0, 0, loads % threads) + stores % threads == 0
         little_waste = self._cover(tile_in, tile_out) <= WASTE * self._cover(tiles_in[0], tiles_out[0])
         shape = little_waste & full_threads & (threads != 128)
         shape |= smallest_tile & (full_threads | (threads == 128))
@@ -210,6 +257,7 @@ class PermutePlan(Plan):
         promising: Bools = shape & wide & (~swizzled | spread) & (sizes.thread_bytes <= PROMISING_THREAD_BYTES)
         promising &= np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
         promising &= sizes.resident >= 1
+        promising &= (sizes.alignment == 0) | columns.flags("evict_first", 0)
         return promising
 
     def _cover(self, tile_in: Ints | int, tile_out: Ints | int) -> Ints | int:

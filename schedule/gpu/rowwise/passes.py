@@ -82,6 +82,8 @@ class RowPasses:
                 state = self._thread_state(n, how, accumulators)
                 group_reduce(self.w, self.name(f"group{n}"), self.vectors.group, state, how.combine, scratch[n], slot)
                 self.results[reduction.tensor.name] = how.result([Load(v, ()) for v in state])
+                if reduction.best is not None:
+                    self.results[reduction.best.name] = Load(state[0], ())
         if self.sizes.cluster_size > 1 and self.sizes.storage != RowStorage.CIRCULAR_BUFFER:
             # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
             self.w.barrier(SyncScope.CLUSTER)
@@ -132,22 +134,30 @@ class RowPasses:
             for accumulator, identity in zip(accumulators, how.identity, strict=True):
                 w.store(accumulator, (i,), identity)
 
-        def accumulate(number: Expr, axes: Mapping[str, Expr], value: Expr) -> None:
-            state = [Load(a, (number,)) for a in accumulators]
-            new = how.accumulate(state, value, axes.get(column_axis(0), index(0)))
-            store_state(w, accumulators, (number,), new)
+        body, own_column = self._hoisted(row, f"reduce{n}", reduction.body), Var(column_axis(0))
+        position = own_column if reduction.position is None else reduction.position
 
-        body = self._hoisted(row, f"reduce{n}", reduction.body)
+        def accumulate(
+            number: Expr,
+            axes: Mapping[str, Expr],
+            vector: RowVector | None,
+            element: Expr,
+            broadcasts: Mapping[Load, RegisterVector],
+        ) -> None:
+            state = [Load(a, (number,)) for a in accumulators]
+            value = self._value(body, axes, vector, element, broadcasts)
+            at = self._value(position, axes, vector, element, broadcasts) if reduction.reducer.is_position else index(0)
+            store_state(w, accumulators, (number,), how.accumulate(state, value, at))
+
         with self.vectors.each_in_registers(row, f"reduce{n}") as vector:
             broadcasts = self._load_broadcasts(row, vector, f"reduce{n}", [body])
             with self.vectors.elements(f"reduce{n}_v") as v:
                 axes = self.vectors.element_axes(row, vector, v)
-                value = self._value(body, axes, vector, v, broadcasts)
-                accumulate(v % count if count > 1 else index(0), axes, value)
+                accumulate(v % count if count > 1 else index(0), axes, vector, v, broadcasts)
         if s.edge_columns:
             with w.when(self.vectors.has_edge()):
                 axes = self.vectors.element_axes(row, None, index(0))
-                accumulate(index(0), axes, self._value(body, axes, None, index(0), {}))
+                accumulate(index(0), axes, None, index(0), {})
         return accumulators
 
     def _thread_state(self, n: int, how: Accumulation, accumulators: Sequence[Buffer]) -> list[Buffer]:
@@ -180,7 +190,9 @@ class RowPasses:
                     w.store(buffer, (v,), self._value(body, axes, vector, v, broadcasts))
             with w.when(row.exists):
                 for buffer, c in zip(new, outputs, strict=True):
-                    indices = (*self.vectors.row_indices(row), *self.vectors.column_indices(vector))
+                    indices = self.problem.input_indices(
+                        self.vectors.row_indices(row), self.vectors.column_indices(vector)
+                    )
                     w.store(c.tensor, indices, Load(buffer, contiguous_vector((index(0),), s.vector)))
         if s.edge_columns:
             has_edge = self.vectors.has_edge()
@@ -188,7 +200,8 @@ class RowPasses:
                 axes = self.vectors.element_axes(row, None, index(0))
                 for c, body in zip(outputs, bodies, strict=True):
                     value = self._value(body, axes, None, index(0), {})
-                    w.store(c.tensor, (*self.vectors.row_indices(row), self.vectors.edge_column(row)), value)
+                    edge = (self.vectors.edge_column(row),)
+                    w.store(c.tensor, self.problem.input_indices(self.vectors.row_indices(row), edge), value)
 
     def _write_per_row(self, row: RowIndex) -> None:
         conditions: list[Expr] = [Compare(CompareOp.EQ, self.vectors.group.thread_rank, index(0))]
@@ -288,6 +301,13 @@ class RowPasses:
         computed: dict[Expr, Buffer] = {}
 
         def hoisted(e: Expr) -> Expr:
+            if isinstance(e, Load) and self.problem.joined_extent and not has_column_axis(e):
+                if e not in computed and e.buffer.name not in self.results:
+                    computed[e] = self.w.allocate(
+                        self.name(f"{name}_row{len(computed)}"), (), e.dtype, MemoryScope.REGISTER
+                    )
+                    self.w.store(computed[e], (), self._value(e, axes, None, index(0), {}))
+                return Load(computed[e], ()) if e in computed else e
             if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_column_axis(e):
                 dtype = _register_dtype(e.dtype)
                 if e not in computed:

@@ -203,7 +203,9 @@ def _reduction_bytes(problem: RowwiseProblem, partition: RowPartition[Ints], sto
     """Shared memory for the states of warps. With a circular buffer, rows alternate between two slots."""
     warps = np.maximum(1, partition.threads_per_row // WARP_LANES)
     slots = np.where(storage == RowStorage.CIRCULAR_BUFFER, 2, 1)
-    state_bytes = problem.state_bytes + joined * problem.reductions[0].accumulation.accumulator_dtype.bytes
+    state_bytes = joined * 0 + problem.state_bytes
+    if problem.has_moments:
+        state_bytes += joined * problem.reductions[0].accumulation.accumulator_dtype.bytes
     needed: Ints = np.where(warps * partition.cluster_size > 1, slots * partition.rows_per_cta * warps * state_bytes, 0)
     return needed
 

@@ -1,13 +1,15 @@
-"""Few long rows, reduced by two launches (sketch ``cuda_rowwise_split``).
+"""Few long rows, in parts, by several launches (sketch ``cuda_rowwise_split``).
 
     total[i] = sum over j, k of X[i, j, k]    ->    partial[i, j] = sum over k of X[i, j, k]
-                                                    total[i] = sum over j of partial[i, j]
+    Y[i, j, k] = X[i, j, k] / total[i]              total[i] = sum over j of partial[i, j]
+                                                    Y[i, j, k] = X[i, j, k] / total[i]
 
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
-idle. Here the first launch reduces parts of rows, which are the many rows of a problem of their own, and the second
-one joins them. The knobs are those of the first launch. Parts end where an axis does. A row of a single axis is cut
-into equal parts, if its length has a fitting divisor. Parts are joined in a fixed order, so that results are the same
-in every run.
+idle. Here a launch reduces parts of rows, which are the many rows of a problem of their own, and a second one joins
+them. Each reduction has two such launches, and what is computed from whole rows has another one. The knobs are those of
+the launches that read rows. Parts end where an axis does. A row of a single axis is cut into equal parts. If its length
+has no fitting divisor, the last part overlaps the one before; rows of which elements are computed have such a divisor.
+Parts are joined in a fixed order, so that results are the same in every run.
 """
 
 from collections.abc import Mapping
@@ -18,13 +20,14 @@ from math import log, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.dtypes import int32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
-from ....ir.expr import WARP_LANES, Expr, Load, Var
+from ....ir.expr import WARP_LANES, Expr, Load, Select, Var, const, rebuild
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel, seq
-from ....te.workload import Workload
+from ....te.workload import Reducer, Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import (
     ComputedTensor,
@@ -38,105 +41,217 @@ from ...sketch import Peaks
 from ...space.columns import Bools, Columns, columns_of_setting
 from ...space.constraint import Constraint
 from ...space.knob import Knob
-from ...tile.names import free_prefix
+from ...tile.names import NameSupply
 from ...tile_sketch import Plan, TileSketch
+from ..peaks import gpu_peaks
 from .kernel import launch_rows
 from .sizes import RowStorage, RowwiseSizes
-from .space import QUANTITIES, RowwisePlan
+from .space import LONG_ROW_BYTES, QUANTITIES, RowwisePlan
 
-JOINED = "join_parts"
-"""The second launch has this name."""
+JOINED, WRITTEN = "join_parts", "write_parts"
+"""The launches that join parts, and the one that computes elements, have these names."""
 PART, SHORTEST, LONGEST = 8192, 512, 32768
 """A part has about so many elements; where an axis is cut, at least and at most so many."""
 MOST_ROWS = 64
 """With more rows than these, clusters keep a device busy."""
+CACHED_BYTES = 40 << 20
+"""Inputs of so many bytes stay in L2 from one launch to the next, on devices that have clusters (60 MB on an H200)."""
 
 
 @dataclass(frozen=True)
-class SplitPlan(Plan):
-    """``parts``: the plan of the first launch. ``joined``: that of the second."""
+class Step:
+    """One launch: its ``name``, and the plan of its problem. ``joins``: it joins parts."""
 
-    workload: Workload
-    parts: RowwisePlan
-    joined: RowwisePlan
-    partial: Buffer
+    name: str
+    plan: RowwisePlan
+    joins: bool
 
-    @property
-    def knobs(self) -> tuple[Knob, ...]:
-        return self.parts.knobs
-
-    @property
-    def constraints(self) -> tuple[Constraint, ...]:
-        return self.parts.constraints
-
-    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        return self.parts.promising(columns, peaks)
-
-    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        setting = columns_of_setting(self.joined.knobs, self._joined_setting)
-        seconds: NDArray[np.float64] = self.parts.prior_seconds(columns, peaks)
-        return seconds + float(self.joined.prior_seconds(setting, peaks)[0])
-
-    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        return self.parts.derive(columns)
-
-    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        w = self.workload
-        first = launch_rows(w, self.parts.problem, self.parts.sizes_of(setting))
-        second = launch_rows(w, self.joined.problem, self._joined_sizes, JOINED)
-        return Kernel(KERNEL_NAME, w.inputs, w.output_buffers, (self.partial,), seq(first, second))
+    def sizes(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int]:
+        """The sizes of the launch in a setting of the knobs, which those that join parts do not follow."""
+        return self.plan.sizes_of(self.joining if self.joins else setting)
 
     @cached_property
-    def _joined_setting(self) -> Mapping[str, KnobValue]:
+    def joining(self) -> Mapping[str, KnobValue]:
         """As many threads as a row of parts has vectors for, which read it once."""
-        knobs = {knob.name: knob.values for knob in self.joined.knobs}
+        knobs = {knob.name: knob.values for knob in self.plan.knobs}
         threads = int(max(knobs["threads_per_row"]))
         chosen = {"threads_per_row": threads, "rows_per_cta": max(1, WARP_LANES // threads)}
         return {**{name: v[0] for name, v in knobs.items()}, **chosen, "row_storage": RowStorage.GLOBAL.text}
 
+
+@dataclass(frozen=True)
+class SplitPlan(Plan):
+    """``steps``: the launches, the first of which reduces parts. ``between``: what they leave for one another."""
+
+    workload: Workload
+    steps: tuple[Step, ...]
+    between: tuple[Buffer, ...]
+
     @property
-    def _joined_sizes(self) -> RowwiseSizes[int]:
-        return self.joined.sizes_of(self._joined_setting)
+    def _parts(self) -> RowwisePlan:
+        return self.steps[0].plan
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        return self._parts.knobs
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        return tuple(c for step in self.steps if not step.joins for c in step.plan.constraints)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        return self._parts.promising(columns, peaks)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        seconds: NDArray[np.float64] = np.zeros(len(columns))
+        measured = gpu_peaks(self._parts.target, peaks)
+        l2_bytes_per_second = measured.l2_bytes_per_cycle * measured.multiprocessors * measured.clock_hz
+        saved = 1 / measured.memory_bytes_per_second - 1 / l2_bytes_per_second
+        for number, step in enumerate(self.steps):
+            plan, rows = step.plan, step.plan.problem
+            if step.joins:
+                setting = columns_of_setting(plan.knobs, step.joining)
+                seconds = seconds + float(plan.prior_seconds(setting, peaks)[0])
+                continue
+            read = rows.row_count * rows.row_bytes
+            seconds = seconds + plan.prior_seconds(columns, peaks)
+            seconds = seconds - (saved * read if number and read <= CACHED_BYTES else 0.0)
+        return seconds
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        return self._parts.derive(columns)
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        w = self.workload
+        launches = [launch_rows(w, s.plan.problem, s.sizes(setting), s.name) for s in self.steps]
+        return Kernel(KERNEL_NAME, w.inputs, w.output_buffers, self.between, seq(*launches))
 
 
-def split_problem(p: RowwiseProblem, tensors: frozenset[str]) -> tuple[RowwiseProblem, RowwiseProblem] | None:
-    """The problems of both launches, the second of which reads what the first one writes; None where a row cannot be
-    cut, where it is needed after it has been reduced, where more than one value or a position is reduced, and where
-    something is broadcast along rows. ``tensors``: names that are taken."""
+@dataclass(frozen=True)
+class SplitProblem:
+    """The problems of all launches, in their order: (name, problem, whether it joins parts). ``between``: the tensors
+    that some write for others."""
+
+    launches: tuple[tuple[str, RowwiseProblem, bool], ...]
+    between: tuple[Buffer, ...]
+
+
+def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
+    """``p`` in several launches. None where a row is too short to be cut, where something is broadcast along rows,
+    where a position is reduced beside something else, and where elements are computed from rows that fit a cluster.
+
+    What joins positions are two tensors: the best value of each part, and where it stands in the whole row.
+    """
     shape = _cut(p.columns)
-    if shape is None or len(p.reductions) != 1 or p.elementwise_outputs or p.broadcast_loads or p.dynamic:
+    if shape is None or p.broadcast_loads or p.dynamic or not p.reductions:
         return None
-    (outer, inner), (reduction,), kept = shape, p.reductions, len(p.rows)
-    if reduction.reducer.is_position:
+    if len(p.reductions) > 1 and any(r.reducer.is_position for r in p.reductions):
         return None
-    parts: list[Expr] = [Var(row_axis(kept + d)) for d in range(len(outer))]
-    columns: list[Expr] = [Var(column_axis(d)) for d in range(len(inner))]
-    places = [*parts, *columns] if len(p.columns) > 1 else [parts[0] * inner[0] + columns[0]]
-    body = substitute(reduction.body, {column_axis(d): place for d, place in enumerate(places)})
-    accumulator = reduction.accumulation.accumulator_dtype
-    partial = Buffer(free_prefix("partial", tensors), (*p.rows, *outer), accumulator)
-    rows = [Var(row_axis(n)) for n in range(kept)]
-    first = replace(
-        p,
-        rows=partial.shape,
-        columns=inner,
-        reductions=(ReducedTensor(partial, reduction.reducer, body),),
-        per_row_outputs=(ComputedTensor(partial, Load(partial, (*rows, *parts))),),
-        joined_axes=len(p.columns) == 1,
+    (outer, inner), names = (
+        shape,
+        NameSupply({b.name for b in (*workload.inputs, *(s.tensor for s in workload.stages))}),
     )
-    read = Load(partial, (*rows, *(Var(column_axis(d)) for d in range(len(outer)))))
-    second = replace(p, columns=outer, row_inputs=(partial,), reductions=(replace(reduction, body=read),))
+    is_exact = prod(outer) * prod(inner) == p.column_count
+    if p.elementwise_outputs and not (is_exact and p.row_bytes >= LONG_ROW_BYTES):
+        return None
+    extent = p.column_count if len(p.columns) == 1 else 0
+    of_part = replace(p, rows=(*p.rows, *outer), columns=inner, joined_extent=extent, reductions=())
+    of_part = replace(of_part, elementwise_outputs=(), per_row_outputs=())
+    launches: list[tuple[str, RowwiseProblem, bool]] = []
+    between: list[Buffer] = []
+    known = {b.name for b in workload.output_buffers}
+    at_row = tuple(Var(row_axis(n)) for n in range(len(p.rows)))
+    for n, reduction in enumerate(p.reductions):
+        is_last = n == len(p.reductions) - 1
+        first, joined = _reduced_in_parts(p, of_part, reduction, names)
+        between += joined.row_inputs
+        needed = not is_last or bool(p.elementwise_outputs)
+        found = (ComputedTensor(reduction.tensor, Load(reduction.tensor, at_row)),) if needed else ()
+        if needed and reduction.tensor.name not in known:
+            between.append(reduction.tensor)
+        written = {r.tensor for r in p.reductions[: n + 1]} if needed else {r.tensor for r in p.reductions[:n]}
+        others = tuple(c for c in p.per_row_outputs if c.tensor not in written) if is_last else ()
+        launches.append((_numbered(KERNEL_NAME, n), first, False))
+        launches.append((_numbered(JOINED, n), replace(joined, per_row_outputs=(*found, *others)), True))
+    if p.elementwise_outputs:
+        outputs = tuple(ComputedTensor(c.tensor, _of_part(p, of_part, c.body)) for c in p.elementwise_outputs)
+        launches.append((WRITTEN, replace(of_part, elementwise_outputs=outputs), False))
+    return SplitProblem(tuple(launches), tuple(between))
+
+
+def _numbered(name: str, n: int) -> str:
+    return f"{name}_{n}" if n else name
+
+
+def _reduced_in_parts(
+    p: RowwiseProblem, of_part: RowwiseProblem, reduction: ReducedTensor, names: NameSupply
+) -> tuple[RowwiseProblem, RowwiseProblem]:
+    """The problems of the launch that reduces parts and of the one that joins them, which reads what the first one
+    writes."""
+    kept, outer, is_position = len(p.rows), of_part.rows[len(p.rows) :], reduction.reducer.is_position
+    partial = Buffer(names.fresh("partial"), of_part.rows, reduction.accumulation.accumulator_dtype)
+    at = Buffer(names.fresh("partial_position"), of_part.rows, int32)
+    written = (partial, at) if is_position else (partial,)
+    body, place = _of_part(p, of_part, reduction.body), _place_in_row(of_part, kept)
+    if of_part.joined_extent and of_part.rows[-1] * of_part.column_count > of_part.joined_extent:
+        # The last part has columns of the part before. Best values may be found twice; others count as the identity.
+        if reduction.reducer in _COUNTING:
+            identity = const(int(reduction.reducer is Reducer.PROD), body.dtype)
+            body = Select(place >= Var(row_axis(kept)) * of_part.column_count, body, identity)
+    reduced = (
+        ReducedTensor(at, reduction.reducer, body, place, partial)
+        if is_position
+        else ReducedTensor(partial, reduction.reducer, body)
+    )
+    parts = tuple(Var(row_axis(n)) for n in range(len(of_part.rows)))
+    outputs = tuple(ComputedTensor(tensor, Load(tensor, parts)) for tensor in written)
+    first = replace(of_part, reductions=(reduced,), per_row_outputs=outputs)
+    places = (*parts[:kept], *(Var(column_axis(d)) for d in range(len(outer))))
+    joined = replace(reduction, body=Load(partial, places), position=Load(at, places) if is_position else None)
+    second = replace(p, columns=outer, row_inputs=written, reductions=(joined,), elementwise_outputs=())
     return first, second
 
 
+def _place_in_row(of_part: RowwiseProblem, kept: int) -> Expr:
+    """The column of the whole row, on the axes of a part; of several columns the last one."""
+    own = Var(column_axis(len(of_part.columns) - 1))
+    return of_part.part_begin(Var(row_axis(kept))) + own if of_part.joined_extent else own
+
+
+def _of_part(p: RowwiseProblem, of_part: RowwiseProblem, body: Expr) -> Expr:
+    """A body of ``p`` on the axes of its parts. Row inputs are read at the part's own columns."""
+    kept = len(p.rows)
+    if not of_part.joined_extent:
+        places = [*(Var(row_axis(n)) for n in range(kept, len(of_part.rows)))]
+        places += [Var(column_axis(d)) for d in range(len(of_part.columns))]
+        return substitute(body, {column_axis(d): place for d, place in enumerate(places)})
+    column, place = Var(column_axis(0)), _place_in_row(of_part, kept)
+    of_row = (*(Var(row_axis(n)) for n in range(kept)), column)
+
+    def at_place(e: Expr) -> Expr:
+        if isinstance(e, Load) and e.buffer in p.row_inputs and e.indices == of_row:
+            return e
+        if e == column:
+            return place
+        return rebuild(e, [at_place(c) for c in e.children]) if e.children else e
+
+    return at_place(body)
+
+
+_COUNTING = (Reducer.SUM, Reducer.PROD)
+"""Reducers to which it matters how often a value is there."""
 Extents = tuple[int, ...]
 
 
 def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
-    """The extents of the parts of a row, and of what a part has."""
+    """The extents of the parts of a row, and of what a part has. A row of a single axis without a fitting divisor has
+    parts of an odd length, whose vectors may begin anywhere in memory (see ``sizes``)."""
     found: list[tuple[Extents, Extents]] = [(columns[:d], columns[d:]) for d in range(1, len(columns))]
     if len(columns) == 1:
-        found = [((columns[0] // n,), (n,)) for n in range(SHORTEST, LONGEST + 1) if columns[0] % n == 0]
+        lengths = range(SHORTEST, min(LONGEST, columns[0] // 2) + 1)
+        found = [((columns[0] // n,), (n,)) for n in lengths if columns[0] % n == 0]
+        if not found and columns[0] >= 2 * PART:
+            found = [((-(-columns[0] // (PART - 1)),), (PART - 1,))]
     found = [(outer, inner) for outer, inner in found if prod(outer) > 1]
     return min(found, key=lambda both: abs(log(prod(both[1]) / PART)), default=None)
 
@@ -145,12 +260,11 @@ def _plan(workload: Workload, target: Target) -> SplitPlan | None:
     problem = rowwise_problem(workload)
     if problem is None or problem.row_count > MOST_ROWS:
         return None
-    names = frozenset(b.name for b in (*workload.inputs, *(s.tensor for s in workload.stages)))
-    found = split_problem(problem, names)
+    found = split_problem(problem, workload)
     if found is None:
         return None
-    parts, joined = (RowwisePlan(workload, target, p) for p in found)
-    return SplitPlan(workload, parts, joined, joined.problem.row_inputs[0])
+    steps = (Step(name, RowwisePlan(workload, target, part), joins) for name, part, joins in found.launches)
+    return SplitPlan(workload, tuple(steps), found.between)
 
 
 CUDA_ROWWISE_SPLIT = TileSketch("cuda_rowwise_split", 1, QUANTITIES, _plan)

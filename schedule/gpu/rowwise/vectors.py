@@ -58,7 +58,8 @@ class ThreadVectors:
 
     def __post_init__(self) -> None:
         s = self.sizes
-        self.tensors = frozenset(b.name for b in (*self.workload.inputs, *self.workload.output_buffers))
+        tensors = (*self.workload.inputs, *(s.tensor for s in self.workload.stages))
+        self.tensors = frozenset(b.name for b in tensors)
         self.thread = Var(self.name("t"))
         self.cta_rank: Expr = Var(self.name("rank")) if s.cluster_size > 1 else index(0)
         self.group = ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
@@ -141,6 +142,8 @@ class ThreadVectors:
         if not self.sizes.edge_columns:
             return index(0)
         v, start = self.sizes.vector, row.flat * self.sizes.columns
+        if self.problem.joined_extent:
+            start = self.problem.row_begin(self.row_indices(row))
         return (start + (v - 1)) // v * v - start
 
     def has_edge(self) -> Expr:

@@ -12,22 +12,29 @@ No warp waits for another but at the mbarriers of the stages. The blocks of a cl
 With swap_ab, B is the left operand of wgmma, whose 64 rows are outputs ``n`` then, and the rows of A, rounded up to a
 multiple of 8, are its N. Without it, A is the left operand, and those of the 64 rows that A does not have are computed
 from whatever lies behind A, and dropped.
+
+Operands of float32 that are split into planes have swap_ab. A first launch packs the planes of A, which is small. B is
+read once, as it lies in memory: consumers load it from shared memory into registers, split it there
+(``split_fragments``), and promote the sums of each atom of ``k``.
 """
 
-from ....core.dtypes import INDEX, float32
+from ....core.dtypes import INDEX, DType, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
-from ....ir.gpu.tma import TmaLoad
-from ....ir.gpu.wgmma import SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ....ir.gpu.tma import TmaLoad, tma_swizzle
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
+from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
+from ..gemm.pack import pack_operand
 from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
 from .mma_mainloop import can_lower_skinny_mma
+from .split_fragments import SplitFragments
 from .tma_sizes import SkinnyTmaSizes
 
 UNROLLED = LoopKind.UNROLLED
@@ -47,7 +54,8 @@ class _SkinnyTmaWriter:
         assert p.b.load is not None and p.a.load is not None
         self.p, self.s, self.name = p, s, name
         self.b, self.a = p.b.load, p.a.load
-        self.dtype = self.b.buffer.dtype
+        self.atom, self.precision = wgmma_atom(p), splitting(p)
+        self.planes = max(self.precision.planes, 1)
         self.b_is_k_major = p.b.k == 1
         self.b_unit = 1 if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
         self.w = FreshNameWriter(p.names)
@@ -63,6 +71,10 @@ class _SkinnyTmaWriter:
         if s.split_k == 1:
             del bounds[1]
         read_once = (self.b.buffer.name,)
+        workspace: tuple[Buffer, ...] = ()
+        if self.planes > 1:
+            self.a = pack_operand(w, p, p.a, "m", self.atom.b)
+            workspace = (self.a.buffer,)
         with w.launch(self.name, bounds, min_blocks=s.ctas_per_sm, evict_first=read_once) as axes:
             self.block, self.warp, self.lane = axes[0], axes[-2], axes[-1]
             self.rank: Expr = axes[1] if s.split_k > 1 else index(0)
@@ -74,11 +86,11 @@ class _SkinnyTmaWriter:
                 self._mainloop(accumulators)
             with w.scope():
                 self._epilogue(accumulators)
-        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), (), w.finish())
+        return Kernel(self.name, p.inputs, tuple(r.tensor for r in p.results), workspace, w.finish())
 
     def _prefetch(self) -> None:
         """L2 prefetch of the B that fills all stages, where B is K-major."""
-        p, s, tile_k = self.p, self.s, self.s.k_atoms * SWIZZLE_128B_ELEMENTS
+        p, s, tile_k = self.p, self.s, self.s.k_atoms * self.atom.line
         if not self.b_is_k_major or p.k.extent % (s.split_k * tile_k):
             return
         thread = (self.warp * WARP_LANES + self.lane, s.threads)
@@ -87,32 +99,40 @@ class _SkinnyTmaWriter:
 
     # --- the stages in shared memory
 
-    def _rows(self, name: str, count: int) -> Buffer:
-        """Rows of 64 elements along ``k``."""
-        layout = Layout((SWIZZLE_128B_ELEMENTS, 1), SWIZZLE_128B)
-        return self.w.allocate(name, (count, SWIZZLE_128B_ELEMENTS), self.dtype, MemoryScope.SHARED, layout)
+    def _rows(self, name: str, count: int, dtype: DType) -> Buffer:
+        """Lines of 128 bytes along ``k``."""
+        line = LINE_BYTES // dtype.bytes
+        return self.w.allocate(name, (count, line), dtype, MemoryScope.SHARED, Layout((line, 1), tma_swizzle(dtype)))
 
     def _tiles(self, name: str, count: int) -> Buffer:
         """Tiles of 64 elements along ``k`` by 64 along ``n``."""
         side = SWIZZLE_128B_ELEMENTS
         layout = Layout((side * side, side, 1), SWIZZLE_128B)
-        return self.w.allocate(name, (count, side, side), self.dtype, MemoryScope.SHARED, layout)
+        return self.w.allocate(name, (count, side, side), self.b.buffer.dtype, MemoryScope.SHARED, layout)
 
-    def _b_at(self, stage: Expr, atom: Expr, unit: Expr) -> tuple[Expr, ...]:
-        """The indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on."""
-        first = (stage * self.s.k_atoms + atom) * (self.s.block_n // self.b_unit) + unit
+    def _b_at(self, stage: Expr, atom: Expr, unit: Expr, line: int = 0) -> tuple[Expr, ...]:
+        """The indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on. ``line``: which of the
+        lines of that atom."""
+        lines = (stage * self.s.k_atoms + atom) * self.s.b_lines + line
+        first = lines * (self.s.block_n // self.b_unit) + unit
         return (first, index(0)) if self.b_is_k_major else (first, index(0), index(0))
 
-    def _a_at(self, stage: Expr, atom: Expr) -> tuple[Expr, ...]:
-        """The indices of the A of one atom of ``k``."""
-        return ((stage * self.s.k_atoms + atom) * self.s.a_rows, index(0))
+    def _a_at(self, stage: Expr, atom: Expr, plane: int = 0) -> tuple[Expr, ...]:
+        """The indices of one plane of the A of one atom of ``k``."""
+        return (((stage * self.s.k_atoms + atom) * self.planes + plane) * self.s.a_rows, index(0))
 
     def _mainloop(self, accumulators: Buffer) -> None:
         s, w = self.s, self.w
         atoms = s.stages * s.k_atoms
-        b_stages = self._rows if self.b_is_k_major else self._tiles
-        self.b_stages = b_stages("b_stages", atoms * s.block_n // self.b_unit)
-        self.a_stages = self._rows("a_stages", atoms * s.a_rows + s.a_spare_rows)
+        if self.b_is_k_major:
+            self.b_stages = self._rows("b_stages", atoms * s.b_lines * s.block_n, self.b.buffer.dtype)
+        else:
+            self.b_stages = self._tiles("b_stages", atoms * s.block_n // self.b_unit)
+        self.a_stages = self._rows("a_stages", atoms * self.planes * s.a_rows + s.a_spare_rows, self.a.buffer.dtype)
+        multiply = self._multiply
+        if self.planes > 1:
+            self.fragments = SplitFragments(w, self.atom, self.precision, self.b_stages, s.wgmma_n)
+            multiply = self._multiply_planes
         self.full = w.allocate("full", (s.stages,), INDEX, MemoryScope.SHARED)
         self.empty = w.allocate("empty", (s.stages,), INDEX, MemoryScope.SHARED)
         elected = Compare(CompareOp.EQ, self.lane, index(0))
@@ -127,7 +147,7 @@ class _SkinnyTmaWriter:
                 self._load(k_tile, stage)
             with w.when(self.is_consumer):
                 w.emit(MbarrierWait(self.full, stage, phase))
-                self._multiply(accumulators, stage)
+                multiply(accumulators, stage)
                 with w.when(elected):
                     w.emit(MbarrierArrive(self.empty, stage))
         w.barrier()
@@ -145,22 +165,24 @@ class _SkinnyTmaWriter:
     def _load(self, k_tile: Expr, stage: Expr) -> None:
         """Start the TMA loads of one tile of ``k``. What lies outside of the tensors becomes zeros."""
         s, w = self.s, self.w
-        rows = s.k_atoms * (s.block_n + s.a_rows)
-        w.emit(MbarrierArriveExpectTx(self.full, stage, rows * SWIZZLE_128B_ELEMENTS * self.dtype.bytes))
+        w.emit(MbarrierArriveExpectTx(self.full, stage, s.k_atoms * s.atom_bytes))
         box_n = s.block_n if self.b_is_k_major else SWIZZLE_128B_ELEMENTS
         with w.loop("loaded_atom", s.k_atoms, UNROLLED) as atom:
-            k = ((self.rank * s.k_tiles + k_tile) * s.k_atoms + atom) * SWIZZLE_128B_ELEMENTS
-            with w.loop("box", s.block_n // box_n, UNROLLED) as box:
-                corner = {"n": self.block * s.block_n + box * box_n, "k": k}
-                self._load_box(self.b, corner, box_n, self.b_stages, self._b_at(stage, atom, box), stage)
-            corner = {"m": index(0), "k": k}
-            self._load_box(self.a, corner, s.a_rows, self.a_stages, self._a_at(stage, atom), stage)
+            k = ((self.rank * s.k_tiles + k_tile) * s.k_atoms + atom) * self.atom.line
+            for line in range(s.b_lines):
+                with w.loop("box", s.block_n // box_n, UNROLLED) as box:
+                    corner = {"n": self.block * s.block_n + box * box_n, "k": k + line * self.b_stages.shape[-1]}
+                    self._load_box(self.b, corner, box_n, self.b_stages, self._b_at(stage, atom, box, line), stage)
+            for plane in range(self.planes):
+                corner = {"m": index(0), "k": k, PLANES["m"]: index(plane)}
+                self._load_box(self.a, corner, s.a_rows, self.a_stages, self._a_at(stage, atom, plane), stage)
 
     def _load_box(
         self, load: Load, corner: dict[str, Expr], rows: int, stages: Buffer, to: tuple[Expr, ...], stage: Expr
     ) -> None:
-        """Start the TMA load of a box of ``rows`` by 64 elements along ``k``."""
-        box = tuple(SWIZZLE_128B_ELEMENTS if i == Var("k") else rows if free_variables(i) else 1 for i in load.indices)
+        """Start the TMA load of a box of ``rows`` by a line along ``k``."""
+        extents = {Var("k"): stages.shape[-1], Var("m"): rows, Var("n"): rows}
+        box = tuple(extents.get(i, 1) if isinstance(i, Var) else 1 for i in load.indices)
         first = tuple(substitute(i, corner) for i in load.indices)
         self.w.emit(TmaLoad(stages, to, load.buffer, first, box, self.full, stage, tx_expected=True))
 
@@ -185,6 +207,29 @@ class _SkinnyTmaWriter:
             w.emit(product)
         w.emit(WarpgroupMmaWait(0))
 
+    def _multiply_planes(self, accumulators: Buffer, stage: Expr) -> None:
+        """The products of one stage, where operands are split. The sums of each atom are promoted."""
+        s, w, zero = self.s, self.w, index(0)
+        with w.loop("k_atom", s.k_atoms, UNROLLED) as atom:
+            for line in range(s.b_lines):
+                first, _ = self._b_at(stage, atom, self.warpgroup * s.mma_n, line)
+                self.fragments.load(first, (self.warp % WARPGROUP_WARPS, self.lane), line)
+            for number, (of_a, of_b) in enumerate(self.precision.pairs):
+                w.emit(
+                    WarpgroupMma(
+                        self.fragments.block_sums,
+                        (zero,),
+                        *self.fragments.plane(of_b),
+                        self.a_stages,
+                        self._a_at(stage, atom, of_a),
+                        s.wgmma_n,
+                        self.atom.line,
+                        accumulates=number > 0,
+                    )
+                )
+            w.emit(WarpgroupMmaWait(0))
+            self.fragments.promote(accumulators)
+
     def _epilogue(self, accumulators: Buffer) -> None:
         """The consumers write their accumulators to shared memory, where all threads of the cluster add them up."""
         p, s, w = self.p, self.s, self.w
@@ -206,6 +251,14 @@ def can_lower_skinny_tma(p: Gemm) -> bool:
     return (
         can_lower_skinny_mma(p) and (_fits_tma(p.b, "n", "k") or _fits_tma(p.b, "k", "n")) and _fits_tma(p.a, "m", "k")
     )
+
+
+def can_split(p: Gemm) -> bool:
+    """Whether both operands are float32 that is split into planes, and TMA loads boxes of B, which is K-major."""
+    a, b = p.a.load, p.b.load
+    if a is None or b is None or p.accumulator.dtype != float32 or not {a.buffer.dtype, b.buffer.dtype} == {float32}:
+        return False
+    return splitting(p).planes > 1 and find_atom(p) is not None and _fits_tma(p.b, "n", "k")
 
 
 def _fits_tma(operand: Operand, outer: str, inner: str) -> bool:

@@ -8,9 +8,10 @@ import numpy as np
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.gpu.barrier import WARPGROUP_THREADS
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Columns, Ints, derived_once
+from ..gemm.mma_atom import splitting, wgmma_atom
 from ..occupancy import limits_of
 from ..split_k import partial_bytes
 
@@ -27,13 +28,14 @@ W = TypeVar("W", int, Ints)
 @dataclass(frozen=True, slots=True)
 class SkinnyTmaSizes(Generic[W]):
     """Whole columns int64[n] for a space, or plain ints for one setting. The first seven fields are the knobs, but that
-    ``stages`` is no larger than ``k_tiles``.
+    ``stages`` is no larger than ``k_tiles``. An atom of ``k`` is what 128 bytes of a multiplied operand hold.
 
     ``warps`` and ``threads`` are those of a block. ``block_n`` is how many outputs ``n`` a block computes. ``a_rows``
     is how many rows of A a stage holds. ``a_spare_rows`` is how many rows behind the last stage wgmma reads, whose
     products count for nothing. ``wgmma_n`` is the N of the instruction. ``blocks_n`` counts the blocks along ``n``,
-    ``blocks`` those of the launch. ``k_tiles`` is how many tiles of ``k`` a block goes through. ``atom_bytes`` are the
-    bytes of A and B along 64 elements of ``k``, and ``stage_b_bytes`` those of B in a stage. ``shared_bytes`` is the
+    ``blocks`` those of the launch. ``k_tiles`` is how many tiles of ``k`` a block goes through. ``b_lines`` is how many
+    lines of 128 bytes a row of B takes in an atom. ``atom_bytes`` are the
+    bytes of A and B along an atom of ``k``, and ``stage_b_bytes`` those of B in a stage. ``shared_bytes`` is the
     shared memory of a block, and ``shared_limit`` what it may take when ``ctas_per_sm`` blocks share a multiprocessor.
     ``registers`` is the estimate for a thread. ``prefetching_ctas`` is how many blocks along ``n`` prefetch their
     operands into L2 before the launch before has ended.
@@ -55,6 +57,7 @@ class SkinnyTmaSizes(Generic[W]):
     blocks_n: W
     blocks: W
     k_tiles: W
+    b_lines: W
     atom_bytes: W
     stage_b_bytes: W
     shared_bytes: W
@@ -73,13 +76,17 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
     a_rows = np.full_like(mma_n, -(-p.m.extent // SWIZZLED_ROWS) * SWIZZLED_ROWS)
     block_n = mma_n * warpgroups
     blocks_n = -(-p.n.extent // block_n)
-    k_tiles = -(-p.k.extent // (split_k * k_atoms * SWIZZLE_128B_ELEMENTS))
+    atom, planes = wgmma_atom(p), splitting(p).planes
+    k_tiles = -(-p.k.extent // (split_k * k_atoms * atom.line))
     stages = np.minimum(columns.ints("stages"), k_tiles)
-    row_bytes = 2 * SWIZZLE_128B_ELEMENTS
-    atom_bytes = row_bytes * (block_n + a_rows)
+    b_lines = np.full_like(mma_n, _b_line_count(p))
+    atom_bytes = LINE_BYTES * (block_n * b_lines + a_rows * max(planes, 1))
     a_spare_rows = np.where(swap_ab == 1, 0, WGMMA_M - a_rows)
     wgmma_n = np.where(swap_ab == 1, a_rows, mma_n)
-    staged = stages * (k_atoms * atom_bytes + BARRIER_BYTES) + row_bytes * a_spare_rows
+    staged = stages * (k_atoms * atom_bytes + BARRIER_BYTES) + LINE_BYTES * a_spare_rows
+    registers = SPARE_REGISTERS + wgmma_n // 2
+    if planes:  # block sums, and the fragments of all planes of B
+        registers += wgmma_n // 2 + planes * LINE_BYTES // 8
     warps = warpgroups * (WARPGROUP_THREADS // WARP_LANES) + 1
     return SkinnyTmaSizes(
         swap_ab=swap_ab,
@@ -98,10 +105,17 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
         blocks_n=blocks_n,
         blocks=blocks_n * split_k,
         k_tiles=k_tiles,
+        b_lines=b_lines,
         atom_bytes=atom_bytes,
-        stage_b_bytes=row_bytes * k_atoms * block_n,
+        stage_b_bytes=LINE_BYTES * k_atoms * block_n * b_lines,
         shared_bytes=np.maximum(staged, partial_bytes(p.m.extent, 1, block_n)),
         shared_limit=limits.shared_bytes_for(ctas_per_sm),
-        registers=SPARE_REGISTERS + wgmma_n // 2,
+        registers=registers,
         prefetching_ctas=target.threads * ctas_per_sm // split_k,
     )
+
+
+def _b_line_count(p: Gemm) -> int:
+    """How many lines of 128 bytes an atom of ``k`` of a row of B takes, as it lies in memory."""
+    assert p.b.load is not None
+    return wgmma_atom(p).line * p.b.load.buffer.dtype.bytes // LINE_BYTES

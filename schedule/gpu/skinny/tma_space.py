@@ -1,7 +1,8 @@
 """Describes the space of ``cuda_skinny_tma``: products with at most 64 rows on wgmma, fed by TMA.
 
 The sketch takes operands of 16-bit floats that are accumulated in float32, A K-major and B K-major or
-N-major, and outputs that are any pointwise functions of the accumulator.
+N-major, and outputs that are any pointwise functions of the accumulator. It also takes float32 that is split into
+planes, if B is K-major.
 """
 
 from collections.abc import Mapping
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
+from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.tma import MAX_BOX_EXTENT
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -24,11 +26,13 @@ from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_re
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
+from ..gemm.mma_atom import splitting, wgmma_atom
+from ..gemm.prior import PACK_CYCLES, flops_per_cycle
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .prior import EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_CYCLES, WeightStream, weight_stream_seconds
-from .tma_mainloop import can_lower_skinny_tma, lower_skinny_tma
+from .tma_mainloop import can_lower_skinny_tma, can_split, lower_skinny_tma
 from .tma_sizes import BARRIER_BYTES, SkinnyTmaSizes, skinny_tma_sizes
 
 ARCHITECTURE = "sm_90a"
@@ -50,6 +54,9 @@ TMA_LATENCY_SECONDS = 1.2e-6
 STEP_CYCLES = 150
 """How many cycles of a tile of ``k`` nothing overlaps, by estimate: the wait on its mbarrier, and the last wgmma."""
 
+SPLIT_OPERATIONS = 10
+"""How many operations of a lane it takes to load an element of float32 and to split it, by estimate."""
+
 QUANTITIES = (
     *GPU_QUANTITIES,
     Quantity("k_tiles", "tiles", "how many tiles of k a block goes through"),
@@ -65,20 +72,37 @@ class SkinnyTmaPlan(Plan):
     target: Target
 
     @property
+    def pairs(self) -> int:
+        """How many products of planes there are; 0 where operands are not split."""
+        return len(splitting(self.product).pairs)
+
+    @property
     def knobs(self) -> tuple[Knob, ...]:
+        whole = not self.pairs
+        columns = (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256)
         return (
-            Knob("swap_ab", (1, 0), "whether B is the left operand of wgmma, which has 64 rows, instead of A"),
+            Knob(
+                "swap_ab",
+                (1, 0) if whole else (1,),
+                "whether B is the left operand of wgmma, which has 64 rows, instead of A",
+            ),
             Knob(
                 "mma_n",
-                (64, 32, 40, 48, 56, 96, 112, 128, 192, 224, 256),
+                columns if whole else (WGMMA_M,),
                 "how many outputs n a consumer warpgroup computes: the N of wgmma, or its M of 64 with swap_ab",
             ),
-            Knob("consumer_warpgroups", (1, 2, 4), "how many warpgroups of a block multiply, each its own outputs n"),
-            Knob("k_atoms", (2, 4, 1), "how many times 64 elements of k a stage holds"),
-            Knob("stages", STAGES, "how many stages the pipeline between TMA and wgmma has"),
-            Knob("split_k", (1, 2), "how many blocks of a cluster divide k among them"),
             Knob(
-                "ctas_per_sm", (1, 2), "how many blocks a multiprocessor is meant to run at once; they share its memory"
+                "consumer_warpgroups",
+                (1, 2, 4) if whole else (2, 1, 3, 4),
+                "how many warpgroups of a block multiply, each its own outputs n",
+            ),
+            Knob("k_atoms", (2, 4, 1), "how many lines of 128 bytes of a multiplied operand a stage holds along k"),
+            Knob("stages", STAGES if whole else (2, *STAGES), "how many stages the pipeline between TMA and wgmma has"),
+            Knob("split_k", (1, 2) if whole else (1, 2, 4, 8), "how many blocks of a cluster divide k among them"),
+            Knob(
+                "ctas_per_sm",
+                (1, 2) if whole else (1, 2, 3),
+                "how many blocks a multiprocessor is meant to run at once; they share its memory",
             ),
         )
 
@@ -104,9 +128,11 @@ class SkinnyTmaPlan(Plan):
             holds: Bools = mma_n % SWIZZLE_128B_ELEMENTS == 0
             return holds
 
+        least_stages = min(next(k for k in self.knobs if k.name == "stages").values)
+
         def filled(columns: Columns) -> Bools:
             stages = columns.ints("stages")
-            holds: Bools = (stages == self.sizes(columns).stages) | (stages == STAGES[0])
+            holds: Bools = (stages == self.sizes(columns).stages) | (stages == least_stages)
             return holds
 
         def registers(columns: Columns) -> Bools:
@@ -127,8 +153,8 @@ class SkinnyTmaPlan(Plan):
                 boxes,
             ),
             Constraint(
-                "stages is no larger than the number of tiles of 64 times k_atoms elements of k for each of split_k "
-                f"blocks, or is {STAGES[0]}",
+                f"stages is no larger than the number of tiles of {wgmma_atom(self.product).line} times k_atoms "
+                f"elements of k for each of split_k blocks, or is {least_stages}",
                 ("k_atoms", "stages", "split_k"),
                 filled,
             ),
@@ -152,6 +178,8 @@ class SkinnyTmaPlan(Plan):
         if p.n.extent * p.k.extent < SMALL:
             useful &= columns.ints("stages") == STAGES[0]
             return useful if useful.any() else columns.plainest
+        if self.pairs:
+            return self._promising_planes(columns, useful)
         alone = size.ctas_per_sm == 1
         busy = size.stage_b_bytes * size.stages * size.ctas_per_sm >= LEAST_STAGED
         # one atom a stage is for blocks that have no room for three stages of two
@@ -161,6 +189,16 @@ class SkinnyTmaPlan(Plan):
         full_atoms = (size.consumer_warpgroups == 1) | (size.mma_n >= WGMMA_M)
         used = ((size.split_k == 1) & (size.blocks > self.target.threads)) | alone
         promising: Bools = useful & busy & deep & full_atoms & used & self._balanced(size)
+        return promising if promising.any() else columns.plainest
+
+    def _promising_planes(self, columns: Columns, useful: Bools) -> Bools:
+        """Which settings are worth a measurement where operands are split: one warpgroup splits while another one's
+        products are under way."""
+        size = self.sizes(columns)
+        staged = size.stage_b_bytes * size.stages * size.ctas_per_sm >= LEAST_STAGED // 2
+        overlap = size.consumer_warpgroups * size.ctas_per_sm >= 2
+        used = (size.ctas_per_sm == 1) | (size.blocks > self.target.threads)
+        promising: Bools = useful & staged & overlap & used & (size.stages == columns.ints("stages"))
         return promising if promising.any() else columns.plainest
 
     def _balanced(self, size: SkinnyTmaSizes[Ints]) -> Bools:
@@ -175,9 +213,14 @@ class SkinnyTmaPlan(Plan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         size, ceilings = self.sizes(columns), gpu_peaks(self.target, peaks)
         # wgmma reads both operands from shared memory, which takes longer than the arithmetic where N is small
-        arithmetic = 2 * WGMMA_M * size.wgmma_n * SWIZZLE_128B_ELEMENTS / ceilings.tensor_flops_per_cycle
-        operands = 2 * SWIZZLE_128B_ELEMENTS * (WGMMA_M + size.wgmma_n) / ceilings.shared_bytes_per_cycle
+        pairs, line = max(self.pairs, 1), wgmma_atom(self.product).line
+        arithmetic = 2 * WGMMA_M * size.wgmma_n * line * pairs / flops_per_cycle(self.product, ceilings)
+        operands = LINE_BYTES * (WGMMA_M * size.b_lines + size.wgmma_n * pairs) / ceilings.shared_bytes_per_cycle
         mma = size.k_tiles * size.k_atoms * size.consumer_warpgroups * np.maximum(arithmetic, operands)
+        split = np.zeros(len(mma))
+        if self.pairs:
+            elements = WGMMA_M * (line * SPLIT_OPERATIONS + size.wgmma_n)
+            split = size.k_tiles * size.k_atoms * elements / WARPGROUP_THREADS
         read = size.k_tiles * size.k_atoms * size.atom_bytes
         exchanged = self._exchanged_bytes(size)
         exchange = np.where(size.split_k > 1, EXCHANGE_CYCLES + exchanged / EXCHANGE_BYTES_PER_CYCLE, 0)
@@ -188,10 +231,11 @@ class SkinnyTmaPlan(Plan):
             l2_bytes=size.blocks * (read + exchanged),
             shared_bytes=read,
             mma_cycles=mma,
-            chain_cycles=size.k_tiles * STEP_CYCLES + mma + exchange,
+            chain_cycles=size.k_tiles * STEP_CYCLES + mma + split + exchange,
             latency=TMA_LATENCY_SECONDS,
         )
-        return weight_stream_seconds(self.product, ceilings, stream)
+        packing = PACK_CYCLES / ceilings.clock_hz if self.pairs else 0.0
+        return packing + weight_stream_seconds(self.product, ceilings, stream)
 
     def _exchanged_bytes(self, size: SkinnyTmaSizes[Ints]) -> Ints:
         return 4 * self.product.m.extent * size.block_n * (size.split_k - 1) // size.split_k
@@ -224,7 +268,7 @@ def _plan(workload: Workload, target: Target) -> SkinnyTmaPlan | None:
     if target.arch != ARCHITECTURE:
         return None
     product = skinny_gemm_of(workload)
-    if product is None or product.m.extent < LEAST_M or not can_lower_skinny_tma(product):
+    if product is None or product.m.extent < LEAST_M or not (can_lower_skinny_tma(product) or can_split(product)):
         return None
     return SkinnyTmaPlan(product, target)
 

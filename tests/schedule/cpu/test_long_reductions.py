@@ -1,13 +1,17 @@
 """Long reductions to few elements: cut into chunks, and equal to what they were."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeGuard
 
 import numpy as np
 import pytest
 
 from tests.sketch_agreement import check_schedules
+from tilewright.codegen.lowering import lower
+from tilewright.ir.stmt import For, LoopKind, Stmt, walk_statements
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.loops.long_reductions import chunked
+from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
@@ -17,6 +21,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("reduce", {"shape": [200_003], "axes": [0], "kind": "max"}),
     ("reduce", {"shape": [300, 521], "axes": [0, 1], "kind": "sum"}),
     ("reduce", {"shape": [2, 131_101], "axes": [1], "kind": "mean"}),
+    ("reduce", {"shape": [7, 70_001], "axes": [1], "kind": "sum"}),
     ("matmul", {"m": 1, "n": 1, "k": 150_001}),
 ]
 
@@ -38,6 +43,19 @@ def test_short_ones_and_single_threads_are_left_alone() -> None:
         assert chunked(workload, 1) == workload
     small = OPERATORS["reduce"].workload({"shape": [64, 64], "axes": [0, 1]})
     assert chunked(small, 8) == small
+
+
+def test_few_rows_keep_every_thread_busy() -> None:
+    """Four long rows on two threads: each row alone has too few accumulators, and all four together are one task."""
+    workload = OPERATORS["reduce"].workload({"shape": [4, 131_101], "axes": [1]})
+    target = replace(host_target("llvm"), threads=2)
+    schedule = CPU_LOOPS.space(workload, target).schedule(0)
+    tasks = [s.extent for s in walk_statements(lower(workload, target, schedule).body) if is_parallel(s)]
+    assert max(tasks, default=1) >= 16
+
+
+def is_parallel(s: Stmt) -> TypeGuard[For]:
+    return isinstance(s, For) and s.kind is LoopKind.PARALLEL
 
 
 def test_their_kernels_agree() -> None:

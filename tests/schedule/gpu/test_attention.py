@@ -16,6 +16,7 @@ from tilewright.ir.expr import Const, Expr, index
 from tilewright.ir.gpu.ordered_sequence import OrderedSequenceWait
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
+from tilewright.ir.text import kernel_text
 from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION as SKETCH
 from tilewright.schedule.gpu.attention.space import AttentionPlan
 from tilewright.schedule.gpu.attention.tile_scheduler import AttentionTileScheduler
@@ -232,3 +233,13 @@ def test_the_best_setting_that_was_measured_is_promising() -> None:
     space = SKETCH.space(workload, H200)
     assert space.row_of(wanted) is not None
     assert len(space) < len(SKETCH.space(workload, H200, policy=WHOLE))
+
+
+@pytest.mark.parametrize(("parameters", "read_once"), [({}, True), ({"queries_per_key": 4, "queries": 70}, False)])
+def test_keys_that_one_cta_reads_leave_l2_first(parameters: dict[str, int], read_once: bool) -> None:
+    """Where heads share keys, and have too many queries for one tile, others read the keys again."""
+    given = {"heads": 2, "queries": 1, "keys": 512, "depth": 64, **parameters}
+    workload = workload_of("attention", dtype="float16", **given)
+    schedule = legal_schedule_of(SKETCH, workload, H200, split_kv=4, consumer_warpgroups=1)
+    launch = next(line for line in kernel_text(SKETCH.lower(workload, H200, schedule)).splitlines() if "launch" in line)
+    assert ("evict_first K V" in launch) == read_once

@@ -3,20 +3,32 @@
 from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    H200,
+    assert_agrees,
+    compiled,
+    legal_schedule_of,
+    schedule_of,
+    workload_of,
+)
 from tilewright.codegen.lowering import finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Const, Expr, Load, Ramp, index
+from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Launch
+from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.permute.space import CUDA_PERMUTE as SKETCH
+from tilewright.schedule.problems.permute import permute_of
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
 from tilewright.te.workload import Workload
 
 TRANSPOSE = workload_of("transpose", shape=[8192, 8192], axes=[1, 0], dtype="float16")
@@ -62,6 +74,43 @@ def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
 @pytest.mark.parametrize("shape", [(64, 96), (37, 53), (48, 130)], ids=str)
 def test_elements_of_every_size_in_shapes_that_fit_and_do_not(dtype: str, shape: tuple[int, int]) -> None:
     assert_agrees(SKETCH, workload_of("transpose", shape=list(shape), axes=[1, 0], dtype=dtype), 6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "alignments"), [("int8", (4, 32)), ("float16", (4, 32, 128)), ("float32", (32, 128))]
+)
+def test_stores_of_odd_rows_are_aligned(dtype: str, alignments: tuple[int, ...]) -> None:
+    """Rows of 143 elements begin anywhere in memory. All but their ends is stored by aligned words."""
+    workload = workload_of("transpose", shape=[143, 137], axes=[1, 0], dtype=dtype)
+    inputs = random_inputs(workload, 1)
+    for alignment in alignments:
+        schedule = legal_schedule_of(SKETCH, workload, store_alignment=alignment, tile_in=64, tile_out=64, threads=256)
+        kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+        verify(kernel)
+        np.testing.assert_array_equal(interpret(kernel, inputs)["Y"], inputs["X"].T)
+        stored = [s for s in stores_of(kernel.body) if s.buffer.name == "Y"]
+        assert max(s.value.lanes for s in stored) * stored[0].buffer.dtype.bytes == 4
+
+
+def test_a_tile_has_whole_lines_to_store() -> None:
+    workload = workload_of("transpose", shape=[143, 137], axes=[1, 0], dtype="float16")
+    schedule = legal_schedule_of(SKETCH, workload, store_alignment=128, tile_in=64, tile_out=64)
+    with pytest.raises(IllegalSchedule, match="tile_out elements of the first output are a whole number"):
+        SKETCH.lower(workload, H200, Schedule.of(SKETCH.name, SKETCH.version, {**dict(schedule.knobs), "tile_out": 32}))
+
+
+def test_rows_that_are_aligned_have_no_other_alignment() -> None:
+    assert set(SKETCH.space(TRANSPOSE, H200).column("store_alignment")) == {0}
+
+
+def test_short_axes_are_joined_with_others() -> None:
+    """Tiles cover neither 33 nor 257 elements well. What is contiguous on a side goes on with its next axis."""
+    problem = permute_of(workload_of("transpose", shape=[33, 65, 129, 257], axes=[3, 2, 1, 0], dtype="float16"))
+    assert problem is not None
+    assert [a.extent for a in problem.output_axes] == [65, 33]
+    assert [a.extent for a in problem.input_axes] == [129, 257]
+    reversed_axes = workload_of("transpose", shape=[5, 7, 9, 37], axes=[3, 2, 1, 0], dtype="float16")
+    assert assert_agrees(SKETCH, reversed_axes, 5, policy=SpacePolicy(prune=False)) == 5
 
 
 def test_what_it_leaves_to_others() -> None:

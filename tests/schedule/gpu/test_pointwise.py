@@ -7,7 +7,7 @@ import pytest
 
 from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.lowering import finish
+from tilewright.codegen.lowering import finish, lowering_stages
 from tilewright.core.policy import SpacePolicy
 from tilewright.ir.expr import Load, Ramp
 from tilewright.ir.rewrite import loads_of, stores_of
@@ -188,3 +188,12 @@ def test_compiled_kernels_keep_to_registers(workload: Workload, unroll: int) -> 
     resources = compiled(SKETCH, workload, vector_width=8, unroll=unroll, threads=256, persistent=0)
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
     assert resources.registers <= 64
+
+
+def test_vectors_over_odd_rows_of_four_axes_are_stored_as_vectors() -> None:
+    """A vector of eight reaches from one row of 127 into the next, so that its four indices are quotients and
+    remainders. The first one is the same for all of its elements."""
+    workload = workload_of("transpose", shape=[32, 513, 16, 127], axes=[0, 2, 1, 3], dtype="float16")
+    schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
+    source = lowering_stages(workload, H200, schedule).source.text
+    assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source

@@ -1,9 +1,12 @@
 """Few long rows, reduced by two launches: values, what is taken, and that the prior prefers it where it should."""
 
+import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, workload_of
-from tilewright.codegen.lowering import build
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, schedule_of, workload_of
+from tilewright.codegen.lowering import build, finish
+from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import loads_of
 from tilewright.schedule.gpu.rowwise.split import CUDA_ROWWISE_SPLIT as SKETCH
 from tilewright.schedule.gpu.rowwise.split import MOST_ROWS
 from tilewright.schedule.sketches import sketches_for
@@ -18,6 +21,11 @@ SUMS = {
     "products": workload_of("reduce", shape=[7, 33], axes=[0, 1], kind="prod", dtype="int32"),
     "one axis": workload_of("reduce", shape=[4200], axes=[0]),
     "one axis of rows, odd parts": workload_of("reduce", shape=[3, 7 * 601], axes=[1], dtype="float16"),
+    "one axis without a divisor": workload_of("reduce", shape=[2, 20011], axes=[1], dtype="float16"),
+    "products without a divisor": workload_of("reduce", shape=[20011], axes=[0], kind="prod", dtype="int32"),
+    "greatest without a divisor": workload_of("reduce", shape=[20011], axes=[0], kind="max"),
+    "positions": workload_of("reduce", shape=[2, 20480], axes=[1], kind="argmax", dtype="int8"),
+    "positions without a divisor": workload_of("reduce", shape=[3, 20011], axes=[1], kind="argmin", dtype="float16"),
     "by position": parse_workload(
         "X: float32[3000]\nY[] = sum over k < 3000 of X[k] * select(k % 7 == 3, float32(k), -1)"
     ),
@@ -33,13 +41,74 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, SUMS[case], 6, H200, WHOLE) == 6
 
 
+NEEDED_AGAIN = {
+    "softmax": workload_of("softmax", rows=2, columns=131072, dtype="float16"),
+    "softmax, odd parts": workload_of("softmax", rows=1, columns=7 * 16384 + 7, dtype="float32"),
+    "two axes, a tensor that is called t": parse_workload(
+        "X: float32[2, 40, 2000]\nt[i] = sum over j < 40, k < 2000 of X[i, j, k]\n"
+        "Y[i, j, k] = X[i, j, k] / t[i] + float32(j)"
+    ),
+    "by position": parse_workload(
+        "X: float32[2, 80000]\nt[i] = sum over k < 80000 of X[i, k]\n"
+        "Y[i, k < 80000] = select(k % 3 == 0, X[i, k] - t[i], float32(k))"
+    ),
+    "two reductions, outputs of rows": parse_workload(
+        "X: float32[2, 80000]\nB: float32[2]\nt[i] = sum over k < 80000 of X[i, k]\n"
+        "s[i] = sum over k < 80000 of (X[i, k] - t[i] / 80000) * (X[i, k] - t[i] / 80000)\n"
+        "Y[i, k < 80000] = (X[i, k] - t[i] / 80000) * rsqrt(s[i] / 80000 + 0.00001) + B[i]\n"
+        "V[i] = s[i] / 80000 + B[i]"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEEDED_AGAIN)
+def test_rows_that_are_needed_again(case: str) -> None:
+    """Two launches for each reduction, and one for the elements."""
+    assert assert_agrees(SKETCH, NEEDED_AGAIN[case], 3, H200, WHOLE) == 3
+
+
+def test_rows_beyond_a_cluster_are_read_by_the_whole_device() -> None:
+    """The prior ranks parts first where one cluster cannot keep a row, and 32 MB of rows need not come from memory
+    again. What it ranks first compiles."""
+    workload = workload_of("softmax", rows=2, columns=1 << 22, dtype="float32")
+    spaces = {sketch.name: sketch.space(workload, H200) for sketch in sketches_for(workload, H200)}
+    best = {name: min(space.prior_seconds) for name, space in spaces.items() if space.prior_seconds is not None}
+    assert best[SKETCH.name] < 0.4 * best["cuda_rowwise"]
+    space = spaces[SKETCH.name]
+    assert space.prior_seconds is not None
+    binary = build(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
+    launches = [config.function for config in binary.launches]
+    assert launches == ["tw_kernel", "tw_join_parts", "tw_kernel_1", "tw_join_parts_1", "tw_write_parts"]
+    assert all(r.spill_bytes == 0 for r in binary.resources.values())
+
+
 REFUSED = {
-    "a row without a fitting divisor": "X: float32[3, 1000]\nY[i] = sum over k < 1000 of X[i, k]",
-    "a position": "X: float32[1000]\nY[i < 1] = argmax over k < 1000 of X[k]",
-    "the row is needed again": "X: float32[30, 40]\nt[] = sum over j < 30, k < 40 of X[j, k]\nY[j, k] = X[j, k] / t[]",
+    "a short row without a fitting divisor": "X: float32[3, 1000]\nY[i] = sum over k < 1000 of X[i, k]",
+    "two positions": "X: float32[5000]\nY[] = argmax over k < 5000 of X[k]\nZ[] = argmin over k < 5000 of X[k]",
+    "short rows are needed again": "X: float32[9, 40]\nt[i] = sum over k < 40 of X[i, k]\nY[i, k] = X[i, k] - t[i]",
+    "something is broadcast": "X: float32[2, 90000]\nG: float32[90000]\nt[i] = sum over k < 90000 of X[i, k] * G[k]",
     "columns": "X: float32[30, 40, 50]\nY[k] = sum over i < 30, j < 40 of X[i, j, k]",
     "many rows": f"X: float32[{MOST_ROWS + 1}, 4, 5]\nY[i] = sum over j < 4, k < 5 of X[i, j, k]",
 }
+
+
+def test_elements_are_loaded_by_vectors() -> None:
+    """A part of a row begins anywhere in memory. Its elements come from registers, into which whole vectors went."""
+    workload = workload_of("reduce", shape=[2, 20011], axes=[1])
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, row_storage="registers")), H200)
+    loads = [load for load in loads_of(kernel.body) if load.buffer.name == "X"]
+    assert sorted({load.lanes for load in loads}) == [1, 4]
+    assert sum(load.lanes == 1 for load in loads) == 1, "the edge columns alone are loaded by elements"
+
+
+def test_equal_values_have_the_first_position() -> None:
+    """Those in two parts, and those in the columns that the last part shares with the one before."""
+    workload = workload_of("reduce", shape=[1, 20011], axes=[1], kind="argmax")
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload, threads_per_row=256)), H200)
+    for places in ([5, 19000], [12000, 12001, 20010], [20010], []):
+        x = np.full((1, 20011), -np.inf, np.float32)
+        x[0, places] = 1
+        assert interpret(kernel, {"X": x})["Y"].tolist() == [min(places, default=0)]
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -53,9 +122,10 @@ def test_others_are_left_to_other_kernels(case: str) -> None:
         workload_of("reduce", shape=[8192, 8192], axes=[0, 1]),
         workload_of("reduce", shape=[8191, 8191], axes=[0, 1], kind="max", dtype="float16"),
         workload_of("reduce", shape=[1 << 26], axes=[0]),
+        workload_of("reduce", shape=[33554393], axes=[0]),
         workload_of("reduce", shape=[4, 64, 1021, 57], axes=[1, 2, 3], kind="mean", dtype="bfloat16"),
     ],
-    ids=["everything", "odd", "one axis", "rows"],
+    ids=["everything", "odd", "one axis", "no divisor", "rows"],
 )
 def test_the_prior_shares_long_rows_out(workload: Workload) -> None:
     """One cluster cannot read a long row as fast as the device. The kernel that the prior ranks first compiles."""
