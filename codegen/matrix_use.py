@@ -1,6 +1,7 @@
 """Reports which matrix instructions a kernel for a graphics processor has, and why some are missed.
 
-On CUDA they are ``wgmma`` of warpgroups (HGMMA in SASS) and ``mma.sync`` of warps (HMMA), on AMD's processors MFMA of
+On CUDA they are ``wgmma`` of warpgroups (HGMMA in SASS), ``tcgen05.mma`` of one thread (UTCHMMA), and ``mma.sync`` of
+warps (HMMA), on AMD's processors MFMA of
 wavefronts. A product that should have them and is done by plain arithmetic runs at a fraction of the device's speed,
 so that is reported loudly.
 """
@@ -52,14 +53,19 @@ class MatrixInstruction:
 
 HGMMA = MatrixInstruction("HGMMA", "wgmma of warpgroups", "matrix_group", r"[HQI]GMMA(?:\.\w+)*")
 HMMA = MatrixInstruction("HMMA", "mma.sync of warps", "matrix", r"[HID]MMA(?:\.\w+)*")
+UTCMMA = MatrixInstruction("UTCMMA", "tcgen05 of one thread", "matrix_tensor", r"UTC[HIQO]MMA(?:\.\w+)*")
 MFMA = MatrixInstruction("MFMA", "products of wavefronts", "matrix", r"v_s?mfma\w+")
-MATRIX_INSTRUCTIONS: Mapping[str, tuple[MatrixInstruction, ...]] = {"cuda": (HGMMA, HMMA), "amdgpu": (MFMA,)}
-"""It maps a kind of target to the matrix instructions that its kernels may have."""
+MATRIX_INSTRUCTIONS: Mapping[str, tuple[MatrixInstruction, ...]] = {
+    "cuda": (HGMMA, HMMA),
+    "sm_100a": (UTCMMA, HMMA),
+    "amdgpu": (MFMA,),
+}
+"""It maps a kind of target, or an architecture with others, to the matrix instructions that its kernels may have."""
 
 _NOT_SUMMED = "masked"
 """This class counts instructions that their own class counts, too (``codegen.llvm.instructions``)."""
 _WGMMA_SKETCHES = ("cuda_gemm", "cuda_conv", "cuda_skinny_tma", "cuda_attention")
-_MATRIX_SKETCHES = (*_WGMMA_SKETCHES, "cuda_gemm_mma", "cuda_skinny_mma", "amdgpu_gemm")
+_MATRIX_SKETCHES = (*_WGMMA_SKETCHES, "cuda_gemm_tcgen05", "cuda_gemm_mma", "cuda_skinny_mma", "amdgpu_gemm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class MatrixUse:
 def matrix_use(workload: Workload, target: Target, schedule: Schedule, stages: LoweringStages) -> MatrixUse | None:
     """Report the matrix instructions of ``schedule``, whose lowering gave ``stages``. Returns None where there are none
     and nobody would expect any."""
-    kinds = MATRIX_INSTRUCTIONS.get(target.kind, ())
+    kinds = MATRIX_INSTRUCTIONS.get(target.arch) or MATRIX_INSTRUCTIONS.get(target.kind, ())
     operations, wanted = matrix_operations(stages.final), matrix_stages(workload)
     if not kinds or not (operations or wanted):
         return None
@@ -97,11 +103,11 @@ def matrix_use(workload: Workload, target: Target, schedule: Schedule, stages: L
 
 
 _IN_LAYERS: Mapping[str, str] = {
-    "ir": r"^\s*(?:warpgroup_)?mma\(",
-    "cuda-c++": r"^\s+w?g?mma_m\d+n\d+k\d+\w*(?:<[^>]*>)?\(",
+    "ir": r"^\s*(?:warpgroup_|tensor_memory_|block_scaled_)?mma\(",
+    "cuda-c++": r"^\s+(?:w?g?mma_m\d+n\d+k\d+\w*|tcgen05_mma_\w+)(?:<[^>]*>)?\(",
     "llvm-ir": r"call .*@llvm\.amdgcn\.mfma",
-    "ptx": r"\bwgmma\.mma_async|\bmma\.sync",
-    "sass": rf"{HGMMA.mnemonic}|{HMMA.mnemonic}",
+    "ptx": r"\bwgmma\.mma_async|\bmma\.sync|\btcgen05\.mma\b",
+    "sass": rf"{HGMMA.mnemonic}|{UTCMMA.mnemonic}|{HMMA.mnemonic}",
     "assembly": MFMA.mnemonic,
 }
 """Language of a layer -> what lines with an operation of matrix instructions match."""

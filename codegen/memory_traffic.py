@@ -11,6 +11,7 @@ from ..ir.gpu.async_copy import CopyAsync
 from ..ir.gpu.barrier import WARPGROUP_THREADS
 from ..ir.gpu.bulk_copy import BulkCopy
 from ..ir.gpu.mma import MMA_ATOMS, Mma
+from ..ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledMma, TensorMemoryMma
 from ..ir.gpu.tma import TmaLoad, TmaStore
 from ..ir.gpu.wgmma import WGMMA_M, WarpgroupMma
 from ..ir.stmt import Allocate, For, If, Kernel, Launch, Seq, Stmt, Store, expressions
@@ -42,7 +43,7 @@ def _total(stmt: Stmt, extents: Mapping[str, int], own: Callable[[Stmt], Fractio
             inside = {**extents, **{a.var: a.extent for a in axes}}
             return prod(a.extent for a in axes) * _total(body, inside, own)
         case If(condition=condition, then=then):
-            return own(stmt) + _fraction(condition, extents) * _total(then, extents, own)
+            return own(stmt) + _fraction(condition, extents) * _total(then, _inside(condition, extents), own)
         case Allocate(body=body):
             return _total(body, extents, own)
         case Store(mask=mask) if mask is not None:
@@ -71,6 +72,10 @@ def _multiply_adds(stmt: Stmt) -> Fraction:
             return Fraction(2 * known.m * known.n * known.k, known.lanes)
         case WarpgroupMma(n=n, k=k):
             return Fraction(2 * WGMMA_M * n * k, WARPGROUP_THREADS)
+        case TensorMemoryMma(m=m, n=n, k=k):
+            return Fraction(2 * m * n * k)
+        case BlockScaledMma(n=n, k=k):
+            return Fraction(2 * SCALE_ROWS * n * k)
     return Fraction(0)
 
 
@@ -95,6 +100,16 @@ def _fraction(condition: Expr, extents: Mapping[str, int]) -> Fraction:
             if name in extents and 0 < int(period) <= extents[name]:
                 return _fraction_of_range(op, int(value), int(period))
     return Fraction(1)
+
+
+def _inside(condition: Expr, extents: Mapping[str, int]) -> Mapping[str, int]:
+    """Return how many values variables have where ``condition`` holds, so far as it says that they are below one."""
+    match condition:
+        case Logic(op=LogicOp.AND, a=a, b=b):
+            return _inside(b, _inside(a, extents))
+        case Compare(op=CompareOp.LT, a=Var(name=name), b=Const(value=value)) if 0 < int(value) < extents.get(name, 0):
+            return {**extents, name: int(value)}
+    return extents
 
 
 def _fraction_of_range(op: CompareOp, value: int, extent: int) -> Fraction:

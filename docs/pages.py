@@ -18,6 +18,7 @@ TARGETS = (
     Target("llvm", "x86-64", DOTS, 16, 64),
     Target("llvm", "x86-64", (*DOTS, "amx-tile", "amx-bf16", "amx-int8"), 16, 64),
     Target("cuda", "sm_90a", (), 132, 16),
+    Target("cuda", "sm_100a", (), 148, 16),
     Target("amdgpu", "gfx942", (), 304, 16),
 )
 """Targets for which sketches of each kind write kernels."""
@@ -75,9 +76,9 @@ def knobs() -> str:
 def _matching(sketch: Sketch) -> Iterator[tuple[str, Workload, Target]]:
     """Yield examples that a sketch writes kernels for, with their text form."""
     small = [(name, parameters) for name, operator in OPERATORS.items() for parameters in operator.examples]
-    for name, parameters in (*small, *LARGER):
-        workload = OPERATORS[name].workload(parameters)
-        for target in TARGETS:
+    for target in TARGETS:
+        for name, parameters in (*small, *LARGER):
+            workload = OPERATORS[name].workload(parameters)
             if sketch.matches(workload, target):
                 yield " ".join((name, *(f"{key}={value}" for key, value in parameters.items()))), workload, target
 

@@ -12,12 +12,14 @@ class MemoryScope(StrEnum):
 
     - ``global``: parameters and workspace of the kernel.
     - ``shared``: one copy for all threads of a block (inside a Launch only).
+    - ``tensor``: tensor memory, likewise one copy; only ``tcgen05`` operations access it (``ir.gpu.tcgen05``).
     - ``local``: private to one thread or iteration, on its stack.
     - ``register``: private likewise; every access must have constant indices once loops are unrolled.
     """
 
     GLOBAL = "global"
     SHARED = "shared"
+    TENSOR = "tensor"
     LOCAL = "local"
     REGISTER = "register"
 

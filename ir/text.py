@@ -48,6 +48,15 @@ from .gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, 
 from .gpu.mma import Mma
 from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from .gpu.setmaxnreg import SetMaxRegisters
+from .gpu.tcgen05 import (
+    BlockScaledMma,
+    TensorMemoryAllocate,
+    TensorMemoryCommit,
+    TensorMemoryCopy,
+    TensorMemoryDeallocate,
+    TensorMemoryLoad,
+    TensorMemoryMma,
+)
 from .gpu.tma import Im2col, TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .stmt import Allocate, AxisBinding, For, If, Kernel, Launch, LoopKind, Operation, Seq, Stmt, Store
@@ -297,6 +306,13 @@ _OPERATIONS: dict[type[Operation], str] = {
     OrderedSequenceWait: "ordered_sequence_wait",
     SetMaxRegisters: "set_max_registers",
     StoreMatrix: "store_matrix",
+    TensorMemoryAllocate: "tensor_memory_allocate",
+    BlockScaledMma: "block_scaled_mma",
+    TensorMemoryCommit: "tensor_memory_commit",
+    TensorMemoryCopy: "tensor_memory_copy",
+    TensorMemoryDeallocate: "tensor_memory_deallocate",
+    TensorMemoryLoad: "tensor_memory_load",
+    TensorMemoryMma: "tensor_memory_mma",
     TmaLoad: "tma_load",
     TmaPrefetch: "tma_prefetch",
     TmaStore: "tma_store",
@@ -311,6 +327,7 @@ def _operation(stmt: Operation, depth: int, lines: _Lines) -> None:
         value = getattr(stmt, f.name)
         match value:
             case Buffer():
+                arguments += [] if buffer is None else [buffer.name]
                 buffer = value
             case tuple() if buffer is not None:
                 arguments.append(_element(buffer, value))
@@ -330,6 +347,7 @@ def _operation(stmt: Operation, depth: int, lines: _Lines) -> None:
                 pass
             case _:
                 arguments.append(str(value))
+    arguments += [] if buffer is None else [buffer.name]
     lines.append((f"{'  ' * depth}{_OPERATIONS[type(stmt)]}({', '.join(arguments)})", stmt))
 
 

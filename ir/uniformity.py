@@ -32,6 +32,7 @@ from .gpu.ldmatrix import LoadMatrix, StoreMatrix
 from .gpu.mma import MFMA_ATOMS, Mma
 from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from .gpu.setmaxnreg import SetMaxRegisters
+from .gpu.tcgen05 import TensorMemoryAllocate, TensorMemoryDeallocate, TensorMemoryLoad
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .index_analysis import IndexAnalysis
 from .rewrite import substitute
@@ -71,6 +72,10 @@ def convergent_scopes(stmt: Stmt) -> Iterator[tuple[SyncScope, str]]:
             yield SyncScope.WARP, "a matrix operation"
         case WarpgroupMma() | WarpgroupMmaWait():
             yield SyncScope.WARPGROUP, "a wgmma"
+        case TensorMemoryAllocate() | TensorMemoryDeallocate():
+            yield SyncScope.BLOCK, "an allocation of tensor memory"
+        case TensorMemoryLoad():
+            yield SyncScope.WARP, "a load from tensor memory"
         case SetMaxRegisters():
             yield SyncScope.WARPGROUP, "a setmaxnreg"
         case OrderedSequenceStart() | OrderedSequenceWait() | OrderedSequenceArrive():

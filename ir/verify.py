@@ -40,6 +40,7 @@ from .verifier.cpu import check_processor_operation
 from .verifier.gpu import check_operation
 from .verifier.launch import check_launch, check_layout
 from .verifier.mbarrier import mbarrier_buffers
+from .verifier.tcgen05 import check_tensor_memory
 from .verifier.types import BoundNames, RuleBroken, access_lanes, type_of
 
 RULES = {
@@ -52,7 +53,9 @@ RULES = {
     "extent": "a loop runs at least once",
     "scope": "variables and buffers are used only where they are bound, as they were declared",
     "allocation": "allocated buffers are local, register, or (under a launch, where all threads of a block allocate) "
-    "shared, with extents of at least 1",
+    "shared or tensor, with extents of at least 1",
+    "tensor memory": "a tensor buffer has 128 lanes of 32 to 512 columns of 32 bits, a power of two; one statement "
+    "allocates it and one deallocates it; those of a block have 512 columns at most",
     "types": "operands have one dtype, which the operation takes; constants fit theirs",
     "lanes": "operands have the same number of lanes; ramps and broadcasts are made of scalars",
     "indices": "an access has one index of the index type for each dimension of its buffer",
@@ -230,7 +233,7 @@ def _check_one(stmt: Stmt, context: _StatementContext) -> _StatementContext:
 
 def _check_allocation(buffer: Buffer, context: _StatementContext) -> _StatementContext:
     _bind(buffer.name, context.taken)
-    shared = buffer.scope is MemoryScope.SHARED
+    shared = buffer.scope in (MemoryScope.SHARED, MemoryScope.TENSOR)
     misplaced = buffer.scope is MemoryScope.GLOBAL or (shared and context.names.launch is None)
     if misplaced or any(extent < 1 for extent in buffer.shape):
         raise RuleBroken("allocation", f"{buffer.name} has scope {buffer.scope} and shape {list(buffer.shape)}")
@@ -248,6 +251,7 @@ def _enter_launch(launch: Launch, context: _StatementContext) -> _StatementConte
     for binding in launch.axes:
         _bind(binding.var, context.taken)
     check_launch(launch, context.kernel)
+    check_tensor_memory(launch)
     return replace(
         context, names=context.names.inside(launch), path=(launch.name,), conditions=(), ranges=context.kernel.ranges
     )
@@ -281,6 +285,10 @@ def _check_accesses(stmt: Stmt, context: _StatementContext) -> None:
             _check_uniformity(SyncScope.WARPGROUP, "whether a wgmma accumulates", (stmt.accumulates,), context)
         for _, guards in guarded_shuffles(stmt):
             _check_uniformity(SyncScope.WARP, "a shuffle", (*context.conditions, *guards), context)
+    tensors = {load.buffer for e in expressions(stmt) for load in loads_of(e)}
+    tensors |= {stmt.buffer} if isinstance(stmt, Store) else set()
+    if any(b.scope is MemoryScope.TENSOR for b in tensors):
+        raise RuleBroken("operation", "tensor memory is accessed as data; a TensorMemoryLoad brings it to registers")
     if context.mbarriers:
         accessed = {load.buffer.name for e in expressions(stmt) for load in loads_of(e)}
         if isinstance(stmt, Store):

@@ -13,6 +13,7 @@ from .gpu.attention.space import CUDA_ATTENTION
 from .gpu.columnwise.space import CUDA_COLUMNWISE
 from .gpu.conv.space import CUDA_CONV
 from .gpu.gemm.space import CUDA_GEMM
+from .gpu.gemm.tcgen05_space import CUDA_GEMM_TCGEN05
 from .gpu.gemm_mfma.space import AMDGPU_GEMM
 from .gpu.gemm_mma.space import CUDA_GEMM_MMA
 from .gpu.gemm_simt.space import CUDA_GEMM_SIMT
@@ -49,6 +50,7 @@ _CLASSES = (
     CUDA_SKINNY_MMA,
     CUDA_SKINNY_TMA,
     CUDA_GEMM,
+    CUDA_GEMM_TCGEN05,
     CUDA_CONV,
     CUDA_MLP,
     CUDA_ATTENTION,

@@ -12,6 +12,7 @@
 | ``mma`` | Mma | ``mma.sync``; MFMA on AMD |
 | ``ldmatrix`` | LoadMatrix, StoreMatrix | ``ldmatrix``, ``stmatrix`` |
 | ``wgmma`` | WarpgroupMma, WarpgroupMmaWait | ``wgmma.mma_async`` |
+| ``tcgen05`` | TensorMemoryMma, -Copy, -Commit, -Load, -Allocate, -Deallocate, BlockScaledMma | ``tcgen05`` |
 | ``setmaxnreg`` | SetMaxRegisters | ``setmaxnreg`` |
 | ``ordered_sequence`` | OrderedSequenceStart, OrderedSequenceWait, OrderedSequenceArrive | ``bar.arrive`` |
 

@@ -24,12 +24,13 @@ class LaunchState:
     None for all. A thread is named by its *position* in the chunk. ``thread`` and ``block`` are int64[threads]: the
     number of the thread within its block, and of the block within the chunk.
 
-    What is in flight: ``copies`` and ``tma_stores`` list asynchronous copies and TMA stores, ``committed_copies`` and
-    ``committed_stores`` count the groups of them that each thread has committed. ``wgmmas`` lists WarpgroupMma
-    statements, ``started_wgmmas`` counts them by the first thread of the warpgroup. ``mbarriers`` has the state of the
-    mbarriers by buffer. ``registers`` is int64[warpgroups], once a thread of any has changed them. ``turns`` is
-    int64[threads], once warpgroups take turns: how many begins and ends each has had. ``cluster_uses``
-    says when each thread last accessed the memory of another block.
+    What is in flight: ``copies`` and ``tma_stores`` list asynchronous copies and TMA stores, ``committed_copies``
+    and ``committed_stores`` count the groups of them that each thread has committed. ``wgmmas`` lists WarpgroupMma
+    statements, ``started_wgmmas`` counts them by the first thread of the warpgroup. ``tcgen05`` has what a thread
+    has issued to tensor memory, by its position. ``mbarriers`` has the state of the mbarriers by buffer.
+    ``registers`` is int64[warpgroups], once a thread of any has changed them. ``turns`` is int64[threads], once
+    warpgroups take turns: how many begins and ends each has had. ``cluster_uses`` says when each thread last
+    accessed the memory of another block.
     """
 
     def __init__(self, launch: Launch, first_block: int, blocks: int, slots: int, launch_epoch: int, now: int) -> None:
@@ -53,6 +54,7 @@ class LaunchState:
         self.committed_stores = np.zeros(self.threads, dtype=np.int64)
         self.wgmmas: list[Any] = []
         self.started_wgmmas = np.zeros(self.threads, dtype=np.int64)
+        self.tcgen05: dict[int, Any] = {}
         self.registers: Array | None = None
         self.turns: Array | None = None
         self.mbarriers: dict[str, Any] = {}

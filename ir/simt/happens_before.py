@@ -202,7 +202,8 @@ class AccessHistory:
 
     ``outer`` is the widest level at which threads share the memory. ``wgmma_reads`` has an int64[2, elements] for each
     warpgroup of a block, by its number: when the youngest WarpgroupMma that it has awaited read an element, and the
-    number of the thread that stands for the warpgroup.
+    number of the thread that stands for the warpgroup. For each warp that issues TensorMemoryMma it has, by -1 less the
+    number of the warp, when the youngest of them read an element, and the completion that brought its end as a writer.
     """
 
     def __init__(self, elements: int, order: HappensBefore, outer: int) -> None:
@@ -272,6 +273,14 @@ class AccessHistory:
                 self.wgmma_reads[group] = np.full((2, len(self.writer)), -1, dtype=np.int64)
             self.wgmma_reads[group][0, elements] = order.now
             self.wgmma_reads[group][1, elements] = reader
+
+    def record_tcgen05_reads(self, flat: Array, warp: int, completion: int, time: int) -> None:
+        """TensorMemoryMma that a warp of the block issued have read ``flat``. They ended at ``time``, by a completion
+        of a phase."""
+        if -1 - warp not in self.wgmma_reads:
+            self.wgmma_reads[-1 - warp] = np.full((2, len(self.writer)), -1, dtype=np.int64)
+        self.wgmma_reads[-1 - warp][0, flat] = time
+        self.wgmma_reads[-1 - warp][1, flat] = -2 - completion
 
     def record_write(self, order: HappensBefore, flat: Array, who: Array) -> int | None:
         """The threads at the positions ``who`` write the elements ``flat``. Return the position of an element that two

@@ -7,7 +7,7 @@ before: they release their vector clocks, and those that wait acquire them.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,13 @@ from .expressions import value_closure
 from .happens_before import PhaseCompletion
 from .memory import SharedMemory
 from .race_check import check_write, spread
+
+
+class PhaseContent(Protocol):
+    """What a phase of an mbarrier waits for: asynchronous copies, or products of one thread."""
+
+    def complete(self, state: LaunchState, completion: int) -> None:
+        """The phase has ended, by the completion of some number."""
 
 
 @dataclass
@@ -39,8 +46,9 @@ class Mbarriers:
 
     ``count`` is how many arrivals a phase needs, ``phase`` the number of the phase under way. ``arrived``, ``expected``
     and ``bytes`` are its arrivals, the bytes that it expects and the bytes that copies in flight bring; ``copies`` are
-    those copies. ``releasing`` is what its arrivals released. ``completed`` and ``released`` are the number of the
-    completion, and the released clock, of the phase that ended last.
+    those copies, and products that are committed to the phase. ``releasing`` is what its arrivals released.
+    ``completed`` and ``released`` are the number of the completion, and the released clock, of the phase that ended
+    last.
     """
 
     memory: SharedMemory
@@ -49,7 +57,7 @@ class Mbarriers:
     expected: Array
     bytes: Array
     phase: Array
-    copies: dict[int, list[CopiesInFlight]] = field(default_factory=dict)
+    copies: dict[int, list[PhaseContent]] = field(default_factory=dict)
     completed: dict[int, int] = field(default_factory=dict)
     releasing: dict[int, ReleasedClock] = field(default_factory=dict)
     released: dict[int, ReleasedClock] = field(default_factory=dict)
@@ -191,7 +199,7 @@ def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, contex
         mbarriers = mbarriers_of(state, memory)
         np.add.at(mbarriers.expected, offsets, np.int64(bytes))
         span = memory.span * state.cluster
-        completed = _completed_by_cluster(state)
+        completed = completed_by_cluster(state)
         clocks = state.order.vector_clocks(who)
         if rank_of is not None:
             clocks[:, 0] = -1  # an arrival at another block says nothing of writes
@@ -205,7 +213,7 @@ def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, contex
     return run
 
 
-def _completed_by_cluster(state: LaunchState) -> dict[int, list[int]]:
+def completed_by_cluster(state: LaunchState) -> dict[int, list[int]]:
     """Return the completions of the phases that ended last, by the number of the cluster within the chunk."""
     found: dict[int, list[int]] = {}
     for mbarriers in state.mbarriers.values():

@@ -12,6 +12,9 @@ from ..buffer import Buffer
 from ..interpreter.memory import Array, BufferContents, computed
 from .happens_before import AccessHistory, HappensBefore
 
+WRITERS = "an asynchronous copy to it"
+"""What may be writing an element while nothing may read it."""
+
 
 def element_name(buffer: Buffer, flat: int) -> str:
     """Return the element numbered ``flat``, row-major, as ``name[i, j]``."""
@@ -29,6 +32,8 @@ class GlobalMemory:
     ``_reads_in_flight`` counts the asynchronous copies in flight from each element, ``total_in_flight`` all of them.
     ``_stored_async`` is bool[elements]: what TmaStore statements of this launch wrote.
     """
+
+    writers = WRITERS
 
     def __init__(self, contents: BufferContents) -> None:
         self.buffer = contents.buffer
@@ -83,8 +88,11 @@ class SharedMemory:
     """One buffer of every block of a chunk, block after block, by offset.
 
     ``writes_in_flight`` and ``reads_in_flight`` are int32[offsets]: how many asynchronous copies in flight write each
-    element, and how many TmaStore and WarpgroupMma statements in flight read it. The totals count all of them.
+    element, and how many TmaStore, WarpgroupMma and TensorMemoryMma statements in flight read it. The totals count all
+    of them.
     """
+
+    writers = WRITERS
 
     def __init__(self, buffer: Buffer) -> None:
         self.buffer = buffer
@@ -126,7 +134,7 @@ class SharedMemory:
         self.total_writes_in_flight += change * len(flat)
 
     def count_reads(self, flat: Array, change: int) -> None:
-        """``change`` more TmaStore and WarpgroupMma statements in flight read each of the elements."""
+        """``change`` more TmaStore, WarpgroupMma or TensorMemoryMma statements in flight read each of the elements."""
         np.add.at(self.reads_in_flight, flat, np.int32(change))
         self.total_reads_in_flight += change * len(flat)
 
@@ -151,6 +159,27 @@ class SharedMemory:
         if indices is None:
             return f"the padding of {self.buffer.name} (offset {flat % self.span})"
         return f"{self.buffer.name}[{', '.join(map(str, indices))}]"
+
+
+class TensorMemory(SharedMemory):
+    """One buffer in the tensor memory of every block of a chunk, block after block.
+
+    ``allocated`` is bool[blocks]. ``issuer`` is int64[elements]: the number of the thread whose TensorMemoryMma last
+    wrote each element, -1 for none.
+    """
+
+    writers = "a tcgen05.mma that accumulates in it"
+
+    def __init__(self, buffer: Buffer) -> None:
+        super().__init__(buffer)
+        self.allocated = np.zeros(0, dtype=np.bool_)
+        self.issuer = np.zeros(0, dtype=np.int64)
+
+    def enter(self, order: HappensBefore, blocks: int) -> None:
+        if self._order is not order:
+            self.allocated = np.zeros(blocks, dtype=np.bool_)
+            self.issuer = np.full(blocks * self.span, -1, dtype=np.int64)
+        super().enter(order, blocks)
 
 
 def offset_of(buffer: Buffer, indices: tuple[int, ...]) -> int:

@@ -30,7 +30,7 @@ def check_read(
     forbidden = memory.forbidden(flat, writing=False)
     if forbidden is not None and forbidden.any():
         at = int(forbidden.argmax())
-        what = f"{memory.name(int(flat[at]))} is read while an asynchronous copy to it is in flight"
+        what = f"{memory.name(int(flat[at]))} is read while {memory.writers} is in flight"
         raise context.fault(what, state, int(who[at]), name)
     if not written.all():
         at = int(written.argmin())
@@ -55,7 +55,8 @@ def check_write(memory: CheckedMemory, state: LaunchState, context: LaunchContex
     if forbidden is not None and forbidden.any():
         at = int(forbidden.argmax())
         copied = memory.is_copied(flat)[at]
-        by = "an asynchronous copy of it is in flight" if copied else "a wgmma or a TMA store in flight reads it"
+        readers = "a wgmma, a tcgen05.mma or a TMA store"
+        by = "an asynchronous copy of it is in flight" if copied else f"{readers} in flight reads it"
         raise context.fault(f"{memory.name(int(flat[at]))} is written while {by}", state, int(who[at]), name)
     race = history.racing_writer(state.order, flat, who)
     if race is not None:

@@ -68,7 +68,7 @@ def _chunk_blocks(launch: Launch) -> int:
     per_block = 0
     for stmt in walk_statements(launch.body):
         if isinstance(stmt, Allocate):
-            shared = stmt.buffer.scope is MemoryScope.SHARED
+            shared = stmt.buffer.scope in (MemoryScope.SHARED, MemoryScope.TENSOR)
             per_block += stmt.buffer.span * (_SHARED_BYTES if shared else launch.threads * _PRIVATE_BYTES)
     most = min(CHUNK_THREADS // launch.threads, CHUNK_BYTES // max(per_block, 1))
     cluster = launch.extent(HardwareAxis.CLUSTER)

@@ -17,6 +17,15 @@ from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit,
 from ..gpu.mma import Mma
 from ..gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from ..gpu.setmaxnreg import SetMaxRegisters
+from ..gpu.tcgen05 import (
+    BlockScaledMma,
+    TensorMemoryAllocate,
+    TensorMemoryCommit,
+    TensorMemoryCopy,
+    TensorMemoryDeallocate,
+    TensorMemoryLoad,
+    TensorMemoryMma,
+)
 from ..gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from ..gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from ..stmt import Allocate, For, If, Seq, Stmt, Store
@@ -28,10 +37,19 @@ from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
 from .ldmatrix import load_matrix, store_matrix
 from .mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait
-from .memory import PrivateMemory, SharedMemory
+from .memory import PrivateMemory, SharedMemory, TensorMemory
 from .mma import mma
 from .ordered_sequence import ordered_sequence
 from .setmaxnreg import set_max_registers
+from .tcgen05 import (
+    block_scaled_mma,
+    tensor_memory_allocate,
+    tensor_memory_commit,
+    tensor_memory_copy,
+    tensor_memory_deallocate,
+    tensor_memory_load,
+    tensor_memory_mma,
+)
 from .tma_load import tma_load, tma_prefetch
 from .tma_store import async_proxy_fence, tma_store, tma_store_commit, tma_store_wait
 from .wgmma import warpgroup_mma, warpgroup_mma_wait
@@ -92,6 +110,8 @@ def _allocate(stmt: Allocate, context: LaunchContext) -> LaunchAction:
     buffer = stmt.buffer
     if buffer.scope is MemoryScope.SHARED:
         return _allocate_shared(stmt, context)
+    if buffer.scope is MemoryScope.TENSOR:
+        return _allocate_tensor(stmt, context)
     memory = context.private[buffer.name] = PrivateMemory(buffer)
     body = statement_closure(stmt.body, context)
 
@@ -125,6 +145,21 @@ def _allocate_shared(stmt: Allocate, context: LaunchContext) -> LaunchAction:
             at = int((memory.reads_in_flight > 0).argmax())
             what = f"{memory.name(at)} is still being read asynchronously where {name} ends"
             raise context.fault(what, state, at // memory.span * state.launch.threads, name)
+
+    return run
+
+
+def _allocate_tensor(stmt: Allocate, context: LaunchContext) -> LaunchAction:
+    name = stmt.buffer.name
+    memory = context.shared[name] = TensorMemory(stmt.buffer)
+    body = statement_closure(stmt.body, context)
+
+    def run(state: LaunchState) -> None:
+        memory.enter(state.order, state.blocks)
+        body(state)
+        if memory.allocated.any():
+            first = int(memory.allocated.argmax()) * state.launch.threads
+            raise context.fault(f"tensor memory {name} is not deallocated where it ends", state, first, name)
 
     return run
 
@@ -178,6 +213,13 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     StoreMatrix: store_matrix,
     WarpgroupMma: warpgroup_mma,
     WarpgroupMmaWait: warpgroup_mma_wait,
+    TensorMemoryAllocate: tensor_memory_allocate,
+    TensorMemoryDeallocate: tensor_memory_deallocate,
+    TensorMemoryMma: tensor_memory_mma,
+    BlockScaledMma: block_scaled_mma,
+    TensorMemoryCopy: tensor_memory_copy,
+    TensorMemoryCommit: tensor_memory_commit,
+    TensorMemoryLoad: tensor_memory_load,
     SetMaxRegisters: set_max_registers,
     OrderedSequenceStart: ordered_sequence,
     OrderedSequenceWait: ordered_sequence,

@@ -84,7 +84,7 @@ class _OperandA:
 def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
     d, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.n // 2, stmt.d.shape[-1], context, accumulators=True)
     a_of = _operand_a(stmt, context)
-    b_of = _operand(stmt.b, stmt.b_indices, (stmt.n, stmt.n), stmt.k, stmt.b_transposed, context)
+    b_of = matrix_operand(stmt.b, stmt.b_indices, (stmt.n, stmt.n), stmt.k, stmt.b_transposed, context)
     accumulates = value_closure(stmt.accumulates, context) if isinstance(stmt.accumulates, Expr) else None
     rows, columns = fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
 
@@ -95,7 +95,7 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
         state.order.synchronise(state.order.warp_level, who)
         a, b = a_of(state, leaders), b_of(state, leaders)
         product = np.full((len(leaders), WGMMA_M, stmt.n), np.nan, dtype=np.float32)
-        product[:, : stmt.valid_rows] = a.matrix @ _matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
+        product[:, : stmt.valid_rows] = a.matrix @ operand_matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
         if not stmt.d.dtype.is_float:  # sums of a line of products of 8-bit integers are exact in float32
             product = np.nan_to_num(product).astype(d.data.dtype)
         at = rows_of(state)
@@ -123,11 +123,11 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
 def _operand_a(stmt: WarpgroupMma, context: LaunchContext) -> Callable[[LaunchState, Array], _OperandA]:
     """Return a closure that gives operand ``a`` of the warpgroups with some first threads."""
     if stmt.a.scope is not MemoryScope.REGISTER:
-        shared = _operand(stmt.a, stmt.a_indices, (stmt.valid_rows, WGMMA_M), stmt.k, stmt.a_transposed, context)
+        shared = matrix_operand(stmt.a, stmt.a_indices, (stmt.valid_rows, WGMMA_M), stmt.k, stmt.a_transposed, context)
 
         def from_shared(state: LaunchState, leaders: Array) -> _OperandA:
             operand = shared(state, leaders)
-            return _OperandA(_matrix(operand, stmt.valid_rows, stmt.k), (operand,))
+            return _OperandA(operand_matrix(operand, stmt.valid_rows, stmt.k), (operand,))
 
         return from_shared
     memory, rows_of = fragment_rows(stmt.a, stmt.a_indices, stmt.k // 2, stmt.a.shape[-1], context, reads_only=True)
@@ -187,16 +187,25 @@ def _from_fragments(atom: MmaAtom, held: Array, lanes: Array) -> Array:
     return matrix
 
 
-def _matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:
+def operand_matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:
     values: Array = operand.memory.data[operand.flat].astype(np.float32, copy=False).reshape(-1, rows, k)
     return values
 
 
-def _operand(
-    buffer: Buffer, indices: tuple[Expr, ...], rows: tuple[int, int], k: int, transposed: bool, context: LaunchContext
+def matrix_operand(
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    rows: tuple[int, int],
+    k: int,
+    transposed: bool,
+    context: LaunchContext,
+    *,
+    threads: int = WARPGROUP_THREADS,
+    instruction: str = "wgmma",
 ) -> Callable[[LaunchState, Array], WgmmaOperand]:
-    """Return a closure that gives the operand of the warpgroups with some first threads, row by row. ``rows`` are how
-    many rows count, and how many must be there."""
+    """Return a closure that gives the operand of the groups of ``threads`` threads with some first threads, row by row:
+    warpgroups that reach a wgmma, or single threads that issue another ``instruction``. ``rows`` are how many rows
+    count, and how many must be there."""
     memory = context.shared[buffer.name]
     assert isinstance(memory, SharedMemory)
     address = shared_flat(indices, memory, context, value_closure)
@@ -219,7 +228,7 @@ def _operand(
         return found
 
     def operand(state: LaunchState, leaders: Array) -> WgmmaOperand:
-        begin = np.broadcast_to(address(state), (state.threads,))[_warpgroup_threads(leaders)]
+        begin = np.broadcast_to(address(state), (state.threads,))[leaders[:, None] + np.arange(threads)]
         first = begin[:, 0]
         offset = first % memory.span
         in_line = offset % line
@@ -229,7 +238,7 @@ def _operand(
         wrong |= offset + end >= memory.span
         if wrong.any():
             at = int(wrong.argmax())
-            what = f"an operand of a wgmma at {memory.name(int(first[at]))}, offset {int(offset[at])}"
+            what = f"an operand of a {instruction} at {memory.name(int(first[at]))}, offset {int(offset[at])}"
             what = f"{what}: not aligned, not the same in its threads, or too near the end"
             raise context.fault(what, state, int(leaders[at]))
         flat = (first - in_line)[:, None] + np.stack([swizzled(at) for at in in_line.tolist()])
@@ -239,7 +248,7 @@ def _operand(
         first_of_run = run_starts(memory.history.writer[read], memory.history.time[read], who)
         read, who = read[first_of_run], who[first_of_run]
         check_fenced(memory, state, context, read, who)
-        for warp in range(WARP_LANES, WARPGROUP_THREADS, WARP_LANES):  # all of it must be ordered before each warp
+        for warp in range(WARP_LANES, threads, WARP_LANES):  # all of it must be ordered before each warp
             check_read(memory, state, context, read, who + warp, record=False)
             check_fenced(memory, state, context, read, who + warp)
         return WgmmaOperand(memory, flat)

@@ -13,6 +13,7 @@ from .async_copy import COPY_RULES
 from .mbarrier import MBARRIER_RULES
 from .mma import MMA_RULES
 from .ordered_sequence import ORDERED_SEQUENCE_RULES
+from .tcgen05 import TCGEN05_RULES
 from .tma import TMA_RULES
 from .types import BoundNames, RuleBroken, type_of
 from .wgmma import WARPGROUP_RULES
@@ -46,6 +47,7 @@ _OPERATIONS: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
     **TMA_RULES,
     **MMA_RULES,
     **WARPGROUP_RULES,
+    **TCGEN05_RULES,
     **ORDERED_SEQUENCE_RULES,
 }
 """What each operation takes."""

@@ -7,6 +7,7 @@ from ...core.dtypes import INDEX
 from ..expr import Expr
 from ..gpu.bulk_copy import BulkCopy
 from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ..gpu.tcgen05 import TensorMemoryCommit
 from ..gpu.tma import TmaLoad
 from ..stmt import HardwareAxis, Kernel, Operation, walk_statements
 from .operands import check_mbarrier
@@ -21,8 +22,9 @@ TX_BYTES = 16
 def mbarrier_buffers(kernel: Kernel) -> frozenset[str]:
     """Return the names of the buffers that hold mbarriers."""
     found: set[str] = set()
+    users = MbarrierInit | BulkCopy | TmaLoad | MbarrierArrive | MbarrierArriveExpectTx | MbarrierWait
     for stmt in walk_statements(kernel.body):
-        if isinstance(stmt, MbarrierInit | BulkCopy | TmaLoad | MbarrierArrive | MbarrierArriveExpectTx | MbarrierWait):
+        if isinstance(stmt, users | TensorMemoryCommit):
             found.add(stmt.barriers.name)
     return frozenset(found)
 

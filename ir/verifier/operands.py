@@ -3,6 +3,8 @@
 from ...core.dtypes import INDEX
 from ..buffer import Buffer, MemoryScope
 from ..expr import Expr
+from ..gpu.tma import tma_swizzle
+from ..gpu.wgmma import SWIZZLE_128B_ELEMENTS
 from ..linear_form import affine_form
 from .types import BoundNames, RuleBroken, access_lanes
 
@@ -51,3 +53,38 @@ def check_fragment(buffer: Buffer, indices: tuple[Expr, ...], elements: int) -> 
     first = form.constant if form is not None and form.is_constant else 0
     if first + elements > buffer.shape[-1]:
         raise RuleBroken("operation", f"{elements} elements of {buffer.name} do not fit {list(buffer.shape)}")
+
+
+def check_matrix_operand(
+    what: str,
+    buffer: Buffer,
+    indices: tuple[Expr, ...],
+    rows: int,
+    k: int,
+    line: int,
+    transposed: bool,
+    names: BoundNames,
+) -> None:
+    """Raise unless ``rows`` rows of ``k`` elements can be read by a wgmma or a tcgen05.mma: they lie in shared memory,
+    in swizzled lines of 128 bytes, which are ``line`` elements. ``what`` is the operand's name in messages."""
+    check_element(buffer, indices, names, MemoryScope.SHARED)
+    swizzle = tma_swizzle(buffer.dtype)
+    if buffer.layout is None or buffer.layout.swizzle != swizzle or buffer.strides[-2:] != (line, 1):
+        raise RuleBroken("operation", f"{what} does not lie as {swizzle} in lines of 128 bytes")
+    if transposed:
+        _check_transposed(buffer, rows, k)
+    elif buffer.shape[-2] < rows or not k <= buffer.shape[-1] <= line:
+        raise RuleBroken("operation", f"{rows} rows of {k} do not fit {buffer.name} {list(buffer.shape)}")
+
+
+def _check_transposed(buffer: Buffer, rows: int, k: int) -> None:
+    tiles = -(-rows // SWIZZLE_128B_ELEMENTS)
+    there = buffer.shape[-3] if len(buffer.shape) > 2 else 1
+    if there < tiles or buffer.shape[-2] < k or buffer.shape[-1] != SWIZZLE_128B_ELEMENTS:
+        raise RuleBroken(
+            "operation",
+            f"{k} lines of {rows} rows do not fit {buffer.name} {list(buffer.shape)}: "
+            f"{tiles} times {k} of {SWIZZLE_128B_ELEMENTS} are needed",
+        )
+    if tiles > 1 and buffer.strides[-3] % (8 * SWIZZLE_128B_ELEMENTS):
+        raise RuleBroken("operation", f"the {SWIZZLE_128B_ELEMENTS} next rows of {buffer.name} begin amid 8 lines")

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core.dtypes import boolean, float32
-from ..buffer import Buffer, MemoryScope
+from ..buffer import MemoryScope
 from ..expr import Expr
 from ..gpu.barrier import WARPGROUP_THREADS
 from ..gpu.setmaxnreg import SetMaxRegisters
-from ..gpu.tma import tma_swizzle
-from ..gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_ATOMS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
+from ..gpu.wgmma import WGMMA_ATOMS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ..stmt import Operation
-from .operands import check_element, check_fragment
+from .operands import check_element, check_fragment, check_matrix_operand
 from .types import BoundNames, RuleBroken, type_of
 
 MAX_PENDING = 7
@@ -53,27 +52,8 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
     else:
         operands.append(("a", stmt.a, stmt.a_indices, WGMMA_M, stmt.a_transposed))
     for operand, buffer, indices, rows, transposed in operands:
-        check_element(buffer, indices, names, MemoryScope.SHARED)
-        swizzle = tma_swizzle(buffer.dtype)
-        if buffer.layout is None or buffer.layout.swizzle != swizzle or buffer.strides[-2:] != (atom.line, 1):
-            raise RuleBroken("operation", f"{operand} of a wgmma does not lie as {swizzle} in lines of 128 bytes")
-        if transposed:
-            _check_transposed(buffer, rows, stmt.k)
-        elif buffer.shape[-2] < rows or not stmt.k <= buffer.shape[-1] <= atom.line:
-            raise RuleBroken("operation", f"{rows} rows of {stmt.k} do not fit {buffer.name} {list(buffer.shape)}")
-
-
-def _check_transposed(buffer: Buffer, rows: int, k: int) -> None:
-    tiles = -(-rows // SWIZZLE_128B_ELEMENTS)
-    there = buffer.shape[-3] if len(buffer.shape) > 2 else 1
-    if there < tiles or buffer.shape[-2] < k or buffer.shape[-1] != SWIZZLE_128B_ELEMENTS:
-        raise RuleBroken(
-            "operation",
-            f"{k} lines of {rows} rows do not fit {buffer.name} {list(buffer.shape)}: "
-            f"{tiles} times {k} of {SWIZZLE_128B_ELEMENTS} are needed",
-        )
-    if tiles > 1 and buffer.strides[-3] % (8 * SWIZZLE_128B_ELEMENTS):
-        raise RuleBroken("operation", f"the {SWIZZLE_128B_ELEMENTS} next rows of {buffer.name} begin amid 8 lines")
+        what = f"{operand} of a wgmma"
+        check_matrix_operand(what, buffer, indices, rows, stmt.k, atom.line, transposed, names)
 
 
 def _warpgroup_mma_wait(stmt: WarpgroupMmaWait, names: BoundNames) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ...core.errors import UnsupportedTarget
 from ...core.target import Target
 from ...ir.expr import WARP_LANES
+from ...ir.gpu.tcgen05 import TENSOR_COLUMNS
 
 Whole: TypeAlias = int | NDArray[np.int64]
 """This is one whole number, or a column of them."""
@@ -26,6 +27,7 @@ class GpuLimits:
     multiprocessor is called a compute unit, and a warp a wave. ``clusters``: whether there are thread block clusters.
     ``lanes``: how many lanes a warp has. ``async_copies``: whether copies to shared memory are asynchronous.
     ``reserved_shared_bytes``: what the system takes of shared memory for each block. ``kind``: the kind of target.
+    ``tensor_columns``: how many columns of tensor memory there are.
     """
 
     shared_bytes_per_block: int
@@ -40,6 +42,7 @@ class GpuLimits:
     async_copies: bool = True
     reserved_shared_bytes: int = 1024
     kind: str = "cuda"
+    tensor_columns: int = 0
 
     def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
         """How many blocks run on a multiprocessor at once; 0 where not even one fits. A block has ``threads`` threads,
@@ -95,7 +98,7 @@ LIMITS: dict[str, GpuLimits] = {
     "sm_80": GpuLimits(163 * _KIB, 164 * _KIB, 65536, 2048, 32, clusters=False),
     "sm_89": GpuLimits(99 * _KIB, 100 * _KIB, 65536, 1536, 24, clusters=False),
     "sm_90a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
-    "sm_100a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True),
+    "sm_100a": GpuLimits(227 * _KIB, 228 * _KIB, 65536, 2048, 32, clusters=True, tensor_columns=TENSOR_COLUMNS),
     **{
         arch: GpuLimits(
             *(shared, shared, 131072, 2048, 16),

@@ -13,11 +13,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.dtypes import float32
+from ...core.dtypes import float32, uint8
 from ...core.precision import IEEE
 from ...core.streams import stream
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Var, index, rebuild, walk
+from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Unary, UnaryOp, Var, index, rebuild, walk
 from ...ir.linear_form import LinearForm, flat_form, linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
@@ -32,6 +32,9 @@ LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
 SCALED_K = 128
 """A scale within the sums is one for so many places of k."""
+BLOCK_SCALED_K, SCALE_BIAS = 32, 127
+"""A power of two within the sums is one for so many places of k, and its byte is so much larger than its exponent (OCP
+Microscaling Formats Specification)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,14 @@ class GroupedRows:
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
-    ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a window.
-    Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone (``implicit_gemm``).
-    ``scales``: what both operands are multiplied with within the sums, the same for ``SCALED_K`` places of k; that of B
-    is the same for as many columns, too. ``precision``: which roundings the sums may have (``core.precision``).
-    ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call has,
-    where the rows are a dynamic dimension; ``m`` has the most then."""
+    ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a
+    window. Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone
+    (``implicit_gemm``). ``scales``: what both operands are multiplied with within the sums, the same for
+    ``SCALED_K`` places of k; that of B is the same for as many columns, too. ``precision``: which roundings the sums
+    may have (``core.precision``). ``block_scales``: what both operands are multiplied with within the sums, as
+    powers of two: bytes that are the same for ``BLOCK_SCALED_K`` places of k in a row, and stand for 2^(byte - 127).
+    ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call
+    has, where the rows are a dynamic dimension; ``m`` has the most then."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -145,6 +150,7 @@ class Gemm:
     others: tuple[ExtraAccumulator, ...] = ()
     window: ImageWindow | None = None
     scales: tuple[Load, Load] | None = None
+    block_scales: tuple[Load, Load] | None = None
     precision: str = IEEE
     groups: GroupedRows | None = None
     dynamic: Expr | None = None
@@ -193,12 +199,15 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
     return found.product(short, tall) if short.extent <= LARGEST_SKINNY_M else None
 
 
-def gemm_of(workload: Workload, *, several: bool = False, scaled: bool = False) -> Gemm | None:
+def gemm_of(
+    workload: Workload, *, several: bool = False, scaled: bool = False, block_scaled: bool = False
+) -> Gemm | None:
     """``workload`` as a product of any size, or a batch of them; None where it is none, as in ``skinny_gemm_of``.
 
     Neighbouring axes that all tensors index as one are fused (height and width of an image, for a kernel of one pixel).
     If the first output is contiguous along one of the two axes, that one is ``n``. ``several``: whether there may be
     several sums, as long as they share their left factor, A. ``scaled``: whether there may be scales within the sums.
+    ``block_scaled``: whether these may be powers of two.
     """
     found = sides_of(workload, joined=True, several=several)
     for sides in () if found is None else found.alternatives():
@@ -208,6 +217,8 @@ def gemm_of(workload: Workload, *, several: bool = False, scaled: bool = False) 
             product = sides.product(sides.columns, sides.rows)
         if product is not None and scaled:
             product = _with_scales(product)
+        if product is not None and block_scaled:
+            product = _with_block_scales(product)
         if product is not None and has_constant_strides(product):
             return product
     return None
@@ -374,6 +385,30 @@ def _scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
         varying = [i for i in scale.indices if free_variables(i) & {"k", "m", "n"}]
         if all(i in allowed.values() for i in varying):
             return factor, scale
+    return None
+
+
+def _with_block_scales(gemm: Gemm) -> Gemm:
+    """The product with the powers of two apart that its operands are multiplied with, where both are."""
+    a, b = _block_scale_of(gemm.a.body, "m"), _block_scale_of(gemm.b.body, "n")
+    if a is None or b is None or gemm.others:
+        return gemm
+    return replace(gemm, a=operand_of(a[0], "m"), b=operand_of(b[0], "n"), block_scales=(a[1], b[1]))
+
+
+def _block_scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
+    """``body`` as a factor and the bytes of its scale, 2^(byte - 127); None where it is anything else."""
+    if not isinstance(body, Binary) or body.op is not BinaryOp.MUL:
+        return None
+    allowed = [Var(axis), Binary(BinaryOp.FLOORDIV, Var("k"), index(BLOCK_SCALED_K))]
+    for factor, scale in ((body.a, body.b), (body.b, body.a)):
+        if operand_of(factor, axis).load is None:
+            continue
+        exponent = scale.value if isinstance(scale, Unary) and scale.op is UnaryOp.EXP2 else None
+        match exponent:
+            case Binary(op=BinaryOp.SUB, a=Cast(value=Load() as byte), b=Const(value=bias)):
+                if byte.dtype == uint8 and bias == SCALE_BIAS and list(byte.indices) == allowed:
+                    return factor, byte
     return None
 
 

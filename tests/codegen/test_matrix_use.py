@@ -14,6 +14,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
+B200 = Target("cuda", "sm_100a", (), threads=148, vector_bytes=16)
 MI300 = Target("amdgpu", "gfx942", (), threads=304, vector_bytes=16)
 A100 = Target("cuda", "sm_80", (), threads=108, vector_bytes=16)
 needs_disassembler = pytest.mark.skipif(disassemble.disassembler() is None, reason="no nvdisasm here")
@@ -39,6 +40,15 @@ def test_wgmma_is_counted_and_nothing_is_missed() -> None:
     assert first.startswith("HGMMA") and " of " in first and "%" in first
     assert re.search(rf": {use.counts['HGMMA']} HGMMA\.64x\d+x16\.F32$", first)
     assert second.endswith("none") and "times the operations of the expression" in third
+
+
+@needs_disassembler
+def test_products_in_tensor_memory_are_counted() -> None:
+    use = used(product(512, 512, 512), "cuda_gemm_tcgen05", B200)
+    assert use is not None and use.warnings == ()
+    first, second, third = use.summary.splitlines()
+    assert re.search(rf"^UTCMMA.*: {use.counts['UTCMMA']} of .*: {use.counts['UTCMMA']} UTCHMMA$", first)
+    assert use.counts["UTCMMA"] > 0 and second.endswith("none") and "1.00 times the operations" in third
 
 
 @needs_disassembler

@@ -40,6 +40,7 @@ TARGETS = {
     "dots": target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni"),
     "tiles": target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni+amx-tile+amx-bf16+amx-int8"),
     "cuda": Target("cuda", "sm_90a", threads=132, vector_bytes=16),
+    "blackwell": Target("cuda", "sm_100a", threads=148, vector_bytes=16),
     "amdgpu": Target("amdgpu", "gfx942", threads=304, vector_bytes=16),
 }
 """What kernels are written for: this machine; some with more instructions than it may have, and devices, for which they

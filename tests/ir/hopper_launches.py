@@ -213,7 +213,7 @@ FAULTS: dict[Build, dict[str, str]] = {
         "no fence": r"stages\[0, 0, 0, 0\] is accessed asynchronously, was written by thread 0 .* no async_proxy_fence",
         "no barrier": r"race on stages\[0, 0, 0, 1\]: read here, written by thread 1 of block 0",
         "blocks race": r"race on O\[0, 0, 0\]: written here and at once by thread 0 of block 1",
-        "wait too short": r"stages\[0, .*\] is written while a wgmma or a TMA store in flight reads it",
+        "wait too short": r"stages\[0, .*\] is written while a wgmma, a tcgen05.mma or a TMA store in flight reads it",
         "no second barrier": r"stages\[0, .*\] is written while|race on stages\[0, .*\]: written here, read by",
         "never awaited": r"stages\[.*\] is still being read asynchronously where stages ends",
         "read back": r"O\[0, 0, 0\] is read while an asynchronous copy to it is in flight",

@@ -186,6 +186,11 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
         lambda: kernel(shuffled(ONE), axes=(GRID, ("t", 48, H.THREAD))),
     ),
     ("warps", "a matrix operation in blocks of 48", lambda: kernel(mma(), D, R, axes=(("t", 48, H.THREAD),))),
+    (
+        "tensor memory",
+        "d is allocated by 0 statements, not by one",
+        lambda: kernel(Barrier(), Buffer("d", (128, 64), float32, MemoryScope.TENSOR)),
+    ),
     ("types", "a shuffle within groups of 12", lambda: kernel(shuffled(ONE, 12))),
     ("types", "from a lane numbered by float32", lambda: kernel(shuffled(ONE, lane=ONE))),
     ("uniformity", "a barrier of the block under `t < 32`, which", lambda: kernel(under(T < index(32)))),

@@ -55,7 +55,7 @@ FAULTS = {
     "no fence": "is accessed asynchronously, was written by .* with no async_proxy_fence after that",
     "late fence": "is accessed asynchronously, was written by .* nothing orders its async_proxy_fence before this",
     "no barrier": r"race on c\[.*\]: read here, written by thread",
-    "store not awaited": "is written while a wgmma or a TMA store in flight reads it",
+    "store not awaited": "is written while a wgmma, a tcgen05.mma or a TMA store in flight reads it",
     "too many registers": "warpgroups want 240, 240, 40 registers a thread, 504 together are there",
     "no decrease": "no decrease of registers: from 168 to 176",
     "store never awaited": "is still being read asynchronously where c ends",

@@ -79,6 +79,12 @@ class EmittedFunction:
             raise CompileError(f"{self.arch} has no such instruction as {function}; only sm_90a has it")
         return self.use(function)
 
+    def use_sm_100a(self, function: str) -> str:
+        """Return as ``use`` does, for a function that needs tensor memory. Raises CompileError without it."""
+        if self.arch != "sm_100a":
+            raise CompileError(f"{self.arch} has no such instruction as {function}; only sm_100a has it")
+        return self.use(function)
+
     def reads_memory(self, expr: Expr) -> bool:
         """Return whether computing ``expr`` loads from anything but registers."""
         found = self._reads_memory.get(id(expr))

@@ -12,7 +12,7 @@ from .expressions import ExpressionEmitter
 from .memory import address, offset, unswizzled_offset, word_index
 from .types import is_half
 
-_ONE_ROW_LEADING_BYTES = 16
+ONE_ROW_LEADING_BYTES = 16
 """An MN-major operand with one row of 64 elements along m or n, which has no next one, has this leading byte offset."""
 
 
@@ -24,11 +24,11 @@ def emit_mma(emitter: ExpressionEmitter, stmt: Mma | LoadMatrix | StoreMatrix | 
         case LoadMatrix():
             row = address(emitter, stmt.source, offset(emitter, stmt.source, stmt.source_indices))
             fragment = _matrix_fragment(emitter, stmt.target, stmt.target_indices)
-            return f"{emitter.fn.use('ldmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({fragment}, {row});"
+            return f"{emitter.fn.use('ldmatrix')}<{stmt.count}, {flag(stmt.transposed)}>({fragment}, {row});"
         case StoreMatrix():
             row = address(emitter, stmt.target, offset(emitter, stmt.target, stmt.target_indices))
             fragment = _matrix_fragment(emitter, stmt.source, stmt.source_indices)
-            return f"{emitter.fn.use_sm_90('stmatrix')}<{stmt.count}, {_flag(stmt.transposed)}>({row}, {fragment});"
+            return f"{emitter.fn.use_sm_90('stmatrix')}<{stmt.count}, {flag(stmt.transposed)}>({row}, {fragment});"
         case WarpgroupMma():
             return _wgmma(emitter, stmt)
         case WarpgroupMmaWait():
@@ -38,9 +38,9 @@ def emit_mma(emitter: ExpressionEmitter, stmt: Mma | LoadMatrix | StoreMatrix | 
 def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
     if stmt.atom not in WARP_MMA_ATOMS:
         raise CompileError(f"no matrix instruction {stmt.atom!r}; known: {', '.join(WARP_MMA_ATOMS)}")
-    d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
+    d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
     together = WARP_MMA_ATOMS[stmt.atom].register_elements
-    a, b = (_fragment(emitter, x, i, together) for x, i in ((stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)))
+    a, b = (fragment_pointer(emitter, x, i, together) for x, i in ((stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)))
     return f"{emitter.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
 
 
@@ -48,15 +48,15 @@ def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:
     in_registers = stmt.a.scope is MemoryScope.REGISTER
     atom = WGMMA_ATOMS[stmt.a.dtype.name, stmt.b.dtype.name]
     function = emitter.fn.use_sm_90a(wgmma_name(atom, stmt.n, in_registers))
-    d = _fragment(emitter, stmt.d, stmt.d_indices, 1)
+    d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
     b = _descriptor(emitter, stmt.b, stmt.b_indices, stmt.b_transposed)
     if in_registers:
         assert atom.fragment is not None
-        a = _fragment(emitter, stmt.a, stmt.a_indices, atom.fragment.register_elements)
-        flags = f"{stmt.k}, {_flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
+        a = fragment_pointer(emitter, stmt.a, stmt.a_indices, atom.fragment.register_elements)
+        flags = f"{stmt.k}, {flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
     else:
         a = _descriptor(emitter, stmt.a, stmt.a_indices, stmt.a_transposed)
-        flags = f"{stmt.k}, {_flag(stmt.a_transposed)}, {_flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
+        flags = f"{stmt.k}, {flag(stmt.a_transposed)}, {flag(stmt.b_transposed)}" if atom.transposes else f"{stmt.k}"
     match stmt.accumulates:
         case Expr() as expr:
             return f"{function}<{flags}>({d}, {a}, {b}, {emitter.value(expr).text});"
@@ -80,17 +80,17 @@ def _descriptor(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr,
     start = address(emitter, buffer, unswizzled_offset(emitter, buffer, indices))
     if not mn_major:
         return f"{emitter.fn.use('wgmma_descriptor')}({start})"
-    leading = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else _ONE_ROW_LEADING_BYTES
+    leading = buffer.strides[-3] * buffer.dtype.bytes if len(buffer.shape) > 2 else ONE_ROW_LEADING_BYTES
     return f"{emitter.fn.use('wgmma_descriptor_mn_major')}<{leading}>({start})"
 
 
 def _matrix_fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
     if not is_half(buffer.dtype):
         raise CompileError(f"matrices of {buffer.dtype} cannot be moved: their elements have 16 bits")
-    return _fragment(emitter, buffer, indices, 2)
+    return fragment_pointer(emitter, buffer, indices, 2)
 
 
-def _fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], per_register: int) -> str:
+def fragment_pointer(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, ...], per_register: int) -> str:
     """Return a pointer to the first register of a fragment, each of which holds ``per_register`` elements."""
     found = strided_offset(indices, buffer.strides)
     if buffer.scope is not MemoryScope.REGISTER or found is None:
@@ -102,5 +102,5 @@ def _fragment(emitter: ExpressionEmitter, buffer: Buffer, indices: tuple[Expr, .
     return name if at.text == "0" else f"{name} + {word_index(at) if per_register == 2 else at.text}"
 
 
-def _flag(value: bool) -> str:
+def flag(value: bool) -> str:
     return "true" if value else "false"

@@ -14,10 +14,19 @@ from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, Mbarrier
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.tcgen05 import (
+    BlockScaledMma,
+    TensorMemoryAllocate,
+    TensorMemoryCommit,
+    TensorMemoryCopy,
+    TensorMemoryDeallocate,
+    TensorMemoryLoad,
+    TensorMemoryMma,
+)
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore, TmaStoreCommit, TmaStoreWait
 from ....ir.gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from ....ir.stmt import Operation
-from . import mma, tma
+from . import mma, tcgen05, tma
 from .access import WIDEST_BYTES, divisibility, strided_offset
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction
@@ -58,6 +67,14 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
             return _mbarrier_operation(emitter, stmt)
         case TmaLoad() | TmaPrefetch() | TmaStore() | TmaStoreCommit() | TmaStoreWait():
             return tma.emit_tma(emitter, stmt)
+        case TensorMemoryAllocate() | TensorMemoryDeallocate() | TensorMemoryMma() | TensorMemoryCommit():
+            return tcgen05.emit_tcgen05(emitter, stmt)
+        case TensorMemoryLoad():
+            return tcgen05.emit_load(emitter, stmt)
+        case TensorMemoryCopy():
+            return tcgen05.emit_copy(emitter, stmt)
+        case BlockScaledMma():
+            return tcgen05.emit_block_scaled(emitter, stmt)
         case Mma() | LoadMatrix() | StoreMatrix() | WarpgroupMma() | WarpgroupMmaWait():
             return mma.emit_mma(emitter, stmt)
     raise CompileError(f"{type(stmt).__name__} cannot be expressed in CUDA C++")

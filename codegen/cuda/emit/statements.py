@@ -33,7 +33,9 @@ def emit_statement(fn: EmittedFunction, text: CppText, stmt: Stmt) -> None:
             with text.block(f"if ({test})") as inside:
                 emit_statement(fn, inside, then)
         case Allocate(buffer=buffer, body=body):
-            if buffer.scope is not MemoryScope.SHARED:
+            if buffer.scope is MemoryScope.TENSOR:
+                text.line(f"unsigned {fn.name_of(buffer.name)};")
+            elif buffer.scope is not MemoryScope.SHARED:
                 text.line(_declaration(fn, buffer))
             accumulates = any(isinstance(s, WarpgroupMma) and s.d == buffer for s in walk_statements(body))
             if accumulates:

@@ -23,6 +23,7 @@ from ....ir.bounds import Interval, Ranges, loop_range
 from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from ....ir.gpu.tcgen05 import BlockScaledMma, TensorMemoryAllocate, TensorMemoryDeallocate, TensorMemoryMma
 from ....ir.gpu.tma import TmaLoad
 from ....ir.gpu.wgmma import WarpgroupMma
 from ....ir.provenance import rewrites
@@ -36,10 +37,12 @@ _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 def specialise_warps(launch: Launch, ranges: Ranges) -> Stmt:
     """Return the body of ``launch`` with a branch for each role. It stays as it is where the launch has no axis of
-    warps or no ``wgmma``, or where all warpgroups do the same. ``ranges`` are those of variables that it does not
-    bind."""
+    warps or neither ``wgmma`` nor ``tcgen05.mma``, or where all warpgroups do the same. ``ranges`` are those of
+    variables that it does not bind."""
     warp = next((b for b in launch.axes if b.axis is HardwareAxis.WARP), None)
-    if warp is None or not any(isinstance(s, WarpgroupMma) for s in walk_statements(launch.body)):
+    if warp is None or not any(
+        isinstance(s, WarpgroupMma | TensorMemoryMma | BlockScaledMma) for s in walk_statements(launch.body)
+    ):
         return launch.body
     return _WarpSpecialiser(launch, warp, ranges).split(launch.body)
 
@@ -96,7 +99,7 @@ class _WarpSpecialiser:
 
     def _roles(self, stmt: Stmt) -> list[Interval]:
         """Return the ranges of warps that have one role, in whole warpgroups. Roles differ in the truth of the
-        conditions that stand around ``wgmma`` and TMA loads in loops."""
+        conditions that stand around ``wgmma``, ``tcgen05.mma`` and TMA loads in loops."""
         tests = {t for s in walk_statements(stmt) if isinstance(s, For) for t in self._tests(s.body, ())}
         roles: list[tuple[Interval, tuple[bool | None, ...]]] = []
         for first in range(0, self.warp.extent, _WARPGROUP_WARPS):
@@ -108,8 +111,8 @@ class _WarpSpecialiser:
         return [group for group, _ in roles]
 
     def _tests(self, stmt: Stmt, around: tuple[Expr, ...]) -> Iterator[Expr]:
-        """Return the conditions on nothing but the warp's index that ``wgmma`` and TMA loads below ``stmt`` stand
-        under."""
+        """Return the conditions on nothing but the warp's index that ``wgmma``, ``tcgen05.mma`` and TMA loads below
+        ``stmt`` stand under."""
         match stmt:
             case If(condition=condition, then=then):
                 yield from self._tests(then, (*around, *conjuncts(condition)))
@@ -118,7 +121,7 @@ class _WarpSpecialiser:
                     yield from self._tests(below, around)
             case For(body=body) | Allocate(body=body):
                 yield from self._tests(body, around)
-            case WarpgroupMma() | TmaLoad():
+            case WarpgroupMma() | TensorMemoryMma() | BlockScaledMma() | TmaLoad():
                 yield from (t for t in around if free_variables(t) == {self.warp.var})
 
 
@@ -168,9 +171,10 @@ def _without(stmt: Stmt, terms: tuple[Expr, ...]) -> Stmt:
 
 def _may_diverge(stmt: Stmt) -> bool:
     """Return whether warps may run ``stmt`` independently: it has no barrier of the block or the cluster, and allocates
-    no shared memory."""
+    no shared memory, and no tensor memory."""
     return not any(
         (isinstance(s, Barrier) and s.scope in (SyncScope.BLOCK, SyncScope.CLUSTER))
+        or isinstance(s, TensorMemoryAllocate | TensorMemoryDeallocate)
         or (isinstance(s, Allocate) and s.buffer.scope is MemoryScope.SHARED)
         for s in walk_statements(stmt)
     )

@@ -20,6 +20,8 @@ CLASSES = (
     "local_memory",
     "matrix",
     "matrix_group",
+    "matrix_tensor",
+    "tensor_memory",
     "matrix_load",
     "fma_f32",
     "arithmetic_f32",
@@ -36,7 +38,8 @@ CLASSES = (
     "other",
 )
 """These are all classes, in the order in which they are shown. ``local_memory`` is what spills and arrays on the stack
-cost. ``matrix_group`` is ``wgmma`` of warpgroups (HGMMA), ``matrix`` is ``mma.sync`` of warps (HMMA)."""
+cost. ``matrix_group`` is ``wgmma`` of warpgroups (HGMMA), ``matrix`` is ``mma.sync`` of warps (HMMA), and
+``matrix_tensor`` is ``tcgen05.mma`` (UTCHMMA). ``tensor_memory`` is what else touches tensor memory."""
 
 _RULES: tuple[tuple[str, str], ...] = (
     ("async_copy", r"LDGSTS|LDGDEPBAR|DEPBAR"),
@@ -44,6 +47,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("local_memory", r"LDL|STL"),
     ("matrix_load", r"LDSM|MOVM|STSM"),
     ("matrix_group", r"HGMMA|QGMMA|IGMMA"),
+    ("matrix_tensor", r"UTC[HIQO]MMA"),
+    ("tensor_memory", r"LDTM|STTM|UTCCP|UTCBAR|UTCATOMSWS"),
     ("matrix", r"HMMA|IMMA|DMMA"),
     ("fma_f32", r"FFMA2?"),
     ("arithmetic_f32", r"F(ADD|MUL|MNMX|MNMX3|SEL|SETP|SET|CHK|RND|SWZADD|ADD2|MUL2)\d?"),

@@ -13,6 +13,7 @@ call, so that an emitted kernel needs no header and shows nothing that it does n
 - ``cluster``: ``barrier.cluster``, loads from distributed shared memory
 - ``mma``: ``mma.sync``, ``ldmatrix``, ``stmatrix``
 - ``wgmma``: ``wgmma.mma_async``, its descriptors and fences, barriers of warpgroups, ``setmaxnreg``
+- ``tcgen05``: tensor memory and ``tcgen05.mma``
 - ``half``: conversions and packing of 16-bit floats
 - ``arithmetic``: operators as the IR defines them, and fast approximations
 """

@@ -12,6 +12,7 @@ from .launch import LAUNCH
 from .mbarrier import MBARRIER
 from .mma import MMA
 from .shared_memory import SHARED_MEMORY
+from .tcgen05 import TCGEN05
 from .tma import TMA
 from .wgmma import WGMMA
 
@@ -27,6 +28,7 @@ FUNCTIONS: dict[str, DeviceFunction] = {
     **CLUSTER,
     **MMA,
     **WGMMA,
+    **TCGEN05,
 }
 """It maps names to functions. Each stands after the functions that it calls, since C++ needs their declarations
 first."""

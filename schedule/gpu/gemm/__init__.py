@@ -1,4 +1,5 @@
-"""Large matrix products on Hopper, by TMA and wgmma (sketch ``cuda_gemm``).
+"""Large matrix products on Hopper, by TMA and wgmma (sketch ``cuda_gemm``), and on data-center Blackwell, by TMA and
+tcgen05 (sketch ``cuda_gemm_tcgen05``).
 
 What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
 launch. Others may stand before it: they repack operands whose rows TMA cannot load, pack operands that wgmma cannot
@@ -11,6 +12,9 @@ take as they lie, or list the tiles of groups of rows. One stands behind it for 
 ``pruning``         which legal settings are worth a measurement
 ``kernel``          the launch: warp roles, the persistent loop over tiles, ping-pong, split-K and stream-K
 ``mainloop``        the loop over k: mbarriers, TMA loads, wgmma
+``tensor_memory``   the same loop with tcgen05, and accumulators in tensor memory
+``block_scales``    scales of 32 places of k: packed, loaded beside the operands, copied to tensor memory
+``tcgen05_space``   the sketch for Blackwell: its knobs, and what is promising
 ``mma_atom``        which wgmma multiplies operands of which types, and what these ask of operands and accumulators
 ``k_atoms``         how k is taken apart, that of convolutions included
 ``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast

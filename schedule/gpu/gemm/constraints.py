@@ -1,21 +1,23 @@
 """Which settings of ``cuda_gemm`` are legal: those that can be built, are correct, and repeat no other one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ....core.target import Target
+from ....ir.gpu.tcgen05 import SCALE_ROWS
 from ....ir.gpu.tma import MAX_BOX_EXTENT
-from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS
+from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import SCALED_K, Gemm
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
+from ...space.knob import Knob
 from ..occupancy import limits_of
 from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers, spare_registers
 from .k_atoms import halo_taps, joined_groups
 from .mma_atom import promoted_k_atoms
-from .sizes import GROUP_M, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles, subtile_columns
+from .sizes import GROUP_M, KNOBS, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles, subtile_columns
 
 MOST_CLUSTER_CTAS = 8
 """Every Hopper device can run clusters of so many CTAs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
@@ -42,13 +44,20 @@ THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
 _Rule = Callable[[str, str, Callable[[GemmSizes[Ints]], Bools]], Constraint]
 
 
-def gemm_constraints(gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
-    def rule(meaning: str, knobs: str, holds: Callable[[GemmSizes[Ints]], Bools]) -> Constraint:
-        """A constraint on sizes that follow from ``knobs`` (their names) alone."""
-        return Constraint(meaning, tuple(dict.fromkeys(knobs.split())), lambda c: holds(gemm_sizes(gemm, target, c)))
+def gemm_constraints(gemm: Gemm, target: Target, knobs: Sequence[Knob] = KNOBS) -> tuple[Constraint, ...]:
+    """The constraints of a space with some of the knobs. Those that none of them takes part in hold."""
+    there = {knob.name for knob in knobs}
 
-    rules = (*_shapes(rule, gemm), *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
-    return (*rules, *_promotion(rule, gemm))
+    def rule(meaning: str, names: str, holds: Callable[[GemmSizes[Ints]], Bools]) -> Constraint:
+        """A constraint on sizes that follow from the knobs ``names`` alone."""
+        read = tuple(name for name in dict.fromkeys(names.split()) if name in there)
+        return Constraint(meaning, read, lambda c: holds(gemm_sizes(gemm, target, c)))
+
+    in_tensor_memory = limits_of(target).tensor_columns > 0
+    resources = _tensor_memory(rule, gemm, target) if in_tensor_memory else _accumulator_registers(rule, gemm)
+    shapes = (*(() if in_tensor_memory else (_pending(rule, gemm),)), *_shapes(rule, gemm))
+    rules = (*shapes, *resources, *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
+    return tuple(r for r in (*rules, *_promotion(rule, gemm)) if r.knobs)
 
 
 def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
@@ -67,21 +76,26 @@ def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     return tuple(rules)
 
 
-def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
-    """What wgmma, TMA and clusters can do at all."""
-    groups, taps = joined_groups(gemm), halo_taps(gemm)
-    rules = [
-        rule(
+def _pending(rule: _Rule, gemm: Gemm) -> Constraint:
+    """How many products of a stage are under way."""
+    taps = halo_taps(gemm)
+    if joined_groups(gemm) * taps == 1:
+        return rule(
             f"at most {MAX_PENDING} wgmma (atoms_m x k_atoms) are under way at once",
             "atoms_m k_atoms",
             lambda s: s.atoms_m * s.k_atoms <= MAX_PENDING,
         )
-        if groups * taps == 1
-        else rule(
-            "a stage has one row of 128 bytes along k for each tap, of the channels of all groups: k_atoms is 1",
-            "k_atoms",
-            lambda s: s.k_atoms == taps,
-        ),
+    return rule(
+        "a stage has one row of 128 bytes along k for each tap, of the channels of all groups: k_atoms is 1",
+        "k_atoms",
+        lambda s: s.k_atoms == taps,
+    )
+
+
+def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """What wgmma, tcgen05, TMA and clusters can do at all."""
+    groups = joined_groups(gemm)
+    rules = [
         rule(
             f"a cluster (cluster_m x cluster_n x split_k) has at most {MOST_CLUSTER_CTAS} CTAs",
             "cluster_m cluster_n split_k",
@@ -132,10 +146,28 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     return tuple(rules)
 
 
-def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
-    """What a multiprocessor has room for."""
-    limits, spare, sources = limits_of(target), spare_registers(gemm), source_registers(gemm)
-    sums = ", block sums" if promoted_k_atoms(gemm) else ""
+def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
+    """What tensor memory has room for."""
+    columns = limits_of(target).tensor_columns
+    scales = "" if gemm.block_scales is None else ", and 32 or 64 columns of scales"
+    whole_chunks = rule(
+        f"scales of blocks come for {SCALE_ROWS} rows or columns at once: atoms_m is 2, and mma_n a multiple of that",
+        "atoms_m mma_n",
+        lambda s: (s.atoms_m * WGMMA_M == SCALE_ROWS) & (s.mma_n % SCALE_ROWS == 0),
+    )
+    return (
+        rule(
+            f"consumer_warpgroups x mma_n columns of accumulators, rounded up to a power of two{scales}, fit into the "
+            f"{columns} of a multiprocessor ctas_per_sm times",
+            "consumer_warpgroups mma_n ctas_per_sm",
+            lambda s: (s.tensor_columns + s.scale_columns) * s.ctas_per_sm <= columns,
+        ),
+        *(() if gemm.block_scales is None else (whole_chunks,)),
+    )
+
+
+def _accumulator_registers(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """Which registers hold accumulators."""
     pixels = rule(
         f"where pixels are stored from registers, a thread has at most {PIXEL_ACCUMULATORS} accumulators "
         "(atoms_m x mma_n / 2)",
@@ -154,6 +186,14 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
             f"{THREADS} mma_n",
             lambda s: s.mma_n // 2 + MMA_REGISTERS <= s.launch_registers,
         ),
+    )
+
+
+def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
+    """What a multiprocessor has room for."""
+    limits, spare, sources = limits_of(target), spare_registers(gemm), source_registers(gemm)
+    sums = ", block sums" if promoted_k_atoms(gemm) else ""
+    return (
         rule(
             f"the registers of a consumer thread hold atoms_m x mma_n / 2 accumulators{sums} and about {spare} more, "
             f"of which {sources} are for an epilogue with stages",

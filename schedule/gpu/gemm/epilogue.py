@@ -1,4 +1,5 @@
-"""Writes the epilogue of a large product on Hopper: accumulators become outputs, which are stored tile by tile.
+"""Writes the epilogue of a large product on Hopper and Blackwell: accumulators become outputs, which are stored tile by
+tile. Those in tensor memory are loaded into registers subtile by subtile.
 
 A warpgroup computes its rows of a tile subtile by subtile: 64 rows and at most 128 bytes of columns of one output.
 There are three ways to store a subtile:
@@ -40,6 +41,7 @@ from ....ir.expr import (
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.fence import AsyncProxyFence
 from ....ir.gpu.ldmatrix import StoreMatrix
+from ....ir.gpu.tcgen05 import HALF_LANES, TensorMemoryLoad
 from ....ir.gpu.tma import TmaStore, TmaStoreCommit, TmaStoreWait, tma_swizzle
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
@@ -50,12 +52,15 @@ from .grouped import ROW_END
 from .mainloop import WarpRoles
 from .result_box import result_box
 from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
+from .tensor_memory import TensorAccumulators
 
 UNROLLED = LoopKind.UNROLLED
 VECTOR_BYTES = 16
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 PAIRS_AT_ONCE = 4
 """What belongs to so many pairs of columns is loaded at once, ahead of stores that it might depend on."""
+COLUMNS_AT_ONCE = 32
+"""So many columns of tensor memory are loaded at once where results are stored from registers."""
 FEW_ACCUMULATORS = 128
 """Accumulators of a thread up to which registers are left to store many staged rows at once. For tile after tile that
 takes an H200 1 % less for 4095x4097x4093, and 4 to 12 % less for 2048x50257x768 with tiles of 128x256. For a single
@@ -81,6 +86,20 @@ class _Subtile:
     staged: _StagedColumns
     atom: int
 
+
+@dataclass(frozen=True, slots=True)
+class _TileFragments:
+    """Accumulators of an atom in registers: ``buffer[row, i]`` holds a thread's ``i + begin``-th element of the
+    columns of a tile, and those of the next accumulators begin ``stride`` further."""
+
+    buffer: Buffer
+    row: int
+    begin: int
+    stride: int
+
+
+Accumulators = Buffer | TensorAccumulators
+"""The accumulators of a warpgroup: a register buffer (atom, element), or columns of tensor memory."""
 
 SourceRegisters = Mapping[Load, Buffer]
 """The sources of a subtile: each load of its output, and the registers that hold what was loaded."""
@@ -126,15 +145,20 @@ class Epilogue:
         """Begin to load the sources of the first subtile, while wgmma may still be under way."""
         return self._load_sources(self._subtiles[0], at) if self.staged else {}
 
-    def store(self, accumulators: Buffer, at: Mapping[str, Expr], sources: SourceRegisters) -> None:
+    def store(self, accumulators: Accumulators, at: Mapping[str, Expr], sources: SourceRegisters) -> None:
         """Store all outputs of the warpgroup's rows, which begin at ``at`` (axis -> index). ``sources`` are those of
         the first subtile; where they have not been loaded, there are none."""
         if not self.staged:
             for atom in range(self.s.atoms_m):
                 if self.gemm.along_pixels:
+                    assert isinstance(accumulators, Buffer)
                     self._store_pixels(accumulators, atom, at)
+                elif isinstance(accumulators, Buffer):
+                    self._store_from_registers(accumulators, atom, at, 0, self.s.tile_n)
                 else:
-                    self._store_from_registers(accumulators, atom, at)
+                    for first in range(0, self.s.tile_n, COLUMNS_AT_ONCE):
+                        columns = min(COLUMNS_AT_ONCE, self.s.tile_n - first)
+                        self._store_from_registers(accumulators, atom, at, first, columns)
             return
         for number, subtile in enumerate(self._subtiles):
             here = sources
@@ -161,23 +185,42 @@ class Epilogue:
 
     # --- from registers
 
-    def _store_from_registers(self, accumulators: Buffer, atom: int, at: Mapping[str, Expr]) -> None:
+    def _fragments(self, accumulators: Accumulators, atom: int, first: int, columns: int) -> _TileFragments:
+        """The accumulators of an atom in ``columns`` columns of the tile from ``first`` on. Those in tensor memory are
+        loaded, of all accumulators."""
+        if isinstance(accumulators, Buffer):
+            return _TileFragments(accumulators, atom, 0, self.s.tile_n // 2)
+        w, count, held = self.w, len(self.gemm.accumulators), columns // 2
+        loaded = w.allocate("loaded", (1, count * held), accumulators.buffer.dtype, MemoryScope.REGISTER)
+        for number in range(count):
+            column = accumulators.column + (number * self.s.tile_n + first)
+            source = (index(atom * HALF_LANES), column)
+            w.emit(TensorMemoryLoad(loaded, (index(0), index(number * held)), accumulators.buffer, source, columns))
+        return _TileFragments(loaded, 0, first // 2, held)
+
+    def _store_from_registers(
+        self, accumulators: Accumulators, atom: int, at: Mapping[str, Expr], first_column: int, columns: int
+    ) -> None:
+        """Store some columns of an atom, as threads hold them."""
         w, gemm = self.w, self.gemm
         width = 2 if gemm.n.extent % 2 == 0 else 1
-        with (
-            w.loop("pair", self.s.tile_n // 8, UNROLLED) as pair,
-            w.loop("half", 2, UNROLLED) as half,
-            w.loop("column", 2 // width, UNROLLED) as column,
-        ):
-            m, n = self._position(at, atom, pair, half)
-            here = {**at, "m": m, "n": n + column}
-            inside = [*self._rows_inside(at, here["m"]), here["n"] < gemm.n.extent]
-            with w.when(logical_and(*inside)):
-                for result in gemm.results:
-                    first = pair * 4 + half * 2 + column
-                    value = self._value(accumulators, atom, first, result, here, width)
-                    indices = [vector_at(i, here, "n", width) for i in result.indices]
-                    w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
+        with w.scope():
+            fragments = self._fragments(accumulators, atom, first_column, columns)
+            with (
+                w.loop("pair", columns // 8, UNROLLED) as number,
+                w.loop("half", 2, UNROLLED) as half,
+                w.loop("column", 2 // width, UNROLLED) as column,
+            ):
+                pair = number + first_column // 8 if first_column else number
+                m, n = self._position(at, atom, pair, half)
+                here = {**at, "m": m, "n": n + column}
+                inside = [*self._rows_inside(at, here["m"]), here["n"] < gemm.n.extent]
+                with w.when(logical_and(*inside)):
+                    for result in gemm.results:
+                        first = pair * 4 + half * 2 + column
+                        value = self._value(fragments, first, result, here, width)
+                        indices = [vector_at(i, here, "n", width) for i in result.indices]
+                        w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
     def _store_pixels(self, accumulators: Buffer, atom: int, at: Mapping[str, Expr]) -> None:
         """Store what a thread holds of 64 pixels. What is the same for all pixels is loaded ahead of the stores, for
@@ -221,7 +264,8 @@ class Epilogue:
                 sources = {load: (registers, number * 2 + column) for load, registers in held.items()}
                 for result in gemm.results:
                     first = pair * 4 + half * 2 + column
-                    value = self._value(accumulators, atom, first, result, here, width, sources)
+                    fragments = self._fragments(accumulators, atom, 0, self.s.tile_n)
+                    value = self._value(fragments, first, result, here, width, sources)
                     *outer, last = (vector_at(i, here, "n", 1) for i in result.indices)
                     inside = [vector_at(i, here, "n", 1) for i in result.inside]
                     with w.when(logical_and(*inside) if inside else None):
@@ -234,13 +278,24 @@ class Epilogue:
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
         """Where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of the 16
         rows of its warp, and in every eighth column."""
-        m = at["m"] + (atom * WGMMA_M + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8)
+        m = at["m"] + (self._atom_row(atom) + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8)
         return m, at["n"] + (pair * 8 + self.lane % 4 * 2)
+
+    def _atom_row(self, atom: int) -> Expr | int:
+        """Where the rows of an atom begin, less 16 for each warp of the warpgroup. A warp has 16 of 64 rows. Of 128
+        rows in tensor memory it has 32 that follow one another, 16 for each of two atoms."""
+        if not self._interleaves:
+            return atom * WGMMA_M
+        return self.warp_in_group * WARP_ROWS + atom * WARP_ROWS
+
+    @property
+    def _interleaves(self) -> bool:
+        """Whether the rows of an atom lie among those of another one."""
+        return self.s.tensor_columns > 0 and self.s.atoms_m > 1
 
     def _value(
         self,
-        accumulators: Buffer,
-        atom: int,
+        fragments: _TileFragments,
         first: Expr,
         result: Result,
         at: Mapping[str, Expr],
@@ -249,6 +304,7 @@ class Epilogue:
     ) -> Expr:
         """An output at ``width`` neighbours along ``n`` from ``at`` on, whose accumulators begin at ``first``.
         ``sources``: loads that are done already, the registers that hold them, and where in those they begin."""
+        first = first - fragments.begin if fragments.begin else first
         column = Var("n") - at["n"] + first if width > 1 else first
 
         def replaced(load: Load) -> Expr:
@@ -258,7 +314,7 @@ class Epilogue:
             if load.buffer.name not in self.gemm.accumulators:
                 return load
             number = self.gemm.accumulators.index(load.buffer.name)
-            return Load(accumulators, (index(atom), column + number * (self.s.tile_n // 2)))
+            return Load(fragments.buffer, (index(fragments.row), column + number * fragments.stride))
 
         return vector_at(result.value, at, "n", width, replaced)
 
@@ -289,11 +345,16 @@ class Epilogue:
         return {**at, "m": m, "n": n}
 
     def _store_subtile(
-        self, accumulators: Buffer, subtile: _Subtile, at: Mapping[str, Expr], sources: SourceRegisters, number: int
+        self,
+        accumulators: Accumulators,
+        subtile: _Subtile,
+        at: Mapping[str, Expr],
+        sources: SourceRegisters,
+        number: int,
     ) -> None:
         """Compute a subtile, the ``number``-th of its tile, stage it, and store it."""
         w, s, result, staged = self.w, self.s, subtile.result, subtile.staged
-        corner = {**at, "m": at["m"] + subtile.atom * WGMMA_M, "n": at["n"] + staged.first}
+        corner = {**at, "m": at["m"] + self._atom_row(subtile.atom), "n": at["n"] + staged.first}
         with w.scope():
             output = self._computed(accumulators, subtile, at, sources)
             if self.stores_rows:
@@ -309,19 +370,22 @@ class Epilogue:
             self._stage(output, staged, number % s.epilogue_stages)
             w.emit(AsyncProxyFence())
             w.barrier(SyncScope.WARPGROUP)
+            if self._interleaves:
+                corner["m"] = at["m"] + subtile.atom * WARP_ROWS
             self._store_by_tma(result, corner, staged, number % s.epilogue_stages)
 
     def _computed(
-        self, accumulators: Buffer, subtile: _Subtile, at: Mapping[str, Expr], sources: SourceRegisters
+        self, accumulators: Accumulators, subtile: _Subtile, at: Mapping[str, Expr], sources: SourceRegisters
     ) -> Buffer:
         """The outputs of a subtile that a thread holds, as stmatrix takes them."""
         w, result, staged = self.w, subtile.result, subtile.staged
+        fragments = self._fragments(accumulators, subtile.atom, staged.first, staged.columns)
         output = w.allocate("output", (staged.columns // 2,), result.tensor.dtype, MemoryScope.REGISTER)
         with w.loop("output_pair", staged.columns // 8, UNROLLED) as pair, w.loop("output_half", 2, UNROLLED) as half:
             here = self._readable_position(subtile, at, pair, half)
             held = {load: (b, pair * 4 + half * 2 if _halves(load) == 2 else pair * 2) for load, b in sources.items()}
             first = (pair + staged.first // 8) * 4 + half * 2
-            value = self._value(accumulators, subtile.atom, first, result, here, 2, held)
+            value = self._value(fragments, first, result, here, 2, held)
             w.store(output, (Ramp(pair * 4 + half * 2, 1, 2),), value)
         return output
 
@@ -350,15 +414,19 @@ class Epilogue:
         w = self.w
         box = result_box(self.gemm, result)
         assert box is not None
-        corner = tuple(vector_at(i, at, "n", 1) for i in box.indices)
         whole = at["m"] + WGMMA_M <= at[ROW_END] if ROW_END in at else None
         if whole is not None:
             with w.when(at["m"] + WGMMA_M > at[ROW_END]):
                 self._store_vectors(result, at, staged, stage)
         with w.when(self.elected):
             with w.when(whole):
-                source = (self.warpgroup, index(stage), index(0), index(0))
-                w.emit(TmaStore(box.tensor, corner, staged.buffer, source, box.extents(staged.columns)))
+                parts = WARPGROUP_WARPS if self._interleaves else 1
+                for warp in range(parts):
+                    place = {**at, "m": at["m"] + warp * self.s.atoms_m * WARP_ROWS} if warp else at
+                    corner = tuple(vector_at(i, place, "n", 1) for i in box.indices)
+                    source = (self.warpgroup, index(stage), index(warp * WARP_ROWS), index(0))
+                    extents = box.extents(staged.columns, parts)
+                    w.emit(TmaStore(box.tensor, corner, staged.buffer, source, extents))
             w.emit(TmaStoreCommit())  # a group for each subtile, so that waits know how many are under way
 
     def _store_rows(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:

@@ -1,5 +1,5 @@
-"""Writes the kernel of a large product on Hopper: warp roles, the persistent loop over tiles, and how CTAs share a
-tile.
+"""Writes the kernel of a large product on Hopper and Blackwell: warp roles, the persistent loop over tiles, and how
+CTAs share a tile.
 
 Warps are specialised: one producer (a warp, or a warpgroup that gives its registers away) loads for one to three
 consumer warpgroups. A cluster of CTAs works on neighbouring tiles, and each of them loads a part of what they share.
@@ -14,26 +14,30 @@ a launch before this one lists the tiles (``grouped``). There are four ways to s
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
-from ....core.dtypes import INDEX
+from ....core.dtypes import INDEX, int32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, index, minimum
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierInit, MbarrierWait
 from ....ir.gpu.setmaxnreg import SetMaxRegisters
+from ....ir.gpu.tcgen05 import TENSOR_LANES, TensorMemoryAllocate, TensorMemoryDeallocate
 from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMmaWait
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..split_k import TileSlice, reduce_tile, vector_width
-from .epilogue import Epilogue
+from .block_scales import pack_scales
+from .epilogue import Accumulators, Epilogue
 from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
-from .mainloop import GemmMainloop, StageBarriers, WarpRoles
+from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import Promotion, Scales
 from .repack import repack
 from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
 from .stream_k import StreamK, WorkUnit, write_fixup
+from .tensor_memory import Tcgen05Mainloop, TensorAccumulators
 from .tile_scheduler import DynamicTileScheduler, TileScheduler
 
 Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
@@ -50,6 +54,8 @@ class _GemmKernelWriter:
         self.s, self.name = sizes, name
         self.w = FreshNameWriter(gemm.names)
         self.gemm, self.workspace = prepare(self.w, gemm)
+        self.gemm, packed = pack_scales(self.w, self.gemm)
+        self.workspace = (*self.workspace, *packed)
         s, self.atom, self.promoted = sizes, wgmma_atom(gemm), promoted_k_atoms(gemm)
         order = (s.tile_m, s.tile_n, s.group_m, s.cluster_m, s.cluster_n)
         self.scheduler = TileScheduler(self.gemm, *order)
@@ -95,13 +101,20 @@ class _GemmKernelWriter:
             self.order = w.allocate("order", (s.consumer_warpgroups,), INDEX, MemoryScope.SHARED)
         # with ping-pong each warpgroup has a buffer of its own, so that none stays alive while another one is filled
         buffers = s.consumer_warpgroups if s.ping_pong else 1
-        self.accumulators = [self._allocate_accumulators("accumulators") for _ in range(buffers)]
+        self.accumulators: list[Accumulators] = []
+        if s.tensor_columns:
+            self.accumulators += self._allocate_tensor_memory()
+        else:
+            self.accumulators += [self._allocate_accumulators("accumulators") for _ in range(buffers)]
         if self.promoted:
             atoms = 1 if self.promoted == 1 else s.atoms_m
             self.block_sums = [self._allocate_accumulators("block_sums", atoms) for _ in range(buffers)]
             self.promotion = Promotion(w, self.gemm, s, self.roles)
         with w.scope():
-            self.mainloop = GemmMainloop(w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank)
+            loop = Tcgen05Mainloop if s.tensor_columns else WgmmaMainloop
+            self.mainloop: GemmMainloop[Any] = loop(
+                w, self.gemm, s, self.scheduler, self.roles, barriers, self.tile, self.k_rank
+            )
             several_tiles = self.scheduler.cluster_tiles > s.clusters
             self.epilogue = Epilogue(w, self.gemm, s, self.roles, several_tiles)
             if not several_tiles and not self.workspace and self.stream_k is None and self.gemm.groups is None:
@@ -112,11 +125,41 @@ class _GemmKernelWriter:
                 self.epilogue.wait_for_stores()
             if s.split_k > 1:
                 w.barrier()
+            if s.tensor_columns:
+                self._leave_tensor_memory()
         if s.split_k > 1:
             with w.scope():  # in the place of the stages
                 self._reduce_split_k()
         if s.cluster_size > 1:
             w.barrier(SyncScope.CLUSTER)
+
+    def _allocate_tensor_memory(self) -> list[TensorAccumulators]:
+        """Allocate columns for all accumulators of the CTA. With ping-pong each warpgroup has its own tiles."""
+        s, w = self.s, self.w
+        shape = (TENSOR_LANES, s.tensor_columns)
+        self.address = w.allocate("address", (1,), int32, MemoryScope.SHARED)
+        self.tensor_memory = w.allocate("accumulators", shape, self.atom.accumulator, MemoryScope.TENSOR)
+        self.scale_memory: Buffer | None = None
+        if s.scale_columns:
+            self.scale_memory = w.allocate("scales", (TENSOR_LANES, s.scale_columns), int32, MemoryScope.TENSOR)
+        warpgroups = [index(n) for n in range(s.consumer_warpgroups)] if s.ping_pong else [self.roles.warpgroup]
+        return [TensorAccumulators(self.tensor_memory, n * s.mma_n, n, self.scale_memory) for n in warpgroups]
+
+    @property
+    def _tensor_buffers(self) -> list[Buffer]:
+        return [self.tensor_memory, *([] if self.scale_memory is None else [self.scale_memory])]
+
+    def _leave_tensor_memory(self) -> None:
+        """Deallocate the columns, and wait for what arrives from the rest of the cluster."""
+        s, w, scheduler = self.s, self.w, self.scheduler
+        if s.cluster_size > 1:
+            assert isinstance(self.mainloop, Tcgen05Mainloop)
+            tiles: Expr = index(scheduler.cluster_tiles)
+            if isinstance(scheduler, DynamicTileScheduler):
+                tiles = scheduler.dynamic_cluster_tiles
+            self.mainloop.await_releases((tiles - self.cluster + (self.clusters - 1)) // self.clusters)
+        for buffer in self._tensor_buffers:
+            w.emit(TensorMemoryDeallocate(buffer))
 
     def _allocate_accumulators(self, name: str, atoms: int = 0) -> Buffer:
         shape = (atoms or self.s.atoms_m, self.s.mma_n // 2)
@@ -130,6 +173,9 @@ class _GemmKernelWriter:
             if s.ping_pong:
                 for warpgroup in range(s.consumer_warpgroups):
                     w.emit(MbarrierInit(self.order, index(warpgroup), WARPGROUP_WARPS))
+        if s.tensor_columns:
+            for buffer in self._tensor_buffers:
+                w.emit(TensorMemoryAllocate(buffer, self.address))
         w.barrier(SyncScope.CLUSTER if s.cluster_size > 1 else SyncScope.BLOCK)
         if s.consumer_registers:
             with w.when(roles.produces):
@@ -203,11 +249,22 @@ class _GemmKernelWriter:
                 own = self._warpgroup_origin(at)
                 sources = self.epilogue.load_first_sources(own)
                 if not self.promoted:
-                    w.emit(WarpgroupMmaWait(0))
-                    mainloop.release(number * s.k_iters + (s.k_iters - 1))
+                    mainloop.finish(accumulators, number)
                 if s.split_k == 1:
                     with w.when(self._has_rows(at)):
                         self.epilogue.store(accumulators, own, sources)
+                if s.tensor_columns and s.tile_iterations > 1:  # all warps have loaded what the next tile overwrites
+                    w.barrier(SyncScope.WARPGROUP)
+
+    @property
+    def _wgmma_mainloop(self) -> WgmmaMainloop:
+        assert isinstance(self.mainloop, WgmmaMainloop)
+        return self.mainloop
+
+    def _in_registers(self, warpgroup: int) -> Buffer:
+        accumulators = self.accumulators[warpgroup]
+        assert isinstance(accumulators, Buffer)
+        return accumulators
 
     def _promoted_iterations(
         self,
@@ -219,7 +276,8 @@ class _GemmKernelWriter:
     ) -> None:
         """The k iterations of a tile, or of a stream-K ``unit`` of it, block after block. The accumulators of each
         block are promoted."""
-        s, w, mainloop, block_sums = self.s, self.w, self.mainloop, self.block_sums[warpgroup]
+        s, w, mainloop, block_sums = self.s, self.w, self._wgmma_mainloop, self.block_sums[warpgroup]
+        accumulators = self._in_registers(warpgroup)
         most, size = min(s.k_iters, s.unit_k_iters) if unit else s.k_iters, self.promoted
         first: Expr = index(0) if unit is None else unit.first_k_iter
         count: Expr = index(s.k_iters) if unit is None else unit.k_iters
@@ -236,7 +294,7 @@ class _GemmKernelWriter:
                 load_ahead(next_k_iter)
 
         with w.when(consumes):
-            self.promotion.clear(self.accumulators[warpgroup])
+            self.promotion.clear(accumulators)
             load_ahead(index(0))
         with w.loop("block", -(-most // size)) as block:
             begin = block * size
@@ -255,7 +313,7 @@ class _GemmKernelWriter:
                 with w.when(consumes):
                     last = fills_before + minimum(begin + size, count) - 1
                     take = partial(take_scales, begin + size)
-                    self._promote(self.accumulators[warpgroup], block_sums, last, scales, take)
+                    self._promote(accumulators, block_sums, last, scales, take)
 
     def _promote(
         self,
@@ -268,7 +326,7 @@ class _GemmKernelWriter:
         """Add the sums of a block whose last stage is that of ``last_fill``. A block of one stage is multiplied here,
         atom after atom. ``take_scales`` takes the scales that have been loaded ahead, and begins to load the next
         ones, while the first atom is multiplied: ahead of its wgmma, addresses and waits would delay that."""
-        s, w, mainloop = self.s, self.w, self.mainloop
+        s, w, mainloop = self.s, self.w, self._wgmma_mainloop
         parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
         for atoms in parts:
             if self.promoted == 1:
@@ -282,7 +340,7 @@ class _GemmKernelWriter:
 
     def _stream_k_unit(self, stream_k: StreamK, iteration: Expr) -> None:
         """What this CTA does of one tile: it stores the outputs where that is all of the tile, else partial sums."""
-        s, w, mainloop, accumulators = self.s, self.w, self.mainloop, self.accumulators[0]
+        s, w, mainloop, accumulators = self.s, self.w, self._wgmma_mainloop, self._in_registers(0)
         unit = stream_k.work_unit(self.cluster, iteration)
         with w.when(unit.k_iters > 0):
             at = self.scheduler.origin(unit.tile, index(0))
@@ -310,7 +368,7 @@ class _GemmKernelWriter:
         layout = Layout((s.mma_n + PARTIAL_PADDING, 1))
         partials = w.allocate("partials", (s.tile_m, s.mma_n), self.atom.accumulator, MemoryScope.SHARED, layout)
         with w.when(self.roles.consumes):
-            self.epilogue.store_partials(self.accumulators[0], partials)
+            self.epilogue.store_partials(self._in_registers(0), partials)
         w.barrier(SyncScope.CLUSTER)
         origin, first = self.scheduler.origin(self.cluster, self.tile), self.tile * s.split_k
         threads = s.warps * WARP_LANES

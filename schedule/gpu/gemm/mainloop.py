@@ -1,4 +1,4 @@
-"""Writes the main loop of a large product on Hopper: TMA fills stages of shared memory, wgmma multiplies what is there.
+"""Writes the main loop of a large product: TMA fills stages of shared memory, wgmma multiplies what is there.
 
 One elected thread of the producer issues the loads of a stage once the consumers have left it, and consumer warpgroups
 multiply it once it has arrived. Two mbarriers of each stage say so:
@@ -9,11 +9,13 @@ multiply it once it has arrived. Two mbarriers of each stage say so:
     issue its loads, which arrive at full     wait for the wgmma of the stage before, and arrive at its empty
 
 So the products of one k iteration are always under way. Fills of stages are counted over all tiles of a CTA, so that
-loads run ahead into the next tile while the epilogue stores this one.
+loads run ahead into the next tile while the epilogue stores this one. ``tensor_memory`` has the same loop for tcgen05.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import Generic, TypeVar
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
@@ -25,6 +27,7 @@ from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
+from .block_scales import allocate_scale_stages
 from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
@@ -48,6 +51,9 @@ class WarpRoles:
         self.produces = Compare(CompareOp.GE, warp, consumers)
         self.elected = logical_and(Compare(CompareOp.EQ, warp, consumers), self.first_lane)
         """Whether this is the one thread that issues loads."""
+        first_of_warpgroup = Compare(CompareOp.EQ, warp % WARPGROUP_WARPS, index(0))
+        self.issues = logical_and(first_of_warpgroup, self.first_lane)
+        """Whether this is the first thread of a warpgroup."""
 
 
 class StageBarriers:
@@ -59,9 +65,14 @@ class StageBarriers:
         self.empty = w.allocate("empty", (stages,), INDEX, MemoryScope.SHARED)
 
 
-class GemmMainloop:
-    """``tile`` and ``k_rank``: the number of this CTA's tile in its cluster, and which of the ``split_k`` CTAs that
-    share ``k`` it is. A ``fill`` is the number of a k iteration among all that the CTA makes."""
+A = TypeVar("A")
+"""How the accumulators of a warpgroup are given."""
+
+
+class GemmMainloop(ABC, Generic[A]):
+    """What main loops share, whatever instruction multiplies. ``tile`` and ``k_rank``: the number of this CTA's tile in
+    its cluster, and which of the ``split_k`` CTAs that share ``k`` it is. A ``fill`` is the number of a k iteration
+    among all that the CTA makes."""
 
     def __init__(
         self,
@@ -83,6 +94,7 @@ class GemmMainloop:
         self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
         self.groups = joined_groups(gemm)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups)
+        self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
 
     def _multicast(self, axis: str) -> Multicast:
         """The CTAs of the cluster that need the same places of ``axis``."""
@@ -100,10 +112,9 @@ class GemmMainloop:
     def initialise_barriers(self) -> None:
         """One thread does so, ahead of a barrier of the cluster."""
         s, w = self.s, self.w
-        warps = WARPGROUP_WARPS if s.ping_pong else s.consumer_warpgroups * WARPGROUP_WARPS
         with w.loop("stage", s.stages) as stage:
             w.emit(MbarrierInit(self.barriers.full, stage, 1))
-            w.emit(MbarrierInit(self.barriers.empty, stage, warps * s.tiles_per_cluster))
+            w.emit(MbarrierInit(self.barriers.empty, stage, self.releases * s.tiles_per_cluster))
 
     def prefetch(self, cluster: Expr) -> None:
         """Prefetch into L2 what fills the stages first, while the launch before this one still ends.
@@ -135,13 +146,16 @@ class GemmMainloop:
         s, w, barriers = self.s, self.w, self.barriers
         stage, parity = fill % s.stages, (fill // s.stages) % 2
         w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
-        w.emit(MbarrierArriveExpectTx(barriers.full, stage, self.a.stage_bytes + self.b.stage_bytes))
+        size = self.a.stage_bytes + self.b.stage_bytes + sum(scales.stage_bytes for scales in self.scales)
+        w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self._block(at, k_iter)
         for k_atom in range(s.k_atoms):
             here = {**at, **self._place(block, k_atom)}
             for operand in (self.a, self.b):
                 for box in operand.load(stage, k_atom, here, barriers.full):
                     w.emit(box)
+            for scales in self.scales:
+                w.emit(scales.load(stage, k_atom, here, barriers.full))
 
     def _block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
         """Which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at about the
@@ -175,6 +189,48 @@ class GemmMainloop:
             member = member * axis.extent + at[axis.name]
         return (k_iter + member % K_ROTATIONS * (self.s.k_iters // K_ROTATIONS)) % self.s.k_iters
 
+    @property
+    @abstractmethod
+    def releases(self) -> int:
+        """How many arrivals of a CTA release a stage."""
+
+    @abstractmethod
+    def multiply(self, accumulators: A, k_iter: Expr, fill: Expr, has_rows: Expr | None = None) -> None:
+        """Issue the products of a k iteration. The first iteration (``k_iter`` is 0) overwrites the accumulators.
+        ``has_rows``: whether there is anything to multiply."""
+
+    @abstractmethod
+    def finish(self, accumulators: A, number: Expr) -> None:
+        """Wait until the accumulators of the CTA's ``number``-th tile are done, and release its last stage."""
+
+    def await_stage(self, fill: Expr) -> None:
+        """Wait until the stage of ``fill`` is full."""
+        stages = self.s.stages
+        self.w.emit(MbarrierWait(self.barriers.full, fill % stages, (fill // stages) % 2))
+
+    def _a_rows(self, atom: Expr, k_atom: int, k: int) -> tuple[Expr, ...]:
+        """Where in a stage of A the 64 rows of an atom begin, from the place ``k`` of a k atom on."""
+        window = self.gemm.window
+        if window is not None and window.halo is not None:
+            return index(0), atom * window.patch_lines + k_atom * window.tap_lines, index(k)
+        if self.a.along_k:
+            return index(k_atom), atom * WGMMA_M, index(k)
+        return index(k_atom), atom, index(0), index(0)
+
+
+class WgmmaMainloop(GemmMainloop[Buffer]):
+    """The loop over k with ``wgmma``, of 64 rows for each atom of a consumer warpgroup."""
+
+    @property
+    def releases(self) -> int:
+        """The first lane of each warp releases a stage."""
+        return WARPGROUP_WARPS if self.s.ping_pong else self.s.consumer_warpgroups * WARPGROUP_WARPS
+
+    def finish(self, accumulators: Buffer, number: Expr) -> None:
+        s = self.s
+        self.w.emit(WarpgroupMmaWait(0))
+        self.release(number * s.k_iters + (s.k_iters - 1))
+
     def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr, has_rows: Expr | None = None) -> None:
         """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released. The first
         iteration (``k_iter`` is 0) overwrites the accumulators. ``has_rows``: whether there is anything to multiply."""
@@ -191,11 +247,6 @@ class GemmMainloop:
             self.release(fill - 1)
         for mma in mmas[count:]:  # of joined groups alone
             w.emit(mma)
-
-    def await_stage(self, fill: Expr) -> None:
-        """Wait until the stage of ``fill`` is full."""
-        stages = self.s.stages
-        self.w.emit(MbarrierWait(self.barriers.full, fill % stages, (fill // stages) % 2))
 
     def issue(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> None:
         """Issue the wgmma of a stage for some of the warpgroup's atoms of 64 rows, the first into the first
@@ -227,15 +278,6 @@ class GemmMainloop:
                 not self.a.along_k,
                 not self.b.along_k,
             )
-
-    def _a_rows(self, atom: Expr, k_atom: int, k: int) -> tuple[Expr, ...]:
-        """Where in a stage of A the 64 rows of an atom begin, from the place ``k`` of a k atom on."""
-        window = self.gemm.window
-        if window is not None and window.halo is not None:
-            return index(0), atom * window.patch_lines + k_atom * window.tap_lines, index(k)
-        if self.a.along_k:
-            return index(k_atom), atom * WGMMA_M, index(k)
-        return index(k_atom), atom, index(0), index(0)
 
     def release(self, fill: Expr) -> None:
         """Arrive at the empty barrier of the stage of ``fill``, in every CTA of the cluster that loads it."""

@@ -10,8 +10,9 @@
     float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
 
 Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
-(``pack``). Images seen through a window are K-major as they are. *Promoted* accumulators are added to others in
-float32, since those of matrix units keep fewer bits (``promotion``).
+(``pack``). ``tcgen05`` takes operands just as ``wgmma`` does, so that this module speaks for both. Images seen through
+a window are K-major as they are. *Promoted* accumulators are added to others in float32, since those of matrix units
+keep fewer bits (``promotion``).
 """
 
 from ....core.dtypes import float32, tfloat32

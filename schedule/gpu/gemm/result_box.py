@@ -23,9 +23,9 @@ class ResultBox:
     indices: tuple[Expr, ...]
     rows: tuple[int, ...]
 
-    def extents(self, columns: int) -> tuple[int, ...]:
-        """The extents of a box of so many columns."""
-        return (*self.rows[:-1], columns)
+    def extents(self, columns: int, parts: int = 1) -> tuple[int, ...]:
+        """The extents of a box of so many columns, of one of ``parts`` parts of the rows, if they are neighbours."""
+        return (*(n // parts if n == WGMMA_M else n for n in self.rows[:-1]), columns)
 
 
 def result_box(gemm: Gemm, result: Result) -> ResultBox | None:

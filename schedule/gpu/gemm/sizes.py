@@ -9,6 +9,7 @@ import numpy as np
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Var
 from ....ir.gpu.barrier import WARPGROUP_THREADS
+from ....ir.gpu.tcgen05 import CHUNK_BYTES, LEAST_COLUMNS, SCALE_ROWS
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints, derived_once
@@ -46,6 +47,10 @@ MOST_STAGES = 12
 """More stages than these do not hide more latency."""
 BARRIER_BYTES = 48
 """The barriers that belong to no stage, and what aligns them, take so many bytes of shared memory."""
+WARPGROUP_SCALE_COLUMNS = 16
+"""A warpgroup has so many columns of tensor memory for scales of blocks. Those of 128 rows and 256 columns take 12."""
+TENSOR_MEMORY_BYTES = 48
+"""The barriers of accumulators in tensor memory, and its address, take so many bytes more."""
 PARTIAL_PADDING = 8
 """The padding between rows of partial sums, in elements. With it, four rows of pairs, as wgmma leaves them, lie in
 different banks."""
@@ -91,6 +96,9 @@ class GemmSizes(Generic[N]):
     ``launch_registers``: how many registers a thread has at most when the CTA starts.
     ``consumer_registers``: how many ``setmaxnreg`` gives a consumer thread; 0 where registers stay as they are.
     ``thread_registers``: how many a consumer thread has in the end.
+    ``tensor_columns``: how many columns of tensor memory a CTA allocates for accumulators; 0 where they lie in
+    registers. In registers there is then what the epilogue loads at once.
+    ``scale_columns``: how many columns it allocates for scales of blocks.
     """
 
     consumer_warpgroups: N
@@ -127,6 +135,8 @@ class GemmSizes(Generic[N]):
     launch_registers: N
     consumer_registers: N
     thread_registers: N
+    tensor_columns: N
+    scale_columns: N
 
     @property
     def tiles_per_cluster(self) -> N:
@@ -194,19 +204,31 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     pool = warpgroups * _equal_share(warpgroups * WARPGROUP_THREADS * k["ctas_per_sm"])
     most = np.minimum((pool - PRODUCER_REGISTERS) // k["consumer_warpgroups"] // 8 * 8, MOST_CONSUMER_REGISTERS)
     block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), k["atoms_m"])
+    accumulator_registers, tensor_columns = (k["atoms_m"] + block_sums) * k["mma_n"] // 2, np.zeros_like(tile_m)
+    limits, scale_columns = limits_of(target), np.zeros_like(tile_m)
+    if gemm.block_scales is not None:
+        several = k["consumer_warpgroups"] * WARPGROUP_SCALE_COLUMNS > LEAST_COLUMNS
+        scale_columns = np.where(several, 2 * LEAST_COLUMNS, LEAST_COLUMNS)
+    if limits.tensor_columns:
+        accumulator_registers = accumulators * np.minimum(tile_n, subtile_columns(gemm)) // 2
+        wanted = k["consumer_warpgroups"] * k["mma_n"]
+        tensor_columns = np.maximum(2 ** np.ceil(np.log2(wanted)).astype(np.int64), LEAST_COLUMNS)
     # shared memory
     lines = stage_lines(gemm, tile_m, k["k_atoms"]) + k["k_atoms"] * _stage_columns(gemm, k["mma_n"])
     stage_bytes = LINE_BYTES * lines + 16
+    if gemm.block_scales is not None:
+        chunks = _ceil(tile_m, SCALE_ROWS) + _ceil(k["mma_n"], SCALE_ROWS)
+        stage_bytes = stage_bytes + CHUNK_BYTES * k["k_atoms"] * chunks
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
     staged = np.minimum(tile_n, side)
     staged = staged + np.where(tile_n > side, tile_n % side, 0)
     epilogue_bytes = element * k["consumer_warpgroups"] * k["epilogue_stages"] * WGMMA_M * staged
     partial_bytes = np.where(k["split_k"] > 1, 4 * tile_m * (k["mma_n"] + PARTIAL_PADDING), 0)  # in place of the stages
-    limits = limits_of(target)
-    room = limits.shared_bytes_for(k["ctas_per_sm"]) - epilogue_bytes - BARRIER_BYTES
+    barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
+    room = limits.shared_bytes_for(k["ctas_per_sm"]) - epilogue_bytes - barrier_bytes
     stage_fills = np.where(stream_k, unit_k_iters, k_iters * tile_iterations * tiles_per_iteration)
     stages = np.minimum(np.minimum(room // stage_bytes, stage_fills), MOST_STAGES)
-    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + epilogue_bytes + BARRIER_BYTES
+    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + epilogue_bytes + barrier_bytes
     return GemmSizes(
         **k,
         accumulators=accumulators,
@@ -225,11 +247,13 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
         stages=stages,
         stage_bytes=stage_bytes,
         shared_bytes=shared_bytes,
-        accumulator_registers=(k["atoms_m"] + block_sums) * k["mma_n"] // 2,
+        accumulator_registers=accumulator_registers,
         block_sum_registers=block_sums * k["mma_n"] // 2,
         launch_registers=launch_registers,
         consumer_registers=np.where(producer_warpgroup, most, 0),
         thread_registers=np.where(producer_warpgroup, most, launch_registers),
+        tensor_columns=tensor_columns,
+        scale_columns=scale_columns,
     )
 
 

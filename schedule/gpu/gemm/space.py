@@ -64,7 +64,12 @@ class GemmPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return (*KNOBS, *self._repacked)
+        return (*self.chosen, *self._repacked)
+
+    @property
+    def chosen(self) -> tuple[Knob, ...]:
+        """The knobs that are choices."""
+        return KNOBS
 
     @property
     def _repacked(self) -> tuple[Knob, ...]:
@@ -80,7 +85,7 @@ class GemmPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return gemm_constraints(self.gemm, self.target)
+        return gemm_constraints(self.gemm, self.target, self.chosen)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         return prior_seconds(self.gemm, self.sizes(columns), gpu_peaks(self.target, peaks))
@@ -120,7 +125,8 @@ class GemmPlan(Plan):
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSizes[int]:
         """The sizes of one setting (knob -> value)."""
-        return cast(GemmSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        columns = columns_of_setting(self.knobs, setting, self.defaults)
+        return cast(GemmSizes[int], row_of_record(self.sizes(columns), 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
@@ -131,14 +137,19 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
-    if gemm.dynamic is not None:  # the launches that pack A and repack it copy a known number of rows
-        in_place = not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
-        return GemmPlan(gemm, target) if in_place else None
+    if gemm.dynamic is not None:
+        return GemmPlan(gemm, target) if takes_dynamic_rows(gemm) else None
     if gemm.groups is not None and not _can_group(gemm):
         return None
     if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
         return None
     return GemmPlan(gemm, target)
+
+
+def takes_dynamic_rows(gemm: Gemm) -> bool:
+    """Whether A is read in place: the launches that pack it and repack it copy a known number of rows."""
+    assert gemm.a.load is not None
+    return not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
 
 
 def _can_group(gemm: Gemm) -> bool:

@@ -1,6 +1,7 @@
 """Kernels with dynamic rows and lengths in every form that their classes have, on a device with few multiprocessors, so
 that CTAs take several tiles; and what is estimated of them."""
 
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -73,7 +74,25 @@ FORMS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], tuple[int, ...]
         {**TILE, "split_k": 2, "epilogue_stages": 0, "mma_n": 160},
         (3, 90),
     ),
+    "tensor memory, ping-pong": (
+        "cuda_gemm_tcgen05",
+        "linear",
+        {"rows": 300},
+        {**TILE, "consumer_warpgroups": 2, "ping_pong": 1},
+        (1, 190),
+    ),
+    "tensor memory, clusters": (
+        "cuda_gemm_tcgen05",
+        "linear",
+        {"rows": 600},
+        {**TILE, "atoms_m": 2, "cluster_m": 2, "epilogue_stages": 2},
+        (129, 600),
+    ),
 }
+
+
+def _target(sketch: str) -> Target:
+    return replace(SMALL, arch="sm_100a") if sketch.endswith("tcgen05") else SMALL
 
 
 def _workload(operator: str, parameters: dict[str, Any], representative: int = 0) -> Workload:
@@ -86,7 +105,8 @@ def _workload(operator: str, parameters: dict[str, Any], representative: int = 0
 def test_all_extents_agree_with_the_reference(form: str) -> None:
     sketch, operator, parameters, knobs, extents = FORMS[form]
     workload = _workload(operator, parameters)
-    kernel = finish(lower(workload, SMALL, Schedule.of(sketch, SKETCHES[sketch].version, knobs)), SMALL)
+    target = _target(sketch)
+    kernel = finish(lower(workload, target, Schedule.of(sketch, SKETCHES[sketch].version, knobs)), target)
     for extent in extents:
         static = at_extent(workload, extent)
         inputs = random_inputs(static, 1)
