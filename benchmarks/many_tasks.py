@@ -123,7 +123,8 @@ class Task:
     @property
     def progress(self) -> TaskProgress:
         fastest = [seconds for seconds, _ in self.fastest[:FASTEST]]
-        return TaskProgress(self.weight, len(self.trials), fastest, improvement=self.improvement)
+        found = int(np.argmin(self.curve)) + 1
+        return TaskProgress(self.weight, len(self.trials), fastest, improvement=self.improvement, found=found)
 
     @property
     def winner(self) -> Winner:

@@ -17,9 +17,12 @@ trials. What is usual among the tasks of the job, at the same number of trials, 
 
 Where the cost model of a task says what it expects of the next trials, that tells more. A search that starts from a
 prior falls towards its best as the square of the trials, and the geometric mean of both moderates the model. Of gains
-that the model expects beyond ``MOST_IMPROVEMENT``, the searches of recorded tables then found no more:
+that the model expects beyond ``MOST_IMPROVEMENT``, the searches of recorded tables then found no more. Whether a model
+is right shows in what its task has realised: searches that had found nothing for two slices and more gained next to
+nothing, whatever their model expected. The expectation therefore counts by the share of the trials that were needed
+to find the best time:
 
-    gain = best x min(improvement, MOST_IMPROVEMENT)^(1/2) / n x s / (n + s), never below the roofline
+    gain = best x min(improvement, MOST_IMPROVEMENT)^(1/2) x found / n^2 x s / (n + s), never below the roofline
 
 The saving counts as often as the workload occurs in the model. ``python -m benchmarks many-tasks`` replays recorded
 tables by this rule, alone and with the winners of other tasks, and by Ansor's (slope of the last slices and
@@ -68,7 +71,8 @@ class TaskProgress:
     """How far a task is. ``weight``: how often its workload occurs. ``fastest``: its fastest times in seconds,
     ascending, at most ``FASTEST`` of them. ``limit_seconds`` is the roofline, 0 where it is unknown;
     ``trial_seconds`` is what a trial takes, 0 where that is unknown. ``improvement``: by which share of the best time
-    its cost model expects the next trials to lower it; None where no model says."""
+    its cost model expects the next trials to lower it; None where no model says. ``found``: after how many trials the
+    best time was known; None counts as after the last one."""
 
     weight: float
     trials: int
@@ -76,6 +80,7 @@ class TaskProgress:
     limit_seconds: float = 0.0
     trial_seconds: float = 0.0
     improvement: float | None = None
+    found: int | None = None
 
 
 def first_trials(trials: int, tasks: int) -> int:
@@ -107,7 +112,8 @@ def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS, usual: float 
     best, trials, gap = task.fastest[0], max(1, task.trials), relative_gap(task)
     limited = max(0.0, best - task.limit_seconds)
     if task.improvement is not None:
-        left = best * sqrt(min(task.improvement, MOST_IMPROVEMENT)) / trials
+        realised = min(max(task.found or trials, SLICE_TRIALS) / trials, 1.0)
+        left = best * sqrt(min(task.improvement, MOST_IMPROVEMENT)) / trials * realised
         return min(left, limited) * further / (trials + further)
     if usual is not None:
         gap = sqrt(max(gap, LEAST_GAP) * usual / sqrt(trials))

@@ -91,7 +91,7 @@ def _progress(connection: Connection, number: int, rows: Sequence[RowMapping]) -
     of those that are close."""
     rank = func.row_number().over(partition_by=trials.c.task, order_by=(trials.c.seconds, trials.c.id)).label("rank")
     ranked = (
-        select(trials.c.task, trials.c.seconds, rank)
+        select(trials.c.task, trials.c.seconds, trials.c.sequence, rank)
         .where(
             trials.c.job == number,
             trials.c.task.in_([row["position"] for row in rows]),
@@ -100,9 +100,11 @@ def _progress(connection: Connection, number: int, rows: Sequence[RowMapping]) -
         .subquery()
     )
     fastest: dict[int, list[float]] = {row["position"]: [] for row in rows}
-    query = select(ranked.c.task, ranked.c.seconds).where(ranked.c.rank <= FASTEST)
-    for position, seconds in connection.execute(query.order_by(ranked.c.task, ranked.c.rank)):
+    found = dict[int, int]()
+    query = select(ranked.c.task, ranked.c.seconds, ranked.c.sequence).where(ranked.c.rank <= FASTEST)
+    for position, seconds, sequence in connection.execute(query.order_by(ranked.c.task, ranked.c.rank)):
         fastest[position].append(seconds)
+        found.setdefault(position, sequence + 1)
     return {
         row["position"]: TaskProgress(
             weight=row["weight"],
@@ -111,6 +113,7 @@ def _progress(connection: Connection, number: int, rows: Sequence[RowMapping]) -
             limit_seconds=row["roofline_seconds"] or 0.0,
             trial_seconds=(row["wall_seconds"] or 0.0) / max(1, row["trials"] - row["adopted"]),
             improvement=row["improvement"],
+            found=found.get(row["position"]),
         )
         for row in rows
     }

@@ -144,8 +144,9 @@ class GaussianProcess:
     def _loss(self, theta: Floats, points: Floats, values: Floats) -> tuple[float, Floats]:
         """The negative logarithm of the posterior density of ``theta``, and its gradient."""
         lengths, scale, noise = np.exp(theta[:-2]), np.exp(theta[-2]), np.exp(theta[-1])
-        squares = ((points[:, None] - points[None]) / lengths) ** 2
-        distance = np.sqrt(5 * squares.sum(axis=2))
+        scaled = points / lengths
+        squares = np.sum(scaled**2, axis=1)
+        distance = np.sqrt(5 * np.maximum(squares[:, None] + squares - 2 * scaled @ scaled.T, 0))
         kernel = scale * _matern(distance)
         factor = _cholesky(kernel + (noise + _JITTER) * np.eye(len(points)))
         weights = cho_solve((factor, True), values, check_finite=False)
@@ -153,7 +154,7 @@ class GaussianProcess:
         slope = 0.5 * (inverse - np.outer(weights, weights))
         by_length = slope * (scale * 5 / 3 * (1 + distance) * np.exp(-distance))
         gradient = np.empty_like(theta)
-        gradient[:-2] = np.einsum("ij,ijk->k", by_length, squares)
+        gradient[:-2] = 2 * (by_length.sum(axis=0) @ scaled**2 - np.sum(scaled * (by_length @ scaled), axis=0))
         gradient[-2], gradient[-1] = np.sum(slope * kernel), noise * np.trace(slope)
         off = theta - self._start
         off[:-2] /= _LENGTH_SPREAD

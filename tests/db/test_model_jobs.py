@@ -108,6 +108,19 @@ def test_what_the_cost_model_expects_counts_more_than_gaps() -> None:
     assert expected_gain(replace(unsure, limit_seconds=0.999)) < 0.001  # never below the roofline
 
 
+def test_a_task_whose_best_time_is_old_waits_for_one_that_still_gains() -> None:
+    """Both cost models expect the same of tasks that are equal but for when their best time was found."""
+    gains = TaskProgress(1.0, 32, (1.0, 1.1), improvement=2e-3, found=32)
+    stalled = replace(gains, found=12)
+    assert most_worthwhile([stalled, gains]) == 1
+    assert expected_gain(stalled) == pytest.approx(12 / 32 * expected_gain(gains))
+    assert expected_gain(replace(gains, found=None)) == expected_gain(gains)
+    first = replace(gains, trials=SLICE_TRIALS, found=1)
+    assert expected_gain(first) == expected_gain(replace(first, found=SLICE_TRIALS))  # a slice is measured as a whole
+    model_says_nothing = replace(stalled, improvement=None)
+    assert expected_gain(model_says_nothing) == expected_gain(replace(gains, improvement=None))
+
+
 def test_a_task_is_given_up_for_a_reason() -> None:
     usual = TaskProgress(3.0, 48, (5e-3, 6e-3, 8e-3), trial_seconds=0.5)
     assert given_up(usual) is None and given_up(usual, runs=1e6) is None
@@ -157,6 +170,21 @@ def test_slices_go_where_they_save_most_until_the_budget_is_spent(fleet_store: R
     assert sum(task.trials for task in job.tasks) == budget.trials
     assert [task.stop_reason for task in job.tasks] == ["trials"] * 3
     assert submit_model(fleet_store, "later", 10, 1, 1, budget=budget)  # none is under way any more
+
+
+def test_the_next_slice_goes_to_the_task_whose_best_time_is_the_newest(fleet_store: RecordStore) -> None:
+    keep(fleet_store, 1, 1)
+    submit_model(fleet_store, "job", 1, 1, budget=Budget(5 * SLICE_TRIALS))
+    order = []
+    for first_seconds in (1e-3, 1e-3, 1e-3, 1.9e-4):  # trial 9 of the second task takes 0.95 ms, its first one 1 ms
+        held = claimed(fleet_store)
+        order.append(held.task)
+        task = fleet_store.job("job").tasks[held.task]
+        assert task.trial_limit is not None
+        record(fleet_store, held, task.trials, task.trial_limit, first_seconds)
+        fleet_store.fleet.finish_task(held.lease, "trials", {"improvement": 2e-3})
+    assert order == [0, 1, 0, 1]
+    assert claimed(fleet_store).task == 1  # the first one takes longer, but has found nothing since its first slice
 
 
 def test_the_fastest_times_of_workloads_are_known_before_a_job(fleet_store: RecordStore) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.optimize import approx_fprime
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
@@ -44,6 +45,15 @@ def test_the_posterior_is_that_of_another_implementation() -> None:
         np.testing.assert_allclose(mean, other, atol=3e-3)
         np.testing.assert_allclose(deviation**2, spread**2 - process.noise, atol=3e-3)
     assert process.lengths[2] > 2 * process.lengths[0]  # the last column does not matter
+
+
+def test_lengths_follow_the_slope_of_the_likelihood() -> None:
+    rng = stream(3, "points")
+    points, values = rng.integers(4, size=(30, 4)) / 3, rng.normal(size=30)  # some points are equal
+    process = GaussianProcess(points.astype(np.float32))
+    theta = rng.normal(scale=0.3, size=6) - [0, 0, 0, 0, 0, 4]  # logarithms of four lengths, the scale and the noise
+    numeric = approx_fprime(theta, lambda t: process._loss(t, points, values)[0], 1e-6)
+    np.testing.assert_allclose(process._loss(theta, points, values)[1], numeric, rtol=1e-3, atol=1e-3)
 
 
 def test_a_focused_process_says_the_same_of_what_it_still_looks_at() -> None:
