@@ -16,9 +16,10 @@ The caller holds a mutex, so that loops of several callers run one after the oth
     claim chunks until none is left
     close the loop; wait for the workers that have joined
 
-A worker that wakes too late finds the loop closed, and nobody waits for it. Chunks are claimed from an atomic counter
-(dynamic scheduling), so that a slow thread delays the others by one chunk at most. A loop that is started from inside a
-task, which emitted code never does, runs serially on its thread.
+A worker that wakes too late finds the loop closed, and nobody waits for it. One that wakes on the caller's processor
+moves to another one: Linux left some there for many milliseconds, so that loops ran serially after each pause. Chunks
+are claimed from an atomic counter (dynamic scheduling), so that a slow thread delays the others by one chunk at most.
+A loop that is started from inside a task, which emitted code never does, runs serially on its thread.
 """
 
 from .architectures import Architecture
@@ -33,6 +34,7 @@ _THREAD_POOL = """\
 @word = internal global i64 0, align 128
 @next = internal global i64 0, align 128
 @sleepers = internal global i32 0, align 128
+@caller.cpu = internal global i32 -1, align 128
 @loop.fn = internal global ptr null, align 128
 @loop.env = internal global ptr null
 @loop.tasks = internal global i64 0
@@ -87,6 +89,8 @@ publish:
   %wake = icmp ne i32 %asleep, 0
   br i1 %wake, label %wake.all, label %work
 wake.all:
+  %here = call i32 @sched_getcpu()
+  store atomic i32 %here, ptr @caller.cpu seq_cst, align 4
   call i64 (i64, ...) @syscall(i64 __FUTEX__, ptr getelementptr (i8, ptr @word, i64 4),
     i32 129, i32 65535, ptr null)
   br label %work
@@ -177,6 +181,7 @@ sleep:
   br label %woken
 woken:
   %count.down = atomicrmw sub ptr @sleepers, i32 1 seq_cst
+  call void @leave_caller()
   br label %idle
 fresh:
   %found = phi i64 [ %state, %spin ], [ %other, %join ]
@@ -203,6 +208,42 @@ leave:
 notify:
   call i64 (i64, ...) @syscall(i64 __FUTEX__, ptr @word, i32 129, i32 1, ptr null)
   br label %idle
+}
+
+; A worker that wakes on the caller's processor waits there while the caller works. It moves to another one, if it may.
+define internal void @leave_caller() nounwind noinline {
+entry:
+  %allowed = alloca [1024 x i8], align 16
+  %others = alloca [1024 x i8], align 16
+  %here = call i32 @sched_getcpu()
+  %caller = load atomic i32, ptr @caller.cpu seq_cst, align 4
+  %same = icmp eq i32 %here, %caller
+  %known = icmp sge i32 %here, 0
+  %meets = and i1 %same, %known
+  br i1 %meets, label %ask, label %done
+ask:
+  %failed = call i32 @sched_getaffinity(i32 0, i64 1024, ptr %allowed)
+  %got = icmp eq i32 %failed, 0
+  br i1 %got, label %move, label %done
+move:
+  call void @llvm.memcpy.p0.p0.i64(ptr %others, ptr %allowed, i64 1024, i1 false)
+  %byte = lshr i32 %here, 3
+  %bit = and i32 %here, 7
+  %at = getelementptr i8, ptr %others, i32 %byte
+  %held = load i8, ptr %at
+  %place = trunc i32 %bit to i8
+  %mark = shl i8 1, %place
+  %rest = xor i8 %mark, -1
+  %without = and i8 %held, %rest
+  store i8 %without, ptr %at
+  %refused = call i32 @sched_setaffinity(i32 0, i64 1024, ptr %others)
+  %moved = icmp eq i32 %refused, 0
+  br i1 %moved, label %restore, label %done
+restore:
+  call i32 @sched_setaffinity(i32 0, i64 1024, ptr %allowed)
+  br label %done
+done:
+  ret void
 }
 
 ; Workers block the signals that a program handles: those belong to its own threads.
@@ -275,6 +316,10 @@ declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sigfillset(ptr)
 declare i32 @sigdelset(ptr, i32)
 declare i64 @syscall(i64, ...)
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)

@@ -15,3 +15,14 @@ def idle_share(tasks: Ints, threads: int) -> NDArray[np.float64]:
     """The share of the threads' time in which they have no task, float64[n]: the last round may not occupy them all."""
     share: NDArray[np.float64] = 1 - tasks / (threads * ceil_div(tasks, threads))
     return share
+
+
+NORM = 4
+"""The order of the norm of parts that overlap."""
+
+
+def overlapped(*seconds: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """What parts that overlap take together: little more than the slowest. A maximum would rank settings alike that
+    differ in the other parts. An output that is slow to write would hide that one of two threads has no task."""
+    joined: NDArray[np.float64] = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
+    return joined

@@ -1,12 +1,14 @@
 """The native thread pool runs every task exactly once, from any thread, at any load and after a fork; idle threads
 sleep."""
 
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, POINTER, c_int64, c_void_p, cast
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +52,35 @@ def test_the_work_is_spread_over_threads() -> None:
 
     run(2, 2, body)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_workers_that_wake_keep_the_processors_that_they_may_run_on(alone: bool) -> None:
+    """A worker that wakes on the caller's processor moves to another one. Where there is only one, it stays."""
+    allowed = os.sched_getaffinity(0)
+    mine = {min(allowed)} if alone else allowed
+    done, workers = [0], set[int]()
+    barrier = threading.Barrier(2, timeout=60)
+
+    def body(_: int, begin: int, end: int) -> None:
+        for _ in range(begin, end):
+            barrier.wait()
+            done[0] += 1
+            workers.add(threading.get_native_id())
+
+    run(2, 2, body)
+    (worker,) = workers - {threading.get_native_id()}
+    try:
+        os.sched_setaffinity(worker, mine)
+        os.sched_setaffinity(0, {min(allowed)})
+        for _ in range(20):
+            while Path(f"/proc/self/task/{worker}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+                time.sleep(0.001)
+            run(2, 2, body)
+        assert done == [42] and os.sched_getaffinity(worker) == mine
+    finally:
+        os.sched_setaffinity(0, allowed)
+        os.sched_setaffinity(worker, allowed)
 
 
 def test_callers_from_several_threads_take_turns() -> None:

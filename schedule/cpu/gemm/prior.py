@@ -1,6 +1,6 @@
 """Estimates the time of a blocked product.
 
-    seconds = launch + max(multiply / busy share of the threads, blocks from the cache, operands and C from memory)
+    seconds = launch + norm(multiply / busy share of the threads, blocks from the cache, operands and C from memory)
               + packing
 
 Nothing in it was fitted: the terms count operations and bytes and divide them by measured ceilings.
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...space.columns import Columns, Ints
-from ..arithmetic import idle_share
+from ..arithmetic import idle_share, overlapped
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
 from .blocked_product import BlockedProduct, OperandUse
 from .promising import CACHE_BYTES, FEW, block_bytes
 from .sizes import CpuGemmSizes
 
-LINE_BYTES = 64
+LINE_BYTES, PAIR_BYTES = 64, 128
 Seconds = NDArray[np.float64]
 
 
@@ -27,8 +27,7 @@ def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Second
     multiply = _multiply_seconds(product, s, peaks)
     caches = _cache_seconds(product, c, s, peaks)
     memory = _memory_seconds(product, c, s, peaks)
-    found: Seconds = np.maximum(np.maximum(multiply, caches), memory)
-    return peaks.launch_seconds + found + _packing_seconds(product, c, s, peaks)
+    return peaks.launch_seconds + overlapped(multiply, caches, memory) + _packing_seconds(product, c, s, peaks)
 
 
 def _multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
@@ -61,15 +60,20 @@ def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
 
 
 def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """All inputs once, and C for each block of ``k``: written, and read again by the next one. An output that goes
-    through the caches is read before it is written."""
+    """All inputs once, A again for each further block of columns, and C for each block of ``k``: written, and read
+    again by the next one. An output that goes through the caches is read before it is written, in pairs of lines: tasks
+    that share the rows of C fetch more than they write."""
     p = product.gemm
     read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
     accumulators = p.m.extent * p.n.extent * product.batches * p.accumulator.dtype.bytes
     stored = sum(r.tensor.bytes for r in p.results)
     past = c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs else np.zeros(len(c), dtype=bool)
-    moved = 2 * (s.k_blocks - 1) * accumulators + np.where(past, 1, 2) * stored
-    seconds: Seconds = read + moved / peaks.memory_bytes_per_second
+    row_bytes = s.nc_panels * s.nr * p.accumulator.dtype.bytes  # of a row of C that a task writes
+    pairs = -(-row_bytes // PAIR_BYTES) * PAIR_BYTES / row_bytes
+    shared = np.where(s.nc_panels * s.nr < p.n.extent, pairs, 1.0)
+    moved = 2 * (s.k_blocks - 1) * accumulators + np.where(past, 1, 1 + shared) * stored
+    again = (-(-s.n_panels // s.nc_panels) - 1) * _bytes(product, product.uses(c, s)[0]) / peaks.read_bytes_per_second
+    seconds: Seconds = read + again + moved / peaks.memory_bytes_per_second
     return seconds
 
 

@@ -1,6 +1,6 @@
 """Estimates the time of a loop nest, from its derived columns.
 
-    seconds = launch + max(vector instructions / busy share of the threads, tiles from the caches, tensors from memory)
+    seconds = launch + norm(vector instructions / busy share of the threads, tiles from the caches, tensors from memory)
               + packing
 
 It looks at the group with the most work. Nothing in it was fitted.
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ....ir.expr import Expr, Load, Select
 from ....te.workload import Workload
 from ...space.columns import Columns
+from ..arithmetic import overlapped
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
 from .fusion import FusedGroup, own_cost, paddings, points
@@ -34,7 +35,7 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
     """The estimated time in seconds, float64[n], of a group and of those of its shape, which take the same setting.
     ``q``: the derived columns of the settings. What goes through memory is not in it."""
     packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
-    steps = np.maximum(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks))
+    steps = overlapped(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks))
     seconds: Seconds = group.same_shape * (peaks.launch_seconds + steps + packing)
     return seconds
 

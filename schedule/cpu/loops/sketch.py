@@ -23,6 +23,7 @@ from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
+from ..arithmetic import overlapped
 from ..peaks import cpu_peaks
 from ..shared_knobs import CACHED, NON_TEMPORAL, store_knob
 from .constraints import inline_constraint, tile_constraints
@@ -92,7 +93,7 @@ class CpuLoopsPlan(Plan):
         if inlined.any():
             found = derive(self.workload, self._inlined_main, self.target, columns)
             seconds = np.where(inlined, group_seconds(self._inlined_main, columns, found, rates), seconds)
-        return np.maximum(seconds, memory_seconds(self.workload, columns, rates))
+        return overlapped(seconds, memory_seconds(self.workload, columns, rates))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         return derive(self.workload, self._main, self.target, columns)

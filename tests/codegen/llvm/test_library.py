@@ -36,7 +36,7 @@ SOFTMAX = OPERATORS["softmax"].workload({"rows": 33, "columns": 65})
 RELU = OPERATORS["elementwise"].workload({"shape": [9, 40], "functions": ["relu"], "dtype": "bfloat16"})
 OF_THE_C_LIBRARY = {
     *("abort", "aligned_alloc", "free", "madvise", "memcpy", "memset", "snprintf"),
-    *("syscall", "sigdelset", "sigfillset"),
+    *("syscall", "sigdelset", "sigfillset", "sched_getaffinity", "sched_getcpu", "sched_setaffinity"),
     *("cos", "sin", "cosf", "sinf"),
 }
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
