@@ -58,6 +58,8 @@ _NUMBER_BITS = 56
 MOST_PROMISING = 4096
 """Pruning keeps about so many settings of each choice of path and sketches: those whose steps are the fastest by the
 prior of each."""
+MOST_OF_A_STEP = 1_000_000
+"""Pruning looks at so many settings of a step, whatever the limit of the whole space is."""
 
 PATH = "contraction_path"
 NO_STEP = "none"
@@ -144,7 +146,8 @@ class ContractionChain:
         peaks: Peaks = NO_PEAKS,
     ) -> Space:
         plan = self._planned(workload, target)
-        parts = [(choice, _spaces(choice, target, seed, limit, policy, peaks)) for choice in plan.choices]
+        most = MOST_OF_A_STEP if policy.prunes else limit  # the fastest settings are found among all
+        parts = [(choice, _spaces(choice, target, seed, most, policy, peaks)) for choice in plan.choices]
         if policy.prunes:
             parts = _promising(parts)
         rows = [prod(len(s) for s in own) for _, own in parts]
