@@ -7,21 +7,16 @@ allocates whole columns of it. A buffer of scope ``tensor`` is (lane, column).
 from dataclasses import dataclass
 
 from ...core.dtypes import (
-    DType,
     bfloat16,
-    float8_e4m3fn,
-    float8_e5m2,
     float16,
     float32,
-    int8,
     int32,
     tfloat32,
-    uint8,
 )
 from ..buffer import Buffer
 from ..expr import Expr
 from ..stmt import Operation
-from .wgmma import LINE_BYTES, STEP_BYTES
+from .wgmma import FLOATS8, INTEGERS8, LINE_BYTES, DescriptorMmaAtom
 
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512
 """How many lanes and columns the tensor memory of a multiprocessor has."""
@@ -36,27 +31,10 @@ QUARTER_LANES, HALF_LANES = 32, 16
 
 
 @dataclass(frozen=True, slots=True)
-class Tcgen05Atom:
-    """``tcgen05.mma`` on operands of two dtypes (PTX ISA, "tcgen05.mma"). ``kind`` is its qualifier. An instruction
-    takes ``k`` places of k, and a line of an operand in shared memory has ``line`` elements."""
+class Tcgen05Atom(DescriptorMmaAtom):
+    """``tcgen05.mma`` (PTX ISA, "tcgen05.mma"). ``kind`` is its qualifier."""
 
-    a: DType
-    b: DType
-    accumulator: DType
     kind: str
-
-    @property
-    def k(self) -> int:
-        return STEP_BYTES // self.a.bytes
-
-    @property
-    def line(self) -> int:
-        return LINE_BYTES // self.a.bytes
-
-    @property
-    def transposes(self) -> bool:
-        """Whether an operand may be M-major or N-major here. The hardware allows it for 8 bits, too."""
-        return self.a.bits == 16
 
     def takes(self, m: int, n: int) -> bool:
         """Whether there is an instruction for ``m`` rows and ``n`` columns: in steps of 8 for 64 rows, of 16 for 128
@@ -65,14 +43,13 @@ class Tcgen05Atom:
         return m in MMA_M and step <= n <= MOST_MMA_N and n % step == 0
 
 
-_FLOATS8, _INTEGERS8 = (float8_e4m3fn, float8_e5m2), (int8, uint8)
 TCGEN05_ATOMS: dict[tuple[str, str], Tcgen05Atom] = {
     (atom.a.name, atom.b.name): atom
     for atom in (
         *(Tcgen05Atom(d, d, float32, "f16") for d in (float16, bfloat16)),
         Tcgen05Atom(tfloat32, tfloat32, float32, "tf32"),
-        *(Tcgen05Atom(a, b, float32, "f8f6f4") for a in _FLOATS8 for b in _FLOATS8),
-        *(Tcgen05Atom(a, b, int32, "i8") for a in _INTEGERS8 for b in _INTEGERS8),
+        *(Tcgen05Atom(a, b, float32, "f8f6f4") for a in FLOATS8 for b in FLOATS8),
+        *(Tcgen05Atom(a, b, int32, "i8") for a in INTEGERS8 for b in INTEGERS8),
     )
 }
 """(dtype of a, dtype of b) -> instruction."""

@@ -31,9 +31,9 @@ LINE_BYTES, STEP_BYTES = 128, 32
 
 
 @dataclass(frozen=True, slots=True)
-class WgmmaAtom:
-    """``wgmma`` on operands of two dtypes (PTX ISA, "wgmma.mma_async"). An instruction takes ``k`` places of k. A line
-    of an operand in shared memory has ``line`` elements. Only operands of 16 bits may be M-major or N-major."""
+class DescriptorMmaAtom:
+    """A matrix instruction on operands of two dtypes that matrix descriptors find in shared memory: ``wgmma``, or
+    ``tcgen05.mma``. An instruction takes ``k`` places of k. A line of an operand there has ``line`` elements."""
 
     a: DType
     b: DType
@@ -49,7 +49,13 @@ class WgmmaAtom:
 
     @property
     def transposes(self) -> bool:
+        """Whether an operand may be M-major or N-major. ``tcgen05.mma`` would allow it for 8 bits, too."""
         return self.a.bits == 16
+
+
+@dataclass(frozen=True, slots=True)
+class WgmmaAtom(DescriptorMmaAtom):
+    """``wgmma`` (PTX ISA, "wgmma.mma_async")."""
 
     @property
     def fragment(self) -> MmaAtom | None:
@@ -63,13 +69,14 @@ class WgmmaAtom:
         return 8 <= n <= 256 and n % (16 if self.a.is_integer and n > 32 else 8) == 0
 
 
-_FLOATS8, _INTEGERS8 = (float8_e4m3fn, float8_e5m2), (int8, uint8)
+FLOATS8, INTEGERS8 = (float8_e4m3fn, float8_e5m2), (int8, uint8)
+"""The dtypes of 8 bits that are multiplied."""
 WGMMA_ATOMS: dict[tuple[str, str], WgmmaAtom] = {
     (atom.a.name, atom.b.name): atom
     for atom in (
         *(WgmmaAtom(d, d, float32) for d in (float16, bfloat16, tfloat32)),
-        *(WgmmaAtom(a, b, float32) for a in _FLOATS8 for b in _FLOATS8),
-        *(WgmmaAtom(a, b, int32) for a in _INTEGERS8 for b in _INTEGERS8),
+        *(WgmmaAtom(a, b, float32) for a in FLOATS8 for b in FLOATS8),
+        *(WgmmaAtom(a, b, int32) for a in INTEGERS8 for b in INTEGERS8),
     )
 }
 """(dtype of a, dtype of b) -> instruction."""

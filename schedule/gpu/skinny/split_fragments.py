@@ -9,9 +9,10 @@ truncate what they accumulate.
 from ....core.dtypes import float32
 from ....core.precision import Precision
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Broadcast, Cast, Expr, Load, Ramp, index
+from ....ir.expr import Cast, Expr, Load, Ramp, index
 from ....ir.gpu.wgmma import WgmmaAtom
 from ....ir.stmt import LoopKind
+from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
 
 UNROLLED = LoopKind.UNROLLED
@@ -47,9 +48,11 @@ class SplitFragments:
         ):
             at = (row + register % 2 * 8, step * fragment.k + register // 2 * (fragment.k // 2) + column)
             to = (line * steps + step) * held + register * together
-            w.store(self.rest, _vector((index(0),), together), Load(self.lines, _vector(at, together)))
+            w.store(
+                self.rest, contiguous_vector((index(0),), together), Load(self.lines, contiguous_vector(at, together))
+            )
             for plane in range(self.planes.shape[0]):
-                there, rest = _vector((index(plane), to), together), _vector((index(0),), together)
+                there, rest = contiguous_vector((index(plane), to), together), contiguous_vector((index(0),), together)
                 w.store(self.planes, there, Cast(Load(self.rest, rest), self.planes.dtype))
                 if plane + 1 < self.planes.shape[0]:
                     w.store(self.rest, rest, Load(self.rest, rest) - Cast(Load(self.planes, there), float32))
@@ -60,11 +63,3 @@ class SplitFragments:
         with w.loop("promoted", self.columns // 4, UNROLLED) as pair:
             at = (Ramp(pair * 2, 1, 2),)
             w.store(accumulators, at, Load(accumulators, at) + Load(self.block_sums, at))
-
-
-def _vector(at: tuple[Expr, ...], count: int) -> tuple[Expr, ...]:
-    """The indices of ``count`` neighbours along the last dimension."""
-    if count == 1:
-        return at
-    *outer, last = at
-    return (*(Broadcast(i, count) for i in outer), Ramp(last, 1, count))
