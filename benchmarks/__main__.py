@@ -1,6 +1,7 @@
 """``python -m benchmarks SUITE [--rows GLOB] [--trials N] [--seed N] [--json FILE] [--set NAME=VALUE]``.
 
-Every suite takes ``--set commit=HASH`` where the checkout does not say which commit it is.
+Every suite takes ``--set commit=HASH`` where the checkout does not say which commit it is. The result file says
+``"complete": false`` while rows are missing: those of a run that was killed are all that it had measured.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from benchmarks.environment import clean, libraries
-from benchmarks.suite import Options, Suite, commit
+from benchmarks.suite import Options, Result, Suite, commit
 
 SUITES = {
     "cpu": "benchmarks.cpu",
@@ -81,32 +82,40 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the result")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the suite")
     given = parser.parse_args()
-    options = Options(given.rows, given.trials, given.seed, dict(s.split("=", 1) for s in given.set))
     removed = clean()
     os.environ.update(ENVIRONMENT.get(given.suite, {}))
     run: Suite = import_module(SUITES[given.suite]).run
     started = datetime.now(UTC).isoformat(timespec="seconds")
     load = os.getloadavg()
-    result = run(options)
-    for row in result.rows:
-        print("  ".join(f"{name}={_short(value)}" for name, value in row.items() if not isinstance(value, dict | list)))
-    print("summary:", json.dumps(result.summary), "passed" if result.passed else "FAILED")
-    if given.json:
+
+    def keep(result: Result, complete: bool = False) -> None:
+        if given.json is None:
+            return
         document = {
             "suite": given.suite,
             "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
             "commit": options.extra.get("commit") or commit(),
             "started": started,
+            "complete": complete,
             "device": {"machine": platform.machine(), "cores": os.cpu_count(), "load_at_start": load, **result.device},
             "toolchain": {"python": platform.python_version(), **_versions(), **result.toolchain},
             "libraries": libraries(),
             "environment": {"removed": removed, "set": ENVIRONMENT.get(given.suite, {})},
             "settings": {"rows": options.rows, "trials": options.trials, "seed": options.seed, **result.settings},
             "rows": list(result.rows),
-            "summary": {**result.summary, "passed": result.passed},
+            "summary": {**result.summary, "passed": complete and result.passed},
         }
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(document, indent=1) + "\n")
+        written = given.json.with_suffix(".part")
+        written.write_text(json.dumps(document, indent=1) + "\n")
+        written.replace(given.json)
+
+    options = Options(given.rows, given.trials, given.seed, dict(s.split("=", 1) for s in given.set), keep)
+    result = run(options)
+    keep(result, complete=True)
+    for row in result.rows:
+        print("  ".join(f"{name}={_short(value)}" for name, value in row.items() if not isinstance(value, dict | list)))
+    print("summary:", json.dumps(result.summary), "passed" if result.passed else "FAILED")
     return 0 if result.passed else 1
 
 

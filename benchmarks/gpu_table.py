@@ -69,7 +69,7 @@ class Row(TunedOperator):
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured, before a suite judges it."""
+    """What was measured, or what has been so far, before a suite judges it."""
 
     rows: list[dict[str, object]]
     tuned: Tuned
@@ -83,10 +83,18 @@ class Table:
         return Result(tuple(self.rows or found), summary, passed, self.settings, self.device, versions)
 
 
-def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, sustained: bool = False) -> Table:
-    """Tune and time the rows whose names match. ``sustained``: besides short replays, with long ones too."""
+def measured(
+    rows: Mapping[str, Row],
+    options: Options,
+    judge: Callable[[Table], Result],
+    *,
+    trials: int,
+    sustained: bool = False,
+) -> Result:
+    """Tune and time the rows whose names match, and ``judge`` them, also after each of them. ``sustained``: besides
+    short replays, with long ones too."""
     if "parts" in options.extra:
-        return _joined(list(rows), options.extra["parts"].split(","))
+        return judge(_joined(list(rows), options.extra["parts"].split(",")))
     rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
     compares = options.extra.get("tune_only") != "1"
     if compares:  # PyTorch's compiler takes seconds to import, while nothing is timed yet
@@ -95,7 +103,18 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
     device = open_device("cuda")
     peaks = tuned.peaks or device.measure_peaks()
     others = schedules(options.extra["against"]) if "against" in options.extra else {}
-    table: list[dict[str, object]] = []
+    about = {"name": device.info.name, **device.info.hardware, **peaks}
+    settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
+    settings |= {"peer_options": peer_options(), **options.extra}
+    if sustained:
+        settings |= {
+            "rest_seconds": REST_SECONDS,
+            "sustained_rounds": SUSTAINED_ROUNDS,
+            "sustained_seconds": SUSTAINED_SECONDS,
+        }
+    found = Table([], tuned, about, settings)
+    options.keep(judge(found))  # the schedules, should no row be timed
+    table = found.rows
     if compares:
         for name, row in rows.items():
             began = time.perf_counter()
@@ -108,24 +127,16 @@ def measured_table(rows: Mapping[str, Row], options: Options, *, trials: int, su
             what = " ".join(
                 f"{k}={table[-1][k]}" for k in ("ratio", "ours_us", "best_peer", "failed") if k in table[-1]
             )
+            options.keep(judge(found))
             print(f"{name}: {what} in {time.perf_counter() - began:.1f} s", flush=True)
-    about = {"name": device.info.name, **device.info.hardware, **peaks}
-    settings: dict[str, object] = {"rounds": ROUNDS, "replay_seconds": REPLAY_SECONDS, "cold_bytes": _COLD_BYTES}
-    settings |= {"peer_options": peer_options(), **options.extra}
-    if sustained:
-        settings |= {
-            "rest_seconds": REST_SECONDS,
-            "sustained_rounds": SUSTAINED_ROUNDS,
-            "sustained_seconds": SUSTAINED_SECONDS,
-        }
-    return Table(table, tuned, about, settings)
+    return judge(found)
 
 
 def _joined(order: list[str], paths: list[str]) -> Table:
-    """The rows of several results as one table. Raises ValueError where they repeat a row, or are of several devices
-    or toolchains."""
+    """The rows of several results, complete or not, as one table. Raises ValueError where they repeat a row, or are of
+    several devices or toolchains."""
     parts = [json.loads(Path(path).read_text()) for path in paths]
-    table = [row for part in parts for row in part["rows"]]
+    table = [row for part in parts for row in part["rows"] if "ours_us" in row or "failed" in row]
     names = [row["row"] for row in table]
     if len(set(names)) < len(names):
         raise ValueError(f"rows that more than one part has: {sorted({n for n in names if names.count(n) > 1})}")

@@ -8,7 +8,7 @@ Every row is found with 100 candidates in three minutes. Settings: those of ``gp
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.gpu_table import Row, Table, against_summary, geometric_mean, measured, reaches_against_bar
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
 
@@ -113,7 +113,10 @@ ROWS: dict[str, Row] = {
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     sustained = options.extra.get("sustained") != "0"
-    table = measured_table(ROWS, options, trials=_TRIALS, sustained=sustained)
+    return measured(ROWS, options, partial(_judged, sustained), trials=_TRIALS, sustained=sustained)
+
+
+def _judged(sustained: bool, table: Table) -> Result:
     for row in table.rows:
         if "ours_us" in row:
             row["tflops"] = _operations(str(row["row"])) / float(str(row["ours_us"])) / 1e6

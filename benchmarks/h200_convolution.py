@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, geometric_mean, measured_table
+from benchmarks.gpu_table import Row, Table, geometric_mean, measured
 from benchmarks.h200_bars import MOST_TRIALS, Bars, bars_summary, reaches_bars
 from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
@@ -157,7 +157,11 @@ def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True  # for the rows of float32
-    table = measured_table(ROWS, options, trials=MOST_TRIALS, sustained=options.extra.get("sustained", "1") == "1")
+    sustained = options.extra.get("sustained", "1") == "1"
+    return measured(ROWS, options, _judged, trials=MOST_TRIALS, sustained=sustained)
+
+
+def _judged(table: Table) -> Result:
     shorts = [float(str(r.get("ratio") or 0.0)) for r in table.rows]
     summary = {
         "geomean_ratio": geometric_mean(shorts),

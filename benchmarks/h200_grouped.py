@@ -8,9 +8,11 @@ goes to any expert). Bars, short and sustained: a geometric mean of (peer / ours
 Settings: those of ``gpu_table``, and ``sustained=0``.
 """
 
+from functools import partial
+
 import torch
 
-from benchmarks.gpu_table import Row, against_summary, geometric_mean, measured_table, reaches_against_bar
+from benchmarks.gpu_table import Row, Table, against_summary, geometric_mean, measured, reaches_against_bar
 from benchmarks.suite import Options, Result
 
 _TRIALS = 100
@@ -43,7 +45,10 @@ ROWS: dict[str, Row] = {
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     sustained = options.extra.get("sustained") != "0"
-    table = measured_table(ROWS, options, trials=_TRIALS, sustained=sustained)
+    return measured(ROWS, options, partial(_judged, sustained), trials=_TRIALS, sustained=sustained)
+
+
+def _judged(sustained: bool, table: Table) -> Result:
     summary: dict[str, object] = {"rows": len(table.rows)}
     passed = True
     for prefix in ("", "sustained_") if sustained else ("",):

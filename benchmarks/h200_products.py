@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.gpu_table import Row, measured_table
+from benchmarks.gpu_table import Row, Table, measured
 from benchmarks.h200_bars import MOST_TRIALS, Bars, bars_summary, reaches_bars
 from benchmarks.suite import Options, Result
 
@@ -126,7 +126,10 @@ ROWS: dict[str, Row] = {
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
     torch.backends.cuda.matmul.allow_tf32 = False  # for the rows of float32
-    table = measured_table(ROWS, options, trials=MOST_TRIALS, sustained=True)
+    return measured(ROWS, options, _judged, trials=MOST_TRIALS, sustained=True)
+
+
+def _judged(table: Table) -> Result:
     summary = {
         **bars_summary(table.rows, _BARS),
         "best_tflops": max((_best_rate(r) for r in table.rows), default=0.0),

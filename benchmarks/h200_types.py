@@ -19,15 +19,17 @@ minutes with ``--rows 'fp8-*' --trials 60 --set seconds=25``; ``parts`` joins th
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.gpu_table import (
     Row,
+    Table,
     against_summary,
     geometric_mean,
-    measured_table,
+    measured,
     ours,
     reaches_against_bar,
 )
@@ -143,10 +145,13 @@ ROWS: dict[str, Row] = {f"{g}-{m}x{n}x{k}": _row(g, m, n, k) for g in BARS for m
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches, and measure its error."""
     sustained = options.extra.get("sustained") != "0"
-    table = measured_table(ROWS, options, trials=_TRIALS, sustained=sustained)
+    return measured(ROWS, options, partial(_judged, sustained, options.seed), trials=_TRIALS, sustained=sustained)
+
+
+def _judged(sustained: bool, seed: int, table: Table) -> Result:
     for row in table.rows:
         if "ours_us" in row and "rms_error" not in row:
-            row |= _errors(str(row["row"]), row["schedule"], options.seed)
+            row |= _errors(str(row["row"]), row["schedule"], seed)
     summary: dict[str, object] = {"rows": len(table.rows)}
     for prefix in ("", "sustained_") if sustained else ("",):
         ratios = [float(str(r.get(f"{prefix}ratio") or 0.0)) for r in table.rows]

@@ -43,7 +43,14 @@ _MOST_SECONDS = 240
 def run(options: Options) -> Result:
     """Start processes for every model whose name matches; by default for four of them."""
     wanted = _USUAL.split() if options.rows == "*" else [n for n in MODELS if fnmatch(n, options.rows)]
-    rows = [_row(name, options.trials or 0) for name in wanted]
+    rows: list[dict[str, object]] = []
+    for name in wanted:
+        rows.append(_row(name, options.trials or 0))
+        options.keep(_judged(rows))
+    return _judged(rows)
+
+
+def _judged(rows: list[dict[str, object]]) -> Result:
     passed = all(row.get("passed", False) for row in rows)
     figures = ("later_s", "kernels_s", "tuned_s")
     summary = {f"most_{f}": max((float(str(r[f])) for r in rows if f in r), default=None) for f in figures}

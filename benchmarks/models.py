@@ -167,7 +167,15 @@ MODELS: Mapping[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every model whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows = [measured_row(name, model, options) for name, model in MODELS.items() if fnmatch(name, options.rows)]
+    rows: list[dict[str, object]] = []
+    for name, model in MODELS.items():
+        if fnmatch(name, options.rows):
+            rows.append(measured_row(name, model, options))
+            options.keep(_judged(rows))
+    return _judged(rows)
+
+
+def _judged(rows: list[dict[str, object]]) -> Result:
     ratios = {str(r["row"]): float(str(r.get("ratio") or 0.0)) for r in rows}
     whole = [v for name, v in ratios.items() if name not in _APART]
     below = [n for n, v in ratios.items() if v < _APART.get(n, _LEAST)]

@@ -149,7 +149,15 @@ MODULES: dict[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every module whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows = [measured_row(name, model, options) for name, model in MODULES.items() if fnmatch(name, options.rows)]
+    rows: list[dict[str, object]] = []
+    for name, model in MODULES.items():
+        if fnmatch(name, options.rows):
+            rows.append(measured_row(name, model, options))
+            options.keep(_judged(rows))
+    return _judged(rows)
+
+
+def _judged(rows: list[dict[str, object]]) -> Result:
     ratios = [float(str(r.get("ratio") or 0.0)) for r in rows]
     shares = [_share(r) for r in rows]
     right = [not r.get("wrong") and "error" not in r for r in rows]

@@ -7,16 +7,6 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The command line. ``rows``: a glob over row names; ``trials``: per row; ``extra``: what ``--set`` gave."""
-
-    rows: str = "*"
-    trials: int | None = None
-    seed: int = 0
-    extra: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """``rows``: one JSON object each, with at least ``row``; ``summary``: the figures that the suite is about.
 
@@ -29,6 +19,19 @@ class Result:
     settings: Mapping[str, object] = field(default_factory=dict)
     device: Mapping[str, object] = field(default_factory=dict)
     toolchain: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line. ``rows``: a glob over row names; ``trials``: per row; ``extra``: what ``--set`` gave.
+
+    A suite of long rows hands ``keep`` the result of the rows so far, so that a run that is killed leaves them."""
+
+    rows: str = "*"
+    trials: int | None = None
+    seed: int = 0
+    extra: Mapping[str, str] = field(default_factory=dict)
+    keep: Callable[[Result], None] = lambda so_far: None
 
 
 Suite = Callable[[Options], Result]
