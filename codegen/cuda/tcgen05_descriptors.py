@@ -1,14 +1,15 @@
 """The two descriptors of ``tcgen05.mma``: of a matrix in shared memory, and of the instruction.
 
 Both are numbers whose bits the PTX ISA lays out (tables "Shared memory descriptor layout" and "Instruction descriptor
-format" of the chapter on tcgen05, of which the latter has one for plain and one for block-scaled kinds).
+format" of the chapter on tcgen05, of which the latter has one for plain and one for block-scaled kinds). CUTLASS names
+the same bits (include/cute/arch/mma_sm100_desc.hpp).
 """
 
 from ...core.dtypes import DType
 from ...ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledAtom, Tcgen05Atom
 
 _VERSION = 1
-"""Bits 46 to 48 of a matrix descriptor hold this constant. Those of wgmma have zeros there."""
+"""Bits 46 and 47 of a matrix descriptor hold this constant. Those of wgmma have zeros there."""
 _SWIZZLE_128B = 2
 """Bits 61 to 63 of a matrix descriptor: the swizzle of 128 bytes."""
 _FORMATS: dict[str, int] = {
@@ -29,7 +30,7 @@ _ACCUMULATORS: dict[str, int] = {"float32": 1, "int32": 2}
 def matrix_descriptor(leading_bytes: int, stride_bytes: int) -> int:
     """Return the descriptor of a matrix with the swizzle of 128 bytes, but for its address.
 
-        bits 0-13   address / 16           bits 46-48  1
+        bits 0-13   address / 16           bits 46-47  1
         bits 16-29  leading bytes / 16     bits 49-51  base offset, 0: the swizzle begins anew every 1024 bytes
         bits 32-45  stride bytes / 16      bits 61-63  swizzle
 
