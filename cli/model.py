@@ -144,7 +144,7 @@ def bench(
 
 
 def known_schedules(client: Client, keys: list[str]) -> dict[str, Schedule]:
-    """The schedules that a service knows, by key of the workload."""
+    """Return the schedules that a service knows, by key of the workload."""
     found = [best for best in client.best_of_many(keys, relax=("profile", "toolchain", "device")) if best is not None]
     return {
         best.workload_key: Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)

@@ -46,14 +46,14 @@ class ModelProgram:
     """What computes a foreign node here, if anything does."""
 
     def labels(self) -> Mapping[str, str]:
-        """What each workload is, by key: the operators of the first kernel that computes it."""
+        """Return what each workload is, by key: the operators of the first kernel that computes it."""
         found: dict[str, str] = {}
         for key, call in zip(self.program.kernel_keys, self.program.kernels, strict=True):
             found.setdefault(key, " ".join(self.program.graph.producers[name].op for name in call.nodes))
         return found
 
     def foreign_calls(self) -> Mapping[str, int]:
-        """The operators that no kernel computes, and how often each occurs."""
+        """Return the operators that no kernel computes, and how often each occurs."""
         return Counter(str(c.node.attributes["target"]) for c in self.program.calls if isinstance(c, ForeignCall))
 
 

@@ -84,12 +84,13 @@ class TaskProgress:
 
 
 def first_trials(trials: int, tasks: int) -> int:
-    """The first slice of each of ``tasks`` tasks that share ``trials`` trials."""
+    """Return the first slice of each of ``tasks`` tasks that share ``trials`` trials."""
     return min(SLICE_TRIALS, trials // tasks)
 
 
 def relative_gap(task: TaskProgress) -> float:
-    """How far the next fastest times lie above the best one, as a share of it; 0 where less than two are known."""
+    """Return how far the next fastest times lie above the best one, as a share of it; 0 where less than two are
+    known."""
     if len(task.fastest) < 2:
         return 0.0
     best, *others = task.fastest[:FASTEST]
@@ -97,16 +98,16 @@ def relative_gap(task: TaskProgress) -> float:
 
 
 def usual_gap(tasks: Sequence[TaskProgress]) -> float | None:
-    """The relative gap that is usual in a job after one trial; after n of them it is n^(-1/2) of that. None where no
-    task has two times."""
+    """Return the relative gap that is usual in a job after one trial; after n of them it is n^(-1/2) of that. None
+    where no task has two times."""
     found = [max(relative_gap(task), LEAST_GAP) * sqrt(task.trials) for task in tasks if len(task.fastest) > 1]
     return geometric_mean(found) if found else None
 
 
 def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS, usual: float | None = None) -> float:
-    """The seconds by which ``further`` trials are expected to lower a task's best time; 0 where less than two trials
-    could be timed. ``usual`` is the ``usual_gap`` of its job; None: its own gap alone counts. Gaps count where no cost
-    model says what it expects."""
+    """Return the seconds by which ``further`` trials are expected to lower a task's best time; 0 where less than two
+    trials could be timed. ``usual`` is the ``usual_gap`` of its job; None: its own gap alone counts. Gaps count where
+    no cost model says what it expects."""
     if len(task.fastest) < 2:
         return 0.0
     best, trials, gap = task.fastest[0], max(1, task.trials), relative_gap(task)
@@ -121,8 +122,8 @@ def expected_gain(task: TaskProgress, further: int = SLICE_TRIALS, usual: float 
 
 
 def expected_saving(task: TaskProgress, usual: float | None = None) -> float:
-    """The seconds of one run of the model that a further slice is expected to save; endless before a time is known.
-    ``usual``: as of ``expected_gain``."""
+    """Return the seconds of one run of the model that a further slice is expected to save; endless before a time is
+    known. ``usual``: as of ``expected_gain``."""
     if len(task.fastest) < 2 and task.trials < UNTIMED_TRIALS:
         return inf
     return task.weight * expected_gain(task, usual=usual)
@@ -144,6 +145,6 @@ def given_up(task: TaskProgress, runs: float | None = None, usual: float | None 
 
 
 def most_worthwhile(tasks: Sequence[TaskProgress], usual: float | None = None) -> int | None:
-    """The position of the task with the largest expected saving, the first of equals; None where there is no task.
-    ``usual``: as of ``expected_gain``."""
+    """Return the position of the task with the largest expected saving, the first of equals; None where there is no
+    task. ``usual``: as of ``expected_gain``."""
     return max(range(len(tasks)), key=lambda n: expected_saving(tasks[n], usual), default=None)

@@ -62,8 +62,8 @@ class ControlGroups:
             yield (None if limit is None or limit >= _UNLIMITED else limit), used
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """The folder of each group for a controller, the innermost first. In a container the outermost is mounted where
-        the root is, under a path that is not there."""
+        """Yield the folder of each group for a controller, the innermost first. In a container the outermost is mounted
+        where the root is, under a path that is not there."""
         path = self._paths.get(controller, self._paths.get(""))
         if path is None:
             return

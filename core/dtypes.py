@@ -91,7 +91,7 @@ KERNEL_DTYPES: dict[str, DType] = {**INPUT_DTYPES, tfloat32.name: tfloat32}
 
 
 def dtype_named(name: str, *, field: str = "dtype") -> DType:
-    """The dtype called ``name``; raises InvalidParameter naming the allowed ones."""
+    """Return the dtype called ``name``; raises InvalidParameter naming the allowed ones."""
     found = INPUT_DTYPES.get(name) if isinstance(name, str) else None
     if found is None:
         raise InvalidParameter(f"{name!r} is no dtype; allowed: {', '.join(INPUT_DTYPES)}", field=field)
@@ -99,5 +99,5 @@ def dtype_named(name: str, *, field: str = "dtype") -> DType:
 
 
 def dtype_of_numpy(dtype: np.dtype[np.generic]) -> DType:
-    """The DType stored as the given NumPy dtype; raises InvalidParameter when there is none."""
+    """Return the DType stored as the given NumPy dtype; raises InvalidParameter when there is none."""
     return dtype_named(dtype.name)

@@ -23,7 +23,7 @@ class Precision:
 
 
 def _pairs(planes: int, last: int) -> tuple[tuple[int, int], ...]:
-    """All pairs of parts whose numbers add up to ``last`` at most, from the smallest products on."""
+    """Return all pairs of parts whose numbers add up to ``last`` at most, from the smallest products on."""
     every = [(a, b) for a in range(planes) for b in range(planes) if a + b <= last]
     return tuple(sorted(every, key=lambda pair: (-sum(pair), pair)))
 

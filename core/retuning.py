@@ -76,7 +76,7 @@ class Retuned:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> "Retuned":
-        """What ``to_json`` gave."""
+        """Return what ``to_json`` gave."""
         values = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**values, "verdict": RetuneVerdict(str(data["verdict"]))})  # type: ignore[arg-type]
 

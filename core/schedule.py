@@ -42,7 +42,7 @@ class Schedule:
 
     @classmethod
     def from_json(cls, data: object) -> "Schedule":
-        """A schedule under today's names (``core.renamed``), whatever names it was written with.
+        """Return a schedule under today's names (``core.renamed``), whatever names it was written with.
 
         Raises InvalidParameter for anything but ``{sketch, version, knobs}`` with plain values.
         """

@@ -60,7 +60,7 @@ def grant_slice(connection: Connection, job: RowMapping) -> None:
 
 
 def _charged(task: RowMapping) -> int:
-    """How many trials of the budget a task has used, or may still use. Adopted ones cost nothing."""
+    """Return how many trials of the budget a task has used, or may still use. Adopted ones cost nothing."""
     over = task["state"] in (TaskState.DONE.value, TaskState.DEAD.value)
     used: int = task["trials"] if over else max(task["trials"], task["trial_limit"] or 0)
     return max(0, used - int(task["adopted"]))

@@ -325,7 +325,7 @@ def _places(connection: Connection, record_ids: Iterable[int]) -> dict[int | Non
 
 
 def _bounded(number: int) -> int:
-    """A number that the database takes; one beyond all that it has stays so."""
+    """Return a number that the database takes; one beyond all that it has stays so."""
     return min(max(number, -1), MOST_TRIALS)
 
 

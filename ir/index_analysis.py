@@ -59,7 +59,7 @@ class IndexAnalysis:
         return any(self.interval(form - fact).low >= 0 for fact in self.facts)
 
     def assuming(self, facts: Iterable[LinearForm]) -> "IndexAnalysis":
-        """This analysis with more facts. The ranges of variables shrink where the new facts bound them."""
+        """Return this analysis with more facts. The ranges of variables shrink where the new facts bound them."""
         added = tuple(facts)
         ranges = dict(self.ranges)
         for fact in added:

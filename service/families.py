@@ -90,7 +90,7 @@ class Families:
         return (dispatcher_in_c if language == "c" else dispatcher_in_python)(family, function)
 
     def _times(self, spec: FamilySpec, wanted: Conditions) -> dict[Shape, dict[Schedule, float]]:
-        """The best time of every schedule at every shape in range that was timed."""
+        """Return the best time of every schedule at every shape in range that was timed."""
         operator = wiring.operator_named(spec.operator)
         lowest = {dimension.name: dimension.low for dimension in spec.dimensions}
         fixed = {n: v for n, v in operator.values({**spec.parameters, **lowest}).values.items() if n not in lowest}
@@ -108,7 +108,7 @@ class Families:
 
 
 def _legality(spec: FamilySpec, target: Target) -> Callable[[Shape, Schedule], bool]:
-    """What says whether a schedule is legal at a shape; answers are kept."""
+    """Return what says whether a schedule is legal at a shape; answers are kept."""
     operator = wiring.operator_named(spec.operator)
     names = [dimension.name for dimension in spec.dimensions]
 

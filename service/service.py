@@ -500,7 +500,7 @@ class Service:
         return (*self.fleet.unserved(), *self.fleet.silent(), *workers, *lacks)
 
     def _alive(self) -> bool:
-        """Whether the thread that keeps task workers is alive, if tasks are to be searched here."""
+        """Return whether the thread that keeps task workers is alive, if tasks are to be searched here."""
         return self._task_workers is None or self._task_workers.alive
 
     def _changed(self) -> None:

@@ -119,7 +119,7 @@ class ServerPipe:
         return answer
 
     def store(self) -> TaskStore:
-        """The server's store."""
+        """Return the server's store."""
         return TaskStore(
             cast("RecordStore", _Proxy(self, "records")),
             cast("FleetStore", _Proxy(self, "fleet")),

@@ -130,7 +130,7 @@ class TaskWorker:
         return None
 
     def _has_unit(self) -> bool:
-        """Whether the unit is leased. It is asked for where a task is ready that it serves."""
+        """Return whether the unit is leased. It is asked for where a task is ready that it serves."""
         setup, fleet = self._setup, self._store.fleet
         if self._unit_lease is None:
             with suppress(StoreError):

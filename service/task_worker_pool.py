@@ -298,7 +298,8 @@ class TaskWorkerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """What a worker needs of the environment. Settings, with the password of the database, go through its pipe."""
+    """Return what a worker needs of the environment. Settings, with the password of the database, go through its
+    pipe."""
     paths = os.pathsep.join(path for path in sys.path if path)
     tracing = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
     return {**scrubbed(os.environ), **ray_variables(os.environ), **tracing, "PYTHONPATH": paths}

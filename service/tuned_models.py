@@ -158,7 +158,7 @@ def _kernel(row: ModelWorkloadRow, answer: Answer | Miss) -> ModelKernelView:
 
 
 def _checked(spec: ModelSpec) -> NewTunedModel:
-    """The model to store. Equal workloads are joined."""
+    """Return the model to store. Equal workloads are joined."""
     if not 1 <= len(spec.name) <= MAX_NAME or not spec.name.isprintable():
         raise InvalidParameter(f"a model's name has 1 to {MAX_NAME} printable characters", field="name")
     if not 1 <= len(spec.workloads) <= MAX_TASKS:

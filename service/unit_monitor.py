@@ -206,7 +206,7 @@ def readings_of(report: ProbeReport) -> Mapping[str, float]:
 
 
 def _anchors_of(report: ProbeReport) -> dict[str, float]:
-    """The anchors that a probe timed, by name."""
+    """Return the anchors that a probe timed, by name."""
     found = {name: getattr(report, name) for name in ANCHORS}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 

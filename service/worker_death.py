@@ -53,8 +53,8 @@ class ProcessorUse:
         return cls(states, ticks / os.sysconf("SC_CLK_TCK")) if states else None
 
     def held_up(self, before: "ProcessorUse", most_seconds: float) -> bool:
-        """Whether a process that has been silent since ``before`` was stopped, or waits for a processor, of which it
-        used less than ``most_seconds`` meanwhile."""
+        """Return whether a process that has been silent since ``before`` was stopped, or waits for a processor, of
+        which it used less than ``most_seconds`` meanwhile."""
         return "T" in self.states or ("R" in self.states and self.seconds - before.seconds < most_seconds)
 
 

@@ -97,7 +97,7 @@ def call_workload(
 
 
 def _row(kernel: KernelFunction, config: Config, named: Mapping[str, Any]) -> dict[str, Any]:
-    """What a configuration says, with the heuristics that follow from it."""
+    """Return what a configuration says, with the heuristics that follow from it."""
     if config.pre_hook is not None:
         raise UnsupportedKernel("a configuration has a pre_hook, which is code of this process")
     row = dict(config.all_kwargs())
@@ -146,7 +146,7 @@ def _argument(parameter: Any, value: Any, writes: frozenset[str], traits: CallTr
 
 
 def _scalar_type(value: bool | int | float) -> str:
-    """The type that Triton gives a number of Python."""
+    """Return the type that Triton gives a number of Python."""
     if isinstance(value, bool):
         return "u1"
     if isinstance(value, float):
@@ -164,7 +164,7 @@ def _dtype(name: str, tensor: Any) -> str:
 
 
 def _elements(name: str, tensor: Any) -> int:
-    """How many elements lie from the first to the last that the tensor has."""
+    """Return how many elements lie from the first to the last that the tensor has."""
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     if 0 in shape:
         raise InvalidWorkload(f"{name} is empty", field="/arguments")

@@ -101,7 +101,7 @@ def _of_triton(module: str) -> bool:
 
 
 def _globals(function: JITFunction[Any], tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """The names that a function reads from around it, with their values."""
+    """Yield the names that a function reads from around it, with their values."""
     scope: Mapping[str, Any] = {**function.fn.__globals__, **inspect.getclosurevars(function.fn).nonlocals}
     annotated = function.fn.__globals__.get("__annotations__", {})
     nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]

@@ -19,7 +19,7 @@ FILLINGS = 2
 
 
 def filling(dtype: DType, number: int, which: int) -> bytes:
-    """One element of filling ``which`` (0 or 1) for purpose ``number``; neighbouring numbers differ.
+    """Return one element of filling ``which`` (0 or 1) for purpose ``number``; neighbouring numbers differ.
 
     For floats the first is a plain number, so that adding to it by mistake shows. The second is a quiet NaN with a
     payload of its own, so that reading it by mistake spoils the result. (A NaN alone would not do: arithmetic on it
@@ -66,7 +66,7 @@ class GuardedBuffer:
         self._device.fill(self.payload, self._fills[which])
 
     def trespass(self, which: int) -> str | None:
-        """What was written into the bands since ``guard(which)``, in words; None when they are intact."""
+        """Return what was written into the bands since ``guard(which)``, in words; None when they are intact."""
         changed = self._device.changed(self._after, self._guards[which])
         if changed is not None:
             return f"{self.name} was written past its end: bytes {changed[0]} to {changed[1]} after it"
@@ -77,10 +77,10 @@ class GuardedBuffer:
         return None
 
     def poisoned(self, which: int, among: PatternMatches | None = None) -> PatternMatches:
-        """The elements that still hold filling ``which``, of those ``among`` others where these are given."""
+        """Return the elements that still hold filling ``which``, of those ``among`` others where these are given."""
         return self._device.matching(self.payload, self._fills[which], among)
 
 
 def position(index: int, shape: Sequence[int]) -> str:
-    """The element with flat number ``index`` as a person writes it: ``[3, 0]``."""
+    """Return the element with flat number ``index`` as a person writes it: ``[3, 0]``."""
     return str([int(i) for i in np.unravel_index(index, tuple(shape))]) if shape else "[]"

@@ -77,7 +77,7 @@ class BuilderRole:
             return Failed(TrialStage.COMPILE, Reason.COMPILE_ERROR, f"{type(error).__name__}: {error}")
 
     def _parsed(self, data: object) -> Workload:
-        """The parsed workload. Candidates of one workload follow each other, so the last one is kept."""
+        """Return the parsed workload. Candidates of one workload follow each other, so the last one is kept."""
         if self._workload is None or self._workload[0] != data:
             workload = workload_from_json(data)
             if isinstance(workload, TritonWorkload) and not self._accept_code:

@@ -73,8 +73,8 @@ def check(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) 
 
 
 def check_again(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer], truth: Truth) -> Failed | None:
-    """What many launches after ``check`` broke that two did not: a race shows up here. A kernel that adds to what
-    outputs hold is launched once more, on their initial contents."""
+    """Return what many launches after ``check`` broke that two did not: a race shows up here. A kernel that adds to
+    what outputs hold is launched once more, on their initial contents."""
     if truth.initial:
         _restore(buffers, truth)
         kernel.launch([b.payload for b in buffers])

@@ -184,8 +184,8 @@ class Child:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _await(self, seconds: float) -> Frame | None:
-        """The next frame that is no log line; None where none comes within ``seconds``, or the child has written too
-        much meanwhile."""
+        """Return the next frame that is no log line; None where none comes within ``seconds``, or the child has written
+        too much meanwhile."""
         end = time.monotonic() + seconds
         while True:
             while not self._connection.poll(max(0.0, min(_LOOK_SECONDS, end - time.monotonic()))):
@@ -212,7 +212,7 @@ class Child:
             raise ChildOverfull(told, stage=stage, item=item)
 
     def _written_bytes(self) -> int:
-        """How much its output has since the request began, and its files."""
+        """Return how much its output has since the request began, and its files."""
         folders = () if self._folder is None else os.walk(self._folder)
         written = self._words_bytes() - self._words_from
         for folder, _, names in folders:
@@ -245,7 +245,7 @@ class Child:
         return os.fstat(self._output.fileno()).st_size
 
     def _tail(self) -> str:
-        """The last lines that the child wrote during this request, such as a compiler's message."""
+        """Return the last lines that the child wrote during this request, such as a compiler's message."""
         end = self._words_bytes()
         start = max(self._words_from, end - _TAIL_BYTES)
         # pread: seeking would move the offset that the child writes at, which is the same one.

@@ -22,13 +22,13 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of ``environment`` that a child gets. No GPU is among them: whoever needs one names it."""
+    """Return the variables of ``environment`` that a child gets. No GPU is among them: whoever needs one names it."""
     kept = {name: value for name, value in environment.items() if name in ALLOWED or name.startswith(PREFIXES)}
     return {**kept, VISIBLE: ""}
 
 
 def ray_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of ``environment`` that a process needs which connects to a Ray cluster.
+    """Return the variables of ``environment`` that a process needs which connects to a Ray cluster.
 
     Where a token is at hand, a cluster that ``ray start`` begins demands it (since 2.60), but a driver that is given an
     address does not show it unless ``RAY_AUTH_MODE`` says ``token`` when Ray is imported. So that is said here, unless
@@ -41,7 +41,7 @@ def ray_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _has_ray_token(environment: Mapping[str, str]) -> bool:
-    """Whether Ray finds a token where it looks for one (Ray documentation, "Token authentication")."""
+    """Return whether Ray finds a token where it looks for one (Ray documentation, "Token authentication")."""
     if environment.get("RAY_AUTH_TOKEN"):
         return True
     path = environment.get("RAY_AUTH_TOKEN_PATH")
@@ -49,7 +49,7 @@ def _has_ray_token(environment: Mapping[str, str]) -> bool:
 
 
 def visible(kind: str, uuid: str) -> dict[str, str]:
-    """The variables with which a child sees the device ``uuid`` of a kind, as number 0, and no other."""
+    """Return the variables with which a child sees the device ``uuid`` of a kind, as number 0, and no other."""
     return {VISIBLE: uuid} if kind == "cuda" else {}
 
 

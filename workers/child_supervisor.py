@@ -108,7 +108,7 @@ class ChildSupervisor:
         before: Callable[[], None],
         deadlines: Mapping[str, float] | None = None,
     ) -> Frame | Failed:
-        """The answer to one candidate, or a failure that says how the candidate killed the child.
+        """Return the answer to one candidate, or a failure that says how the candidate killed the child.
 
         A candidate gets a second attempt in a new child in two cases: the child that it crashed had served other
         candidates, which may have damaged its memory; or the child was killed from outside.
@@ -133,7 +133,7 @@ class ChildSupervisor:
         raise AssertionError("unreachable: the second attempt returns")
 
     def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
-        """The answer to one request. A child that dies of it is dropped."""
+        """Return the answer to one request. A child that dies of it is dropped."""
         child = self._greeted()
         try:
             return child.request(frame, first_stage=first_stage, deadlines=deadlines or self._deadlines)
@@ -144,7 +144,8 @@ class ChildSupervisor:
             raise
 
     def _greeted(self) -> Child:
-        """The child, once it is ready. A child that was killed while it started is replaced once. Raises WorkerLost."""
+        """Return the child, once it is ready. A child that was killed while it started is replaced once. Raises
+        WorkerLost."""
         for attempt in (1, 2):
             self.start()
             assert self._child is not None
@@ -166,7 +167,7 @@ class ChildSupervisor:
             self._child = None
 
     def _question(self, question: Json, stage: str, blobs: tuple[bytes, ...] = ()) -> Json:
-        """The answer to a question that is about no candidate. ``blobs`` go with it.
+        """Return the answer to a question that is about no candidate. ``blobs`` go with it.
 
         A child that was killed from outside is replaced and asked once more. Raises OutOfMemory where the child says
         so, and WorkerLost with the child's own message where there is no answer.
@@ -187,7 +188,7 @@ class ChildSupervisor:
 
 
 def failure_of(died: ChildDied) -> Failed:
-    """What the death of a child says about the candidate that was in it."""
+    """Return what the death of a child says about the candidate that was in it."""
     stage = TrialStage(died.stage)
     if died.signal == signal.SIGKILL:
         reason = Reason.WORKER_LOST

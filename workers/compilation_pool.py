@@ -53,8 +53,8 @@ class CompilationSupervisor(ChildSupervisor):
         super().__init__(setup, settings, environment=library_threads(1), sandbox=sandbox, memory_bytes=memory_bytes)
 
     def ask(self, question: Json) -> Frame:
-        """The answer to a question. Raises what the compiler refused with, CompileError where the question cost two
-        children, and WorkerLost where no child starts."""
+        """Return the answer to a question. Raises what the compiler refused with, CompileError where the question cost
+        two children, and WorkerLost where no child starts."""
         frame = self._candidate(Frame(question), TrialStage.COMPILE, lambda: None)
         if isinstance(frame, Failed):
             kind = {Reason.WORKER_LOST: WorkerLost, Reason.RESOURCES: ResourcesExceeded}.get(frame.reason, CompileError)

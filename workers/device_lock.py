@@ -56,7 +56,7 @@ def _file_name(name: str) -> str:
 
 
 def _opened(path: Path) -> tuple[int, bool]:
-    """A descriptor of the file, and whether it may be written. A file that belongs to another user is opened for
+    """Return a descriptor of the file, and whether it may be written. A file that belongs to another user is opened for
     reading, which suffices to lock it. In a folder for temporary files, such a file must not be opened with O_CREAT."""
     for flags in (os.O_RDWR, os.O_RDONLY):
         try:

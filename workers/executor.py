@@ -79,7 +79,7 @@ class _InFlight:
     losses: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def draw(self) -> Schedule | None:
-        """The next schedule; None when there are no more."""
+        """Return the next schedule; None when there are no more."""
         schedule = None if self.is_drained else next(self.source, None)
         if schedule is None:
             self.is_drained = True
@@ -103,7 +103,8 @@ class _TaskCache:
     reports: dict[str, tuple[str, RunReport]] = field(default_factory=dict)
 
     def known(self, schedule: Schedule, binary: CompiledKernel) -> RunReport | None:
-        """What became of an equal binary of another schedule, which took no time now; None where there was none."""
+        """Return what became of an equal binary of another schedule, which took no time now; None where there was
+        none."""
         first, report = self.reports.get(_identity(binary), (schedule.key, None))
         if report is None or first == schedule.key:
             return None
@@ -208,7 +209,8 @@ class Executor:
         return [samples[order.index(first[_identity(found[n])])] if n in found else () for n in range(len(schedules))]
 
     def binary(self, schedule: Schedule) -> CompiledKernel | None:
-        """The binary of one of the fastest candidates of the workload that was measured last; None for others."""
+        """Return the binary of one of the fastest candidates of the workload that was measured last; None for
+        others."""
         kept = self._known.binaries.get(schedule.key)
         return None if kept is None else kept[1]
 
@@ -222,7 +224,7 @@ class Executor:
         return self._measured_on
 
     def baseline(self, operator: str, parameters: Mapping[str, object]) -> Timed | None:
-        """The operator's NumPy form, timed like a candidate on the same data; None when it cannot be timed.
+        """Return the operator's NumPy form, timed like a candidate on the same data; None when it cannot be timed.
 
         Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
         """
@@ -231,7 +233,7 @@ class Executor:
         return outcome if isinstance(outcome, Timed) else None
 
     def peaks(self) -> dict[str, float]:
-        """The device's measured ceilings (see ``runtime.device.Device.measure_peaks``). Takes seconds."""
+        """Return the device's measured ceilings (see ``runtime.device.Device.measure_peaks``). Takes seconds."""
         self._check_open()
         return self._result(self._runner.submit(lambda r: r.peaks()))
 
@@ -284,7 +286,7 @@ class Executor:
             todo.running[self._runner.submit(self._run(todo, position, built))] = (position, built)
 
     def _run(self, todo: _InFlight, position: int, built: BuildReport) -> Callable[[Runner], RunReport]:
-        """What the runner's thread calls. It looks at the incumbent's time when it begins, not before."""
+        """Return what the runner's thread calls. It looks at the incumbent's time when it begins, not before."""
         known, schedule, binary = self._known, todo.drawn[position], built.result
         assert isinstance(binary, CompiledKernel)
 
@@ -322,8 +324,8 @@ class Executor:
         return ended
 
     def _built(self, future: Future[BuildReport], losses: list[str]) -> BuildReport | None:
-        """A builder's report; None where its machine was lost, so that the candidate must be built again elsewhere.
-        ``losses`` has those so far that the candidate may be to blame for: no candidate ends a host."""
+        """Return a builder's report; None where its machine was lost, so that the candidate must be built again
+        elsewhere. ``losses`` has those so far that the candidate may be to blame for: no candidate ends a host."""
         try:
             return self._result(future)
         except NodeLost:
@@ -346,7 +348,7 @@ class Executor:
             raise
 
     def _result(self, future: Future[T]) -> T:
-        """The result of a future. Raises WorkerLost where another thread closed the executor meanwhile."""
+        """Return the result of a future. Raises WorkerLost where another thread closed the executor meanwhile."""
         if not future.done():
             self._wait([future])
         try:
@@ -362,7 +364,7 @@ def _identity(binary: CompiledKernel) -> str:
 
 
 def _is_of_machine(outcome: Outcome) -> bool:
-    """Whether the same binary may fare better the next time."""
+    """Return whether the same binary may fare better the next time."""
     return isinstance(outcome, Failed) and outcome.reason in (Reason.NOISY, Reason.WORKER_LOST, Reason.TIMEOUT)
 
 

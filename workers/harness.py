@@ -170,7 +170,8 @@ class MeasurementHarness:
         return self._rotation.timer(kernel, [b.parameter.name for b in buffers], workspace)
 
     def _arguments(self, parameters: Sequence[KernelParameter]) -> list[GuardedBuffer]:
-        """The buffers of a launch in the binary's order. Raises InvalidParameter where the binary wants others."""
+        """Return the buffers of a launch in the binary's order. Raises InvalidParameter where the binary wants
+        others."""
         buffers: list[GuardedBuffer] = []
         for parameter in parameters:
             if parameter.role == "workspace":
@@ -246,7 +247,7 @@ class MeasurementHarness:
 
 
 def resources(binary: CompiledKernel) -> dict[str, float]:
-    """What the compiler said the binary takes, the most of any of its functions; empty where it said nothing."""
+    """Return what the compiler said the binary takes, the most of any of its functions; empty where it said nothing."""
     if not binary.resources:
         return {}
     dynamic = {grid.function: grid.shared_bytes for grid in binary.launches}
@@ -260,7 +261,7 @@ def resources(binary: CompiledKernel) -> dict[str, float]:
 
 
 def _prologue(kernel: LoadedKernel, buffers: Sequence[GuardedBuffer]) -> dict[str, float]:
-    """What is done once for all calls: not timed as part of any, but known."""
+    """Return what is done once for all calls: not timed as part of any, but known."""
     began = time.perf_counter()
     kernel.prepare([b.payload for b in buffers])
     return {"prologue_seconds": round(time.perf_counter() - began, 6)}

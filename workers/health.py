@@ -44,7 +44,7 @@ def verdict(
     throttled_share: float = 0.0,
     idle: bool = True,
 ) -> tuple[UnitState, str]:
-    """The state that a unit should have, and the reason for people; it is empty where all is well.
+    """Return the state that a unit should have, and the reason for people; it is empty where all is well.
 
     The reason begins with one word: ``fault``, ``reset`` (the driver wants the device reset), ``reboot`` (the host,
     with all its units), ``drain``, ``slow`` or ``busy``. ``throttled_share``: of the unit's trials of the last minute,

@@ -14,7 +14,8 @@ class HealthSource(Protocol):
     """Tells whether units are healthy."""
 
     def look(self) -> Sequence[ProbeReport]:
-        """What is known of each unit without opening it. ``readings.xids`` are all since this object was made."""
+        """Return what is known of each unit without opening it. ``readings.xids`` are all since this object was
+        made."""
 
     def probe(self, unit: Unit) -> ProbeReport:
         """Open a unit, and time its anchors."""
@@ -47,5 +48,5 @@ class HostHealth:
 
 
 def without_xids(report: ProbeReport, count: int) -> ProbeReport:
-    """The report without its first ``count`` Xid errors, which were judged before."""
+    """Return the report without its first ``count`` Xid errors, which were judged before."""
     return replace(report, readings=replace(report.readings, xids=report.readings.xids[count:]))

@@ -116,8 +116,9 @@ def memory_groups() -> MemoryGroups:
 
 
 def _divided(own: Path) -> Path:
-    """The folder of version 2 that hands memory out: the one above ours where we have moved down or systemd has put us
-    down (``DelegateSubgroup=main``), else our own, whose processes move down. Raises OSError where that is not ours."""
+    """Return the folder of version 2 that hands memory out: the one above ours where we have moved down or systemd has
+    put us down (``DelegateSubgroup=main``), else our own, whose processes move down. Raises OSError where that is not
+    ours."""
     folder = own.parent if own.name == _OWN_GROUP else own
     control = folder / "cgroup.subtree_control"
     if "memory" in _words(control):
@@ -137,7 +138,7 @@ def _divided(own: Path) -> Path:
 
 
 def _is_delegated(folder: Path) -> bool:
-    """Whether the group was given to us: systemd marks it, or its owner is this user, who is not root."""
+    """Return whether the group was given to us: systemd marks it, or its owner is this user, who is not root."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             return os.getxattr(folder, name) == b"1"

@@ -57,7 +57,7 @@ class WorkerPool(Generic[S]):
             self.add(supervisor)
 
     def __len__(self) -> int:
-        """How many supervisors there are."""
+        """Return how many supervisors there are."""
         return len(self._members)
 
     def add(self, supervisor: S) -> None:

@@ -49,12 +49,12 @@ class ProbeReport:
 
 
 def local_unit(kind: str = "llvm", ordinal: int = 0) -> Unit:
-    """The ``ordinal``-th device of ``kind`` of this host. Raises UnsupportedTarget."""
+    """Return the ``ordinal``-th device of ``kind`` of this host. Raises UnsupportedTarget."""
     return Unit(device_uuid(kind, ordinal), device_info(kind, ordinal), socket.gethostname(), ordinal=ordinal)
 
 
 def local_units() -> tuple[Unit, ...]:
-    """The devices of this host that code can be made for, in the order of kinds and ordinals. None is opened."""
+    """Return the devices of this host that code can be made for, in the order of kinds and ordinals. None is opened."""
     units = []
     for kind, row in DEVICES.items():
         for ordinal in range(row.count()):
@@ -66,7 +66,8 @@ def local_units() -> tuple[Unit, ...]:
 
 
 def look_at(unit: Unit, xids: Sequence[int] = ()) -> ProbeReport:
-    """What NVML says of a unit of this host. The device is not opened, so that nobody who times on it is disturbed."""
+    """Return what NVML says of a unit of this host. The device is not opened, so that nobody who times on it is
+    disturbed."""
     return ProbeReport(unit, health.read(unit.uuid, xids) if unit.device.target.kind == "cuda" else HealthReadings())
 
 
@@ -96,13 +97,13 @@ def probe_unit(unit: Unit, settings: ExecutorSettings | None = None, fence: int 
 
 
 def cluster_units(address: str) -> tuple[ProbeReport, ...]:
-    """The units of every node of a Ray cluster that is alive, with what NVML says of them. Nodes that do not answer in
-    time are left out. Raises WorkerLost where the cluster does not answer, or Ray is not installed."""
+    """Return the units of every node of a Ray cluster that is alive, with what NVML says of them. Nodes that do not
+    answer in time are left out. Raises WorkerLost where the cluster does not answer, or Ray is not installed."""
     return _ask_cluster({"address": address})
 
 
 def _ask_cluster(question: Json) -> tuple[ProbeReport, ...]:
-    """What the child process says."""
+    """Return what the child process says."""
     path = os.pathsep.join(p for p in sys.path if p)
     where = f"the Ray cluster at {question['address']}"
     try:
@@ -137,7 +138,7 @@ def unit_to_json(unit: Unit) -> Json:
 
 
 def unit_from_json(data: Any) -> Unit:
-    """The inverse of ``unit_to_json``."""
+    """Return the inverse of ``unit_to_json``."""
     return Unit(**{**data, "device": device_from_json(data["device"])})
 
 
@@ -147,7 +148,7 @@ def report_to_json(report: ProbeReport) -> Json:
 
 
 def report_from_json(data: Any) -> ProbeReport:
-    """The inverse of ``report_to_json``."""
+    """Return the inverse of ``report_to_json``."""
     told: dict[str, Any] = data["readings"]
     readings = HealthReadings(**{**told, "xids": tuple(told["xids"]), "throttled": tuple(told["throttled"])})
     return ProbeReport(**{**data, "unit": unit_from_json(data["unit"]), "readings": readings})

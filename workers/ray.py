@@ -71,7 +71,7 @@ class RayExecutor(Executor):
         self._disconnect()
 
     def _versions(self) -> Versions:
-        """The versions on the runner's host. Raises WorkerLost."""
+        """Return the versions on the runner's host. Raises WorkerLost."""
         while True:
             try:
                 return self._runner.submit(lambda _: self._remote_runner.versions()).result()
@@ -85,9 +85,9 @@ class RayExecutor(Executor):
 
 
 def connect(address: str) -> bool:
-    """Whether Ray had to be connected to: the cluster at ``address``, or a new one of this process where that is empty.
-    A cluster that Ray starts for its own process demands a token by default (since 2.60); asking for it through the
-    environment would come too late, for Ray reads that when it is imported. Raises WorkerLost, which is a NodeLost
+    """Return whether Ray had to be connected to: the cluster at ``address``, or a new one of this process where that is
+    empty. A cluster that Ray starts for its own process demands a token by default (since 2.60); asking for it through
+    the environment would come too late, for Ray reads that when it is imported. Raises WorkerLost, which is a NodeLost
     where a cluster does not answer or refuses this process."""
     if ray.is_initialized():
         return False

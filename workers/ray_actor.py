@@ -37,7 +37,7 @@ class Versions:
     ray: str
 
     def difference(self, other: "Versions") -> str:
-        """What differs, for people; empty where nothing does."""
+        """Return what differs, for people; empty where nothing does."""
         ours, theirs = ({"python": v.python, "ray": v.ray, **v.toolchain.components} for v in (self, other))
         names = sorted(n for n in {*ours, *theirs} if ours.get(n) != theirs.get(n))
         return ", ".join(f"{n} {theirs.get(n, 'none')} instead of {ours.get(n, 'none')}" for n in names)
@@ -82,7 +82,7 @@ class RemoteSupervisor:
                 self._actor = None
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """The answer of the actor.
+        """Return the answer of the actor.
 
         Raises Abandoned when the call is interrupted, what the supervisor itself raises, and ActorLost, NodeLost
         or DriverLost when there is no answer. There is no actor then.
@@ -117,7 +117,8 @@ class RemoteSupervisor:
         return ray.get(answer, timeout=0)
 
     def _loss(self, error: Exception, method: str, began: Any) -> WorkerLost:
-        """What the loss of the actor means. A call to a silent node fails sooner than Ray says that it is dead."""
+        """Return what the loss of the actor means. A call to a silent node fails sooner than Ray says that it is
+        dead."""
         said = str(error).strip().partition("\n")[0]
         until = time.monotonic() + NODE_SECONDS
         try:
@@ -165,7 +166,7 @@ def cluster_errors() -> Iterator[None]:
 
 
 def actor_class(supervisor: type, **options: object) -> Any:
-    """The actor class of a supervisor. It is made at run time: there is no type for it."""
+    """Return the actor class of a supervisor. It is made at run time: there is no type for it."""
     remote: Any = ray.remote(supervisor)
     return remote.options(max_restarts=0, max_task_retries=0, num_gpus=0, **options)
 
@@ -182,7 +183,7 @@ def on_node(node: str) -> NodeAffinitySchedulingStrategy:
 
 
 def host_of(node: dict[str, Any]) -> str:
-    """The name of the host that a row of ``ray.nodes()`` is about."""
+    """Return the name of the host that a row of ``ray.nodes()`` is about."""
     return str(node.get("Labels", {}).get(HOST_LABEL) or node["NodeManagerHostname"])
 
 
@@ -194,7 +195,7 @@ def check_head() -> None:
 
 
 def has_its_head() -> bool:
-    """Whether ``check_head`` has nothing to say."""
+    """Return whether ``check_head`` has nothing to say."""
     try:
         check_head()
     except DriverLost:
@@ -203,7 +204,7 @@ def has_its_head() -> bool:
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """The rows of ``ray.nodes()`` that are alive. Raises DriverLost."""
+    """Return the rows of ``ray.nodes()`` that are alive. Raises DriverLost."""
     check_head()
     with cluster_errors():
         return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -214,7 +215,7 @@ def is_alive(node: str) -> bool:
 
 
 def node_of(unit: Unit) -> str:
-    """The id of the node of a unit. Raises NodeLost when it is not part of the cluster."""
+    """Return the id of the node of a unit. Raises NodeLost when it is not part of the cluster."""
     nodes = {host_of(row): str(row["NodeID"]) for row in reversed(alive_nodes())}
     if unit.host not in nodes:
         raise NodeLost(f"the host {unit.host} of unit {unit.uuid} is not in the cluster, which has {', '.join(nodes)}")

@@ -38,7 +38,7 @@ class BuilderActor(BuilderSupervisor, Ping):
     """A builder's supervisor, in an actor."""
 
     def versions(self) -> tuple[Versions, str]:
-        """What builds here, and the id of this node. The child begins to start."""
+        """Return what builds here, and the id of this node. The child begins to start."""
         self.start()
         toolchain = backend_for(self._spec.target).toolchain(self._spec.target)
         node = ray.get_runtime_context().get_node_id()

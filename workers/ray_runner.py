@@ -32,7 +32,7 @@ class RunnerActor(RunnerSupervisor, Ping):
     """A runner's supervisor, in an actor on the unit's host."""
 
     def clock(self) -> float:
-        """This host's monotonic clock, in seconds."""
+        """Return this host's monotonic clock, in seconds."""
         return time.monotonic()
 
     def versions(self) -> Versions:

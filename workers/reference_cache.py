@@ -35,7 +35,7 @@ class ReferenceCache:
         self._find(workload)
 
     def layout(self, workload: Json) -> Json:
-        """Where the reference_data of ``workload`` is: what ``map_reference`` takes. Waits for it.
+        """Return where the reference_data of ``workload`` is: what ``map_reference`` takes. Waits for it.
 
         Raises WorkerLost or OutOfMemory when there is none."""
         kept = self._current = self._find(workload)
@@ -58,7 +58,7 @@ class ReferenceCache:
             os.close(descriptor)
 
     def _find(self, workload: Json) -> "_Slot":
-        """The reference_data of ``workload``, done or begun, now the one that was needed last."""
+        """Return the reference_data of ``workload``, done or begun, now the one that was needed last."""
         for kept in self._slots:
             if kept.workload == workload and not kept.layout.cancelled():
                 self._slots.remove(kept)

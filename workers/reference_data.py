@@ -50,7 +50,7 @@ class ReferenceData:
 
 
 def anonymous_file() -> int:
-    """The descriptor of an empty file without a name, gone with the last process that holds it."""
+    """Return the descriptor of an empty file without a name, gone with the last process that holds it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("tilewright-reference_data")
     with tempfile.TemporaryFile() as file:
@@ -117,7 +117,7 @@ def store_reference(reference_data: ReferenceData, descriptor: int) -> dict[str,
 
 
 def map_reference(layout: Mapping[str, object]) -> ReferenceData:
-    """The arrays that ``store_reference`` wrote, as read-only views of the file."""
+    """Return the arrays that ``store_reference`` wrote, as read-only views of the file."""
     size = cast(int, layout["bytes"])
     data = mmap.mmap(cast(int, layout["descriptor"]), size, prot=mmap.PROT_READ)
     inputs: dict[str, NDArray[np.generic]] = {}

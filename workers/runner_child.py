@@ -173,7 +173,7 @@ class RunnerRole:
 
 
 def cold_bytes(info: DeviceInfo, profile: Profile) -> int:
-    """How many bytes must pass through the caches until they are cold: twice the last level, and 0 for a warm
+    """Return how many bytes must pass through the caches until they are cold: twice the last level, and 0 for a warm
     profile."""
     if profile.cache == "warm":
         return 0

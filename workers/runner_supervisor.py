@@ -110,7 +110,7 @@ class RunnerSupervisor(ChildSupervisor):
         return replace(report, clocks=replace(report.clocks, overhead=overhead))
 
     def remeasure(self, workload: Json, binaries: Sequence[CompiledKernel]) -> list[tuple[float, ...]]:
-        """The samples of each binary in seconds, all timed interleaved.
+        """Return the samples of each binary in seconds, all timed interleaved.
 
         A binary that fails has no samples, and the others are timed again without it. Raises as ``run`` does.
         """
@@ -137,13 +137,14 @@ class RunnerSupervisor(ChildSupervisor):
         return samples
 
     def describe(self) -> tuple[DeviceInfo, Toolchain]:
-        """The device of this target, and the toolchain that builds for it."""
+        """Return the device of this target, and the toolchain that builds for it."""
         answer = self._question({"ask": "describe"}, "ask")
         components = cast(dict[str, str], answer["toolchain"])
         return device_from_json(answer["device"]), Toolchain(components)
 
     def baseline(self, operator: str, parameters: Json) -> Outcome | None:
-        """The operator's NumPy form, timed on the data that candidates get; None when it crashes or takes too long.
+        """Return the operator's NumPy form, timed on the data that candidates get; None when it crashes or takes too
+        long.
 
         Raises InvalidParameter for an unknown operator, and for parameters that it cannot take.
         """
@@ -157,12 +158,12 @@ class RunnerSupervisor(ChildSupervisor):
         return outcome_from_json(answer["outcome"])
 
     def peaks(self) -> dict[str, float]:
-        """The device's measured ceilings. Raises WorkerLost."""
+        """Return the device's measured ceilings. Raises WorkerLost."""
         return cast(dict[str, float], self._question({"ask": "peaks"}, "peaks")["peaks"])
 
     def _ask(self, frame: Frame, first_stage: str, deadlines: Mapping[str, float] | None = None) -> Frame:
-        """The answer to a request that may still be made. The child looks at the clock once it has the device, and it
-        is asked again where the lease was renewed meanwhile. Raises LeaseLost where it was not."""
+        """Return the answer to a request that may still be made. The child looks at the clock once it has the device,
+        and it is asked again where the lease was renewed meanwhile. Raises LeaseLost where it was not."""
         while True:
             until = self.allowed()
             header = frame.header if math.isinf(until) else {**frame.header, "until": until}
@@ -218,7 +219,7 @@ class ProbeSupervisor(ChildSupervisor):
 
 
 def runner_setup(spec: WorkerSpec) -> Json:
-    """What a runner child is told first."""
+    """Return what a runner child is told first."""
     return {
         "role": "run",
         "target": spec.target.to_json(),
@@ -233,20 +234,21 @@ def runner_setup(spec: WorkerSpec) -> Json:
 
 
 def runner_environment(spec: WorkerSpec) -> dict[str, str]:
-    """What a runner child gets beyond other children: threads where it is the device, and the sight of its device."""
+    """Return what a runner child gets beyond other children: threads where it is the device, and the sight of its
+    device."""
     threads = spec.target.threads if spec.target.kind in HOST_KINDS else 1
     return {**library_threads(threads), **visible(spec.target.kind, spec.unit.uuid)}
 
 
 def runner_sandbox(spec: WorkerSpec) -> Sandbox | None:
-    """How a runner child is restricted: no sockets, and no other processes. That of a GPU is not: the driver starts a
-    program with more rights where device nodes are missing, which restricted processes cannot."""
+    """Return how a runner child is restricted: no sockets, and no other processes. That of a GPU is not: the driver
+    starts a program with more rights where device nodes are missing, which restricted processes cannot."""
     return Sandbox(files=True, low_priority=False) if spec.target.kind in HOST_KINDS else None
 
 
 def runner_memory_bytes(spec: WorkerSpec) -> int:
-    """How much memory a runner child may have, so that a kernel that takes more costs its child and no other process.
-    Its address space is not limited, because the driver of a GPU reserves more than there is."""
+    """Return how much memory a runner child may have, so that a kernel that takes more costs its child and no other
+    process. Its address space is not limited, because the driver of a GPU reserves more than there is."""
     return spec.settings.runner_memory_bytes or int(_RUNNER_SHARE * (available_bytes() or 0))
 
 

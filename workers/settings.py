@@ -84,7 +84,7 @@ class ExecutorSettings:
 
 
 def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
-    """The settings that suit devices of a kind.
+    """Return the settings that suit devices of a kind.
 
     A GPU is quiet: samples agree soon, and every candidate gets the same time, about three times what the work around
     it takes, unless it is plainly behind the fastest. Re-measurement there is done on a hot and on a rested chip (see
@@ -103,11 +103,12 @@ def settings_for(kind: str, deadlines: Deadlines) -> ExecutorSettings:
 
 
 def builder_count(settings: ExecutorSettings) -> int:
-    """How many children build on this machine."""
+    """Return how many children build on this machine."""
     return settings.builders or most_builders(processor_count())
 
 
 def most_builders(processors: int, groups: ControlGroups | None = None) -> int:
-    """How many builders so many processors can have, and the memory of this process's control groups; 1 at least."""
+    """Return how many builders so many processors can have, and the memory of this process's control groups; 1 at
+    least."""
     memory = (groups or ControlGroups()).memory_bytes
     return max(1, processors if memory is None else min(processors, memory // BUILDER_BYTES))

@@ -182,7 +182,7 @@ def _order(number: int, count: int) -> list[int]:
 
 
 def _both(first: Sample, second: Sample) -> Sample:
-    """Two samples of as many launches as one, whose launches take the mean."""
+    """Return two samples of as many launches as one, whose launches take the mean."""
     waiting_seconds = first.waiting_seconds + second.waiting_seconds
     return Sample(first.seconds + second.seconds, first.launches + second.launches, waiting_seconds)
 
@@ -206,7 +206,8 @@ def _launches(wanted: float, rules: TimingRules | RemeasureRules) -> int:
 
 
 def _least_disturbed(taken: Sequence[Sample], least: int) -> list[Sample]:
-    """The clean samples; filled up to ``least`` with those that waited the smallest share of their time. In order."""
+    """Return the clean samples; filled up to ``least`` with those that waited the smallest share of their time. In
+    order."""
     clean = sum(s.is_clean for s in taken)
     ranks = sorted(range(len(taken)), key=lambda n: (not taken[n].is_clean, taken[n].waiting_share))
     return [taken[n] for n in sorted(ranks[: max(clean, least)])]
@@ -226,7 +227,8 @@ def _is_hopeless(taken: Sequence[Sample], incumbent_seconds: float, rules: Timin
 
 
 def _is_spent(spent: float, taken: int, settled: bool, rules: TimingRules) -> bool:
-    """Whether to stop although the median is not sure yet; samples that are too few or disagree earn extra time."""
+    """Return whether to stop although the median is not sure yet; samples that are too few or disagree earn extra
+    time."""
     if settled:
         return spent >= rules.most_seconds or taken >= rules.most_samples
     return spent >= rules.extended_seconds or taken >= 4 * rules.most_samples

@@ -27,13 +27,13 @@ def binaries_to_frame(binaries: Sequence[CompiledKernel], header: Json) -> Frame
 
 
 def binary_from_frame(frame: Frame) -> CompiledKernel:
-    """The inverse of ``binary_to_frame``."""
+    """Return the inverse of ``binary_to_frame``."""
     (binary,) = binaries_from_frame(frame)
     return binary
 
 
 def binaries_from_frame(frame: Frame) -> list[CompiledKernel]:
-    """The inverse of ``binaries_to_frame``."""
+    """Return the inverse of ``binaries_to_frame``."""
     descriptions = cast(list[Json], frame.header["binaries"])
     return [_binary(d, code) for d, code in zip(descriptions, frame.blobs, strict=True)]
 
@@ -82,7 +82,7 @@ def _tensor_map_from_json(data: Mapping[str, Any]) -> TensorMap:
 
 
 def target_from_json(data: object) -> Target:
-    """The inverse of ``Target.to_json``."""
+    """Return the inverse of ``Target.to_json``."""
     fields = cast(Json, data)
     return Target(
         str(fields["kind"]),
@@ -94,7 +94,7 @@ def target_from_json(data: object) -> Target:
 
 
 def device_to_json(info: DeviceInfo) -> Json:
-    """All of a DeviceInfo; numbers as floats."""
+    """Return all of a DeviceInfo; numbers as floats."""
     return {
         "name": info.name,
         "target": info.target.to_json(),
@@ -104,7 +104,7 @@ def device_to_json(info: DeviceInfo) -> Json:
 
 
 def device_from_json(data: object) -> DeviceInfo:
-    """The inverse of ``device_to_json``."""
+    """Return the inverse of ``device_to_json``."""
     fields = cast(Json, data)
     return DeviceInfo(
         str(fields["name"]),
@@ -175,7 +175,7 @@ def report_to_json(report: RunReport) -> Json:
 
 
 def report_from_json(data: Json) -> RunReport:
-    """The inverse of ``report_to_json``; raises KeyError or ValueError for what is no report."""
+    """Return the inverse of ``report_to_json``; raises KeyError or ValueError for what is no report."""
     return RunReport(
         outcome_from_json(data["outcome"]),
         clocks_from_json(data["clocks"]),

@@ -84,12 +84,12 @@ def build_configuration(kernel: TritonKernel, target: Target, number: int) -> Co
 
 
 def _passed(kernel: TritonKernel) -> list[TritonPointer | TritonScalar]:
-    """The arguments that the compiled function has; a number that is compiled in is none."""
+    """Return the arguments that the compiled function has; a number that is compiled in is none."""
     return [a for a in kernel.arguments if isinstance(a, TritonPointer) or not a.is_one]
 
 
 def _bits(scalar: TritonScalar) -> int:
-    """A number as the driver reads it from eight bytes, of which it takes as many as the function wants."""
+    """Return a number as the driver reads it from eight bytes, of which it takes as many as the function wants."""
     if scalar.type == "fp32":
         return int.from_bytes(struct.pack("<f", scalar.value), "little")
     if scalar.type == "fp64":
@@ -151,7 +151,7 @@ def _capability(target: Target) -> int:
 
 
 def _constant(value: Value) -> object:
-    """A constant as Triton takes it: ``tl.float32`` is that dtype."""
+    """Return a constant as Triton takes it: ``tl.float32`` is that dtype."""
     if isinstance(value, str) and value.startswith("tl."):
         import triton.language as tl
 
@@ -162,7 +162,7 @@ def _constant(value: Value) -> object:
 
 @lru_cache(maxsize=16)
 def _function(source: str, name: str) -> Any:
-    """The kernel of a source, which Triton reads through ``linecache``."""
+    """Return the kernel of a source, which Triton reads through ``linecache``."""
     file = f"<triton kernel {sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     module: dict[str, Any] = {"__name__": "tilewright_triton_kernel", "__file__": file}

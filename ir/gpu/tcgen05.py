@@ -37,8 +37,8 @@ class Tcgen05Atom(DescriptorMmaAtom):
     kind: str
 
     def takes(self, m: int, n: int) -> bool:
-        """Whether there is an instruction for ``m`` rows and ``n`` columns: in steps of 8 for 64 rows, of 16 for 128
-        rows, and of 16 beyond 32 columns of integers (PTX ISA, "tcgen05 matrix shape")."""
+        """Return whether there is an instruction for ``m`` rows and ``n`` columns: in steps of 8 for 64 rows, of 16 for
+        128 rows, and of 16 beyond 32 columns of integers (PTX ISA, "tcgen05 matrix shape")."""
         step = 16 if m == MMA_M[1] or (self.a.is_integer and n > 32) else 8
         return m in MMA_M and step <= n <= MOST_MMA_N and n % step == 0
 

@@ -30,20 +30,20 @@ class Im2col:
     strides: tuple[int, ...]
 
     def upper(self, extents: tuple[int, ...]) -> tuple[int, ...]:
-        """How far the last position is from the last pixel of each spatial dimension, of so many pixels: the upper
-        corner of ``cuTensorMapEncodeIm2col``."""
+        """Return how far the last position is from the last pixel of each spatial dimension, of so many pixels: the
+        upper corner of ``cuTensorMapEncodeIm2col``."""
         sides = zip(self.lower, self.positions, self.strides, extents, strict=True)
         return tuple(lower + (count - 1) * stride - (extent - 1) for lower, count, stride, extent in sides)
 
 
 def largest_offset(dimensions: int) -> int:
-    """The largest offset of an im2col load along each of so many spatial dimensions, which share 16 bits. It is one
-    less than what they hold, as in CUTLASS."""
+    """Return the largest offset of an im2col load along each of so many spatial dimensions, which share 16 bits. It is
+    one less than what they hold, as in CUTLASS."""
     return (1 << 16 // dimensions) - 2
 
 
 def corner_range(dimensions: int) -> range:
-    """The corners that an im2col tensor map can hold along each of so many spatial dimensions."""
+    """Return the corners that an im2col tensor map can hold along each of so many spatial dimensions."""
     side = 1 << (16 // dimensions - 1)
     return range(-side, side)
 

@@ -64,8 +64,8 @@ class WgmmaAtom(DescriptorMmaAtom):
         return next((m for m in WARP_MMA_ATOMS.values() if (m.operand, m.k) == (self.a, self.k)), None)
 
     def takes_columns(self, n: int) -> bool:
-        """Whether there is an instruction for ``n`` columns: 8 to 256 in steps of 8; of integers, beyond 32, in steps
-        of 16."""
+        """Return whether there is an instruction for ``n`` columns: 8 to 256 in steps of 8; of integers, beyond 32, in
+        steps of 16."""
         return 8 <= n <= 256 and n % (16 if self.a.is_integer and n > 32 else 8) == 0
 
 

@@ -283,8 +283,8 @@ class AccessHistory:
         self.wgmma_reads[-1 - warp][1, flat] = -2 - completion
 
     def record_write(self, order: HappensBefore, flat: Array, who: Array) -> int | None:
-        """The threads at the positions ``who`` write the elements ``flat``. Return the position of an element that two
-        of them write at once. Reads of before happened before this write, and need not be looked at again."""
+        """The threads at the positions ``who`` write the elements ``flat``. Return the position of an element
+        that two of them write at once. Reads of before happened before this write, and need not be looked at again."""
         ids = order.ids[who]
         for group in self.wgmma_reads.values():
             group[0, flat] = -1

@@ -222,7 +222,7 @@ def matrix_operand(
 
     @cache
     def swizzled(in_line: int) -> Array:
-        """The offsets of the elements from the beginning of a period, where the first lies at ``in_line``."""
+        """Return the offsets of the elements from the beginning of a period, where the first lies at ``in_line``."""
         linear = in_line + steps
         found: Array = linear ^ (((linear >> (swizzle.base + swizzle.shift)) & mask) << swizzle.base)
         return found

@@ -50,7 +50,7 @@ Indices = tuple[Expr, ...]
 
 
 def combine_of(op: BinaryOp) -> Combine:
-    """Each value combined with its counterpart by ``op``."""
+    """Return each value combined with its counterpart by ``op``."""
     return lambda a, b: [Binary(op, x, y) for x, y in zip(a, b, strict=True)]
 
 
@@ -100,7 +100,7 @@ def _combine_into(
 
 
 def _halvings(width: int) -> tuple[int, ...]:
-    """The distances of a butterfly over ``width`` neighbouring lanes, the largest first."""
+    """Return the distances of a butterfly over ``width`` neighbouring lanes, the largest first."""
     return tuple(1 << bit for bit in reversed(range(width.bit_length() - 1)))
 
 
@@ -212,7 +212,7 @@ def group_reduce(
 
 
 def _partial(group: ThreadGroup, cell: Buffer, slot: Expr, number: Expr) -> Expr:
-    """A partial result of the group, the warps of its first block first."""
+    """Return a partial result of the group, the warps of its first block first."""
     first = group.group_rank * group.warps
     if group.blocks == 1:
         return Load(cell, (slot, first + number if group.groups > 1 else number))

@@ -147,6 +147,6 @@ def prefetch_unaligned_operands(prefetch: L2Prefetch, p: Gemm, warps: int, rows:
 
 
 def _is_aligned(load: Load, pitch: int) -> bool:
-    """Whether rows, ``pitch`` elements apart, begin at whole units."""
+    """Return whether rows, ``pitch`` elements apart, begin at whole units."""
     start, unit = flat_offset(load), max(1, _UNIT_BYTES // load.buffer.dtype.bytes)
     return pitch % unit == 0 and start is not None and start.constant % unit == 0

@@ -65,7 +65,7 @@ class MemoryTraffic:
 
 
 def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> NDArray[np.float64]:
-    """The estimated time of one launch in seconds, float64[n]."""
+    """Return the estimated time of one launch in seconds, float64[n]."""
     blocks = np.maximum(np.asarray(traffic.blocks, np.float64), 1.0)
     resident = np.maximum(np.asarray(traffic.resident, np.float64), 1.0)
     waves = np.maximum(blocks / (resident * peaks.multiprocessors), 1.0)
@@ -81,7 +81,8 @@ def memory_bound_seconds(peaks: GpuPeaks, traffic: MemoryTraffic) -> NDArray[np.
 
 
 def _resource_seconds(peaks: GpuPeaks, traffic: MemoryTraffic, busy: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How long each resource needs for the whole launch while ``busy`` multiprocessors have blocks, float64[5, n]."""
+    """Return how long each resource needs for the whole launch while ``busy`` multiprocessors have blocks, float64[5,
+    n]."""
     cycles_per_second = busy * peaks.clock_hz
     seconds = (
         np.asarray(traffic.memory_bytes, np.float64) / peaks.memory_bytes_per_second,

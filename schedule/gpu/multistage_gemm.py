@@ -69,7 +69,7 @@ class MultistageGemmWriter(ABC):
 
     @abstractmethod
     def accumulator_shape(self) -> tuple[int, ...]:
-        """The shape of a lane's accumulators."""
+        """Return the shape of a lane's accumulators."""
 
     @abstractmethod
     def mainloop(self, accumulators: Buffer) -> None:

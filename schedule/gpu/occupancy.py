@@ -45,8 +45,8 @@ class GpuLimits:
     tensor_columns: int = 0
 
     def resident_blocks(self, threads: Whole, registers: Whole, shared_bytes: Whole) -> NDArray[np.int64]:
-        """How many blocks run on a multiprocessor at once; 0 where not even one fits. A block has ``threads`` threads,
-        each with ``registers`` registers, and ``shared_bytes`` of shared memory.
+        """Return how many blocks run on a multiprocessor at once; 0 where not even one fits. A block has ``threads``
+        threads, each with ``registers`` registers, and ``shared_bytes`` of shared memory.
 
         Warps get registers in units of 8 for each lane, from one of the four parts of a multiprocessor. Blocks get
         shared memory in units of 128 bytes, and the system takes some of it (CUDA Occupancy Calculator).
@@ -68,17 +68,18 @@ class GpuLimits:
         return np.where(fits, blocks, 0)
 
     def shared_bytes_for(self, ctas_per_sm: Whole) -> NDArray[np.int64]:
-        """How many bytes of shared memory each of ``ctas_per_sm`` blocks may have that run on a multiprocessor."""
+        """Return how many bytes of shared memory each of ``ctas_per_sm`` blocks may have that run on a
+        multiprocessor."""
         room = np.asarray(self.shared_bytes_per_multiprocessor // ctas_per_sm, np.int64) - self.reserved_shared_bytes
         return np.minimum(room, self.shared_bytes_per_block)
 
     def overlapping_ctas(self, resident: Whole, multiprocessors: int) -> NDArray[np.int64]:
-        """How many blocks of a launch may start while the launch before still ends, ``resident`` of them on each
+        """Return how many blocks of a launch may start while the launch before still ends, ``resident`` of them on each
         multiprocessor. It is 0 where launches do not overlap; they do where there are clusters."""
         return np.asarray(resident, np.int64) * (multiprocessors if self.clusters else 0)
 
     def waves(self, blocks: Whole, resident: Whole, multiprocessors: int) -> NDArray[np.float64]:
-        """How many waves it takes until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
+        """Return how many waves it takes until all ``blocks`` have run, ``resident`` at once on each multiprocessor."""
         at_once = np.maximum(np.asarray(resident, np.float64) * multiprocessors, 1)
         waves: NDArray[np.float64] = np.asarray(blocks, np.float64) / at_once
         return waves
@@ -116,7 +117,7 @@ LIMITS: dict[str, GpuLimits] = {
 
 
 def limits_of(target: Target) -> GpuLimits:
-    """The limits of a target's architecture. Raises UnsupportedTarget, which names the known ones."""
+    """Return the limits of a target's architecture. Raises UnsupportedTarget, which names the known ones."""
     found = LIMITS.get(target.arch)
     if found is None or found.kind != target.kind:
         known = ", ".join(f"{limits.kind} {arch}" for arch, limits in LIMITS.items())

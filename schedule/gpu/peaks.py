@@ -68,12 +68,13 @@ class GpuPeaks:
         return self.memory_bytes_per_second / self.clock_hz
 
     def seconds(self, cycles: float) -> float:
-        """How long ``cycles`` cycles take."""
+        """Return how long ``cycles`` cycles take."""
         return cycles / self.clock_hz
 
 
 def gpu_peaks(target: Target, measured: Peaks) -> GpuPeaks:
-    """The ceilings of a device of ``target``: from what was ``measured`` on it, else nominal ones of its architecture.
+    """Return the ceilings of a device of ``target``: from what was ``measured`` on it, else nominal ones of its
+    architecture.
 
     The clock follows from the measured float32 rate, since each float32 unit does one multiply-add in a cycle.
     """

@@ -21,7 +21,8 @@ GPU_QUANTITIES: tuple[Quantity, ...] = (
 def gpu_columns(
     limits: GpuLimits, multiprocessors: int, *, blocks: Ints, threads: Ints, registers: Ints, shared: Ints, wanted: Ints
 ) -> dict[str, NDArray[np.float64]]:
-    """The columns of ``GPU_QUANTITIES``. ``wanted``: how many bytes one thread loads before it uses the first one."""
+    """Return the columns of ``GPU_QUANTITIES``. ``wanted``: how many bytes one thread loads before it uses the first
+    one."""
     resident = np.maximum(limits.resident_blocks(threads, registers, shared), 1)
     here = np.minimum(resident, -(-blocks // multiprocessors))
     return {

@@ -135,8 +135,8 @@ def _add(w: Writer, r: SplitKReduction, total: Buffer, partial: Callable[[Expr],
 
 
 def _partials(w: Writer, r: SplitKReduction) -> Iterator[Expr]:
-    """The numbers of all partial sums of a vector, in order. Those that may not exist are counted by a loop, since they
-    may be many; others are written out."""
+    """Yield the numbers of all partial sums of a vector, in order. Those that may not exist are counted by a loop,
+    since they may be many; others are written out."""
     yield index(0)
     if r.exists is None:
         yield from (index(n) for n in range(1, r.partials))
@@ -146,7 +146,7 @@ def _partials(w: Writer, r: SplitKReduction) -> Iterator[Expr]:
 
 
 def _held(r: SplitKReduction, i: Expr, partial: Expr) -> tuple[Expr, ...]:
-    """Where in registers a partial sum is, of the ``i``-th vector at once."""
+    """Return where in registers a partial sum is, of the ``i``-th vector at once."""
     return contiguous_vector((i, partial, index(0)), r.width)
 
 
@@ -208,7 +208,7 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
 
 
 def vector_width(gemm: Gemm) -> int:
-    """How many neighbours along ``n`` are added up at once."""
+    """Return how many neighbours along ``n`` are added up at once."""
     return 4 if gemm.n.extent % 4 == 0 and not gemm.along_pixels else 1
 
 
@@ -242,7 +242,7 @@ def allocate_partials(w: Writer, gemm: Gemm, warps_k: int, columns: int, dtype: 
 
 
 def partial_bytes(m: int, warps_k: Whole, columns: Whole) -> NDArray[np.int64]:
-    """What ``allocate_partials`` takes in float32."""
+    """Return what ``allocate_partials`` takes in float32."""
     taken: NDArray[np.int64] = 4 * m * np.asarray(warps_k, np.int64) * (np.asarray(columns, np.int64) + PADDING)
     return taken
 

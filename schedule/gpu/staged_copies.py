@@ -54,7 +54,7 @@ class StagedCopies:
     threads: int
 
     def count(self, operand: StagedOperand, width: int) -> int:
-        """How many vectors of a stage a thread copies."""
+        """Return how many vectors of a stage a thread copies."""
         rows, columns = operand.stages.shape[1:]
         return -(-rows * columns // (width * self.threads))
 
@@ -81,7 +81,8 @@ class StagedCopies:
             self.w.emit(CopyAsync(operand.stages, to, operand.load.buffer, source, operand.width, mask))
 
     def clamped(self, at: Mapping[str, Expr], axis: str, elements: int) -> Expr:
-        """The index along ``axis``, moved to where the last vector of so many elements begins; ``k`` stays as it is."""
+        """Return the index along ``axis``, moved to where the last vector of so many elements begins; ``k`` stays as it
+        is."""
         if axis == "k" or self.is_whole(axis):
             return at[axis]
         return minimum(at[axis], index((self.extent(axis) - 1) // elements * elements))
@@ -106,7 +107,7 @@ class StagedCopies:
                     yield number, vector // run % rows, (vector // (run * rows) * run + vector % run) * width
 
     def position(self, operand: StagedOperand, k_iter: Expr, row: Expr, column: Expr) -> dict[str, Expr]:
-        """Where a row and a column of a stage lie in the operand: axis -> index."""
+        """Return where a row and a column of a stage lie in the operand: axis -> index."""
         at = {**self.at, "k": (self.k_rank * self.k_iters + k_iter) * self.block_k}
         return {
             **at,
@@ -118,5 +119,5 @@ class StagedCopies:
         return {"m": self.gemm.m, "n": self.gemm.n, "k": self.gemm.k}[axis].extent
 
     def is_whole(self, axis: str) -> bool:
-        """Whether tiles end where the axis does."""
+        """Return whether tiles end where the axis does."""
         return self.extent(axis) % {"m": self.tile_m, "n": self.tile_n, "k": self.split_k * self.block_k}[axis] == 0

@@ -28,7 +28,7 @@ class TritonSketch:
     dynamic = False
 
     def matches(self, workload: Workload, target: Target) -> bool:
-        """Whether it is a Triton kernel and the target a GPU of NVIDIA."""
+        """Return whether it is a Triton kernel and the target a GPU of NVIDIA."""
         return isinstance(workload, TritonWorkload) and target.kind == "cuda"
 
     def space(
@@ -41,7 +41,7 @@ class TritonSketch:
         policy: SpacePolicy = DEFAULT_POLICY,
         peaks: Peaks = NO_PEAKS,
     ) -> Space:
-        """All configurations, in the order in which they are given, or a seeded sample of ``limit`` of them."""
+        """Return all configurations, in the order in which they are given, or a seeded sample of ``limit`` of them."""
         found = _kernel(workload).configurations
         codes = found.codes()
         if len(codes) > limit:
@@ -56,7 +56,7 @@ class TritonSketch:
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:
-        """No columns. Raises IllegalSchedule for what is no configuration of the kernel."""
+        """Return no columns. Raises IllegalSchedule for what is no configuration of the kernel."""
         for schedule in schedules:
             configuration_of(workload, schedule)
         return {}

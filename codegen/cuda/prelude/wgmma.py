@@ -25,7 +25,7 @@ def wgmma_name(atom: WgmmaAtom, n: int, a_in_registers: bool = False) -> str:
 
 
 def _wgmma_k_major(atom: WgmmaAtom, n: int) -> str:
-    """The function for operands that are always K-major, which have no flags to say so."""
+    """Return the function for operands that are always K-major, which have no flags to say so."""
     count, a, b = n // 2, _TYPES[atom.a.name], _TYPES[atom.b.name]
     d, letter, flags = ("f32", "f", ", 1, 1") if atom.accumulator.is_float else ("s32", "r", "")
     accumulators = ", ".join(f'"+{letter}"(d[{i}])' for i in range(count))

@@ -16,7 +16,7 @@ SPARE_REGISTERS = 32
 
 
 def sees_all_keys(p: Attention) -> bool:
-    """Whether the last query sees the last key, and no lower bound hides the first ones."""
+    """Return whether the last query sees the last key, and no lower bound hides the first ones."""
     behind = [affine_form(substitute(b.limit.to_expr(), {"m": p.last_m}) - p.last_n) for b in p.bounds if b.upper]
     all_upper = len(behind) == len(p.bounds)
     return all_upper and all(b is not None and b.is_constant and b.constant >= 0 for b in behind)
@@ -26,7 +26,7 @@ def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...
     limits = limits_of(target)
 
     def rule(meaning: str, knobs: str, holds: Callable[[AttentionSizes[Ints]], Bools]) -> Constraint:
-        """A constraint on sizes that follow from ``knobs`` (their names) alone."""
+        """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(knobs.split()), lambda c: holds(attention_sizes(p, target, c)))
 
     return (

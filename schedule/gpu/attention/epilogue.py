@@ -75,7 +75,7 @@ class AttentionEpilogue:
                 w.emit(MbarrierArrive(self.q_empty, stage))
 
     def _held(self, sums: Buffer, d: Expr, first: Expr) -> LoadReplacement:
-        """What replaces loads of an output from column ``d`` on, whose ``sums`` begin at ``first``."""
+        """Return what replaces loads of an output from column ``d`` on, whose ``sums`` begin at ``first``."""
         return lambda load: Load(sums, (Var("d") - d + first,)) if load.buffer == self.p.normalised else load
 
     def _stage(self, output: Buffer, stage: Expr, first_row: Expr) -> None:
@@ -93,6 +93,6 @@ class AttentionEpilogue:
 
 
 def can_store(p: Attention) -> bool:
-    """Whether TMA can store the output."""
+    """Return whether TMA can store the output."""
     output = Load(p.result.tensor, p.result.indices)
     return p.result.tensor.dtype == p.q.buffer.dtype and can_load(output, "m", "d")

@@ -23,7 +23,7 @@ from .tile_scheduler import AttentionTileScheduler
 
 
 def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     w = FreshNameWriter(p.names)
     scheduler = AttentionTileScheduler(p, s)
     partials = AttentionPartials(w, scheduler) if s.split_kv > 1 else None
@@ -66,7 +66,7 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
 
 
 def _read_once(scheduler: AttentionTileScheduler) -> tuple[str, ...]:
-    """The tensors of keys and values, where each of their blocks is read by one CTA alone."""
+    """Return the tensors of keys and values, where each of their blocks is read by one CTA alone."""
     p, s = scheduler.p, scheduler.s
     if s.split_kv == 1 or s.q_tiles > 1:
         return ()
@@ -76,7 +76,7 @@ def _read_once(scheduler: AttentionTileScheduler) -> tuple[str, ...]:
 
 
 def _dynamic_ctas(scheduler: AttentionTileScheduler) -> Expr | None:
-    """How many CTAs a call has; None where that is always the same."""
+    """Return how many CTAs a call has; None where that is always the same."""
     p, s = scheduler.p, scheduler.s
     if s.split_kv > 1:
         return scheduler.tiles * scheduler.sharers if p.is_dynamic else None

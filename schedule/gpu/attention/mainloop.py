@@ -167,7 +167,7 @@ class AttentionMainloop:
     # --- their parts
 
     def _place(self, step: Expr) -> dict[str, Expr]:
-        """Where the block of a step begins."""
+        """Return where the block of a step begins."""
         return {**self.at, "n": (self.blocks.last - step) * self.s.tile_kv}
 
     def _load(self, tiles: OperandTiles, barriers: StageBarriers, step: Expr) -> None:

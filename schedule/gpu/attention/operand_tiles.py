@@ -55,8 +55,8 @@ def allocate_tiles(
 
 
 def can_load(load: Load, row_axis: str, column_axis: str) -> bool:
-    """Whether TMA can load such tiles: the columns are contiguous, rows begin at multiples of 16 bytes, and each index
-    is one of the two axes or depends on none of them."""
+    """Return whether TMA can load such tiles: the columns are contiguous, rows begin at multiples of 16 bytes, and each
+    index is one of the two axes or depends on none of them."""
     tensor, axes = load.buffer, (Var(row_axis), Var(column_axis))
     if load.mask is not None or not 2 <= len(tensor.shape) <= 5 or load.indices[-1] != Var(column_axis):
         return False

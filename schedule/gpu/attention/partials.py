@@ -139,12 +139,12 @@ class AttentionPartials:
         w.store(p.result.tensor, target, value)
 
     def _present(self, rank: Expr) -> Expr:
-        """The CTA that is read as the one with a rank: the last one in place of those that a call lacks, so that all
-        loads are under way together. They count nothing."""
+        """Return the CTA that is read as the one with a rank: the last one in place of those that a call lacks, so that
+        all loads are under way together. They count nothing."""
         return minimum(rank, self.scheduler.sharers - 1) if self.p.is_dynamic else rank
 
     def _factor(self, own: Expr, top: Expr) -> Expr:
-        """What the sums of a CTA are scaled by. A CTA all of whose scores are minus infinity counts nothing."""
+        """Return what the sums of a CTA are scaled by. A CTA all of whose scores are minus infinity counts nothing."""
         factor = Unary(UnaryOp.EXP2, (own - top) * exponent_unit(self.p))
         hidden = Compare(CompareOp.EQ, own, const(float("-inf"), float32))
         return Select(hidden, const(0.0, float32), factor)

@@ -54,7 +54,7 @@ class StepCycles:
 
 
 def step_cycles(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> StepCycles:
-    """What a step asks of the tensor cores, of the units for exp2 and arithmetic, and of shared memory."""
+    """Return what a step asks of the tensor cores, of the units for exp2 and arithmetic, and of shared memory."""
     k, d = p.k.extent, p.d.extent
     scores = s.tile_q * s.tile_kv
     instructions = WEIGHT_INSTRUCTIONS * scores / (peaks.float32_flops_per_cycle / 2)
@@ -68,7 +68,7 @@ def step_cycles(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> StepC
 
 @lru_cache(maxsize=64)
 def _steps(p: Attention, tile_q: int, tile_kv: int) -> tuple[int, ...]:
-    """How many steps each tile of a head makes, those of the first queries first."""
+    """Return how many steps each tile of a head makes, those of the first queries first."""
     first = np.arange(0, p.m.extent, tile_q)
     last = np.minimum(first + tile_q, p.m.extent) - 1
     high, low = np.full(len(first), p.n.extent - 1), np.zeros(len(first), np.int64)
@@ -84,7 +84,7 @@ def _steps(p: Attention, tile_q: int, tile_kv: int) -> tuple[int, ...]:
 def _busiest(
     p: Attention, tile_q: int, tile_kv: int, group_heads: int, persistent: bool, split_kv: int, multiprocessors: int
 ) -> tuple[float, float]:
-    """How many steps, and how many tiles, the busiest multiprocessor works on."""
+    """Return how many steps, and how many tiles, the busiest multiprocessor works on."""
     own = np.asarray(_steps(p, tile_q, tile_kv), np.int64)[::-1]
     group = np.repeat(own, group_heads)
     steps = np.ceil(np.repeat(np.tile(group, p.heads // group_heads), split_kv) / split_kv)
@@ -107,7 +107,7 @@ def _busiest(
 
 
 def steps_of_busiest(p: Attention, s: AttentionSizes[Ints], multiprocessors: int) -> tuple[Floats, Floats]:
-    """How many steps, and how many tiles, the busiest multiprocessor works on, for each setting."""
+    """Return how many steps, and how many tiles, the busiest multiprocessor works on, for each setting."""
     rows = zip(s.tile_q, s.tile_kv, s.group_heads, s.persistent, s.split_kv, strict=True)
     found = [_busiest(p, int(q), int(kv), int(g), bool(c), int(split), multiprocessors) for q, kv, g, c, split in rows]
     both = np.asarray(found, np.float64).reshape(-1, 2)
@@ -115,7 +115,7 @@ def steps_of_busiest(p: Attention, s: AttentionSizes[Ints], multiprocessors: int
 
 
 def prior_seconds(p: Attention, s: AttentionSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """The estimated time of each setting in seconds.
+    """Return the estimated time of each setting in seconds.
 
     step = the slower one of products and weights + what is not hidden of the other + barriers
     busy = steps and tiles of the busiest multiprocessor + combining

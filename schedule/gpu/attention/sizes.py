@@ -91,7 +91,7 @@ class AttentionSizes(Generic[N]):
 
 @derived_once
 def attention_sizes(p: Attention, target: Target, columns: Columns) -> AttentionSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     tile_q, tile_kv = WGMMA_M * k["consumer_warpgroups"], k["tile_kv"]
     q_tiles = -(-p.m.extent // tile_q)
@@ -123,5 +123,5 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
 
 
 def column_atoms(columns: int) -> int:
-    """How many times 64 columns, a row of the swizzle, hold so many."""
+    """Return how many times 64 columns, a row of the swizzle, hold so many."""
     return -(-columns // SWIZZLE_128B_ELEMENTS)

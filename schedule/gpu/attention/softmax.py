@@ -50,12 +50,12 @@ QUAD_DISTANCES = (1, 2)
 
 
 def exponent_unit(p: Attention) -> float:
-    """What a difference of scores is multiplied with to become an exponent of 2."""
+    """Return what a difference of scores is multiplied with to become an exponent of 2."""
     return p.scale * log2(e)
 
 
 def row_of(roles: WarpRoles, half: Expr) -> Expr:
-    """The row of its tile that a thread has in a half of the 16 rows of its warp."""
+    """Return the row of its tile that a thread has in a half of the 16 rows of its warp."""
     return roles.warpgroup * WGMMA_M + roles.warp % WARPGROUP_WARPS * WARP_ROWS + roles.lane // QUAD + half * 8
 
 
@@ -158,7 +158,7 @@ class OnlineSoftmax:
             w.store(scores, (element,), score)
 
     def _visible(self) -> list[Expr]:
-        """The conditions that must hold for a query to see a key."""
+        """Return the conditions that must hold for a query to see a key."""
         conditions = [b.condition for b in self.p.bounds] + list(self.p.conditions)
         if self._cuts_the_last_block:
             conditions.append(Compare(CompareOp.LT, Var("n"), self.p.n_end))
@@ -190,7 +190,8 @@ class OnlineSoftmax:
                 butterfly(w, "peak_of_quad", [self.row_max], combine_of(BinaryOp.MAX), QUAD_DISTANCES, (half,))
 
     def _shift(self, row_max: Expr) -> Expr:
-        """What is subtracted from the exponents of a row: nothing, as long as all of its scores are minus infinity."""
+        """Return what is subtracted from the exponents of a row: nothing, as long as all of its scores are minus
+        infinity."""
         shift = row_max * self.unit
         if not self.may_hide_rows:
             return shift

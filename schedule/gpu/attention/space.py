@@ -103,7 +103,7 @@ class AttentionPlan(Plan):
         return lower_attention(self.p, KERNEL_NAME, self.sizes_of(setting))
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> AttentionSizes[int]:
-        """The sizes of one setting (knob -> value)."""
+        """Return the sizes of one setting (knob -> value)."""
         return cast(AttentionSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
@@ -115,7 +115,7 @@ def _plan(workload: Workload, target: Target) -> AttentionPlan | None:
 
 
 def _can_attend(p: Attention) -> bool:
-    """Whether wgmma takes the operands, TMA can move all tensors, and a row of V fits one wgmma."""
+    """Return whether wgmma takes the operands, TMA can move all tensors, and a row of V fits one wgmma."""
     dtypes = {p.q.buffer.dtype, p.key.buffer.dtype, p.v.buffer.dtype, p.weights}
     if len(dtypes) != 1 or dtypes.isdisjoint(a.operand for a in WARP_MMA_ATOMS.values()):
         return False

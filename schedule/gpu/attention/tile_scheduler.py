@@ -77,8 +77,8 @@ class AttentionTileScheduler:
         return self.s.kv_blocks if fewer else self.s.split_blocks
 
     def tile(self, iteration: Expr, cta: Expr) -> Expr:
-        """The number of the tile that a CTA works on. Every other iteration goes through the CTAs in reverse, so that
-        none of them always gets a longer tile than the next."""
+        """Return the number of the tile that a CTA works on. Every other iteration goes through the CTAs in reverse, so
+        that none of them always gets a longer tile than the next."""
         ctas = self.s.ctas
         if self.s.tile_iterations == 1 or not self.p.bounds:
             return iteration * ctas + cta
@@ -86,7 +86,7 @@ class AttentionTileScheduler:
         return iteration * ctas + Select(forth, cta, index(ctas - 1) - cta)
 
     def origin(self, tile: Expr) -> dict[str, Expr]:
-        """Where the tile with a number begins: axis of the queries or of the batch -> index."""
+        """Return where the tile with a number begins: axis of the queries or of the batch -> index."""
         s, heads = self.s, self.s.group_heads
         last = index(s.q_tiles - 1) if self.p.dynamic_m is None else self.q_tiles - 1
         of_group = index(s.q_tiles * heads) if self.p.dynamic_m is None else self.q_tiles * heads
@@ -98,7 +98,7 @@ class AttentionTileScheduler:
         return {**at, "m": q_tile * s.tile_q}
 
     def key_blocks(self, at: Mapping[str, Expr]) -> KeyBlocks:
-        """The blocks of keys that the tile at ``at`` goes through."""
+        """Return the blocks of keys that the tile at ``at`` goes through."""
         s, kv = self.s, self.s.tile_kv
         upper, lower = ([b for b in self.p.bounds if b.upper is side] for side in (True, False))
         last = index(s.kv_blocks - 1) if self.p.dynamic_n is None else self.kv_blocks - 1
@@ -116,7 +116,8 @@ class AttentionTileScheduler:
         return KeyBlocks(last, steps, upper_end, lower_end)
 
     def share(self, blocks: KeyBlocks, rank: Expr) -> KeyBlocks:
-        """What the CTA with a rank takes of ``blocks``, where ``sharers`` CTAs share them as evenly as they can."""
+        """Return what the CTA with a rank takes of ``blocks``, where ``sharers`` CTAs share them as evenly as they
+        can."""
         s = self.s
         first, end = (
             (rank + n) * self.kv_blocks // (self.sharers if self.p.is_dynamic else s.split_kv) for n in range(2)
@@ -126,7 +127,7 @@ class AttentionTileScheduler:
         return KeyBlocks(blocks.last - first, steps, upper_end, steps)
 
     def _seen(self, bounds: Sequence[KeyBound], at: Mapping[str, Expr], *, largest: bool) -> Expr:
-        """The last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""
+        """Return the last key that ``bounds`` let some (or all) queries of a tile see; for lower ones, the first."""
         upper = bounds[0].upper
         seen = self.p.last_n if upper else index(0)
         for bound in bounds:
@@ -135,7 +136,7 @@ class AttentionTileScheduler:
         return seen
 
     def _extreme(self, bound: KeyBound, at: Mapping[str, Expr], *, largest: bool) -> Expr:
-        """The largest or least limit of the queries of a tile."""
+        """Return the largest or least limit of the queries of a tile."""
         ends_last = (bound.limit.coefficient("m") >= 0) == largest
         m = minimum(at["m"] + (self.s.tile_q - 1), self.p.last_m) if ends_last else at["m"]
         return substitute(bound.limit.to_expr(), {**at, "m": m})

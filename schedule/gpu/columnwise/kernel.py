@@ -32,7 +32,7 @@ SECOND_THREADS_X = 32
 
 
 def columnwise_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: ColumnwiseSizes[int]) -> Kernel:
-    """The kernel of one setting, which must be legal (see ``space``)."""
+    """Return the kernel of one setting, which must be legal (see ``space``)."""
     writer = ColumnwiseWriter(workload, problem, sizes)
     partials = _workspace(writer)
     _write_first_launch(writer, partials)
@@ -87,7 +87,7 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
 
 
 def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr) -> list[State]:
-    """The states of all warps in shared memory, each [warps of a column, columns of the CTA]."""
+    """Return the states of all warps in shared memory, each [warps of a column, columns of the CTA]."""
     s, w = writer.sizes, writer.w
     _combine_lanes(writer, states)
     warps = -(-s.threads // max(s.threads_x, WARP_LANES))
@@ -180,7 +180,7 @@ class ColumnTile:
         w.barrier(SyncScope.CLUSTER)
 
     def _states_of(self, slot: Expr) -> list[list[Buffer]]:
-        """The state of every reduction for column ``slot`` of the CTA, from all its warps."""
+        """Return the state of every reduction for column ``slot`` of the CTA, from all its warps."""
         found: list[list[Buffer]] = []
         for n, cells in enumerate(self.shared):
             of_warp = [[Load(c, (index(y), slot)) for c in cells] for y in range(cells[0].shape[0])]
@@ -240,7 +240,7 @@ def _write_second_launch(writer: ColumnwiseWriter, partials: Sequence[State]) ->
 
 
 def _second_shared(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr) -> list[State]:
-    """The states of the second launch's threads in shared memory, each [threads of a column, columns]."""
+    """Return the states of the second launch's threads in shared memory, each [threads of a column, columns]."""
     s, w = writer.sizes, writer.w
     shared = [
         tuple(

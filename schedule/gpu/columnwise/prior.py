@@ -27,7 +27,7 @@ from .sizes import ColumnwiseSizes
 def columnwise_seconds(
     problem: ColumnwiseProblem, s: ColumnwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
 ) -> NDArray[np.float64]:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     rows_per_cta = -(-problem.reduced_count // s.splits)
     bytes_of_row = np.minimum(s.columns_per_cta, problem.column_count) * problem.read_bytes
     bytes_of_cta = rows_per_cta * bytes_for_run(bytes_of_row)
@@ -45,8 +45,8 @@ def columnwise_seconds(
 def _combine_seconds(
     problem: ColumnwiseProblem, s: ColumnwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
 ) -> NDArray[np.float64]:
-    """How long the partial results of the splits take to become one. From Hopper on the second launch starts while the
-    first one still runs; its threads load all their partial results at once."""
+    """Return how long the partial results of the splits take to become one. From Hopper on the second launch starts
+    while the first one still runs; its threads load all their partial results at once."""
     l2_bytes_per_second = peaks.l2_bytes_per_cycle * peaks.multiprocessors * peaks.clock_hz
     start = 0.0 if limits.clusters else peaks.launch_seconds
     in_second_launch = start + LOAD_LATENCY_SECONDS + partial_bytes(problem, s) / l2_bytes_per_second
@@ -54,7 +54,7 @@ def _combine_seconds(
 
 
 def partial_bytes(problem: ColumnwiseProblem, s: ColumnwiseSizes[Ints]) -> Ints:
-    """How many bytes of partial results the first launch writes and a second one reads, int64[n]."""
+    """Return how many bytes of partial results the first launch writes and a second one reads, int64[n]."""
     moved = 2 * s.splits * problem.outer_count * problem.column_count * problem.state_bytes
     bytes_moved: Ints = np.where((s.splits > 1) & (s.in_cluster == 0), moved, 0)
     return bytes_moved

@@ -43,7 +43,8 @@ class ThreadRows:
     """What the thread's columns need for all their rows, in registers: one element a column."""
 
     def accumulated(self) -> list[list[Buffer]]:
-        """The state of each reduction over the thread's rows: each number of it is a vector, one element a column.
+        """Return the state of each reduction over the thread's rows: each number of it is a vector, one element a
+        column.
 
         while a whole step of ``unroll`` rows is left for every split: load them all, then accumulate them
         while rows are left: the same, with a test for each row
@@ -130,7 +131,8 @@ class ThreadRows:
     def _value(
         self, reduction: ReducedTensor, axes: Mapping[str, Expr], loaded: Mapping[str, Buffer], u: Expr, v: Expr
     ) -> Expr:
-        """The value to accumulate at ``axes``. Inputs are in registers: element ``v`` of row ``u`` of ``loaded``."""
+        """Return the value to accumulate at ``axes``. Inputs are in registers: element ``v`` of row ``u`` of
+        ``loaded``."""
         own_column = affine_form(Var(column_axis(len(self.writer.problem.columns) - 1)))
 
         def from_registers(load: Load) -> Expr:
@@ -143,7 +145,7 @@ class ThreadRows:
 
 
 def rows_of(writer: ColumnwiseWriter, split: Expr, y: Expr) -> RowRange:
-    """The rows of the ``y``-th thread of a column in one split."""
+    """Return the rows of the ``y``-th thread of a column in one split."""
     s, count = writer.sizes, writer.problem.reduced_count
     if s.striped:
         step = s.threads_y * s.splits
@@ -157,7 +159,7 @@ def rows_of(writer: ColumnwiseWriter, split: Expr, y: Expr) -> RowRange:
 
 
 def tile_of(writer: ColumnwiseWriter, block: Expr) -> tuple[Expr, Expr]:
-    """The flat index of the outer axes, and the first column, of a CTA (or of a cluster)."""
+    """Return the flat index of the outer axes, and the first column, of a CTA (or of a cluster)."""
     s, p = writer.sizes, writer.problem
     tiles_across = -(-p.column_count // s.columns_per_cta)
     tile = block if s.splits == 1 or s.in_cluster else block // s.splits

@@ -87,7 +87,7 @@ class ColumnwiseSizes(Generic[N]):
 
 
 def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> ColumnwiseSizes[Ints]:
-    """The sizes of many settings."""
+    """Return the sizes of many settings."""
     limits, splits, vector = limits_of(target), c.ints("splits"), c.ints("vector_width")
     threads_x, threads_y, unroll = c.ints("threads_x"), c.ints("threads_y"), c.ints("unroll")
     threads = threads_x * threads_y
@@ -114,5 +114,5 @@ def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
 
 
 def one_setting(sizes: ColumnwiseSizes[Ints]) -> ColumnwiseSizes[int]:
-    """The sizes of the first setting, for the kernel."""
+    """Return the sizes of the first setting, for the kernel."""
     return cast("ColumnwiseSizes[int]", row_of_record(sizes, 0))

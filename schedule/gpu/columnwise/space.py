@@ -90,7 +90,7 @@ class ColumnwisePlan(Plan):
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """The widest vector of up to 16 bytes that divides the columns."""
+        """Return the widest vector of up to 16 bytes that divides the columns."""
         dtypes = [b.dtype for b in self.problem.inputs] + [load.dtype for load in self.problem.column_loads]
         widest = max(d.bytes for d in dtypes)
         last = self.problem.columns[-1]

@@ -37,7 +37,7 @@ class ColumnwiseWriter:
         return free_prefix(base, self.tensors)
 
     def combined(self, name: str, n: int, first: Sequence[Expr], others: Sequence[Sequence[Expr]]) -> list[Buffer]:
-        """One state of reduction ``n`` from several, in registers: ``first`` and then each of ``others``."""
+        """Return one state of reduction ``n`` from several, in registers: ``first`` and then each of ``others``."""
         w, how = self.w, self.accumulations[n]
         state = [
             w.allocate(self.name(f"{name}{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.state_dtypes)

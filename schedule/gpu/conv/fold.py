@@ -78,7 +78,7 @@ class Folding:
         return self.gemm.window
 
     def product(self) -> Gemm:
-        """The product on what has been folded."""
+        """Return the product on what has been folded."""
         old, channels, extra = self._window, self._channels, len(self._outer) - 2  # dimensions
         ones, zeros = (1,) * (extra + 2), (0,) * (extra + 2)
         planes, rows = (self.planes,) * extra, self._taps // self.planes
@@ -167,7 +167,7 @@ class Folding:
 def folding_of(
     gemm: Gemm, overlapped: bool = True, image_name: str = "folded_images", filter_name: str = "folded_filters"
 ) -> Folding | None:
-    """How ``gemm`` is folded; None where channels are many, or what a window sees of some rows has more than 64
+    """Return how ``gemm`` is folded; None where channels are many, or what a window sees of some rows has more than 64
     elements."""
     window, image, filters, atom = gemm.window, gemm.a.load, gemm.b.load, find_atom(gemm)
     if window is None or image is None or filters is None or atom is None or gemm.batch or len(window.taps) != 2:
@@ -196,8 +196,8 @@ def folding_of(
 
 
 def _phases_and_pitch(window: ImageWindow, vector: int) -> tuple[int, int] | None:
-    """How many rows follow one another within a pixel, and how many channels are written of each. They are as few as
-    TMA can load in rows that begin at multiples of ``vector`` elements. What a window sees of these rows has
+    """Return how many rows follow one another within a pixel, and how many channels are written of each. They are as
+    few as TMA can load in rows that begin at multiples of ``vector`` elements. What a window sees of these rows has
     ``MOST_FOLDED`` elements at most. None where there are no such numbers."""
     for phases in dict.fromkeys((window.strides[0], 1)):
         pitches = [n for n in (1, 2, 4, 8) if n >= window.channels and window.strides[1] * phases * n % vector == 0]

@@ -27,14 +27,14 @@ SWIZZLE_LINES = 8
 
 
 def is_grouped(gemm: Gemm) -> bool:
-    """Whether the first axis of the batch is that of the groups of a convolution."""
+    """Return whether the first axis of the batch is that of the groups of a convolution."""
     return gemm.window is not None and gemm.a.load is not None and gemm.a.load.buffer.shape[-1] != gemm.window.channels
 
 
 def joinable_groups(gemm: Gemm) -> int:
-    """How many groups fill a row of 128 bytes; 1 where they are not joined. The filters of a group must begin where a
-    wgmma can begin to read. That is the beginning of a row, or a multiple of 16 in a row that they do not leave. Where
-    rows are those of filters, it is every eighth row."""
+    """Return how many groups fill a row of 128 bytes; 1 where they are not joined. The filters of a group must begin
+    where a wgmma can begin to read. That is the beginning of a row, or a multiple of 16 in a row that they do not
+    leave. Where rows are those of filters, it is every eighth row."""
     window, filters, atom = gemm.window, gemm.n.extent, wgmma_atom(gemm)
     if window is None or not is_grouped(gemm):
         return 1
@@ -48,7 +48,7 @@ def joinable_groups(gemm: Gemm) -> int:
 
 
 def join_groups(gemm: Gemm, count: int) -> Gemm:
-    """The product with ``count`` groups in the place of each: ``n`` goes through the filters of all of them."""
+    """Return the product with ``count`` groups in the place of each: ``n`` goes through the filters of all of them."""
     window, group = gemm.window, gemm.batch[0]
     assert window is not None and gemm.a.load is not None and gemm.b.load is not None
     joined = Var(group.name)

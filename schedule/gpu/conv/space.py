@@ -92,7 +92,7 @@ class ConvPlan(GemmPlan):
         return joined_groups(self.gemm)
 
     def has(self, columns: Columns) -> Bools:
-        """Which settings are of this plan, bool[n]."""
+        """Return which settings are of this plan, bool[n]."""
         loaded = [columns.flags(PIXELS, value) for value in self.pixels]
         rows: Bools = np.any(loaded, axis=0) & columns.flags(JOINED, self.joined_groups)
         return rows
@@ -208,7 +208,7 @@ class ConvPlans(Plan):
         return Constraint(f"{rule.meaning} (if {values})", tuple(dict.fromkeys((*rule.knobs, *names))), holds)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """What is promising for its product, and does not take much longer than the best of all by the prior."""
+        """Return what is promising for its product, and does not take much longer than the best of all by the prior."""
         prior, kept = self.prior_seconds(columns, peaks), np.zeros(len(columns), dtype=bool)
         for plan in self.plans:
             rows = plan.has(columns)
@@ -262,7 +262,8 @@ def _on(operand: Operand, tensor: Buffer) -> Operand:
 
 
 def _rows_of_a_load(columns: Columns) -> Ints:
-    """How many rows of A a CTA loads for one k atom: those of its tile, shared out among the CTAs that need it."""
+    """Return how many rows of A a CTA loads for one k atom: those of its tile, shared out among the CTAs that need
+    it."""
     groups = columns.ints("consumer_warpgroups")
     atoms = columns.ints("atoms_m") * np.where(columns.ints("ping_pong") == 1, 1, groups)
     rows: Ints = WGMMA_M * atoms // columns.ints("cluster_n")
@@ -289,8 +290,8 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
-    """The product, on folded images or widened groups where channels are few; None where there is none. ``patch`` and
-    ``halo`` are on its dimensions: folded images may have one of planes."""
+    """Return the product, on folded images or widened groups where channels are few; None where there is none.
+    ``patch`` and ``halo`` are on its dimensions: folded images may have one of planes."""
     gemm = _implicit_gemm(workload)
     if gemm is not None and gemm.window is not None and len(patch) > len(gemm.window.taps) + 1:
         patch, halo = (patch[0], *patch[2:]), None if halo is None else halo - 1
@@ -300,13 +301,13 @@ def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None =
 
 
 def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
-    """The product whose results are contiguous along the filters, or else along the pixels."""
+    """Return the product whose results are contiguous along the filters, or else along the pixels."""
     return implicit_gemm_of(workload, patch, halo) or implicit_gemm_of(workload, patch, halo, along_n=False)
 
 
 def _patches(gemm: Gemm) -> tuple[tuple[int, ...], ...]:
-    """The patches of the rows of a wgmma, if windows move pixel by pixel. TMA stores whole ones. Threads store sectors
-    of pixels, and may leave some out."""
+    """Return the patches of the rows of a wgmma, if windows move pixel by pixel. TMA stores whole ones. Threads store
+    sectors of pixels, and may leave some out."""
     assert gemm.window is not None
     if set(gemm.window.strides) != {1}:
         return ()
@@ -314,13 +315,13 @@ def _patches(gemm: Gemm) -> tuple[tuple[int, ...], ...]:
 
 
 def _joined(plan: ConvPlan, count: int) -> ConvPlan:
-    """The plan of the product of joined groups."""
+    """Return the plan of the product of joined groups."""
     patched = {name: join_groups(gemm, count) for name, gemm in plan.patched.items()}
     return replace(plan, gemm=join_groups(plan.gemm, count), patched=patched)
 
 
 def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
-    """The products whose rows come patch by patch, for windows that move pixel by pixel."""
+    """Return the products whose rows come patch by patch, for windows that move pixel by pixel."""
     assert gemm.window is not None
     found = dict[str, Gemm]()
     for patch in _patches(gemm):
@@ -334,7 +335,8 @@ def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:
 
 
 def _with_halo(workload: Workload, gemm: Gemm) -> Gemm | None:
-    """The product whose rows come in patches with a halo; None where that saves no loads, or TMA cannot store them."""
+    """Return the product whose rows come in patches with a halo; None where that saves no loads, or TMA cannot store
+    them."""
     assert gemm.window is not None
     # the dimension of the halo is the slowest one of a patch
     dimensions = len(gemm.window.taps) - gemm.along_pixels

@@ -34,7 +34,7 @@ class Widening:
     k_major: bool
 
     def product(self) -> Gemm:
-        """The product of widened groups."""
+        """Return the product of widened groups."""
         wide = join_groups(self.gemm, self.count)
         assert wide.window is not None
         window = replace(wide.window, joined_groups=1)
@@ -61,7 +61,7 @@ class Widening:
 
 
 def widening_of(gemm: Gemm, name: str = "widened_filters") -> Widening | None:
-    """How groups of ``gemm`` are widened; None where they have enough channels, or cannot be."""
+    """Return how groups of ``gemm`` are widened; None where they have enough channels, or cannot be."""
     window, atom = gemm.window, find_atom(gemm)
     if window is None or atom is None or gemm.b.load is None or not is_grouped(gemm) or window.channels >= atom.k:
         return None

@@ -35,8 +35,8 @@ CHUNK_SHAPE = (QUARTER_LANES, CHUNK_BYTES // QUARTER_LANES)
 
 
 def pack_scales(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
-    """The same product on scales in chunks (chunk of rows, row of 128 bytes of k, 32, 16), and the workspace that they
-    lie in. The launches that fill it are written; none where there are no such scales."""
+    """Return the same product on scales in chunks (chunk of rows, row of 128 bytes of k, 32, 16), and the workspace
+    that they lie in. The launches that fill it are written; none where there are no such scales."""
     if gemm.block_scales is None:
         return gemm, ()
     a, b = gemm.block_scales
@@ -84,14 +84,15 @@ class ScaleStages:
         return self.buffer.bytes // self.buffer.shape[0]
 
     def load(self, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> TmaLoad:
-        """The load of the scales of a k atom that begins at ``at`` (axis -> index)."""
+        """Return the load of the scales of a k atom that begins at ``at`` (axis -> index)."""
         corner = (at[self.axis] // SCALE_ROWS, at["k"] // LINE, index(0), index(0))
         target = (stage, index(k_atom), index(0), index(0), index(0))
         box = (self.buffer.shape[2], 1, *CHUNK_SHAPE)
         return TmaLoad(self.buffer, target, self.chunks, corner, box, full, stage, True)
 
     def copy(self, memory: Buffer, first: Expr, stage: Expr, k_atom: int, chunk: Expr, chunks: int) -> TensorMemoryCopy:
-        """The copy of some chunks of a k atom to tensor memory, whose columns for the warpgroup begin at ``first``."""
+        """Return the copy of some chunks of a k atom to tensor memory, whose columns for the warpgroup begin at
+        ``first``."""
         source = (stage, index(k_atom), chunk, index(0), index(0))
         return TensorMemoryCopy(memory, (index(0), first + self.column), self.buffer, source, chunks)
 
@@ -99,7 +100,7 @@ class ScaleStages:
 def allocate_scale_stages(
     w: Writer, gemm: Gemm, stages: int, k_atoms: int, tile_m: int, tile_n: int
 ) -> Iterator[ScaleStages]:
-    """The stages of the scales of A and of B; none where there are no such scales."""
+    """Yield the stages of the scales of A and of B; none where there are no such scales."""
     if gemm.block_scales is None:
         return
     column = 0

@@ -45,11 +45,11 @@ _Rule = Callable[[str, str, Callable[[GemmSizes[Ints]], Bools]], Constraint]
 
 
 def gemm_constraints(gemm: Gemm, target: Target, knobs: Sequence[Knob] = KNOBS) -> tuple[Constraint, ...]:
-    """The constraints of a space with some of the knobs. Those that none of them takes part in hold."""
+    """Return the constraints of a space with some of the knobs. Those that none of them takes part in hold."""
     there = {knob.name for knob in knobs}
 
     def rule(meaning: str, names: str, holds: Callable[[GemmSizes[Ints]], Bools]) -> Constraint:
-        """A constraint on sizes that follow from the knobs ``names`` alone."""
+        """Return a constraint on sizes that follow from the knobs ``names`` alone."""
         read = tuple(name for name in dict.fromkeys(names.split()) if name in there)
         return Constraint(meaning, read, lambda c: holds(gemm_sizes(gemm, target, c)))
 
@@ -61,7 +61,7 @@ def gemm_constraints(gemm: Gemm, target: Target, knobs: Sequence[Knob] = KNOBS) 
 
 
 def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
-    """What promoted accumulators ask for."""
+    """Return what promoted accumulators ask for."""
     if not promoted_k_atoms(gemm):
         return ()
     rules = [rule("accumulators are promoted after single k atoms: k_atoms is 1", "k_atoms", lambda s: s.k_atoms == 1)]
@@ -77,7 +77,7 @@ def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 
 def _pending(rule: _Rule, gemm: Gemm) -> Constraint:
-    """How many products of a stage are under way."""
+    """Return how many products of a stage are under way."""
     taps = halo_taps(gemm)
     if joined_groups(gemm) * taps == 1:
         return rule(
@@ -93,7 +93,7 @@ def _pending(rule: _Rule, gemm: Gemm) -> Constraint:
 
 
 def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
-    """What wgmma, tcgen05, TMA and clusters can do at all."""
+    """Return what wgmma, tcgen05, TMA and clusters can do at all."""
     groups = joined_groups(gemm)
     rules = [
         rule(
@@ -147,7 +147,7 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 
 def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
-    """What tensor memory has room for."""
+    """Return what tensor memory has room for."""
     columns = limits_of(target).tensor_columns
     scales = "" if gemm.block_scales is None else ", and 32 or 64 columns of scales"
     whole_chunks = rule(
@@ -167,7 +167,7 @@ def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint,
 
 
 def _accumulator_registers(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
-    """Which registers hold accumulators."""
+    """Return which registers hold accumulators."""
     pixels = rule(
         f"where pixels are stored from registers, a thread has at most {PIXEL_ACCUMULATORS} accumulators "
         "(atoms_m x mma_n / 2)",
@@ -190,7 +190,7 @@ def _accumulator_registers(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 
 def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
-    """What a multiprocessor has room for."""
+    """Return what a multiprocessor has room for."""
     limits, spare, sources = limits_of(target), spare_registers(gemm), source_registers(gemm)
     sums = ", block sums" if promoted_k_atoms(gemm) else ""
     return (
@@ -214,7 +214,7 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
 
 
 def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
-    """How tiles and ``k`` can be shared out."""
+    """Return how tiles and ``k`` can be shared out."""
 
     def is_ordered(s: GemmSizes[Ints]) -> Bools:
         clusters_m = -(-gemm.m.extent // (s.tile_m * s.cluster_m))
@@ -286,7 +286,7 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 
 
 def _epilogue(rule: _Rule, gemm: Gemm) -> Constraint:
-    """How many buffers the epilogue can use."""
+    """Return how many buffers the epilogue can use."""
     if can_store_by_tma(gemm):
         return rule(
             f"epilogue_stages is at most the number of subtiles (64 x {subtile_columns(gemm)}) that a warpgroup "

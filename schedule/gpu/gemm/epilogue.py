@@ -186,8 +186,8 @@ class Epilogue:
     # --- from registers
 
     def _fragments(self, accumulators: Accumulators, atom: int, first: int, columns: int) -> _TileFragments:
-        """The accumulators of an atom in ``columns`` columns of the tile from ``first`` on. Those in tensor memory are
-        loaded, of all accumulators."""
+        """Return the accumulators of an atom in ``columns`` columns of the tile from ``first`` on. Those in tensor
+        memory are loaded, of all accumulators."""
         if isinstance(accumulators, Buffer):
             return _TileFragments(accumulators, atom, 0, self.s.tile_n // 2)
         w, count, held = self.w, len(self.gemm.accumulators), columns // 2
@@ -272,18 +272,18 @@ class Epilogue:
                         w.store(result.tensor, (*outer, Ramp(last, 1, width) if width > 1 else last), value)
 
     def _rows_inside(self, at: Mapping[str, Expr], m: Expr) -> list[Expr]:
-        """Whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""
+        """Return whether the row ``m`` of the tile at ``at`` belongs to the result, or to the group of the tile."""
         return [m < at[ROW_END]] if ROW_END in at else self.gemm.rows_inside(m)
 
     def _position(self, at: Mapping[str, Expr], atom: int, pair: Expr, half: Expr) -> tuple[Expr, Expr]:
-        """Where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of the 16
-        rows of its warp, and in every eighth column."""
+        """Return where in the result a pair of a lane's accumulators belongs: (m, n). A lane has pairs in two halves of
+        the 16 rows of its warp, and in every eighth column."""
         m = at["m"] + (self._atom_row(atom) + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8)
         return m, at["n"] + (pair * 8 + self.lane % 4 * 2)
 
     def _atom_row(self, atom: int) -> Expr | int:
-        """Where the rows of an atom begin, less 16 for each warp of the warpgroup. A warp has 16 of 64 rows. Of 128
-        rows in tensor memory it has 32 that follow one another, 16 for each of two atoms."""
+        """Return where the rows of an atom begin, less 16 for each warp of the warpgroup. A warp has 16 of 64 rows. Of
+        128 rows in tensor memory it has 32 that follow one another, 16 for each of two atoms."""
         if not self._interleaves:
             return atom * WGMMA_M
         return self.warp_in_group * WARP_ROWS + atom * WARP_ROWS
@@ -302,7 +302,7 @@ class Epilogue:
         width: int,
         sources: Mapping[Load, tuple[Buffer, Expr]] | None = None,
     ) -> Expr:
-        """An output at ``width`` neighbours along ``n`` from ``at`` on, whose accumulators begin at ``first``.
+        """Return an output at ``width`` neighbours along ``n`` from ``at`` on, whose accumulators begin at ``first``.
         ``sources``: loads that are done already, the registers that hold them, and where in those they begin."""
         first = first - fragments.begin if fragments.begin else first
         column = Var("n") - at["n"] + first if width > 1 else first
@@ -337,7 +337,7 @@ class Epilogue:
         return sources
 
     def _readable_position(self, subtile: _Subtile, at: Mapping[str, Expr], pair: Expr, half: Expr) -> dict[str, Expr]:
-        """Where a pair of an output belongs. It is moved inside the result if other tensors are read there."""
+        """Return where a pair of an output belongs. It is moved inside the result if other tensors are read there."""
         gemm = self.gemm
         m, n = self._position(at, subtile.atom, pair + subtile.staged.first // 8, half)
         if _reads_sources(gemm, subtile.result):
@@ -377,7 +377,7 @@ class Epilogue:
     def _computed(
         self, accumulators: Accumulators, subtile: _Subtile, at: Mapping[str, Expr], sources: SourceRegisters
     ) -> Buffer:
-        """The outputs of a subtile that a thread holds, as stmatrix takes them."""
+        """Return the outputs of a subtile that a thread holds, as stmatrix takes them."""
         w, result, staged = self.w, subtile.result, subtile.staged
         fragments = self._fragments(accumulators, subtile.atom, staged.first, staged.columns)
         output = w.allocate("output", (staged.columns // 2,), result.tensor.dtype, MemoryScope.REGISTER)
@@ -486,7 +486,8 @@ def source_registers(gemm: Gemm) -> int:
 
 
 def _sources(gemm: Gemm, result: Result) -> list[Load]:
-    """What is read along ``n`` besides the accumulators, and may be loaded ahead: no select says where it may."""
+    """Return what is read along ``n`` besides the accumulators, and may be loaded ahead: no select says where it
+    may."""
     if any(isinstance(e, Select) for e in walk(result.value)):
         return []
     loads = [e for e in loads_of(result.value) if e.buffer.name not in gemm.accumulators]
@@ -494,21 +495,22 @@ def _sources(gemm: Gemm, result: Result) -> list[Load]:
 
 
 def _has_pairs(result: Result, columns: int) -> bool:
-    """Whether an even column and the next one are neighbours in a result: the last index is the last digit of ``n``,
-    and no other one depends on that."""
+    """Return whether an even column and the next one are neighbours in a result: the last index is the last digit of
+    ``n``, and no other one depends on that."""
     base = result.last_digit
     return base > 0 and base % 2 == 0 and columns % 2 == 0 and all(_is_quotient(i, base) for i in result.indices[:-1])
 
 
 def _is_quotient(i: Expr, unit: int) -> bool:
-    """Whether ``i`` depends on ``n`` by ``n // unit`` alone."""
+    """Return whether ``i`` depends on ``n`` by ``n // unit`` alone."""
     if isinstance(i, Binary) and i.op is BinaryOp.FLOORDIV and i.a == Var("n"):
         return isinstance(i.b, Const) and int(i.b.value) % unit == 0
     return i != Var("n") and all(_is_quotient(c, unit) for c in i.children)
 
 
 def _halves(load: Load) -> int:
-    """How often a pair of columns is loaded for 16 rows: for each half of them unless it is the same for all rows."""
+    """Return how often a pair of columns is loaded for 16 rows: for each half of them unless it is the same for all
+    rows."""
     return 2 if "m" in free_variables(load) else 1
 
 
@@ -518,14 +520,15 @@ def _registers(load: Load, columns: int) -> int:
 
 
 def can_store_by_tma(gemm: Gemm) -> bool:
-    """Whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, rows at multiples of 16
-    bytes."""
+    """Return whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, rows at multiples of
+    16 bytes."""
     first = gemm.results[0].tensor.dtype
     return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
 
 
 def can_store_staged_rows(gemm: Gemm) -> bool:
-    """Whether all results can be stored row by row from where they are staged: 16-bit, of one type, along ``n``."""
+    """Return whether all results can be stored row by row from where they are staged: 16-bit, of one type, along
+    ``n``."""
     even = gemm.n.extent % 2 == 0
     return all(
         r.tensor.dtype.name in ("float16", "bfloat16")
@@ -537,5 +540,5 @@ def can_store_staged_rows(gemm: Gemm) -> bool:
 
 
 def _reads_sources(gemm: Gemm, result: Result) -> bool:
-    """Whether a result reads more than the accumulators."""
+    """Return whether a result reads more than the accumulators."""
     return any(load.buffer.name not in gemm.accumulators for load in loads_of(result.value))

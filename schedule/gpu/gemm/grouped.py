@@ -60,7 +60,7 @@ class GroupedTileScheduler(TileScheduler):
         return int(self.gemm.groups.most_tiles(self.gemm.m.extent, self.tile_m * self.cluster_m))
 
     def exists(self, cluster_tile: Expr) -> Expr:
-        """Whether there is a tile of that number."""
+        """Return whether there is a tile of that number."""
         return cluster_tile < self._listed * self.clusters_n
 
     @property
@@ -155,7 +155,7 @@ class _Register:
 
 
 def _register(w: FreshNameWriter, name: str) -> _Register:
-    """A variable that is 0 at first."""
+    """Return a variable that is 0 at first."""
     register = _Register(w, w.allocate(name, (1,), int32, MemoryScope.REGISTER))
     register.set(_int32(0))
     return register
@@ -166,7 +166,7 @@ def _int32(value: int) -> Expr:
 
 
 def grouped_tile_scheduler(w: FreshNameWriter, gemm: Gemm, *sizes: int) -> GroupedTileScheduler:
-    """The scheduler of ``gemm`` with ``sizes`` (those of ``TileScheduler``), and its list as workspace."""
+    """Return the scheduler of ``gemm`` with ``sizes`` (those of ``TileScheduler``), and its list as workspace."""
     count = Buffer(w.fresh("tile_count"), (1,), int32)
     unlisted = GroupedTileScheduler(gemm, *sizes, entries=count, count=count)
     entries = Buffer(w.fresh("tile_list"), (unlisted.clusters_m, _ENTRY), int32)
@@ -174,5 +174,5 @@ def grouped_tile_scheduler(w: FreshNameWriter, gemm: Gemm, *sizes: int) -> Group
 
 
 def _loaded(buffer: Buffer, *at: Expr | int) -> Expr:
-    """An element of integers, as an index."""
+    """Return an element of integers, as an index."""
     return Cast(Load(buffer, tuple(i if isinstance(i, Expr) else index(i) for i in at)), INDEX)

@@ -19,27 +19,27 @@ from .mma_atom import PLANES, pair_count, splitting, wgmma_atom
 
 
 def k_atom_count(gemm: Gemm) -> int:
-    """How many atoms there are."""
+    """Return how many atoms there are."""
     if gemm.window is None:
         return -(-gemm.k.extent // wgmma_atom(gemm).line) * pair_count(gemm)
     return gemm.window.tap_count * _channel_atoms(gemm)
 
 
 def halo_taps(gemm: Gemm) -> int:
-    """How many atoms of a stage read the same lines of A."""
+    """Return how many atoms of a stage read the same lines of A."""
     return 1 if gemm.window is None else gemm.window.halo_taps
 
 
 def stage_lines(gemm: Gemm, tile_m: Whole, k_atoms: Whole) -> Whole:
-    """How many lines of A a stage has."""
+    """Return how many lines of A a stage has."""
     if gemm.window is None or gemm.window.halo is None:
         return tile_m * k_atoms
     return tile_m // WGMMA_M * gemm.window.patch_lines
 
 
 def multiplied_k(gemm: Gemm) -> int:
-    """How many places of an atom are multiplied: not the rest of a row where there are few channels, which may be those
-    of another group."""
+    """Return how many places of an atom are multiplied: not the rest of a row where there are few channels, which may
+    be those of another group."""
     atom = wgmma_atom(gemm)
     if gemm.window is None:
         return atom.line
@@ -47,13 +47,13 @@ def multiplied_k(gemm: Gemm) -> int:
 
 
 def joined_groups(gemm: Gemm) -> int:
-    """How many parts an atom has that are multiplied with columns of their own, the groups of a convolution."""
+    """Return how many parts an atom has that are multiplied with columns of their own, the groups of a convolution."""
     return 1 if gemm.window is None else gemm.window.joined_groups
 
 
 def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Expr]:
-    """Where an atom begins (axis -> index), by its number. ``may_exceed``: whether there may be none of that number.
-    Then it begins outside of the tensors, so that it is zero."""
+    """Return where an atom begins (axis -> index), by its number. ``may_exceed``: whether there may be none of that
+    number. Then it begins outside of the tensors, so that it is zero."""
     window = gemm.window
     if window is None:
         line, pairs = wgmma_atom(gemm).line, splitting(gemm).pairs
@@ -81,7 +81,7 @@ def k_atom_place(gemm: Gemm, k_atom: Expr, *, may_exceed: bool) -> dict[str, Exp
 
 
 def _entry(number: Expr, table: Sequence[int]) -> Expr:
-    """The entry with some number of a table."""
+    """Return the entry with some number of a table."""
     found: Expr = index(table[-1])
     for n, entry in reversed(list(enumerate(table[:-1]))):
         found = Select(Compare(CompareOp.EQ, number, index(n)), index(entry), found)
@@ -94,7 +94,8 @@ def _channel_atoms(gemm: Gemm) -> int:
 
 
 def can_load_im2col(load: Load, window: ImageWindow, atom: WgmmaAtom) -> bool:
-    """Whether there is an im2col tensor map for these images, and groups share no atom that is multiplied whole."""
+    """Return whether there is an im2col tensor map for these images, and groups share no atom that is multiplied
+    whole."""
     sides, rest = len(window.taps), window.channels % atom.line
     extents, grouped = load.buffer.shape[1:-1], load.buffer.shape[-1] != window.channels
     corners = (*window.lower, *Im2col(window.lower, window.positions, window.strides).upper(extents))

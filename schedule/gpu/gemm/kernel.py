@@ -45,7 +45,7 @@ Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
 
 
 def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation = repack) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _GemmKernelWriter(gemm, name, sizes, prepare).kernel()
 
 
@@ -205,7 +205,8 @@ class _GemmKernelWriter:
         return index(self.s.clusters)
 
     def _iterates(self, iteration: Expr) -> Expr | None:
-        """Whether a CTA has a tile in an iteration, of a dynamic number of them; None where it has one in all."""
+        """Return whether a CTA has a tile in an iteration, of a dynamic number of them; None where it has one in
+        all."""
         of_iteration = self.clusters * self.s.tiles_per_iteration
         if not isinstance(self.scheduler, DynamicTileScheduler) or self.s.tile_iterations == 1:
             return None
@@ -376,13 +377,13 @@ class _GemmKernelWriter:
         reduce_tile(w, own, partials, vector_width(self.gemm))
 
     def _has_rows(self, at: Mapping[str, Expr]) -> Expr | None:
-        """Whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""
+        """Return whether the tile at ``at`` has rows of this thread's warpgroup; None where each tile has."""
         s = self.s
         if ROW_END not in at or s.tile_m * s.cluster_m == WGMMA_M * s.atoms_m:
             return None
         return self._warpgroup_origin(at)["m"] < at[ROW_END]
 
     def _warpgroup_origin(self, at: Mapping[str, Expr]) -> dict[str, Expr]:
-        """Where the rows of this thread's warpgroup begin in the tile at ``at``."""
+        """Return where the rows of this thread's warpgroup begin in the tile at ``at``."""
         own = 0 if self.s.ping_pong else self.roles.warpgroup * (WGMMA_M * self.s.atoms_m)
         return {**at, "m": at["m"] + own}

@@ -97,7 +97,7 @@ class GemmMainloop(ABC, Generic[A]):
         self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
 
     def _multicast(self, axis: str) -> Multicast:
-        """The CTAs of the cluster that need the same places of ``axis``."""
+        """Return the CTAs of the cluster that need the same places of ``axis``."""
         s, (tile_m, tile_n) = self.s, self.scheduler.in_cluster(self.tile)
         if axis == "m":
             ctas, cta, distance, firsts = s.cluster_n, tile_n, s.cluster_m, range(s.cluster_m)
@@ -158,23 +158,23 @@ class GemmMainloop(ABC, Generic[A]):
                 w.emit(scales.load(stage, k_atom, here, barriers.full))
 
     def _block(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
-        """Which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at about the
-        same time: they lie in the same pages of memory."""
+        """Return which block of k this CTA takes in a k iteration. CTAs that share a tile read neighbours along k at
+        about the same time: they lie in the same pages of memory."""
         block = self._rotated(at, k_iter)
         return block if self.s.split_k == 1 else block * self.s.split_k + self.k_rank
 
     def k_place(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
-        """Where the first atom of a k iteration begins along ``k``."""
+        """Return where the first atom of a k iteration begins along ``k``."""
         return self._place(self._block(at, k_iter), 0)["k"]
 
     def _place(self, block: Expr, k_atom: int) -> dict[str, Expr]:
-        """Where an atom of a block of k begins (axis -> index)."""
+        """Return where an atom of a block of k begins (axis -> index)."""
         s = self.s
         may_exceed = s.k_iters * s.split_k * s.k_atoms > k_atom_count(self.gemm)
         return k_atom_place(self.gemm, block * s.k_atoms + k_atom, may_exceed=may_exceed)
 
     def _rotated(self, at: Mapping[str, Expr], k_iter: Expr) -> Expr:
-        """Which block of ``k`` a k iteration takes: neighbours in a batch begin at other quarters of ``k``.
+        """Return which block of ``k`` a k iteration takes: neighbours in a batch begin at other quarters of ``k``.
 
         Rows of operands often lie a power of two apart. If a whole batch were read in step, few channels of memory at a
         time would have to serve it: 32 products 128x128x4096 take an H200 19.6 us so, not 18.7.
@@ -209,7 +209,7 @@ class GemmMainloop(ABC, Generic[A]):
         self.w.emit(MbarrierWait(self.barriers.full, fill % stages, (fill // stages) % 2))
 
     def _a_rows(self, atom: Expr, k_atom: int, k: int) -> tuple[Expr, ...]:
-        """Where in a stage of A the 64 rows of an atom begin, from the place ``k`` of a k atom on."""
+        """Return where in a stage of A the 64 rows of an atom begin, from the place ``k`` of a k atom on."""
         window = self.gemm.window
         if window is not None and window.halo is not None:
             return index(0), atom * window.patch_lines + k_atom * window.tap_lines, index(k)
@@ -255,7 +255,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
             self.w.emit(mma)
 
     def _mmas(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> Iterator[WarpgroupMma]:
-        """The wgmma that ``issue`` issues."""
+        """Yield the wgmma that ``issue`` issues."""
         s, zero = self.s, index(0)
         stage, k, n = fill % s.stages, multiplied_k(self.gemm) // self.groups, s.mma_n // self.groups
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
@@ -291,9 +291,9 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
 
 
 def can_use_wgmma(gemm: Gemm) -> bool:
-    """Whether wgmma takes the operands, and TMA can load them, after a repacking if need be: every index is one axis or
-    a member of the batch. The B of several accumulators must all lie the same way, and are 16-bit floats. Images seen
-    through a window are not split into planes, and their sums are not promoted."""
+    """Return whether wgmma takes the operands, and TMA can load them, after a repacking if need be: every index is one
+    axis or a member of the batch. The B of several accumulators must all lie the same way, and are 16-bit floats.
+    Images seen through a window are not split into planes, and their sums are not promoted."""
     a, all_b, atom = gemm.a.load, [o.load for o in gemm.all_b], find_atom(gemm)
     if a is None or atom is None or (a.dtype.bits != 16 and gemm.others):
         return False
@@ -309,7 +309,7 @@ def can_use_wgmma(gemm: Gemm) -> bool:
 
 
 def _can_load(load: Load, axis: str) -> bool:
-    """Whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it."""
+    """Return whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it."""
     load = tma_view(load)
     if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in (Var("k"), Var(axis)):
         return False

@@ -28,7 +28,7 @@ PLANES = {"m": "plane_a", "n": "plane_b"}
 
 
 def find_atom(gemm: Gemm) -> WgmmaAtom | None:
-    """The instruction; None where there is none for these operands and this precision."""
+    """Return the instruction; None where there is none for these operands and this precision."""
     if gemm.a.load is None or gemm.b.load is None:
         return None
     part = splitting(gemm).part
@@ -39,14 +39,14 @@ def find_atom(gemm: Gemm) -> WgmmaAtom | None:
 
 
 def wgmma_atom(gemm: Gemm) -> WgmmaAtom:
-    """The instruction of a product that has one."""
+    """Return the instruction of a product that has one."""
     atom = find_atom(gemm)
     assert atom is not None
     return atom
 
 
 def splitting(gemm: Gemm) -> Precision:
-    """How factors of float32 are split, before and after they are packed; ``ieee`` for others."""
+    """Return how factors of float32 are split, before and after they are packed; ``ieee`` for others."""
     a = gemm.a.load
     assert a is not None
     is_single = a.dtype in (float32, tfloat32) or PLANES["m"] in free_variables(a)
@@ -54,7 +54,7 @@ def splitting(gemm: Gemm) -> Precision:
 
 
 def pair_count(gemm: Gemm) -> int:
-    """How many products of planes there are for each place of k."""
+    """Return how many products of planes there are for each place of k."""
     return max(len(splitting(gemm).pairs), 1)
 
 
@@ -68,7 +68,7 @@ def promoted_k_atoms(gemm: Gemm) -> int:
 
 
 def is_packed(gemm: Gemm, operand: Operand) -> bool:
-    """Whether an operand is packed first."""
+    """Return whether an operand is packed first."""
     assert operand.load is not None
     if gemm.window is not None and operand == gemm.a:
         return splitting(gemm).planes > 1

@@ -74,12 +74,12 @@ class OperandStages:
         return self.buffer.bytes // self.buffer.shape[0]
 
     def holds(self, k_atom: int) -> bool:
-        """Whether a k atom of a stage has lines of its own."""
+        """Return whether a k atom of a stage has lines of its own."""
         return k_atom < self.buffer.shape[1]
 
     def load(self, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> Iterator[TmaLoad]:
-        """This CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes. Atoms
-        that read what has been loaded for the first one load nothing."""
+        """Yield this CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes.
+        Atoms that read what has been loaded for the first one load nothing."""
         if not self.holds(k_atom):
             return
         for box in self._boxes(at):
@@ -95,7 +95,8 @@ class OperandStages:
             yield TmaPrefetch(box.source, box.corner, box.extents, box.im2col, box.offsets)
 
     def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
-        """This CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of ``k``."""
+        """Yield this CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of
+        ``k``."""
         part = (self.extent if self.along_k else self.buffer.shape[-2]) // self.multicast.ctas
         line = self.buffer.shape[-1]
         first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
@@ -119,8 +120,8 @@ class OperandStages:
                 yield _box(load, corner, extents, (index(number * atoms + n), first, index(0)))
 
     def _group_boxes(self, load: Load, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
-        """A box for each of this CTA's groups. It begins so far before the first place of k that this arrives where a
-        row of A has it; zeros arrive for what is outside of the tensor."""
+        """Yield a box for each of this CTA's groups. It begins so far before the first place of k that this arrives
+        where a row of A has it; zeros arrive for what is outside of the tensor."""
         count, line = self.joined_groups // self.multicast.ctas, self.buffer.shape[-1]
         rows, depth = self.extent // self.joined_groups, line // self.joined_groups
         for n in range(count):
@@ -142,10 +143,10 @@ def allocate_stages(
     window: ImageWindow | None = None,
     joined_groups: int = 1,
 ) -> OperandStages:
-    """The stages of an operand, or of several that are multiplied together; they must lie the same way. ``dtype``: what
-    they are multiplied as. ``joined_groups``: how many groups of columns there are, each with a part of k alone. What
-    lies along its own axis has all groups side by side, so that an atom has fewer places of k; what lies along k has
-    whole rows."""
+    """Return the stages of an operand, or of several that are multiplied together; they must lie the same way.
+    ``dtype``: what they are multiplied as. ``joined_groups``: how many groups of columns there are, each with a part of
+    k alone. What lies along its own axis has all groups side by side, so that an atom has fewer places of k; what lies
+    along k has whole rows."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     loads = tuple(tma_view(load) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
@@ -163,8 +164,8 @@ def allocate_stages(
 
 
 def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:
-    """A bit for each CTA of a cluster that a TMA load goes to. They are as far from the CTA ``first`` as ``distances``
-    say. ``first`` is known at run time only; it is one of ``firsts``."""
+    """Return a bit for each CTA of a cluster that a TMA load goes to. They are as far from the CTA ``first`` as
+    ``distances`` say. ``first`` is known at run time only; it is one of ``firsts``."""
     pattern = sum(1 << n for n in distances)
     first_of_all, *rest = firsts
     mask: Expr = index(pattern << first_of_all)
@@ -176,8 +177,8 @@ def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int])
 def _image_boxes(
     load: Load, window: ImageWindow, at: Mapping[str, Expr], rows: int, first: Expr, channels: int
 ) -> Iterator[TmaBox]:
-    """The pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in ``channels`` from ``at["k"]`` on: by
-    im2col, or a box for each patch. They go to rows from ``first`` on."""
+    """Yield the pixels of ``at[TAP]`` that ``rows`` rows from ``at["m"]`` on see, in ``channels`` from ``at["k"]`` on:
+    by im2col, or a box for each patch. They go to rows from ``first`` on."""
     offsets = tuple(substitute(i, at) for i in window.offsets(Var(TAP)))
     if not window.patch:
         corner = tuple(substitute(i, at) for i in load.indices)
@@ -197,6 +198,6 @@ def _image_boxes(
 
 
 def _box(load: Load, at: Mapping[str, Expr], extents: Mapping[str, int], target: tuple[Expr, ...]) -> TmaBox:
-    """The elements that ``load`` reads from ``at`` on, as many as ``extents`` says along each axis."""
+    """Return the elements that ``load`` reads from ``at`` on, as many as ``extents`` says along each axis."""
     sizes = tuple(next((n for axis, n in extents.items() if i == Var(axis)), 1) for i in load.indices)
     return TmaBox(load.buffer, tuple(substitute(i, at) for i in load.indices), sizes, target)

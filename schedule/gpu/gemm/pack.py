@@ -31,8 +31,8 @@ ROW_ALIGNMENT_BYTES = 16
 
 
 def pack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
-    """The same product on packed operands, and the workspace that they lie in. The launches that fill it are written;
-    none where no operand is packed."""
+    """Return the same product on packed operands, and the workspace that they lie in. The launches that fill it are
+    written; none where no operand is packed."""
     packed: list[Buffer] = []
     atom = wgmma_atom(gemm)
 
@@ -94,7 +94,7 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
 
 
 def _depth(gemm: Gemm) -> int:
-    """How many places of k a row has: all, or the channels of one tap and one group."""
+    """Return how many places of k a row has: all, or the channels of one tap and one group."""
     return gemm.k.extent if gemm.window is None else gemm.window.channels // gemm.window.joined_groups
 
 

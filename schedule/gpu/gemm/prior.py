@@ -47,7 +47,7 @@ PACK_CYCLES = 3500
 
 
 def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
-    """What a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
+    """Return what a k iteration asks of the tensor cores, of shared memory (TMA writes and wgmma reads), and of L2."""
     tile_m, mma_n = sizes.tile_m, sizes.mma_n
     element = wgmma_atom(gemm).a.bytes
     block_k = sizes.k_atoms * multiplied_k(gemm)
@@ -69,7 +69,7 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
 
 
 def _readers(gemm: Gemm, sizes: GemmSizes[Ints]) -> tuple[Floats, Floats]:
-    """How many of the clusters that run together read the same rows of A, and the same columns of B."""
+    """Return how many of the clusters that run together read the same rows of A, and the same columns of B."""
     clusters_m = -(-gemm.m.extent // (sizes.tile_m * sizes.cluster_m))
     clusters_n = -(-gemm.n.extent // (sizes.tile_n * sizes.cluster_n))
     of_a: Floats = np.clip(sizes.clusters / np.minimum(sizes.group_m, clusters_m), 1, clusters_n)
@@ -78,7 +78,7 @@ def _readers(gemm: Gemm, sizes: GemmSizes[Ints]) -> tuple[Floats, Floats]:
 
 
 def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
-    """Which share of the rows of its tiles a product multiplies: warpgroups without rows of a tile's group do
+    """Return which share of the rows of its tiles a product multiplies: warpgroups without rows of a tile's group do
     nothing."""
     if gemm.groups is None:
         return np.ones(len(sizes.tile_m))
@@ -89,7 +89,8 @@ def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
 
 
 def _lines_of_a_row(gemm: Gemm) -> float:
-    """How many lines of 128 bytes of an image a line in shared memory comes from, which may begin amid one of them."""
+    """Return how many lines of 128 bytes of an image a line in shared memory comes from, which may begin amid one of
+    them."""
     assert gemm.a.load is not None and gemm.window is not None
     strides, bits = gemm.a.load.buffer.strides, gemm.a.load.dtype.bytes
     grouped = gemm.a.load.buffer.shape[-1] != gemm.window.channels
@@ -101,12 +102,12 @@ def _lines_of_a_row(gemm: Gemm) -> float:
 
 
 def flops_per_cycle(gemm: Gemm, peaks: GpuPeaks) -> float:
-    """What tensor cores do in a cycle: 16-bit operations, twice as many of 8 bits, half as many of TF32."""
+    """Return what tensor cores do in a cycle: 16-bit operations, twice as many of 8 bits, half as many of TF32."""
     return peaks.tensor_flops_per_cycle * 2 / wgmma_atom(gemm).a.bytes
 
 
 def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats | float:
-    """How many cycles of a k iteration go to additions of promoted accumulators, which other warpgroups hide in
+    """Return how many cycles of a k iteration go to additions of promoted accumulators, which other warpgroups hide in
     part."""
     interval = promoted_k_atoms(gemm)
     if not interval:
@@ -117,7 +118,7 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
 
 
 def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
-    """How many tiles a multiprocessor works on one after the other, those of all its CTAs."""
+    """Return how many tiles a multiprocessor works on one after the other, those of all its CTAs."""
     tiles = np.where(
         sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.busy_iterations * sizes.tiles_per_iteration
     )
@@ -126,14 +127,14 @@ def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
 
 
 def wave_efficiency(gemm: Gemm, sizes: GemmSizes[Ints], multiprocessors: int) -> Floats:
-    """Which share of the multiply-adds of all waves the result needs."""
+    """Return which share of the multiply-adds of all waves the result needs."""
     needed = len(gemm.accumulators) * gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     share: Floats = needed / (tiles_per_sm(sizes) * multiprocessors * sizes.tile_m * sizes.mma_n / sizes.split_k)
     return share
 
 
 def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """The estimated time of each setting in seconds.
+    """Return the estimated time of each setting in seconds.
 
     k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers
     busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
@@ -157,7 +158,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
 
 
 def _arrival_cycles(sizes: GemmSizes[Ints], work: UnitCycles) -> Floats:
-    """How many cycles apart stages arrive, on average.
+    """Return how many cycles apart stages arrive, on average.
 
     The first loads are issued at once. A stage is released when the next one is there and its own products are done, so
     that one stage less than there are is under way from then on.
@@ -169,7 +170,8 @@ def _arrival_cycles(sizes: GemmSizes[Ints], work: UnitCycles) -> Floats:
 
 
 def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """How many cycles it takes to add up partial sums: over a cluster for split-K, in a second launch for stream-K."""
+    """Return how many cycles it takes to add up partial sums: over a cluster for split-K, in a second launch for
+    stream-K."""
     tile_bytes = 4 * sizes.tile_m * sizes.mma_n
     exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / EXCHANGE_BYTES_PER_CYCLE, 0)
     added = 2 * tile_bytes * sizes.clusters / (peaks.l2_bytes_per_cycle * peaks.multiprocessors)
@@ -180,7 +182,8 @@ def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
 
 
 def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
-    """How many cycles it takes to pack operands, and to read all that is multiplied and write all outputs once."""
+    """Return how many cycles it takes to pack operands, and to read all that is multiplied and write all outputs
+    once."""
     loads = {o.load.buffer.name: o.load.buffer for o in (gemm.a, *gemm.all_b) if o.load and is_packed(gemm, o)}
     planes, element = max(splitting(gemm).planes, 1), wgmma_atom(gemm).a.bytes
     before, packed = sum(b.bytes for b in loads.values()), sum(b.elements for b in loads.values()) * planes * element
@@ -190,7 +193,8 @@ def _memory_cycles(gemm: Gemm, peaks: GpuPeaks) -> tuple[float, float]:
 
 
 def _store_cycles(gemm: Gemm, epilogue_stages: Ints) -> Floats:
-    """How many cycles it takes to store 128 bytes of the result: by TMA, as staged rows, or straight from registers."""
+    """Return how many cycles it takes to store 128 bytes of the result: by TMA, as staged rows, or straight from
+    registers."""
     if can_store_by_tma(gemm):
         return np.where(epilogue_stages > 0, STORE_CYCLES, 2 * STORE_CYCLES).astype(np.float64)
     direct = 1 if gemm.along_pixels else 2 if gemm.n.extent % 2 == 0 else 4

@@ -55,7 +55,8 @@ class GemmPruning:
     least_moved_accumulators: int = 96
 
     def promising(self, gemm: Gemm, sizes: GemmSizes[Ints], prior: NDArray[np.float64], multiprocessors: int) -> Bools:
-        """Which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds."""
+        """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
+        seconds."""
         usual = self._usual(gemm, sizes, multiprocessors)
         if not usual.any():
             return usual
@@ -69,7 +70,7 @@ class GemmPruning:
         return kept & ((prior <= self.long_seconds) | _is_well_ordered(gemm, sizes))
 
     def _usual(self, gemm: Gemm, s: GemmSizes[Ints], multiprocessors: int) -> Bools:
-        """Which settings keep all rules of thumb."""
+        """Return which settings keep all rules of thumb."""
         alone, elements = s.ctas_per_sm == 1, s.tile_m * s.mma_n
         least = self.least_stages if halo_taps(gemm) == 1 else 2
         usual = s.stages >= np.minimum(least, s.stage_fills)
@@ -93,7 +94,7 @@ class GemmPruning:
 
 
 def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
-    """Whether a cluster is hardly larger than the result, and shares B in whole periods of the swizzle."""
+    """Return whether a cluster is hardly larger than the result, and shares B in whole periods of the swizzle."""
     least = MMA_N[1]
     cluster_m, cluster_n = s.tile_m * s.cluster_m, s.mma_n * s.cluster_n
     covers = (cluster_m < gemm.m.extent + WGMMA_M) | (s.tile_m == WGMMA_M)
@@ -106,7 +107,8 @@ def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
 
 
 def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
-    """Whether results that TMA can store go through two stages of the epilogue, or one if that has one subtile."""
+    """Return whether results that TMA can store go through two stages of the epilogue, or one if that has one
+    subtile."""
     if not can_store_by_tma(gemm):
         return np.ones(len(s.tile_m), dtype=bool)
     result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(gemm, s), 2))
@@ -114,7 +116,7 @@ def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
 
 
 def _is_well_ordered(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
-    """Whether the tiles under way together read as few rows and columns as any ``group_m`` lets them."""
+    """Return whether the tiles under way together read as few rows and columns as any ``group_m`` lets them."""
     cluster_m, cluster_n = s.tile_m * s.cluster_m, s.tile_n * s.cluster_n
     clusters_m = -(-gemm.m.extent // cluster_m)
     if gemm.groups is not None:

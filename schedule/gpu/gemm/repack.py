@@ -23,8 +23,8 @@ that 67 MB take."""
 
 
 def uneven_operands(gemm: Gemm) -> tuple[Buffer, ...]:
-    """The tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands that
-    are packed are not among them."""
+    """Return the tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands
+    that are packed are not among them."""
     operands = [o for o in (gemm.a, *gemm.all_b) if o.load is not None]
     if find_atom(gemm) is not None:
         operands = [o for o in operands if not is_packed(gemm, o)]
@@ -33,8 +33,9 @@ def uneven_operands(gemm: Gemm) -> tuple[Buffer, ...]:
 
 
 def repack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
-    """The same product on tensors with aligned rows, and those of them that are workspace. A launch fills these first.
-    Nothing is written where all rows are aligned already. Operands that must be K-major or are split are packed."""
+    """Return the same product on tensors with aligned rows, and those of them that are workspace. A launch fills these
+    first. Nothing is written where all rows are aligned already. Operands that must be K-major or are split are
+    packed."""
     uneven = uneven_operands(gemm)
     gemm, packed = pack(w, gemm) if find_atom(gemm) is not None else (gemm, ())
     if not uneven:

@@ -24,13 +24,14 @@ class ResultBox:
     rows: tuple[int, ...]
 
     def extents(self, columns: int, parts: int = 1) -> tuple[int, ...]:
-        """The extents of a box of so many columns, of one of ``parts`` parts of the rows, if they are neighbours."""
+        """Return the extents of a box of so many columns, of one of ``parts`` parts of the rows, if they are
+        neighbours."""
         return (*(n // parts if n == WGMMA_M else n for n in self.rows[:-1]), columns)
 
 
 def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
-    """How TMA stores ``result``; None where it cannot. It stores floats of 16 bits and what has 32, ``m`` before ``n``,
-    in rows at multiples of 16 bytes."""
+    """Return how TMA stores ``result``; None where it cannot. It stores floats of 16 bits and what has 32, ``m`` before
+    ``n``, in rows at multiples of 16 bytes."""
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
     if gemm.window is not None and patch:

@@ -152,7 +152,8 @@ class GemmSizes(Generic[N]):
         return self.clusters * self.cluster_size
 
     def registers_beside(self, spare: int | Ints) -> Ints:
-        """How many registers a consumer thread needs, where an epilogue needs ``spare`` besides the accumulators."""
+        """Return how many registers a consumer thread needs, where an epilogue needs ``spare`` besides the
+        accumulators."""
         spare = np.maximum(spare - self.block_sum_registers, SPARE_REGISTERS)
         needed: Ints = self.accumulator_registers + spare
         return needed
@@ -164,7 +165,7 @@ class GemmSizes(Generic[N]):
 
 @derived_once
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     k["k_atoms"] = k["k_atoms"] * halo_taps(gemm)
     accumulators = np.full(len(columns), len(gemm.accumulators), dtype=np.int64)
@@ -258,37 +259,39 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
 
 
 def stores_tiles(sizes: GemmSizes[Ints]) -> Bools:
-    """Whether CTAs have whole tiles to store, bool[n]: not with split-K, nor where stream-K splits every tile."""
+    """Return whether CTAs have whole tiles to store, bool[n]: not with split-K, nor where stream-K splits every
+    tile."""
     whole: Bools = (sizes.split_k == 1) & ((sizes.stream_k == 0) | (sizes.unit_k_iters >= sizes.k_iters))
     return whole
 
 
 def subtile_columns(gemm: Gemm) -> int:
-    """How many columns a subtile of the epilogue has at most: what rows of 128 bytes hold of the outputs."""
+    """Return how many columns a subtile of the epilogue has at most: what rows of 128 bytes hold of the outputs."""
     return LINE_BYTES // gemm.results[0].tensor.dtype.bytes
 
 
 def epilogue_subtiles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:
-    """How many subtiles of 64 rows a consumer warpgroup stores of one output of a tile."""
+    """Return how many subtiles of 64 rows a consumer warpgroup stores of one output of a tile."""
     return sizes.atoms_m * _ceil(sizes.tile_n, subtile_columns(gemm))
 
 
 def b_along_k(gemm: Gemm) -> bool:
-    """Whether the rows of B lie along ``k``, in memory or once they are packed."""
+    """Return whether the rows of B lie along ``k``, in memory or once they are packed."""
     assert gemm.b.load is not None
     return is_packed(gemm, gemm.b) or gemm.b.load.indices[-1] == Var("k")
 
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:
-    """How many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along ``n``.
-    Of several groups, each column has a part of k alone."""
+    """Return how many columns of B a stage holds for each place of k. They are whole swizzled rows where B lies along
+    ``n``. Of several groups, each column has a part of k alone."""
     if b_along_k(gemm):
         return mma_n
     return _ceil(mma_n, SWIZZLE_128B_ELEMENTS) * (SWIZZLE_128B_ELEMENTS // joined_groups(gemm))
 
 
 def _equal_share(threads: Ints) -> Ints:
-    """How many registers each of ``threads`` threads of a multiprocessor can have if all have the same number."""
+    """Return how many registers each of ``threads`` threads of a multiprocessor can have if all have the same
+    number."""
     warps = _ceil(threads, WARP_LANES)
     share: Ints = np.minimum(REGISTERS // _ceil(warps, PARTITIONS) // 8 * 8, 248)
     return share

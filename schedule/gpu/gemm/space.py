@@ -124,7 +124,7 @@ class GemmPlan(Plan):
         return lower_gemm(self.gemm, KERNEL_NAME, self.sizes_of(setting))
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSizes[int]:
-        """The sizes of one setting (knob -> value)."""
+        """Return the sizes of one setting (knob -> value)."""
         columns = columns_of_setting(self.knobs, setting, self.defaults)
         return cast(GemmSizes[int], row_of_record(self.sizes(columns), 0))
 
@@ -147,14 +147,14 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
 
 
 def takes_dynamic_rows(gemm: Gemm) -> bool:
-    """Whether A is read in place: the launches that pack it and repack it copy a known number of rows."""
+    """Return whether A is read in place: the launches that pack it and repack it copy a known number of rows."""
     assert gemm.a.load is not None
     return not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
 
 
 def _can_group(gemm: Gemm) -> bool:
-    """Whether groups of rows may end anywhere: rows of 16-bit floats lie along ``k``, as TMA loads them and stores what
-    comes of them."""
+    """Return whether groups of rows may end anywhere: rows of 16-bit floats lie along ``k``, as TMA loads them and
+    stores what comes of them."""
     assert gemm.a.load is not None
     along_k = gemm.a.load.indices[-1] == Var("k")
     return along_k and gemm.a.load.dtype.bits == 16 and not uneven_operands(gemm)

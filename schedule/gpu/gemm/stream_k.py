@@ -36,8 +36,8 @@ class WorkUnit:
     fills_before: Expr
 
     def slot(self, cta: Expr) -> Expr:
-        """Where in the workspace its partial sums go. A CTA has two slots: one for the tile that another CTA began, one
-        for the tile that it begins and does not end."""
+        """Return where in the workspace its partial sums go. A CTA has two slots: one for the tile that another CTA
+        began, one for the tile that it begins and does not end."""
         return cta * 2 + Select(self.first_k_iter > 0, index(0), index(1))
 
 
@@ -63,7 +63,7 @@ class StreamK:
         return max((self.k_iters + self.unit_k_iters - 2) // self.unit_k_iters, 1) + 1
 
     def work_unit(self, cta: Expr, number: Expr) -> WorkUnit:
-        """What ``cta`` does of the tile that is its ``number``-th."""
+        """Return what ``cta`` does of the tile that is its ``number``-th."""
         begin = cta * self.unit_k_iters
         own: Expr = index(self.unit_k_iters)
         if self.all_k_iters % self.unit_k_iters:
@@ -74,7 +74,7 @@ class StreamK:
         return WorkUnit(begin // self.k_iters + number, first, last - first, maximum(past - skipped, index(0)))
 
     def allocate_partials(self, w: FreshNameWriter, tile_m: int, tile_n: int, dtype: DType) -> Buffer:
-        """The workspace for partial sums: (slot, row, column), with the slots of ``WorkUnit.slot``."""
+        """Return the workspace for partial sums: (slot, row, column), with the slots of ``WorkUnit.slot``."""
         return Buffer(w.fresh("partials"), (2 * self.ctas, tile_m, tile_n), dtype)
 
 

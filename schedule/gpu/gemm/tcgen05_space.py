@@ -75,8 +75,8 @@ def _plan(workload: Workload, target: Target) -> Tcgen05Plan | None:
 
 
 def _can_scale_blocks(gemm: Gemm) -> bool:
-    """Whether there is a block-scaled instruction: for 8-bit floats, where rows are no dynamic ones and there is no
-    batch."""
+    """Return whether there is a block-scaled instruction: for 8-bit floats, where rows are no dynamic ones and there is
+    no batch."""
     assert gemm.a.load is not None and gemm.b.load is not None
     floats = all(load.dtype in (float8_e4m3fn, float8_e5m2) for load in (gemm.a.load, gemm.b.load))
     return floats and gemm.dynamic is None and not gemm.batch

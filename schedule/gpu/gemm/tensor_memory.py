@@ -73,7 +73,7 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
     def _products(
         self, accumulators: TensorAccumulators, stage: Expr, k_atom: int, accumulates: Expr | bool
     ) -> Iterator[Operation]:
-        """What multiplies a k atom, behind the copies of its scales if it has any."""
+        """Yield what multiplies a k atom, behind the copies of its scales if it has any."""
         s = self.s
         first_atom = index(0) if s.ping_pong else self.roles.warpgroup * s.atoms_m
         first_of_b = (index(0),) * (len(self.b.buffer.shape) - 2)

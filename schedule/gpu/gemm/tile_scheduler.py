@@ -49,7 +49,7 @@ class TileScheduler:
         return count
 
     def exists(self, cluster_tile: Expr) -> Expr:
-        """Whether there is a tile of that number."""
+        """Return whether there is a tile of that number."""
         return cluster_tile < index(self.cluster_tiles)
 
     def read_origin(self, w: FreshNameWriter, cluster_tile: Expr, tile: Expr, readers: Expr) -> Mapping[str, Expr]:
@@ -57,8 +57,8 @@ class TileScheduler:
         return self.origin(cluster_tile, tile)
 
     def origin(self, cluster_tile: Expr, tile: Expr) -> dict[str, Expr]:
-        """Where a tile begins (axis -> index): the one with the number ``tile`` in the cluster that comes as number
-        ``cluster_tile``."""
+        """Return where a tile begins (axis -> index): the one with the number ``tile`` in the cluster that comes as
+        number ``cluster_tile``."""
         at = dict[str, Expr]()
         member = cluster_tile // (self.clusters_m * self.clusters_n)
         for axis in reversed(self.gemm.batch):
@@ -75,7 +75,7 @@ class TileScheduler:
         return {**at, **self._at(m, n, tile)}
 
     def _at(self, m: Expr, n: Expr, tile: Expr) -> dict[str, Expr]:
-        """Where a tile of the cluster begins that is the one at ``m`` and ``n``, counted in clusters."""
+        """Return where a tile of the cluster begins that is the one at ``m`` and ``n``, counted in clusters."""
         tile_m, tile_n = self.in_cluster(tile)
         return {"m": (m * self.cluster_m + tile_m) * self.tile_m, "n": (n * self.cluster_n + tile_n) * self.tile_n}
 
@@ -103,8 +103,8 @@ class DynamicTileScheduler(TileScheduler):
         return (self.gemm.m_end + (rows - 1)) // rows
 
     def dynamic_clusters(self, most: int, tiles_per_iteration: int) -> Expr:
-        """How many clusters a call has, where ``most`` run at once. They are as few as need no more iterations. All of
-        them then have equally many tiles, and take them from the same columns or rows at a time."""
+        """Return how many clusters a call has, where ``most`` run at once. They are as few as need no more iterations.
+        All of them then have equally many tiles, and take them from the same columns or rows at a time."""
         tiles, at_once = self.dynamic_cluster_tiles, most * tiles_per_iteration
         together = (tiles + (at_once - 1)) // at_once * tiles_per_iteration
         return minimum((tiles + (together - 1)) // together, index(most))

@@ -28,7 +28,7 @@ GROUP_M = 8
 
 
 def lower_gemm_mfma(gemm: Gemm, name: str, sizes: GemmMfmaSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _GemmMfmaWriter(gemm, name, sizes).kernel()
 
 
@@ -136,7 +136,8 @@ class _GemmMfmaWriter:
         w.barrier()
 
     def _fragments(self, name: str, tile: Buffer, first: Expr, atoms: int, k_atom: Expr) -> Buffer:
-        """What this lane holds of ``atoms`` times 16 rows, for the places of ``k`` that one instruction takes."""
+        """Return what this lane holds of ``atoms`` times 16 rows, for the places of ``k`` that one instruction
+        takes."""
         w, elements = self.w, self.atom.elements("a")
         fragments = w.allocate(name, (atoms, elements), self.dtype, MemoryScope.REGISTER)
         with w.loop("fragment", atoms, UNROLLED) as i:
@@ -165,7 +166,7 @@ class _GemmMfmaWriter:
 
 
 def can_use_mfma(gemm: Gemm) -> bool:
-    """Whether both operands are plain loads of one type that MFMA takes."""
+    """Return whether both operands are plain loads of one type that MFMA takes."""
     a, b = gemm.a.load, gemm.b.load
     if a is None or b is None or gemm.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
         return False

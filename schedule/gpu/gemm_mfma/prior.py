@@ -17,7 +17,7 @@ LATENCY_CYCLES = 1500
 
 
 def prior_seconds(gemm: Gemm, s: GemmMfmaSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
-    """The estimated time of each setting in seconds.
+    """Return the estimated time of each setting in seconds.
 
     k iteration = the slowest of matrix units, shared memory and L2 for all blocks of a compute unit, but not less
                   than the latency of memory, since a block loads first and multiplies then

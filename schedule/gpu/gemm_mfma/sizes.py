@@ -62,7 +62,7 @@ class GemmMfmaSizes(Generic[N]):
 
 
 def gemm_mfma_sizes(gemm: Gemm, columns: Columns) -> GemmMfmaSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     assert gemm.a.load is not None
     k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     tile_m, tile_n = ATOM * k["atoms_m"] * k["waves_m"], ATOM * k["atoms_n"] * k["waves_n"]

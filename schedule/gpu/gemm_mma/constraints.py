@@ -24,7 +24,7 @@ def gemm_mma_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tupl
     limits, has_uneven = limits_of(target), bool(uneven_operands(gemm))
 
     def rule(meaning: str, knobs: str, holds: Callable[[GemmMmaSizes[Ints]], Bools]) -> Constraint:
-        """A constraint on sizes that follow from ``knobs`` (their names) alone."""
+        """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(knobs.split()), lambda c: holds(gemm_mma_sizes(gemm, target, widths, c)))
 
     return (

@@ -40,7 +40,7 @@ UNROLLED = LoopKind.UNROLLED
 
 
 def lower_gemm_mma(gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _GemmMmaWriter(gemm, name, sizes).kernel()
 
 
@@ -59,8 +59,8 @@ class _GemmMmaWriter(MultistageGemmWriter):
     # --- operands in shared memory
 
     def _allocate(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
-        """The stages of an operand. Eight rows at one column lie in different banks: by a swizzle, or by 16 bytes of
-        padding where the length of a row is no power of two."""
+        """Return the stages of an operand. Eight rows at one column lie in different banks: by a swizzle, or by 16
+        bytes of padding where the length of a row is no power of two."""
         s = self.s
         width, along_k = copy_width(self.gemm, operand, axis)
         assert operand.load is not None
@@ -250,7 +250,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
 
 
 def can_use_mma(gemm: Gemm) -> bool:
-    """Whether both operands are plain loads of one type that mma.sync takes."""
+    """Return whether both operands are plain loads of one type that mma.sync takes."""
     a, b = gemm.a.load, gemm.b.load
     if a is None or b is None or gemm.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
         return False

@@ -19,8 +19,8 @@ def row_pitch(columns: int) -> int:
 
 
 def copy_width(gemm: Gemm, operand: Operand, axis: str, most: int = VECTOR) -> tuple[int, bool]:
-    """How many elements of an operand one copy can take: ``most``, or a half of it, and so on. Every row begins at a
-    multiple of them and has a multiple of them. And whether its rows lie along ``k``; otherwise they lie along
+    """Return how many elements of an operand one copy can take: ``most``, or a half of it, and so on. Every row begins
+    at a multiple of them and has a multiple of them. And whether its rows lie along ``k``; otherwise they lie along
     ``axis``."""
     assert operand.load is not None
     form = element_form(operand.load)

@@ -35,7 +35,7 @@ cycle."""
 
 
 def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
-    """What a k iteration asks of the tensor cores, of shared memory (stores and ldmatrix), and of L2."""
+    """Return what a k iteration asks of the tensor cores, of shared memory (stores and ldmatrix), and of L2."""
     s = sizes
     fragments = s.threads // WARP_LANES * ATOM_K * (s.atoms_m + s.atoms_n) * s.block_k * 2
     return UnitCycles(
@@ -62,12 +62,12 @@ class SplitKTiles(Protocol):
 
 
 def tiles_per_sm(sizes: SplitKTiles, multiprocessors: int) -> Ints:
-    """How many CTAs a multiprocessor runs in all."""
+    """Return how many CTAs a multiprocessor runs in all."""
     return -(-sizes.tiles * sizes.split_k // multiprocessors)
 
 
 def wave_efficiency(gemm: Gemm, sizes: SplitKTiles, multiprocessors: int) -> Floats:
-    """Which share of the multiply-adds of all waves the result needs."""
+    """Return which share of the multiply-adds of all waves the result needs."""
     needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
     tiles = tiles_per_sm(sizes, multiprocessors)
     share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
@@ -75,7 +75,7 @@ def wave_efficiency(gemm: Gemm, sizes: SplitKTiles, multiprocessors: int) -> Flo
 
 
 def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """The estimated time of each setting in seconds.
+    """Return the estimated time of each setting in seconds.
 
     k iteration = the slowest of tensor cores, shared memory and L2, and the copies; at least a share of the latency
     time        = launch + repacking + waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
@@ -97,6 +97,6 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
 
 
 def repack_cycles(gemm: Gemm, peaks: GpuPeaks) -> float:
-    """How many cycles the launch takes that repacks operands with uneven rows."""
+    """Return how many cycles the launch takes that repacks operands with uneven rows."""
     copied = sum(b.bytes for b in uneven_operands(gemm))
     return REPACK_CYCLES + copied / peaks.multiprocessors / REPACKED_BYTES_PER_CYCLE

@@ -37,7 +37,8 @@ class GemmMmaPruning:
     def promising(
         self, gemm: Gemm, target: Target, widths: CopyWidths, s: GemmMmaSizes[Ints], prior: NDArray[np.float64]
     ) -> Bools:
-        """Which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds."""
+        """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their
+        seconds."""
         room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
         wanted = np.minimum(-(-s.tiles * s.split_k // target.threads), self.most_ctas_per_sm)
         usual = s.ctas_per_sm == np.minimum(room, wanted)

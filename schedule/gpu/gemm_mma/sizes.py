@@ -18,7 +18,7 @@ from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, copy_width
 
 
 def gemm_mma_knobs(target: Target) -> tuple[Knob, ...]:
-    """The knobs on one target. A new knob is also a field of ``GemmMmaSizes``."""
+    """Return the knobs on one target. A new knob is also a field of ``GemmMmaSizes``."""
     splits = (1, 2, 4) if limits_of(target).clusters else (1,)
     return (
         Knob("atoms_m", (4, 2, 1), "how many times 16 rows of a tile a warp takes"),
@@ -72,13 +72,13 @@ class CopyWidths:
     along_k: tuple[bool, bool]
 
     def of(self, repacked: Ints) -> tuple[Ints, Ints]:
-        """The widths for A and for B of settings with these values of the knob."""
+        """Return the widths for A and for B of settings with these values of the knob."""
         a, b = (np.where(repacked == 1, *pair) for pair in zip(self.repacked, self.plain, strict=True))
         return a, b
 
 
 def copy_widths(gemm: Gemm, most: int = VECTOR) -> CopyWidths:
-    """The widths of copies of up to ``most`` elements."""
+    """Return the widths of copies of up to ``most`` elements."""
     even = repack(FreshNameWriter(gemm.names), gemm)[0]
     (a, a_along_k), (b, b_along_k) = (copy_width(gemm, o, axis, most) for o, axis in ((gemm.a, "m"), (gemm.b, "n")))
     repacked = (copy_width(even, even.a, "m", most)[0], copy_width(even, even.b, "n", most)[0])
@@ -87,7 +87,7 @@ def copy_widths(gemm: Gemm, most: int = VECTOR) -> CopyWidths:
 
 @derived_once
 def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmMmaSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in gemm_mma_knobs(target)}
     tile_m, tile_n = ATOM_M * k["atoms_m"] * k["warps_m"], ATOM_N * k["atoms_n"] * k["warps_n"]
     threads = WARP_LANES * k["warps_m"] * k["warps_n"]

@@ -116,7 +116,7 @@ class GemmMmaPlan(Plan):
         return lower_gemm_mma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmMmaSizes[int]:
-        """The sizes of one setting (knob -> value)."""
+        """Return the sizes of one setting (knob -> value)."""
         return cast(GemmMmaSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 
@@ -135,7 +135,8 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
 
 
 def _gains_beside_wgmma(gemm: Gemm) -> bool:
-    """Whether mma.sync may be faster than wgmma: many results of one tile each, or less work than repacking takes."""
+    """Return whether mma.sync may be faster than wgmma: many results of one tile each, or less work than repacking
+    takes."""
     if uneven_operands(gemm):
         return prod(a.extent for a in (gemm.m, gemm.n, gemm.k, *gemm.batch)) <= MOST_UNCOPIED
     small = max(gemm.m.extent, gemm.n.extent) <= WIDEST_ALONE and gemm.k.extent <= LONGEST_ALONE

@@ -24,7 +24,7 @@ def gemm_simt_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tup
     limits, has_uneven = limits_of(target), bool(uneven_operands(gemm))
 
     def rule(meaning: str, knobs: str, holds: Callable[[GemmSimtSizes[Ints]], Bools]) -> Constraint:
-        """A constraint on sizes that follow from ``knobs`` (their names) alone."""
+        """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
         return Constraint(meaning, tuple(knobs.split()), lambda c: holds(gemm_simt_sizes(gemm, target, widths, c)))
 
     return (

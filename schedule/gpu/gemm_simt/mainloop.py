@@ -54,7 +54,7 @@ COPIES_AT_ONCE = 8
 
 
 def lower_gemm_simt(gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _GemmSimtWriter(gemm, name, sizes).kernel()
 
 
@@ -77,8 +77,8 @@ class _GemmSimtWriter(MultistageGemmWriter):
         return (self.s.thread_m, self.s.thread_n)
 
     def _stages(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
-        """The stages of an operand: neighbours along ``axis`` are neighbours there, too. Rows along ``k`` are turned by
-        copies of single elements, and padding moves what a warp copies at once to different banks."""
+        """Return the stages of an operand: neighbours along ``axis`` are neighbours there, too. Rows along ``k`` are
+        turned by copies of single elements, and padding moves what a warp copies at once to different banks."""
         width, along_k = copy_width(self.gemm, operand, axis, VECTOR)
         assert operand.load is not None
         s = self.s
@@ -214,13 +214,13 @@ class _GemmSimtWriter(MultistageGemmWriter):
 
 
 def _serpentine(line: Expr, step: Expr, steps: int) -> Expr:
-    """Where a step through a line is: odd lines go backwards. Two multiply-adds in a row then share an operand even
-    where the line changes, and the register file has to give less (5 % faster on an H200)."""
+    """Return where a step through a line is: odd lines go backwards. Two multiply-adds in a row then share an operand
+    even where the line changes, and the register file has to give less (5 % faster on an H200)."""
     backwards = line % 2
     return step + backwards * (steps - 1) - 2 * backwards * step
 
 
 def can_use_simt(gemm: Gemm) -> bool:
-    """Whether both operands are plain loads of float32, which the accumulator is too."""
+    """Return whether both operands are plain loads of float32, which the accumulator is too."""
     loads = (gemm.a.load, gemm.b.load)
     return gemm.accumulator.dtype == float32 and all(load and load.buffer.dtype == float32 for load in loads)

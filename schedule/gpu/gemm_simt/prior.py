@@ -58,7 +58,8 @@ MOST_THREADS = 256
 
 
 def unit_cycles(widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
-    """What a k iteration asks of the float32 units and of what issues instructions, of shared memory, and of L2."""
+    """Return what a k iteration asks of the float32 units and of what issues instructions, of shared memory, and of
+    L2."""
     s = sizes
     warps, lanes = s.threads // WARP_LANES, peaks.float32_flops_per_cycle / 2
     loads = s.block_k * (s.thread_m + s.thread_n) / VECTOR
@@ -80,14 +81,14 @@ def unit_cycles(widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks)
 
 
 def ctas_of_sm(sizes: GemmSimtSizes[Ints], multiprocessors: int) -> Ints:
-    """How many CTAs a multiprocessor runs in all, of those that run most."""
+    """Return how many CTAs a multiprocessor runs in all, of those that run most."""
     usable = np.where(sizes.split_k > 2, int(CLUSTERED * multiprocessors), multiprocessors)
     ctas: Ints = -(-sizes.tiles * sizes.split_k // usable)
     return ctas
 
 
 def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> Floats:
-    """The estimated time of each setting in seconds.
+    """Return the estimated time of each setting in seconds.
 
     k iteration = the slowest of arithmetic, shared memory and L2, and a barrier; at least a share of the latency
     round       = start + k iterations + epilogue, of CTAs that run at once
@@ -97,7 +98,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
     s, work = sizes, unit_cycles(widths, sizes, peaks)
 
     def round_of(ctas: Ints) -> Floats:
-        """The cycles of a round of so many CTAs; no cycles for no CTAs."""
+        """Return the cycles of a round of so many CTAs; no cycles for no CTAs."""
         at_once = np.maximum(ctas, 1)
         idle = 1 + IDLE / (at_once * s.threads / (WARP_LANES * PARTS)) ** 4
         iteration = at_once * np.maximum(np.maximum(work.mma * idle, work.l2), work.shared) + BARRIER_CYCLES / at_once
@@ -115,7 +116,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
 
 
 def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats) -> Bools:
-    """Which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds. A
+    """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds. A
     multiprocessor should run as many CTAs at once as there is room and work for."""
     room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
     usual = s.ctas_per_sm == np.minimum(np.minimum(room, 4), ctas_of_sm(s, target.threads))

@@ -33,7 +33,7 @@ is more than the sum."""
 
 
 def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
-    """The knobs on one target. A new knob is also a field of ``GemmSimtSizes``."""
+    """Return the knobs on one target. A new knob is also a field of ``GemmSimtSizes``."""
     splits = (1, 2, 4, 8) if limits_of(target).clusters else (1,)
     return (
         Knob("thread_m", (8, 4, 16), "how many rows of a tile a thread takes"),
@@ -62,7 +62,7 @@ class GemmSimtSizes(MultistageSizes[N]):
 
 @derived_once
 def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmSimtSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     k = {knob.name: columns.ints(knob.name) for knob in gemm_simt_knobs(target)}
     tile_m, tile_n = LANES_M * k["thread_m"] * k["warps_m"], LANES_N * k["thread_n"] * k["warps_n"]
     threads = WARP_LANES * k["warps_m"] * k["warps_n"]
@@ -104,7 +104,7 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Col
 
 
 def simt_copy_widths(gemm: Gemm) -> CopyWidths:
-    """How many elements one copy takes: one where rows lie along ``k``, since it turns them."""
+    """Return how many elements one copy takes: one where rows lie along ``k``, since it turns them."""
     found = copy_widths(gemm, VECTOR)
     a, b = (1 if turned else VECTOR for turned in found.along_k)
     plain, repacked = ((min(w[0], a), min(w[1], b)) for w in (found.plain, found.repacked))

@@ -106,7 +106,7 @@ class GemmSimtPlan(Plan):
         return lower_gemm_simt(self.gemm, KERNEL_NAME, self.sizes_of(setting))
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSimtSizes[int]:
-        """The sizes of one setting (knob -> value)."""
+        """Return the sizes of one setting (knob -> value)."""
         return cast(GemmSimtSizes[int], row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
 
 

@@ -47,7 +47,7 @@ UNROLLED = LoopKind.UNROLLED
 
 
 def lower_gemv(p: Gemm, name: str, s: GemvSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return (_KMajorWriter if b_is_k_major(p) else _NMajorWriter)(p, name, s).kernel()
 
 
@@ -251,13 +251,13 @@ class _NMajorWriter(_GemvWriter):
 
 
 def _held_as(operand: Operand) -> DType:
-    """What an operand is held as between memory and arithmetic: as it was loaded, where it is a plain load."""
+    """Return what an operand is held as between memory and arithmetic: as it was loaded, where it is a plain load."""
     return operand.body.dtype if operand.load is None else operand.load.buffer.dtype
 
 
 def _kept_as(operand: Operand, vector: int, accumulator: DType) -> DType:
-    """What vectors of an operand are held as. Single elements are held as they are multiplied, since each takes a
-    register anyway."""
+    """Return what vectors of an operand are held as. Single elements are held as they are multiplied, since each takes
+    a register anyway."""
     return accumulator if vector == 1 else _held_as(operand)
 
 
@@ -287,7 +287,7 @@ def _zeros(dtype: DType, elements: int) -> Expr:
 
 
 def _inside(start: Expr, elements: int, extent: int) -> Expr:
-    """Which of ``elements`` indices from ``start`` (a multiple of ``elements``) on are below ``extent``."""
+    """Return which of ``elements`` indices from ``start`` (a multiple of ``elements``) on are below ``extent``."""
     if elements == 1:
         return Compare(CompareOp.LT, start, index(extent))
     if extent % elements == 0:

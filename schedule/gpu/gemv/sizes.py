@@ -65,7 +65,7 @@ class GemvSizes(Generic[W]):
 
 
 def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     limits, k_major, vector, narrow = limits_of(target), b_is_k_major(p), b_vector_elements(p), has_narrow_loads(p)
     warps_n, warps_k, unroll = columns.ints("warps_n"), columns.ints("warps_k"), columns.ints("unroll")
     one = np.ones_like(unroll)
@@ -119,13 +119,14 @@ def gemv_sizes(p: Gemm, target: Target, columns: Columns) -> GemvSizes[Ints]:
 
 
 def b_is_k_major(p: Gemm) -> bool:
-    """Whether B is K-major: its elements are contiguous along ``k`` (or B is computed, and nothing is known of it)."""
+    """Return whether B is K-major: its elements are contiguous along ``k`` (or B is computed, and nothing is known of
+    it)."""
     return p.b.k == 1 or p.b.row != 1
 
 
 def b_vector_elements(p: Gemm) -> int:
-    """The elements of B that a thread loads at once: 16 bytes, or as many as all rows along ``k`` begin at multiples
-    of. (It loads single elements where those are odd: neighbouring lanes then still load neighbours.)"""
+    """Return the elements of B that a thread loads at once: 16 bytes, or as many as all rows along ``k`` begin at
+    multiples of. (It loads single elements where those are odd: neighbouring lanes then still load neighbours.)"""
     load = p.b.load
     widest = max(1, VECTOR_BYTES // (load.buffer.dtype.bytes if load is not None else 4))
     start = None if load is None else flat_offset(load)
@@ -135,25 +136,25 @@ def b_vector_elements(p: Gemm) -> int:
 
 
 def b_vector_bytes(p: Gemm) -> int:
-    """The bytes of B that a thread loads at once; 16 where B is computed."""
+    """Return the bytes of B that a thread loads at once; 16 where B is computed."""
     load = p.b.load
     return VECTOR_BYTES if load is None else b_vector_elements(p) * load.buffer.dtype.bytes
 
 
 def b_vector_registers(p: Gemm) -> int:
-    """The registers that a loaded vector of B takes. Single elements are held as they are multiplied."""
+    """Return the registers that a loaded vector of B takes. Single elements are held as they are multiplied."""
     load, elements = p.b.load, b_vector_elements(p)
     held = p.accumulator.dtype.bytes if elements == 1 else 4 if load is None else load.buffer.dtype.bytes
     return max(1, elements * held // 4)
 
 
 def has_narrow_loads(p: Gemm) -> bool:
-    """Whether threads load less than 16 bytes of B at once, since rows along ``k`` begin anywhere."""
+    """Return whether threads load less than 16 bytes of B at once, since rows along ``k`` begin anywhere."""
     return b_is_k_major(p) and b_vector_bytes(p) < VECTOR_BYTES
 
 
 def vectors_of_lane(p: Gemm, warps_k: W) -> W:
-    """How many vectors of a row along ``k`` each lane takes at most when ``warps_k`` warps divide the row."""
+    """Return how many vectors of a row along ``k`` each lane takes at most when ``warps_k`` warps divide the row."""
     return -(-p.k.extent // (WARP_LANES * b_vector_elements(p) * warps_k))
 
 

@@ -170,12 +170,12 @@ class GemvPlan(Plan):
         return promising if promising.any() else columns.plainest
 
     def _modest(self, size: GemvSizes[Ints]) -> Bools:
-        """Where a thread holds no more than is worth a measurement."""
+        """Return where a thread holds no more than is worth a measurement."""
         most = max(MOST_ACCUMULATORS, self.product.m.extent * b_vector_elements(self.product))
         return (size.accumulators <= most) & (size.b_registers <= MOST_LOADED)
 
     def _useful(self, size: GemvSizes[Ints]) -> Bools:
-        """Where most warps have something to do."""
+        """Return where most warps have something to do."""
         p = self.product
         if b_is_k_major(p):
             return size.warps_k // 2 < vectors_of_lane(p, 1)
@@ -183,14 +183,14 @@ class GemvPlan(Plan):
         return size.step_k <= max(-(-p.k.extent // WARP_LANES) * WARP_LANES, least)
 
     def _small_blocks(self, size: GemvSizes[Ints]) -> Bools:
-        """Where blocks are light enough for a small B."""
+        """Return where blocks are light enough for a small B."""
         most = MOST_REGISTERS_SMALL_NARROW if self.narrow else MOST_REGISTERS_SMALL
         light: Bools = ((size.registers <= most) | (size.loads == 1)) & (size.threads <= MOST_THREADS_SMALL)
         return light
 
     def _busy(self, size: GemvSizes[Ints]) -> Bools:
-        """Where memory is busy while it reads a large B. Where a load of less than 16 bytes takes a whole register,
-        there are not registers for many: a quarter of the most bytes in flight will do then."""
+        """Return where memory is busy while it reads a large B. Where a load of less than 16 bytes takes a whole
+        register, there are not registers for many: a quarter of the most bytes in flight will do then."""
         n = self.product.n.extent
         in_flight = self._in_flight(size)
         least = (

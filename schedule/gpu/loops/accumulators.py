@@ -42,7 +42,7 @@ class ThreadAccumulators:
         group_reduce(self._w, self._name, group, self._state, self._kind.combine, scratch)
 
     def value(self, at: Sequence[Expr]) -> Expr:
-        """The result at the indices ``at``, of the dtype of the reduced tensor."""
+        """Return the result at the indices ``at``, of the dtype of the reduced tensor."""
         return self._kind.result(self._loaded(at))
 
     def _loaded(self, at: Sequence[Expr]) -> list[Expr]:

@@ -37,7 +37,7 @@ class LoopLaunch:
 
 
 def launches_of(workload: Workload) -> tuple[LoopLaunch, ...]:
-    """The launches of ``workload``, in order."""
+    """Return the launches of ``workload``, in order."""
     inlined = inline_stages(workload)
     found: list[LoopLaunch] = []
     done: set[str] = set()
@@ -50,7 +50,7 @@ def launches_of(workload: Workload) -> tuple[LoopLaunch, ...]:
 
 
 def heaviest(launches: Sequence[LoopLaunch]) -> LoopLaunch:
-    """The launch with the most work. Its knobs are searched."""
+    """Return the launch with the most work. Its knobs are searched."""
     return max(launches, key=lambda g: g.points * g.reduction)
 
 
@@ -100,8 +100,8 @@ def _depends_on(load: Load, axis: Axis) -> bool:
 
 
 def footprint(load: Load, extents: Mapping[str, Size]) -> tuple[Size, ...]:
-    """How many elements along each dimension ``load`` touches while each axis in ``extents`` takes so many values.
-    Empty where an index is not affine."""
+    """Return how many elements along each dimension ``load`` touches while each axis in ``extents`` takes so many
+    values. Empty where an index is not affine."""
     found = []
     for expr in load.indices:
         form = affine_form(expr)

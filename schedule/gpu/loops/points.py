@@ -29,7 +29,7 @@ class PointSizes:
     threads_per_output: Size = 1
 
     def blocks(self, points: int) -> Size:
-        """How many blocks compute ``points`` outputs."""
+        """Return how many blocks compute ``points`` outputs."""
         return -(-points // (self.threads // self.threads_per_output * self.items))
 
 
@@ -97,7 +97,7 @@ def _reduce_serially(
 
 
 def with_epilogue(launch: LoopLaunch, at: Sequence[Expr], value: Expr) -> Expr:
-    """What the launch stores at the indices ``at``, where the reduction has the value ``value``."""
+    """Return what the launch stores at the indices ``at``, where the reduction has the value ``value``."""
     if launch.epilogue is None:
         return value
     body = substitute(launch.epilogue.body, {a.name: e for a, e in zip(launch.epilogue.axes, at, strict=True)})

@@ -173,7 +173,7 @@ class GpuLoopsPlan(Plan):
         return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """The time of the launch with the knobs; the other launches take the same in every setting."""
+        """Return the time of the launch with the knobs; the other launches take the same in every setting."""
         traffic = self._point_traffic(columns) if self.axes is None else self._tile_traffic(columns, self.axes)
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
@@ -289,7 +289,7 @@ def _sector_share(load: Load, axis: str) -> float:
 
 
 def _free_prefix(workload: Workload, number: int) -> str:
-    """What the names of launch ``number`` begin with. The name of no tensor and no axis begins with it."""
+    """Return what the names of launch ``number`` begin with. The name of no tensor and no axis begins with it."""
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
     taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
     stem = "l"

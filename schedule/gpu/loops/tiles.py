@@ -56,11 +56,11 @@ class TileSizes:
         return self.threads_x * self.items_x
 
     def extents(self, axes: TileAxes) -> dict[str, Size]:
-        """How many values of each tiled axis a block covers between two barriers."""
+        """Return how many values of each tiled axis a block covers between two barriers."""
         return {axes.y.name: self.tile_y, axes.x.name: self.tile_x, axes.k.name: self.block_k}
 
     def blocks(self, launch: LoopLaunch, axes: TileAxes) -> Size:
-        """How many blocks the launch has."""
+        """Return how many blocks the launch has."""
         rest = launch.points // (axes.y.extent * axes.x.extent)
         return rest * -(-axes.y.extent // self.tile_y) * -(-axes.x.extent // self.tile_x)
 
@@ -154,7 +154,7 @@ def _write_reduction(w: Writer, frame: _TileFrame, outer: list[Axis], acc: Threa
 
 
 def _output(frame: _TileFrame, i: Expr, j: Expr) -> tuple[Expr, Expr]:
-    """The y and x of output (i, j) of this thread. Neighbouring threads have neighbouring outputs."""
+    """Return the y and x of output (i, j) of this thread. Neighbouring threads have neighbouring outputs."""
     s = frame.sizes
     return (
         frame.y + (i * s.threads_y + frame.thread // s.threads_x),
@@ -163,7 +163,7 @@ def _output(frame: _TileFrame, i: Expr, j: Expr) -> tuple[Expr, Expr]:
 
 
 def _inside(frame: _TileFrame, y: Expr, x: Expr, k: Expr | None) -> Expr | None:
-    """The condition that a point lies in the tensor and the reduction; None where tiles fit exactly."""
+    """Return the condition that a point lies in the tensor and the reduction; None where tiles fit exactly."""
     s, terms = frame.sizes, []
     for value, axis, size in ((y, frame.axes.y, s.tile_y), (x, frame.axes.x, s.tile_x), (k, frame.axes.k, s.block_k)):
         if value is not None and axis.extent % size:
@@ -172,7 +172,7 @@ def _inside(frame: _TileFrame, y: Expr, x: Expr, k: Expr | None) -> Expr | None:
 
 
 def _staged_loads(frame: _TileFrame) -> list[Load]:
-    """The loads that several threads or outputs share, each once, in order."""
+    """Return the loads that several threads or outputs share, each once, in order."""
     if not frame.sizes.staged:
         return []
     extents = frame.sizes.extents(frame.axes)
@@ -180,7 +180,7 @@ def _staged_loads(frame: _TileFrame) -> list[Load]:
 
 
 def _base(frame: _TileFrame, form: LinearForm) -> Expr:
-    """The least index that the block touches during this step."""
+    """Return the least index that the block touches during this step."""
     extents = frame.sizes.extents(frame.axes)
     starts = {frame.axes.y.name: frame.y, frame.axes.x.name: frame.x, frame.axes.k.name: frame.k, **frame.fixed}
     total: Expr = index(form.constant + sum(min(0, form.coefficient(n)) * (c - 1) for n, c in extents.items()))
@@ -212,7 +212,7 @@ def _stage(w: Writer, frame: _TileFrame, load: Load, number: int) -> tuple[Buffe
 def _body(
     frame: _TileFrame, staged: Mapping[Load, tuple[Buffer, tuple[Expr, ...]]], values: Mapping[str, Expr]
 ) -> Expr:
-    """The stage's body at ``values``, with staged loads redirected to shared memory."""
+    """Return the stage's body at ``values``, with staged loads redirected to shared memory."""
 
     def redirected(load: Load) -> Expr:
         if load not in staged:

@@ -57,7 +57,7 @@ UNROLLED = LoopKind.UNROLLED
 
 
 def lower_mlp(p: Mlp, name: str, s: MlpSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _MlpWriter(p, name, s).kernel()
 
 
@@ -120,11 +120,11 @@ class _MlpWriter:
         self.reducer = FragmentRowReducer(w, s.atoms_m, s.warps_n, s.cluster_n, self.warp, self.lane)
 
     def columns(self, layer: MlpLayer) -> int:
-        """How many columns of a layer a block has."""
+        """Return how many columns of a layer a block has."""
         return layer.n.extent // self.s.cluster_n
 
     def first_column(self, layer: MlpLayer) -> Expr:
-        """The first column of a layer that this block has."""
+        """Return the first column of a layer that this block has."""
         return self.rank * self.columns(layer)
 
     def _tiles(self, name: str, shape: tuple[int, int, int]) -> Buffer:
@@ -253,12 +253,12 @@ class _MlpLayerWriter:
         self.statistics: dict[str, Buffer] = {}
 
     def _atom(self, j: Expr) -> Expr:
-        """The number of one of the warp's atoms along ``n``; beyond the last one that again."""
+        """Return the number of one of the warp's atoms along ``n``; beyond the last one that again."""
         atom = self.warp * self.atoms_n + j
         return minimum(atom, index(self.last_atom)) if self.uneven else atom
 
     def _counts(self, j: Expr) -> list[Expr]:
-        """The condition that an atom along ``n`` is no repetition."""
+        """Return the condition that an atom along ``n`` is no repetition."""
         return [Compare(CompareOp.LE, self.warp * self.atoms_n + j, index(self.last_atom))] if self.uneven else []
 
     def multiply(self, k_tile: Expr, stage: Expr) -> None:
@@ -283,7 +283,8 @@ class _MlpLayerWriter:
     # --- the epilogue
 
     def _at(self, row: Expr, j: Expr) -> dict[str, Expr]:
-        """The indices of the first of two neighbouring accumulators. Beyond the last row they are those of the last."""
+        """Return the indices of the first of two neighbouring accumulators. Beyond the last row they are those of the
+        last."""
         m = self.writer.first_row + row
         if self.p.m.extent % self.s.block_m:
             m = minimum(m, index(self.p.m.extent - 1))
@@ -294,7 +295,8 @@ class _MlpLayerWriter:
         return vector_at(body, at, "n", 2, self._loads(at, i, half, j))
 
     def _loads(self, at: Mapping[str, Expr], i: Expr, half: Expr, j: Expr) -> Callable[[Load], Expr]:
-        """What stands for the loads of a body: accumulators and statistics in registers, vectors in shared memory."""
+        """Return what stands for the loads of a body: accumulators and statistics in registers, vectors in shared
+        memory."""
         element = Var("n") - at["n"] + half * 2
 
         def load(e: Load) -> Expr:
@@ -348,8 +350,8 @@ class _MlpLayerWriter:
 
 
 def can_lower_mlp(p: Mlp) -> bool:
-    """Whether all operands are plain loads of one type that mma.sync takes, in rows that are whole vectors of 16 bytes:
-    A K-major, B of all layers K-major or of all N-major. Later layers' A must be of that type too."""
+    """Return whether all operands are plain loads of one type that mma.sync takes, in rows that are whole vectors of 16
+    bytes: A K-major, B of all layers K-major or of all N-major. Later layers' A must be of that type too."""
     all_b = [layer.b for layer in p.layers]
     operands = [p.a, *all_b]
     loads = [o.load for o in operands if o.load is not None]

@@ -32,7 +32,7 @@ CLUSTER_CYCLES = 1000
 
 
 def mlp_seconds(p: Mlp, peaks: GpuPeaks, size: MlpSizes[Ints]) -> NDArray[np.float64]:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     clock, layers, statistics = peaks.clock_hz, len(p.layers), sum(len(layer.statistics) for layer in p.layers)
     at_once = size.ctas_per_sm * peaks.multiprocessors
     waves = -(-size.blocks // at_once)

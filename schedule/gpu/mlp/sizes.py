@@ -54,7 +54,7 @@ class MlpSizes(Generic[W]):
 
 
 def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     limits = limits_of(target)
     atoms_m, warps_n, tile_k = columns.ints("atoms_m"), columns.ints("warps_n"), columns.ints("tile_k")
     cluster_n, ctas_per_sm = columns.ints("cluster_n"), columns.ints("ctas_per_sm")
@@ -96,11 +96,11 @@ def mlp_sizes(p: Mlp, target: Target, columns: Columns) -> MlpSizes[Ints]:
 
 
 def b_is_k_major(p: Mlp) -> bool:
-    """Whether B of all layers is K-major (contiguous along ``k``), not N-major."""
+    """Return whether B of all layers is K-major (contiguous along ``k``), not N-major."""
     return p.layers[0].b.k == 1
 
 
 def streams_a(p: Mlp) -> bool:
-    """Whether A goes through the stages like B, which it does for a single layer. A of several layers is in shared
-    memory as a whole, where the next layer's A takes its place."""
+    """Return whether A goes through the stages like B, which it does for a single layer. A of several layers is in
+    shared memory as a whole, where the next layer's A takes its place."""
     return len(p.layers) == 1

@@ -89,7 +89,7 @@ class PermuteOptions:
 
 
 def permute_kernel(problem: Permute, sizes: PermuteSizes, options: PermuteOptions) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _PermuteKernelWriter(problem, sizes, options).kernel()
 
 
@@ -143,8 +143,9 @@ class _PermuteKernelWriter:
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
     def _is_whole(self, position: _Position) -> Expr | None:
-        """Whether nothing that the block loads or stores is beyond an edge; None where that holds for all blocks. What
-        is beyond is tested for in the other blocks alone: a test for each access costs as much as the access."""
+        """Return whether nothing that the block loads or stores is beyond an edge; None where that holds for all
+        blocks. What is beyond is tested for in the other blocks alone: a test for each access costs as much as the
+        access."""
         problem, s = self.problem, self.sizes
         conditions: list[Expr] = []
         if problem.input_extent % s.tile_in:
@@ -303,8 +304,9 @@ class _PermuteKernelWriter:
             self.w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), point))
 
     def _share(self, k: Expr, thread: Expr, vectors_of_line: int, total: int) -> tuple[Expr, Expr, Expr | None]:
-        """Where vector number ``k`` of a thread lies: which of the vectors of its line it is, and which line that is.
-        The third value is the condition that it is one of the ``total`` vectors of the tile (None: it always is)."""
+        """Return where vector number ``k`` of a thread lies: which of the vectors of its line it is, and which line
+        that is. The third value is the condition that it is one of the ``total`` vectors of the tile (None: it always
+        is)."""
         number = k * self.sizes.threads + thread
         exists = None if total % self.sizes.threads == 0 else number < total
         return number % vectors_of_line, number // vectors_of_line, exists
@@ -327,8 +329,8 @@ class _PermuteKernelWriter:
     def _point(
         self, position: _Position, along_input: tuple[Expr, int], along_output: tuple[Expr, int]
     ) -> tuple[dict[str, Expr], Expr | None]:
-        """A point of the outputs inside the block's tile, given as (number, unit) along both contiguous axes, and the
-        condition that it lies inside the outputs (None: it always does, or that is not tested)."""
+        """Return a point of the outputs inside the block's tile, given as (number, unit) along both contiguous axes,
+        and the condition that it lies inside the outputs (None: it always does, or that is not tested)."""
         point, inside = self._input_point(position, along_input)
         axes, tile = self.problem.output_axes, self.sizes.tile_out
         ahead, fits = self._along(axes, tile, position.tile_out, along_output)
@@ -341,7 +343,7 @@ class _PermuteKernelWriter:
     def _along(
         self, axes: Sequence[Axis], extent: int, tile: Expr, place: tuple[Expr, int]
     ) -> tuple[Mapping[str, Expr], Expr | None]:
-        """The indices of ``axes`` at a ``place`` in a ``tile`` of ``extent`` elements along them."""
+        """Return the indices of ``axes`` at a ``place`` in a ``tile`` of ``extent`` elements along them."""
         number, unit = place
         flat, whole = tile * (extent // unit) + number, prod(a.extent for a in axes)
         in_units = [*axes[:-1], Axis(axes[-1].name, axes[-1].extent // unit)]

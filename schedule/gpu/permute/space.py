@@ -99,8 +99,8 @@ class PermutePlan(Plan):
         return (0, *(b for b in ALIGNMENTS if b > size and b % words == 0 and pitch * size % b))
 
     def _tiles(self, bytes_of_tiles: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The extents of tiles along the input's and the output's axis. Where one side is short, the other is longer
-        by the same factor."""
+        """Return the extents of tiles along the input's and the output's axis. Where one side is short, the other is
+        longer by the same factor."""
         problem, size = self.problem, self._element_bytes
         tiles_in = _tile_extents(PROMISING_TILE_BYTES, size, problem.input_extent)
         tiles_out = _tile_extents(PROMISING_TILE_BYTES, size, problem.output_extent)
@@ -118,8 +118,8 @@ class PermutePlan(Plan):
         return tuple(v for v in (16, 8, 4, 2, 1) if v * most <= CHUNK_BYTES and v <= longest)
 
     def _widths(self, vector_width: Ints) -> tuple[Ints, Ints, Ints]:
-        """The widths of loads and of stores, and the rows that share a word of shared memory, where stores are not
-        aligned."""
+        """Return the widths of loads and of stores, and the rows that share a word of shared memory, where stores are
+        not aligned."""
         values, rows = np.unique(vector_width, return_inverse=True)
         loads = [_widest_vector(int(v), self.problem.input_axes) for v in values]
         stores = [_widest_vector(int(v), self.problem.output_axes) for v in values]
@@ -321,19 +321,19 @@ class PermutePlan(Plan):
 
 
 def _widest_vector(most: int, axes: Sequence[Axis]) -> int:
-    """The widest vector, a power of two up to ``most``, that the innermost of ``axes`` is made of."""
+    """Return the widest vector, a power of two up to ``most``, that the innermost of ``axes`` is made of."""
     return next(v for v in (16, 8, 4, 2, 1) if v <= most and axes[-1].extent % v == 0)
 
 
 def _tile_extents(bytes_of_tiles: Sequence[int], size: int, extent: int) -> tuple[int, ...]:
-    """The extents of tiles of ``bytes_of_tiles`` along an axis of ``extent`` elements of ``size`` bytes. Where the axis
-    is shorter than all of them, the next power of two, at least 4."""
+    """Return the extents of tiles of ``bytes_of_tiles`` along an axis of ``extent`` elements of ``size`` bytes. Where
+    the axis is shorter than all of them, the next power of two, at least 4."""
     found = tuple(n for n in (b // size for b in bytes_of_tiles) if n < 2 * extent)
     return found or (max(4, 1 << (extent - 1).bit_length()),)
 
 
 def _union(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
-    """The values of both, ascending."""
+    """Return the values of both, ascending."""
     return tuple(sorted({*a, *b}))
 
 

@@ -70,7 +70,7 @@ class PointwiseSizes:
 
 
 def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
-    """The kernel of one setting. ``evict_first``: buffers as large as an output need not stay in caches."""
+    """Return the kernel of one setting. ``evict_first``: buffers as large as an output need not stay in caches."""
     return _PointwiseKernelWriter(problem, sizes, evict_first).kernel()
 
 
@@ -93,7 +93,7 @@ class _PointwiseKernelWriter:
             self.tile_end = (self.vector_end + (self.tile_vectors - 1)) // self.tile_vectors
 
     def _large(self, buffers: tuple[Buffer, ...]) -> list[Buffer]:
-        """The buffers as large as an output; smaller ones are read again and again."""
+        """Return the buffers as large as an output; smaller ones are read again and again."""
         return [b for b in buffers if b.elements >= self.problem.stages[0].tensor.elements]
 
     def kernel(self) -> Kernel:
@@ -187,7 +187,7 @@ class _PointwiseKernelWriter:
         return True
 
     def _place(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
-        """The number of a thread's vector, and the condition that this vector exists (None: it always does)."""
+        """Return the number of a thread's vector, and the condition that this vector exists (None: it always does)."""
         s, row = self.sizes, self.problem.row
         if not s.row_parts:
             return self._vector(tile, thread, u, exact)
@@ -198,7 +198,7 @@ class _PointwiseKernelWriter:
         return number * row + column, logical_and(*inside) if inside else None
 
     def _row_and_column(self, tile: Expr, thread: Expr, u: Expr) -> tuple[Expr, Expr]:
-        """Where element number ``u`` of a thread is, where warps share out rows."""
+        """Return where element number ``u`` of a thread is, where warps share out rows."""
         s = self.sizes
         part = tile * (s.threads // WARP_LANES) + thread // WARP_LANES
         column = part % s.row_parts * (s.unroll * WARP_LANES) + u * WARP_LANES + thread % WARP_LANES
@@ -213,13 +213,13 @@ class _PointwiseKernelWriter:
         return MaskedLoad(load, mask, masked.other)
 
     def _vector(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
-        """The number of a vector, and the condition that this vector exists (None: it always does)."""
+        """Return the number of a vector, and the condition that this vector exists (None: it always does)."""
         number = tile * self.tile_vectors + u * self.sizes.threads + thread
         whole = exact and self.vector_unit % self.tile_vectors == 0
         return number, None if whole else number < self.vector_end
 
     def _point(self, vector: Expr) -> dict[str, Expr]:
-        """The point of the axes at which a vector begins."""
+        """Return the point of the axes at which a vector begins."""
         lane, width = self.problem.lane_axis, self.sizes.vector_width
         in_vectors = [Axis(a.name, a.extent // width) if a == lane else a for a in self.problem.axes]
         at = dict(axis_indices(vector, in_vectors))

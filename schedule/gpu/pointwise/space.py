@@ -80,13 +80,13 @@ class PointwisePlan(Plan):
         )
 
     def _element_bytes(self) -> list[int]:
-        """The element sizes of the outputs and of the inputs that are loaded as vectors."""
+        """Return the element sizes of the outputs and of the inputs that are loaded as vectors."""
         outputs = [s.tensor.dtype.bytes for s in self.problem.stages]
         return outputs + [r.load.dtype.bytes for r in self.problem.vector_loads]
 
     def _vector_widths(self) -> tuple[int, ...]:
-        """The widths that divide the innermost axis, with at most one access for the narrowest element and at most two
-        for the widest."""
+        """Return the widths that divide the innermost axis, with at most one access for the narrowest element and at
+        most two for the widest."""
         sizes, extent = self._element_bytes(), gcd(self.problem.lane_axis.extent, self.problem.element_unit)
         return tuple(
             v

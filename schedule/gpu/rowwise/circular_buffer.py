@@ -79,7 +79,7 @@ class CircularBuffer:
         begin = iteration * every % s.buffered_vectors
 
         def stage_of(slot: Expr) -> Expr:
-            """Where the thread's vector ``slot`` of the row is in the buffer."""
+            """Return where the thread's vector ``slot`` of the row is in the buffer."""
             return Select(begin + slot < s.buffered_vectors, begin + slot, begin + slot - s.buffered_vectors)
 
         def read_back(vector: RowVector) -> None:

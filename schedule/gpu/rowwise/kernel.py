@@ -34,8 +34,8 @@ LaunchSizes = tuple[RowwiseProblem, RowwiseSizes[int]]
 def rowwise_kernel(
     workload: Workload, problem: RowwiseProblem, sizes: RowwiseSizes[int], few: LaunchSizes | None = None
 ) -> Kernel:
-    """The kernel of one setting, which must be legal (see ``space``). ``few``: a second launch, which calls take that
-    have so few rows, where their number is dynamic."""
+    """Return the kernel of one setting, which must be legal (see ``space``). ``few``: a second launch, which calls take
+    that have so few rows, where their number is dynamic."""
     if few is None:
         body = launch_rows(workload, problem, sizes)
     else:
@@ -52,7 +52,7 @@ def launch_rows(
     called: str = KERNEL_NAME,
     calls: Expr | None = None,
 ) -> Stmt:
-    """A launch of the function ``called``. ``calls``: which calls take it."""
+    """Return a launch of the function ``called``. ``calls``: which calls take it."""
     prefix = "" if called == KERNEL_NAME else f"{called}_"
     passes = RowPasses(ThreadVectors(workload, problem, sizes, prefix))
     w, name, s = passes.w, passes.name, sizes

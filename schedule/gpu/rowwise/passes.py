@@ -123,7 +123,7 @@ class RowPasses:
             self.results[reduction.tensor.name] = reduction.accumulation.result([Load(found, ())])
 
     def _accumulate(self, row: RowIndex, n: int, reduction: ReducedTensor) -> list[Buffer]:
-        """One pass over the row; what each accumulator of the thread has found."""
+        """Return one pass over the row; what each accumulator of the thread has found."""
         how, w, s = reduction.accumulation, self.w, self.sizes
         count = min(s.vector, ACCUMULATORS) if s.vectors_per_thread * s.vector > ACCUMULATORS else 1
         accumulators = [
@@ -161,7 +161,7 @@ class RowPasses:
         return accumulators
 
     def _thread_state(self, n: int, how: Accumulation, accumulators: Sequence[Buffer]) -> list[Buffer]:
-        """All accumulators of the thread as one state."""
+        """Return all accumulators of the thread as one state."""
         w = self.w
         state = [
             w.allocate(self.name(f"state{n}_{k}"), (), d, MemoryScope.REGISTER) for k, d in enumerate(how.state_dtypes)
@@ -230,12 +230,12 @@ class RowPasses:
                     self.w.store(self.preloaded[load], indices, self._broadcast_vector(load, row, vector))
 
     def _is_preloaded(self, vector: RowVector) -> Expr | None:
-        """Whether the broadcast operands of a vector are preloaded; None where those of all vectors are."""
+        """Return whether the broadcast operands of a vector are preloaded; None where those of all vectors are."""
         s = self.sizes
         return vector.slot < s.preloaded_vectors if s.preloaded_vectors < s.vectors_per_thread else None
 
     def _broadcast_vector(self, load: Load, row: RowIndex, vector: RowVector) -> Load:
-        """The vector of a broadcast operand for a vector of the row."""
+        """Return the vector of a broadcast operand for a vector of the row."""
         axes = self.vectors.row_axes(row)
         leading = [substitute(i, axes) for i in load.indices[: len(load.indices) - len(self.problem.columns)]]
         return Load(load.buffer, (*leading, *self.vectors.column_indices(vector)))
@@ -243,7 +243,7 @@ class RowPasses:
     def _load_broadcasts(
         self, row: RowIndex, vector: RowVector, name: str, bodies: Sequence[Expr]
     ) -> Mapping[Load, RegisterVector]:
-        """The broadcast operands of ``bodies`` for one vector of the row, in registers."""
+        """Return the broadcast operands of ``bodies`` for one vector of the row, in registers."""
         s = self.sizes
         found: dict[Load, RegisterVector] = {}
         for n, load in enumerate(self.problem.broadcasts_in(bodies)):
@@ -342,5 +342,5 @@ def _with_reciprocals(body: Expr) -> Expr:
 
 
 def _register_dtype(dtype: DType) -> DType:
-    """The dtype that a value is kept in: float32 for 16-bit floats, which is what they are computed in."""
+    """Return the dtype that a value is kept in: float32 for 16-bit floats, which is what they are computed in."""
     return float32 if dtype.is_float and dtype.bits == 16 else dtype

@@ -30,7 +30,7 @@ LOADS_AHEAD = 2
 def rowwise_seconds(
     problem: RowwiseProblem, s: RowwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
 ) -> NDArray[np.float64]:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     circular = s.storage == RowStorage.CIRCULAR_BUFFER
     reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.reductions) + bool(problem.elementwise_outputs), 1)
     row_bytes = problem.column_count * (reads * problem.read_bytes + problem.written_bytes)
@@ -68,30 +68,30 @@ def rowwise_seconds(
 
 
 def _arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
-    """How long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads without
-    a vector work as well."""
+    """Return how long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads
+    without a vector work as well."""
     elements = s.vectors_per_thread * s.threads_per_row * s.cluster_size * s.vector
     cycles: NDArray[np.float64] = elements * _operations(problem) / (peaks.float32_flops_per_cycle / 2)
     return cycles
 
 
 def _thread_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:
-    """How long a thread computes for its part of a row, an operation in each cycle. A row in shared memory is written
-    and read there."""
+    """Return how long a thread computes for its part of a row, an operation in each cycle. A row in shared memory is
+    written and read there."""
     shared = np.where(s.storage == RowStorage.REGISTERS_AND_SHARED, 2, 0)
     cycles: Ints = s.vectors_per_thread * s.vector * (_operations(problem) + shared)
     return cycles
 
 
 def _operations(problem: RowwiseProblem) -> int:
-    """How many operations each element takes."""
+    """Return how many operations each element takes."""
     bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
     return sum(isinstance(e, Binary | Unary) and has_column_axis(e) for body in bodies for e in walk(body))
 
 
 def _barrier_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints]) -> Ints:
-    """How long the threads of a row take to combine their states in all reductions. The CTAs of a cluster wait once
-    more before they write, unless they have a circular buffer."""
+    """Return how long the threads of a row take to combine their states in all reductions. The CTAs of a cluster wait
+    once more before they write, unless they have a circular buffer."""
     clustered = s.cluster_size > 1
     exchange = np.where(s.threads_per_row > WARP_LANES, CTA_BARRIER_CYCLES, 0)
     exchange = np.where(clustered, CLUSTER_BARRIER_CYCLES, exchange)

@@ -136,7 +136,7 @@ class RowwiseSizes(RowPartition[N]):
 
 
 def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> RowwiseSizes[Ints]:
-    """The sizes of many settings."""
+    """Return the sizes of many settings."""
     limits, ctas_per_sm = limits_of(target), c.ints("ctas_per_sm")
     partition = RowPartition(
         problem.column_count,
@@ -179,12 +179,13 @@ def rowwise_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Rowwis
 
 
 def one_setting(sizes: RowwiseSizes[Ints]) -> RowwiseSizes[int]:
-    """The sizes of the first setting, for the kernel."""
+    """Return the sizes of the first setting, for the kernel."""
     return cast("RowwiseSizes[int]", row_of_record(sizes, 0))
 
 
 def register_vectors(partition: RowPartition[Ints], storage: Ints, buffered: Ints) -> tuple[Ints, Ints]:
-    """How many vectors of a row a thread keeps in registers between the passes, and for how many it has registers.
+    """Return how many vectors of a row a thread keeps in registers between the passes, and for how many it has
+    registers.
 
     Where a circular buffer has no room for two rows, some vectors of a row move to registers at once: as many as the
     next row lacks room for. A vector that is read back from shared memory needs registers too, of which a thread has
@@ -254,7 +255,8 @@ def _ctas(
 def _l2_prefetch(
     problem: RowwiseProblem, target: Target, partition: RowPartition[Ints], storage: Ints, registers: Ints, shared: Ints
 ) -> tuple[Ints, Ints]:
-    """How many CTAs, the first ones, prefetch their rows to L2, and the distance at which later rows are prefetched.
+    """Return how many CTAs, the first ones, prefetch their rows to L2, and the distance at which later rows are
+    prefetched.
 
     Where the launch before still writes, more prefetches are up to 9 % slower on an H200. Compiled kernels take fewer
     registers than is estimated, so that the distance goes by the most CTAs that may run at once.

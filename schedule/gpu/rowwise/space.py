@@ -119,7 +119,7 @@ class RowwisePlan(Plan):
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """The numbers of elements that a vector may have.
+        """Return the numbers of elements that a vector may have.
 
         A vector has 16 bytes of the narrowest or of the widest element. Smaller vectors that divide the row are there
         too where these two do not. Rows of several axes are read only in vectors that divide the last axis.
@@ -141,7 +141,7 @@ class RowwisePlan(Plan):
         return (*self._thread_constraints(), *self._storage_constraints(), *self._room_constraints())
 
     def _thread_constraints(self) -> tuple[Constraint, ...]:
-        """Which threads can share rows."""
+        """Return which threads can share rows."""
         return (
             Constraint(
                 "threads_per_row times rows_per_cta is a whole number of warps and at most the threads of a CTA",
@@ -167,7 +167,7 @@ class RowwisePlan(Plan):
         )
 
     def _storage_constraints(self) -> tuple[Constraint, ...]:
-        """What goes with each ``row_storage``; a knob without effect has its first value."""
+        """Return what goes with each ``row_storage``; a knob without effect has its first value."""
         return (
             Constraint(
                 "ctas_per_sm is 1 unless row_storage is registers_and_shared or circular_buffer",
@@ -209,7 +209,7 @@ class RowwisePlan(Plan):
         )
 
     def _room_constraints(self) -> tuple[Constraint, ...]:
-        """What registers and shared memory have room for."""
+        """Return what registers and shared memory have room for."""
         row = ("vector_width", "threads_per_row", "rows_per_cta", "cluster_size")
         buffer = (*row, "row_storage", "ctas_per_sm", "prefetch_depth")
         return (
@@ -395,7 +395,7 @@ class RowwisePlan(Plan):
         return rowwise_kernel(self.workload, self.problem, sizes, launch)
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int]:
-        """The sizes of one setting (knob -> value)."""
+        """Return the sizes of one setting (knob -> value)."""
         return one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
 
     @property
@@ -411,9 +411,9 @@ class RowwisePlan(Plan):
         return replace(self, problem=replace(p, rows=(first, *p.rows[1:])))
 
     def _for_few_rows(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int] | None:
-        """The sizes for few rows, where a row takes as long as its loads and its arithmetic one after the other: more
-        threads for each row, and all operands loaded at once. None where the ``setting`` has that already, or where
-        that cannot be."""
+        """Return the sizes for few rows, where a row takes as long as its loads and its arithmetic one after the other:
+        more threads for each row, and all operands loaded at once. None where the ``setting`` has that already, or
+        where that cannot be."""
         chosen = columns_of_setting(self.knobs, setting)
         knobs = {knob.name: knob.values for knob in self.knobs}
         for threads in knobs["threads_per_row"]:
@@ -437,7 +437,7 @@ def _stored(c: Columns, storage: RowStorage) -> Bools:
 
 
 def _in_shared(c: Columns) -> Bools:
-    """Where rows stay in shared memory, wholly or in part."""
+    """Return where rows stay in shared memory, wholly or in part."""
     return _stored(c, RowStorage.REGISTERS_AND_SHARED) | _stored(c, RowStorage.CIRCULAR_BUFFER)
 
 

@@ -67,7 +67,7 @@ class Step:
     joins: bool
 
     def sizes(self, setting: Mapping[str, KnobValue]) -> RowwiseSizes[int]:
-        """The sizes of the launch in a setting of the knobs, which those that join parts do not follow."""
+        """Return the sizes of the launch in a setting of the knobs, which those that join parts do not follow."""
         return self.plan.sizes_of(self.joining if self.joins else setting)
 
     @cached_property
@@ -186,8 +186,8 @@ def _numbered(name: str, n: int) -> str:
 def _reduced_in_parts(
     p: RowwiseProblem, of_part: RowwiseProblem, reduction: ReducedTensor, names: NameSupply
 ) -> tuple[RowwiseProblem, RowwiseProblem]:
-    """The problems of the launch that reduces parts and of the one that joins them, which reads what the first one
-    writes."""
+    """Return the problems of the launch that reduces parts and of the one that joins them, which reads what the first
+    one writes."""
     kept, outer, is_position = len(p.rows), of_part.rows[len(p.rows) :], reduction.reducer.is_position
     partial = Buffer(names.fresh("partial"), of_part.rows, reduction.accumulation.accumulator_dtype)
     at = Buffer(names.fresh("partial_position"), of_part.rows, int32)
@@ -213,13 +213,13 @@ def _reduced_in_parts(
 
 
 def _place_in_row(of_part: RowwiseProblem, kept: int) -> Expr:
-    """The column of the whole row, on the axes of a part; of several columns the last one."""
+    """Return the column of the whole row, on the axes of a part; of several columns the last one."""
     own = Var(column_axis(len(of_part.columns) - 1))
     return of_part.part_begin(Var(row_axis(kept))) + own if of_part.joined_extent else own
 
 
 def _of_part(p: RowwiseProblem, of_part: RowwiseProblem, body: Expr) -> Expr:
-    """A body of ``p`` on the axes of its parts. Row inputs are read at the part's own columns."""
+    """Return a body of ``p`` on the axes of its parts. Row inputs are read at the part's own columns."""
     kept = len(p.rows)
     if not of_part.joined_extent:
         places = [*(Var(row_axis(n)) for n in range(kept, len(of_part.rows)))]
@@ -244,8 +244,8 @@ Extents = tuple[int, ...]
 
 
 def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
-    """The extents of the parts of a row, and of what a part has. A row of a single axis without a fitting divisor has
-    parts of an odd length, whose vectors may begin anywhere in memory (see ``sizes``)."""
+    """Return the extents of the parts of a row, and of what a part has. A row of a single axis without a fitting
+    divisor has parts of an odd length, whose vectors may begin anywhere in memory (see ``sizes``)."""
     found: list[tuple[Extents, Extents]] = [(columns[:d], columns[d:]) for d in range(1, len(columns))]
     if len(columns) == 1:
         lengths = range(SHORTEST, min(LONGEST, columns[0] // 2) + 1)

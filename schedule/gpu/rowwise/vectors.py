@@ -116,7 +116,7 @@ class ThreadVectors:
         return {row_axis(n): i for n, i in enumerate(self.row_indices(row))}
 
     def column_indices(self, vector: RowVector) -> tuple[Expr, ...]:
-        """The column indices of a whole vector."""
+        """Return the column indices of a whole vector."""
         return contiguous_vector(delinearize(vector.column, self.problem.columns), self.sizes.vector)
 
     def element_axes(self, row: RowIndex, vector: RowVector | None, element: Expr) -> dict[str, Expr]:
@@ -129,16 +129,18 @@ class ThreadVectors:
         return self.row_axes(row) | {column_axis(n): i for n, i in enumerate(columns)}
 
     def register_indices(self, vector: RowVector) -> tuple[Expr, ...]:
-        """The indices of a whole vector in registers."""
+        """Return the indices of a whole vector in registers."""
         return contiguous_vector((self.register_slot(vector), index(0)), self.sizes.vector)
 
     def register_slot(self, vector: RowVector) -> Expr:
-        """Where a vector is in registers. All vectors that are read back from shared memory share the last place."""
+        """Return where a vector is in registers. All vectors that are read back from shared memory share the last
+        place."""
         in_shared = self.sizes.storage in IN_SHARED_MEMORY
         return minimum(vector.slot, index(self.sizes.kept_vectors)) if in_shared else vector.slot
 
     def first_column(self, row: RowIndex) -> Expr:
-        """The column of the row's first vector, which begins a whole number of vectors after the tensor's begin."""
+        """Return the column of the row's first vector, which begins a whole number of vectors after the tensor's
+        begin."""
         if not self.sizes.edge_columns:
             return index(0)
         v, start = self.sizes.vector, row.flat * self.sizes.columns
@@ -147,30 +149,31 @@ class ThreadVectors:
         return (start + (v - 1)) // v * v - start
 
     def has_edge(self) -> Expr:
-        """Whether the thread has an edge column: the first threads of the first CTA of a row have one each."""
+        """Return whether the thread has an edge column: the first threads of the first CTA of a row have one each."""
         has: Expr = self.group.thread_rank < self.sizes.edge_columns
         if self.sizes.cluster_size > 1:
             has = logical_and(has, Compare(CompareOp.EQ, self.cta_rank, index(0)))
         return has
 
     def edge_column(self, row: RowIndex) -> Expr:
-        """The thread's edge column: in front of the first vector, or behind the last one."""
+        """Return the thread's edge column: in front of the first vector, or behind the last one."""
         s, number = self.sizes, self.group.thread_rank
         in_front = number < self.first_column(row)
         return Select(in_front, number, minimum(number, index(s.edge_columns - 1)) + s.vectors * s.vector)
 
     def column(self, row: RowIndex, number: Expr) -> Expr:
-        """The first column of the thread's vector ``number``."""
+        """Return the first column of the thread's vector ``number``."""
         s, within = self.sizes, self._within_cta(number)
         flat = self.cta_rank * s.vectors_per_cta + within if s.cluster_size > 1 else within
         return self.first_column(row) + flat * s.vector
 
     def _within_cta(self, number: Expr) -> Expr:
-        """Which of the CTA's vectors the thread's vector ``number`` is."""
+        """Return which of the CTA's vectors the thread's vector ``number`` is."""
         return number * self.sizes.threads_per_row + self.group.thread_rank
 
     def exists(self, number: Expr, count: int) -> Expr | None:
-        """Whether the thread's vector ``number``, which is below ``count``, exists; None where all of them do."""
+        """Return whether the thread's vector ``number``, which is below ``count``, exists; None where all of them
+        do."""
         s = self.sizes
         conditions: list[Expr] = []
         if count * s.threads_per_row != s.vectors_per_cta:

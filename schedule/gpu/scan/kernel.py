@@ -46,7 +46,7 @@ Loaded = Mapping[MaskedLoad, RegisterLoad]
 
 
 def scan_kernel(problem: ScanProblem, sizes: ScanSizes[int]) -> Kernel:
-    """The kernel of one setting, which must be legal (see ``space``)."""
+    """Return the kernel of one setting, which must be legal (see ``space``)."""
     return _ScanWriter(problem, sizes).kernel()
 
 
@@ -145,7 +145,7 @@ class _ScanWriter:
         return _Lines(at, exists, slot, rank, segment, lane, thread % WARP_LANES)
 
     def _position(self, lines: _Lines, chunk: Expr, item: Expr) -> Expr:
-        """How many elements of a line are scanned before the first one of an item."""
+        """Return how many elements of a line are scanned before the first one of an item."""
         s = self.s
         if self.p.along_rows:
             first = item * (self.lanes * s.vector) + lines.lane * s.vector
@@ -155,17 +155,17 @@ class _ScanWriter:
         return first + chunk * s.chunk if s.chunks > 1 else first
 
     def _point(self, lines: _Lines, position: Expr) -> dict[str, Expr]:
-        """The point at which the vector of an item begins in memory."""
+        """Return the point at which the vector of an item begins in memory."""
         own = self.s.vector if self.p.along_rows else 1
         place = index(self.p.length - own) - position if self.p.reverse else position
         return {**lines.at, self.p.axis.name: place}
 
     def _inside(self, position: Expr) -> Expr | None:
-        """Whether an item exists; None where all of them do."""
+        """Return whether an item exists; None where all of them do."""
         return None if self.p.length % self.s.chunk == 0 else position < self.p.length
 
     def _element(self, v: Expr) -> Expr:
-        """The place in memory order of the element of a vector that is scanned as number ``v``."""
+        """Return the place in memory order of the element of a vector that is scanned as number ``v``."""
         return index(self.s.vector - 1) - v if self.p.reverse and self.p.along_rows else v
 
     # --- registers
@@ -277,13 +277,14 @@ class _ScanWriter:
         w.store(totals, (v,), self._combined(total, Load(other, ())))
 
     def _of_earlier(self, lines: _Lines, value: Expr, distance: int) -> Shuffle:
-        """The value of the lane that is ``distance`` before in the same segment; any value where there is none."""
+        """Return the value of the lane that is ``distance`` before in the same segment; any value where there is
+        none."""
         if self.p.along_rows:
             return Shuffle(ShuffleMode.INDEX, value, maximum(lines.lane - distance, index(0)), self.lanes)
         return Shuffle(ShuffleMode.INDEX, value, maximum(lines.warp_lane - distance * self.s.line_vectors, index(0)))
 
     def _of_last(self, lines: _Lines, value: Expr) -> Shuffle:
-        """The value of the last lane of the segment."""
+        """Return the value of the last lane of the segment."""
         if self.p.along_rows:
             return Shuffle(ShuffleMode.INDEX, value, index(self.lanes - 1), self.lanes)
         return Shuffle(ShuffleMode.INDEX, value, lines.slot + (self.lanes - 1) * self.s.line_vectors)
@@ -291,8 +292,8 @@ class _ScanWriter:
     def _prefix(
         self, lines: _Lines, totals: Buffer, chunk: Expr, shared: Buffer | None, carry: Buffer | None
     ) -> Buffer | None:
-        """What is before the segment of a thread; None where nothing is. The carry becomes what is before the next
-        chunk."""
+        """Return what is before the segment of a thread; None where nothing is. The carry becomes what is before the
+        next chunk."""
         s, w = self.s, self.w
         if shared is None and carry is None:
             return None

@@ -37,7 +37,7 @@ ITEM_CYCLES = 12
 
 
 def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     elements = p.lines * p.length * held_share(p, s)
     wasted: NDArray[np.float64] = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
     bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.ctas
@@ -64,7 +64,7 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
 
 
 def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
-    """How much of memory a warp reads or writes in one piece."""
+    """Return how much of memory a warp reads or writes in one piece."""
     lanes = np.minimum(s.line_threads if p.along_rows else s.line_vectors, WARP_LANES)
     found: Ints = np.minimum(lanes * s.vector, p.lane_axis.extent) * max(p.element_bytes)
     return found

@@ -60,7 +60,7 @@ class ScanSizes(Generic[N]):
 
 
 def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[Ints]:
-    """The sizes of many settings."""
+    """Return the sizes of many settings."""
     limits = limits_of(target)
     vector, items, stages = c.ints("vector_width"), c.ints("items"), c.ints("stages")
     one = np.ones_like(vector)
@@ -103,5 +103,5 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
 
 
 def one_setting(sizes: ScanSizes[Ints]) -> ScanSizes[int]:
-    """The sizes of the first setting, for the kernel."""
+    """Return the sizes of the first setting, for the kernel."""
     return cast("ScanSizes[int]", row_of_record(sizes, 0))

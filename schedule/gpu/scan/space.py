@@ -129,7 +129,7 @@ class ScanPlan(Plan):
         return needed_or_least
 
     def _sizes_without(self, c: Columns, across: str) -> ScanSizes[Ints]:
-        """The sizes where ``across``, which they do not depend on, is not among the columns."""
+        """Return the sizes where ``across``, which they do not depend on, is not among the columns."""
         return scan_sizes(self.problem, self.target, Columns(c.knobs, c.codes, {**c.defaults, across: 1}))
 
     def _resident(self, s: ScanSizes[Ints]) -> Ints:

@@ -39,7 +39,7 @@ UNROLLED = LoopKind.UNROLLED
 
 
 def lower_skinny_mma(p: Gemm, name: str, s: SkinnyMmaSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _SkinnyMmaWriter(p, name, s).kernel()
 
 
@@ -98,7 +98,7 @@ class _SkinnyMmaWriter:
     # --- the stages in shared memory
 
     def _stages(self, name: str, owners: int, rows: int, columns: int) -> Buffer:
-        """A circular buffer of tiles for each owner: (owner, stage, row, column)."""
+        """Return a circular buffer of tiles for each owner: (owner, stage, row, column)."""
         shape = (owners, self.s.stages, rows, columns)
         return self.w.allocate(name, shape, self.dtype, MemoryScope.SHARED, tile_layout(shape))
 
@@ -169,7 +169,7 @@ class _SkinnyMmaWriter:
                 w.emit(CopyAsync(stages, (*to, row, column), load.buffer, indices, COPY_ELEMENTS, mask))
 
     def _inside(self, at: dict[str, Expr]) -> Expr | None:
-        """The condition that a vector lies in its tensor. Along ``n`` the index is clamped instead."""
+        """Return the condition that a vector lies in its tensor. Along ``n`` the index is clamped instead."""
         p, s = self.p, self.s
         terms = []
         if p.n.extent % s.block_n and "n" in at:
@@ -229,7 +229,7 @@ class _SkinnyMmaWriter:
 
 
 def can_lower_skinny_mma(p: Gemm) -> bool:
-    """Whether both operands are plain loads of one type that mma.sync takes, A K-major and B K-major or N-major,
+    """Return whether both operands are plain loads of one type that mma.sync takes, A K-major and B K-major or N-major,
     in rows that are whole vectors of 16 bytes, and the accumulator is float32."""
     b, a = p.b, p.a
     if b.load is None or a.load is None or p.accumulator.dtype != float32:
@@ -242,8 +242,8 @@ def can_lower_skinny_mma(p: Gemm) -> bool:
 
 
 def _in_whole_vectors(operand: Operand, extent: int, inner: int, outer: int) -> bool:
-    """Whether the elements of a row are contiguous, and rows begin and end at whole vectors. ``inner`` and ``outer``
-    are the elements from one element of a row to the next, and from one row to the next."""
+    """Return whether the elements of a row are contiguous, and rows begin and end at whole vectors. ``inner`` and
+    ``outer`` are the elements from one element of a row to the next, and from one row to the next."""
     assert operand.load is not None
     start = flat_offset(operand.load)
     return (

@@ -56,7 +56,7 @@ class SkinnyMmaSizes(Generic[W]):
 
 @derived_once
 def skinny_mma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyMmaSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     limits = limits_of(target)
     atoms_n, warps_n, warps_k = columns.ints("atoms_n"), columns.ints("warps_n"), columns.ints("warps_k")
     tile_k, split_k, ctas_per_sm = columns.ints("tile_k"), columns.ints("split_k"), columns.ints("ctas_per_sm")

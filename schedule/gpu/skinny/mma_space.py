@@ -128,7 +128,7 @@ class SkinnyMmaPlan(Plan):
         return min(self.target.threads * 3 // 4, -(-self.product.n.extent // (2 * ATOM_M)))
 
     def _one_each(self, size: SkinnyMmaSizes[Ints]) -> Ints:
-        """How many blocks run at once with one on a multiprocessor, in whole clusters."""
+        """Return how many blocks run at once with one on a multiprocessor, in whole clusters."""
         return self.target.threads // size.split_k * size.split_k
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ COPY_ELEMENTS = 8
 
 
 def mma_atom_of(operand: DType) -> MmaAtom | None:
-    """The m16n8k16 instruction that multiplies operands of this type; None where there is none."""
+    """Return the m16n8k16 instruction that multiplies operands of this type; None where there is none."""
     shape = (ATOM_M, ATOM_N, ATOM_K)
     return next((a for a in WARP_MMA_ATOMS.values() if a.operand == operand and (a.m, a.n, a.k) == shape), None)
 
@@ -35,8 +35,8 @@ def tile_pitch(columns: int) -> int:
 
 
 def tile_layout(shape: Sequence[int]) -> Layout:
-    """Where the elements of a buffer of tiles lie. The last two dimensions of ``shape`` are the rows and columns of a
-    tile; the tiles stand one behind another."""
+    """Return where the elements of a buffer of tiles lie. The last two dimensions of ``shape`` are the rows and columns
+    of a tile; the tiles stand one behind another."""
     columns = shape[-1]
     strides = [1, tile_pitch(columns)]
     for extent in reversed(shape[1:-1]):

@@ -57,7 +57,7 @@ class WeightStream:
 
 
 def weight_stream_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream) -> NDArray[np.float64]:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     most_blocks = -(-stream.blocks // peaks.multiprocessors)
     at_once = np.maximum(stream.resident, 1) * peaks.multiprocessors
     waves, clock = -(-stream.blocks // at_once), peaks.clock_hz
@@ -72,7 +72,7 @@ def weight_stream_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream) -> NDA
 
 
 def _memory_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream, at_once: Ints) -> NDArray[np.float64]:
-    """How long memory takes for all full waves of blocks, and for the last one, which may keep it less busy."""
+    """Return how long memory takes for all full waves of blocks, and for the last one, which may keep it less busy."""
     tensors = (*p.inputs, *(r.tensor for r in p.results))
     bytes_per_block = sum(t.bytes for t in tensors) / stream.blocks
     needed = peaks.memory_bytes_per_second * stream.latency
@@ -85,6 +85,6 @@ def _memory_seconds(p: Gemm, peaks: GpuPeaks, stream: WeightStream, at_once: Int
 
 
 def soft_maximum(*seconds: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """A little more than the largest of times that overlap."""
+    """Return a little more than the largest of times that overlap."""
     joined: NDArray[np.float64] = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
     return joined

@@ -31,7 +31,7 @@ class SplitFragments:
         self.block_sums = w.allocate("block_sums", (columns // 2,), float32, MemoryScope.REGISTER)
 
     def plane(self, number: int) -> tuple[Buffer, tuple[Expr, ...]]:
-        """Where a plane lies."""
+        """Return where a plane lies."""
         return self.planes, (index(number), index(0))
 
     def load(self, first: Expr, thread: tuple[Expr, Expr], line: int) -> None:

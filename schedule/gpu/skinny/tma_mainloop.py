@@ -42,7 +42,7 @@ WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 
 
 def lower_skinny_tma(p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return _SkinnyTmaWriter(p, name, s).kernel()
 
 
@@ -111,14 +111,14 @@ class _SkinnyTmaWriter:
         return self.w.allocate(name, (count, side, side), self.b.buffer.dtype, MemoryScope.SHARED, layout)
 
     def _b_at(self, stage: Expr, atom: Expr, unit: Expr, line: int = 0) -> tuple[Expr, ...]:
-        """The indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on. ``line``: which of the
-        lines of that atom."""
+        """Return the indices of the B of one atom of ``k`` from row or tile ``unit`` of the block on. ``line``: which
+        of the lines of that atom."""
         lines = (stage * self.s.k_atoms + atom) * self.s.b_lines + line
         first = lines * (self.s.block_n // self.b_unit) + unit
         return (first, index(0)) if self.b_is_k_major else (first, index(0), index(0))
 
     def _a_at(self, stage: Expr, atom: Expr, plane: int = 0) -> tuple[Expr, ...]:
-        """The indices of one plane of the A of one atom of ``k``."""
+        """Return the indices of one plane of the A of one atom of ``k``."""
         return (((stage * self.s.k_atoms + atom) * self.planes + plane) * self.s.a_rows, index(0))
 
     def _mainloop(self, accumulators: Buffer) -> None:
@@ -246,15 +246,16 @@ class _SkinnyTmaWriter:
 
 
 def can_lower_skinny_tma(p: Gemm) -> bool:
-    """Whether matrix instructions take the operands, and TMA loads boxes of both: every index is one axis or constant,
-    and the last one is ``k``, or ``n`` for B."""
+    """Return whether matrix instructions take the operands, and TMA loads boxes of both: every index is one axis or
+    constant, and the last one is ``k``, or ``n`` for B."""
     return (
         can_lower_skinny_mma(p) and (_fits_tma(p.b, "n", "k") or _fits_tma(p.b, "k", "n")) and _fits_tma(p.a, "m", "k")
     )
 
 
 def can_split(p: Gemm) -> bool:
-    """Whether both operands are float32 that is split into planes, and TMA loads boxes of B, which is K-major."""
+    """Return whether both operands are float32 that is split into planes, and TMA loads boxes of B, which is
+    K-major."""
     a, b = p.a.load, p.b.load
     if a is None or b is None or p.accumulator.dtype != float32 or not {a.buffer.dtype, b.buffer.dtype} == {float32}:
         return False

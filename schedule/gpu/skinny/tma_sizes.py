@@ -68,7 +68,7 @@ class SkinnyTmaSizes(Generic[W]):
 
 @derived_once
 def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSizes[Ints]:
-    """The sizes of all settings in ``columns``."""
+    """Return the sizes of all settings in ``columns``."""
     limits = limits_of(target)
     swap_ab, mma_n = columns.ints("swap_ab"), columns.ints("mma_n")
     warpgroups, k_atoms = columns.ints("consumer_warpgroups"), columns.ints("k_atoms")
@@ -116,6 +116,6 @@ def skinny_tma_sizes(p: Gemm, target: Target, columns: Columns) -> SkinnyTmaSize
 
 
 def _b_line_count(p: Gemm) -> int:
-    """How many lines of 128 bytes an atom of ``k`` of a row of B takes, as it lies in memory."""
+    """Return how many lines of 128 bytes an atom of ``k`` of a row of B takes, as it lies in memory."""
     assert p.b.load is not None
     return wgmma_atom(p).line * p.b.load.buffer.dtype.bytes // LINE_BYTES

@@ -192,8 +192,8 @@ class SkinnyTmaPlan(Plan):
         return promising if promising.any() else columns.plainest
 
     def _promising_planes(self, columns: Columns, useful: Bools) -> Bools:
-        """Which settings are worth a measurement where operands are split: one warpgroup splits while another one's
-        products are under way."""
+        """Return which settings are worth a measurement where operands are split: one warpgroup splits while another
+        one's products are under way."""
         size = self.sizes(columns)
         staged = size.stage_b_bytes * size.stages * size.ctas_per_sm >= LEAST_STAGED // 2
         overlap = size.consumer_warpgroups * size.ctas_per_sm >= 2
@@ -202,7 +202,7 @@ class SkinnyTmaPlan(Plan):
         return promising if promising.any() else columns.plainest
 
     def _balanced(self, size: SkinnyTmaSizes[Ints]) -> Bools:
-        """Whether all multiprocessors have about the same to do: in one wave, or in more of large blocks."""
+        """Return whether all multiprocessors have about the same to do: in one wave, or in more of large blocks."""
         at_once = self.target.threads * size.ctas_per_sm
         waves = -(-size.blocks // at_once)
         least = np.minimum(LEAST_OCCUPIED * at_once * waves, -(-self.product.n.extent // LEAST_BLOCK_N))

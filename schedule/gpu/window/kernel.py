@@ -63,7 +63,7 @@ class WindowSizes:
 
 
 def window_kernel(problem: ReduceWindow, sizes: WindowSizes) -> Kernel:
-    """The kernel of one setting. Nothing beyond the last output is loaded or stored.
+    """Return the kernel of one setting. Nothing beyond the last output is loaded or stored.
 
     The launch bounds promise ``sizes.resident`` blocks on a multiprocessor. Without them the compiler would postpone
     loads until they are needed, to save registers for more blocks.
@@ -114,7 +114,7 @@ class _WindowKernelWriter:
         return float32 if dtype.is_float and dtype.bits == 16 else dtype
 
     def _tile_extent(self, axis: Axis) -> int:
-        """How many points along ``axis`` one thread computes."""
+        """Return how many points along ``axis`` one thread computes."""
         problem = self.problem
         if axis == problem.channel:
             return self.width
@@ -123,7 +123,7 @@ class _WindowKernelWriter:
         return self.tile_h if problem.height is not None and axis == problem.height.axis else 1
 
     def _unit_axes(self) -> dict[str, Expr]:
-        """The axes of the reduction of extent 1, at their only index."""
+        """Return the axes of the reduction of extent 1, at their only index."""
         return {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
 
     def _thread(self, start: Mapping[str, Expr]) -> None:
@@ -187,7 +187,7 @@ class _WindowKernelWriter:
         return {r: allocate_registers(self.w, self.names, r, shape, lane, self.width) for r in problem.sliding_loads}
 
     def _slot(self, line: int) -> int:
-        """Where row ``line`` of the input is in the registers."""
+        """Return where row ``line`` of the input is in the registers."""
         return line % int(self.sizes.stages) if self.sizes.stages else line
 
     def _load_line(self, at: Mapping[str, Expr], loaded: Mapping[MaskedLoad, RegisterLoad], line: int) -> None:
@@ -203,8 +203,8 @@ class _WindowKernelWriter:
                 load_registers(self.w, self.names, needed, to, here, problem.channel.name, self.width)
 
     def _pixel(self, at: Mapping[str, Expr], line: int, k: int) -> dict[str, Expr]:
-        """The axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the output
-        at ``at``."""
+        """Return the axes at a point that loads row ``line`` and position ``k`` of the input, counted from those of the
+        output at ``at``."""
         width, height = self.problem.width, self.problem.height
         below = height.at(at[height.axis.name], index(line)) if height is not None else {}
         return {**below, **width.at(at[width.axis.name], index(k))}
@@ -276,7 +276,7 @@ class _WindowKernelWriter:
         return {**at, height.axis.name: at[height.axis.name] + q, **window}
 
     def _same_for_all_rows(self) -> bool:
-        """Whether what a row of the input contributes does not depend on the row of outputs."""
+        """Return whether what a row of the input contributes does not depend on the row of outputs."""
         problem, height = self.problem, self.problem.height
         neutral = {r: identity(self.combine, r.load.dtype) for r in problem.sliding_loads}
         rest = replace_masked_loads(problem.reduction.body, neutral)
