@@ -123,18 +123,20 @@ class CandidatePool:
         """Candidates whose knob codes are among ``codes`` int16[m, knobs]; settings that are not legal are dropped."""
         numbers, order = self._index[space]
         wanted = _number(self.spaces[space], codes)
-        place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-        rows = order[place]
-        same = (self.spaces[space].codes[rows] == codes).all(axis=1)
-        return np.asarray(rows[same] + self._starts[space], dtype=np.int64)
+        first, behind = (np.searchsorted(numbers, wanted, side) for side in ("left", "right"))
+        found = np.full(len(codes), -1)
+        for step in range(int((behind - first).max(initial=0))):
+            rows = order[np.minimum(first + step, len(numbers) - 1)]
+            found = np.where((self.spaces[space].codes[rows] == codes).all(axis=1), rows, found)
+        return np.asarray(found[found >= 0] + self._starts[space], dtype=np.int64)
 
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _number(space: Space, codes: NDArray[np.int16]) -> NDArray[np.uint64]:
-    """uint64[n]: a number for the codes of each row, a polynomial in an odd multiplier modulo 2^64. Two of a million
-    rows have the same one with a probability of 10^-7, in which case one of them is not found."""
+    """uint64[n]: a number for the codes of each row, a polynomial in an odd multiplier modulo 2^64. Rows may
+    share one: two of a million do with a probability of 10^-7."""
     number = np.zeros(len(codes), dtype=np.uint64)
     for place in range(len(space.knobs)):
         number = number * _MULTIPLIER + codes[:, place].astype(np.uint64)
