@@ -24,13 +24,13 @@ Seconds = NDArray[np.float64]
 def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
     """The estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
-    multiply = _multiply_seconds(product, s, peaks)
+    multiply = multiply_seconds(product, s, peaks)
     caches = _cache_seconds(product, c, s, peaks)
     memory = _memory_seconds(product, c, s, peaks)
     return peaks.launch_seconds + overlapped(multiply, caches, memory) + _packing_seconds(product, c, s, peaks)
 
 
-def _multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
     """The multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of ``k``
     too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide unevenly."""
     kernel, threads = product.micro_kernel, product.target.threads
