@@ -93,7 +93,7 @@ class CompiledShape:
         self._places: tuple[_Places, ...] | None = None
         self._attributes: list[Any] = []
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
-        self._shared = shared or SharedKernels()
+        self._shared = shared or SharedKernels(options.refused_sketches)
         self._ranges: dict[str, WantedKernel] = {}
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}

@@ -233,8 +233,9 @@ class BlockedGemmWriter:
         ):
             own: tuple[Expr, ...] = (i, self.vector(v))
             if output is not None:
-                buffer, indices = output.tensor, self._output_indices(
-                    output, {**t.batch, "m": t.row + i, "n": t.column + v * s.lanes}
+                buffer, indices = (
+                    output.tensor,
+                    self._output_indices(output, {**t.batch, "m": t.row + i, "n": t.column + v * s.lanes}),
                 )
                 mask = self.column_mask(t, v)
             else:

@@ -87,7 +87,7 @@ class TileRows:
         """``lanes`` channels of one of the 4 x 4 pixels that a tile sees; zeros beyond the image and its channels."""
         r, (plane, row, column) = self.images, delinearize(tile, self.extents)
         at = (row * TILE + y + r.lower[1], column * TILE + x + r.lower[2])
-        terms = []
+        terms = list[Expr]()
         for place, tiles, lower, extent in zip(at, self.extents[1:], r.lower[1:], r.extents[1:], strict=True):
             if lower < 0:
                 terms.append(Broadcast(Compare(CompareOp.GE, place, index(0)), lanes))
@@ -172,7 +172,9 @@ class TransformedTiles(BlockedOperand):
     tiles: TileRows
 
     def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
-        return w.allocate(name, (POINTS, panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL)
+        return w.allocate(
+            name, (POINTS, panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL
+        )
 
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
@@ -181,9 +183,7 @@ class TransformedTiles(BlockedOperand):
         with w.loop("packed_tile", panels) as j, w.loop("row", self.size) as i:
             tile = minimum((first + j) * self.size + i, index(self.tiles.count - 1))
             with w.loop("vector", -(-self.kc // lanes)) as v:
-                found = _transformed(
-                    w, IMAGE, SEEN, lanes, lambda y, x: self.tiles.pixel(tile, y, x, v * lanes, lanes)
-                )
+                found = _transformed(w, IMAGE, SEEN, lanes, lambda y, x: self.tiles.pixel(tile, y, x, v * lanes, lanes))
                 _store_points(w, found, buffer, (j, i, Ramp(v * lanes, 1, lanes)))
 
 
@@ -199,7 +199,9 @@ class TransformedFilters(BlockedOperand):
         return buffer
 
     def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
-        return w.allocate(name, (POINTS, panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL)
+        return w.allocate(
+            name, (POINTS, panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL
+        )
 
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr

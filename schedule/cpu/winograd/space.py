@@ -1,10 +1,10 @@
 """Describes the settings of convolutions by Winograd's F(2 x 2, 3 x 3) (sketch ``cpu_winograd``).
 
-They are those of the blocked products of tiles and filters. It takes convolutions in two dimensions with channels last, without
-strides, dilations and groups, of float32 or float64.
+They are those of the blocked products of tiles and filters. It takes convolutions in two dimensions with channels last,
+without strides, dilations and groups, that are summed in float32 or float64.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 
 from ....core.dtypes import float32, float64
 from ....core.target import Target
-from ....te.workload import Workload
+from ....te.workload import Axis, Workload
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints
 from ...tile_sketch import FAR, TileSketch
-from ..arithmetic import overlapped
 from ..gemm.blocked_product import BlockedProduct
 from ..gemm.micro_kernel import MicroKernel
-from ..gemm.prior import multiply_seconds
-from ..gemm.sizes import CpuGemmSizes
 from ..gemm.space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 from ..limits import vector_registers
 from ..peaks import CpuPeaks, cpu_peaks
 from .kernel import POINTS, lower_winograd, tile_rows_of
+from .prior import sum_bytes, winograd_seconds
 
 MR = (4, 6, 7, 8, 9, 10, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
@@ -35,18 +33,14 @@ class WinogradPlan(CpuGemmPlan):
     """Products of all points as one. An element of an operand has a number for each point."""
 
     def _scratch_bytes(self, c: Columns) -> Ints:
-        return np.asarray(super()._scratch_bytes(c) + _sum_bytes(self.product.sizes(c), self._gemm.accumulator.dtype.bytes))
+        return np.asarray(super()._scratch_bytes(c) + sum_bytes(self.product, self.product.sizes(c)))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         seconds = self.prior_seconds(columns, peaks)
         return np.asarray(seconds <= FAR * seconds.min())
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        return multiply_seconds(self.product, self.product.sizes(columns), cpu_peaks(self.product.target, peaks))
-
-def _sum_bytes(s: CpuGemmSizes[Ints], element_bytes: int) -> Ints:
-    """Bytes of the sums of a panel, which wait to be transformed."""
-    return np.asarray(POINTS * s.mc_tiles * s.mr * s.nr * element_bytes)
+        return winograd_seconds(self.product, columns, cpu_peaks(self.product.target, peaks))
 
 
 def _plan(workload: Workload, target: Target) -> WinogradPlan | None:
@@ -54,7 +48,7 @@ def _plan(workload: Workload, target: Target) -> WinogradPlan | None:
     if p is None or tiles is None or not reads_nothing_else(p):
         return None
     dtype = p.accumulator.dtype
-    if dtype not in (float32, float64) or p.a.body.dtype != tiles.images.image.dtype:
+    if dtype not in (float32, float64):
         return None
     registers = vector_registers(target)
 
@@ -80,8 +74,8 @@ def _plan(workload: Workload, target: Target) -> WinogradPlan | None:
         flops=flops,
         lower=partial(lower_winograd, tiles=tiles),
     )
-    plan = WinogradPlan(BlockedProduct(p, target, kernel, workload.constants))
-    return plan if is_large(p, kernel) else None
+    products = replace(p, batch=(Axis("point", POINTS),))
+    return WinogradPlan(BlockedProduct(p, target, kernel, workload.constants)) if is_large(products, kernel) else None
 
 
 CPU_WINOGRAD = TileSketch("cpu_winograd", 1, QUANTITIES, _plan, kind="llvm")
