@@ -187,8 +187,10 @@ class CompiledShape:
         self.status.ranges = sum(key in self._ranges and key not in self._found for key in self._kernels)
 
     def _known(self) -> dict[str, Schedule | None]:
-        """The schedule that somebody has tuned for each kernel, if anybody has."""
-        return {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
+        """The schedule that somebody has tuned for each kernel, if anybody has and its sketch is not refused."""
+        known = {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
+        refused = self._options.refused_sketches
+        return {key: None if s is not None and s.sketch in refused else s for key, s in known.items()}
 
     def _count_tuned(self) -> None:
         """A default schedule that turned out to be the best is tuned, too."""
