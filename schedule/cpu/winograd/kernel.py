@@ -165,16 +165,23 @@ class WinogradWriter(BlockedGemmWriter):
                     self.store_results(here, Load(found, (y, x, Var("n") - first)), inside)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformedTiles(BlockedOperand):
-    """The left operand. A packed panel has the tiles of a register tile, and there is one for each point."""
-
-    tiles: TileRows
+@dataclass(frozen=True, slots=True)
+class TransformedOperand(BlockedOperand):
+    """An operand with a packed panel for each point, of ``size`` tiles or filters in all channels."""
 
     def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
-        return w.allocate(
-            name, (POINTS, panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL
-        )
+        return w.allocate(name, self.shape(panels), self.operand.body.dtype, MemoryScope.LOCAL)
+
+    def shape(self, panels: int) -> tuple[int, ...]:
+        """The shape of ``panels`` packed panels of each point."""
+        return (POINTS, panels, *self.panel_shape(self.kc))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformedTiles(TransformedOperand):
+    """The left operand."""
+
+    tiles: TileRows
 
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
@@ -188,20 +195,14 @@ class TransformedTiles(BlockedOperand):
 
 
 @dataclass(frozen=True, slots=True)
-class TransformedFilters(BlockedOperand):
-    """The right operand. A packed panel has ``size`` filters in all channels, and there is one for each point."""
+class TransformedFilters(TransformedOperand):
+    """The right operand."""
 
     def pack_whole(self, w: FreshNameWriter, name: str) -> Buffer:
-        shape = (POINTS, self.panels, *self.panel_shape(self.kc))
-        buffer = Buffer(w.fresh(name), shape, self.operand.body.dtype)
+        buffer = Buffer(w.fresh(name), self.shape(self.panels), self.operand.body.dtype)
         with w.loop("packed", self.panels, LoopKind.PARALLEL) as panel:
             self._pack(w, buffer, panel, panel)
         return buffer
-
-    def allocate_block(self, w: FreshNameWriter, name: str, panels: int) -> Buffer:
-        return w.allocate(
-            name, (POINTS, panels, *self.panel_shape(self.kc)), self.operand.body.dtype, MemoryScope.LOCAL
-        )
 
     def pack_block(
         self, w: FreshNameWriter, buffer: Buffer, at: Mapping[str, Expr], first: Expr, panels: int, k0: Expr
