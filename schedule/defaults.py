@@ -16,11 +16,14 @@ from .space.space import Space
 
 _DRAWN = 1024
 """How many settings are compared at most, drawn uniformly, always the same ones."""
+_CLEARLY = 1.1
+"""A sketch gives way to a later one of the table whose best setting is estimated to be so many times as fast. Priors of
+different sketches err differently."""
 
 
 def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
-    """The setting with the least estimated time of all sketches, of a fixed sample where there are many. Equal machines
-    give equal schedules. Raises IllegalSchedule where no sketch takes the workload."""
+    """The first of ``default_schedules``. Equal machines give equal schedules. Raises IllegalSchedule where no sketch
+    takes the workload."""
     return default_schedules(workload, target, peaks, 1)[0]
 
 
@@ -31,9 +34,10 @@ def default_schedules(
     most: int = 6,
     refused_sketches: Collection[str] = (),
 ) -> list[Schedule]:
-    """The promising settings with the least estimated times, the least first, then others, all of the sketch that has
-    the least. Where a compiler refuses one, the next may do, since no two differ in one knob alone. Raises
-    IllegalSchedule where no sketch takes the workload, apart from those that are refused."""
+    """The promising settings with the least estimated times, the least first, then others, of a fixed sample where
+    there are many. They are of one sketch, the first of the table unless another one is clearly faster by its prior.
+    Where a compiler refuses one, the next may do, since no two differ in one knob alone. Raises IllegalSchedule where
+    no sketch takes the workload, apart from those that are refused."""
     sketches = [s for s in sketches_for(workload, target) if s.name not in refused_sketches]
     if not sketches:
         raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
@@ -41,7 +45,11 @@ def default_schedules(
     def space_of(sketch: Sketch, *, prune: bool = True) -> Space:
         return sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=prune), peaks=peaks)
 
-    sketch, promising = min(((s, space_of(s)) for s in sketches), key=lambda found: _seconds(found[1]).min())
+    sketch, promising = sketches[0], space_of(sketches[0])
+    for other in sketches[1:]:
+        space = space_of(other)
+        if _CLEARLY * _seconds(space).min() < _seconds(promising).min():
+            sketch, promising = other, space
     schedules: list[Schedule] = []
     for prune in (True, False):
         space = promising if prune else space_of(sketch, prune=False)
