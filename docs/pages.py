@@ -28,6 +28,13 @@ LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("matmul", {"m": 256, "n": 256, "k": 256, "dtype": "bfloat16"}),
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("mlp", {"rows": 32, "width": 128, "layers": 3, "dtype": "float16"}),
+    (
+        "conv2d",
+        {
+            **{"batch": 1, "height": 56, "width": 56, "channels": 64, "filters": 64, "layout": "NHWC"},
+            **{"kernel_h": 3, "kernel_w": 3, "padding": 1},
+        },
+    ),
 )
 """Examples of sketches that take none of the small ones of operators."""
 

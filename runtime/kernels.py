@@ -1,7 +1,7 @@
 """The kernels of a program in this process: tuned schedules where somebody knows them, default ones otherwise."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,21 +29,25 @@ class ProgramKernel:
 
 
 def load_kernels(
-    workloads: Mapping[str, Workload], schedules: Mapping[str, Schedule], device: CpuDevice | CudaDevice
+    workloads: Mapping[str, Workload],
+    schedules: Mapping[str, Schedule],
+    device: CpuDevice | CudaDevice,
+    refused_sketches: Collection[str] = (),
 ) -> dict[str, ProgramKernel]:
     """Compile and load the kernel of each workload, by key. ``schedules`` holds those that are known. One that is not
-    legal here gives way to the default. A workload for which there is no kernel is left out, with a warning."""
+    legal here gives way to the default, and so does one of ``refused_sketches``. A workload for which there is no
+    kernel is left out, with a warning."""
 
     def loaded(key: str, workload: Workload) -> ProgramKernel | None:
         known = schedules.get(key)
-        if known is not None:
+        if known is not None and known.sketch not in refused_sketches:
             try:
                 return ProgramKernel(known, device.load(build(workload, device.target, known)), True)
             except TilewrightError as error:  # a schedule of another machine
                 log.info("the schedule of %s is not legal here: %s", key, error.message)
         reason = ""
         try:
-            for schedule in default_schedules(workload, device.target):
+            for schedule in default_schedules(workload, device.target, refused_sketches=refused_sketches):
                 try:
                     return ProgramKernel(schedule, device.load(build(workload, device.target, schedule)), False)
                 except CompileError as error:

@@ -1,43 +1,70 @@
-"""The schedules of a workload that nobody has tuned: the settings that the prior of its first sketch ranks first."""
+"""The schedules of workloads that nobody has tuned: the settings that the priors of the sketches rank first."""
+
+from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import IllegalSchedule
 from ..core.policy import SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..te.workload import Workload
-from .sketch import NO_PEAKS, Peaks
+from .sketch import NO_PEAKS, Peaks, Sketch
 from .sketches import sketches_for
+from .space.space import Space
 
 _DRAWN = 1024
 """How many settings are compared at most, drawn uniformly, always the same ones."""
+_CLEARLY = 1.1
+"""A sketch gives way to a later one of the table whose best setting is estimated to be so many times as fast. Priors of
+different sketches err differently."""
 
 
 def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
-    """The setting with the least estimated time, of a fixed sample where there are many. Equal machines give equal
-    schedules. Raises IllegalSchedule where no sketch takes the workload."""
+    """The first of ``default_schedules``. Equal machines give equal schedules. Raises IllegalSchedule where no sketch
+    takes the workload."""
     return default_schedules(workload, target, peaks, 1)[0]
 
 
-def default_schedules(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS, most: int = 6) -> list[Schedule]:
-    """The promising settings with the least estimated times, the least first, then others. Where a compiler refuses
-    one, the next may do, since no two differ in one knob alone. Raises IllegalSchedule where no sketch takes the
-    workload."""
-    for sketch in sketches_for(workload, target):
-        found: list[Schedule] = []
-        for prune in (True, False):
-            space = sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=prune), peaks=peaks)
-            prior = space.prior_seconds
-            for row in range(len(space)) if prior is None else np.argsort(prior, kind="stable"):
-                if len(found) == most:
-                    return found
-                schedule = space.schedule(int(row))
-                if all(_knobs_apart(schedule, other) > 1 for other in found):
-                    found.append(schedule)
-        if found:
-            return found
-    raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
+def default_schedules(
+    workload: Workload,
+    target: Target,
+    peaks: Peaks = NO_PEAKS,
+    most: int = 6,
+    refused_sketches: Collection[str] = (),
+) -> list[Schedule]:
+    """The promising settings with the least estimated times, the least first, then others, of a fixed sample where
+    there are many. They are of one sketch, the first of the table unless another one is clearly faster by its prior.
+    Where a compiler refuses one, the next may do, since no two differ in one knob alone. Raises IllegalSchedule where
+    no sketch takes the workload, apart from those that are refused."""
+    sketches = [s for s in sketches_for(workload, target) if s.name not in refused_sketches]
+    if not sketches:
+        raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
+
+    def space_of(sketch: Sketch, *, prune: bool = True) -> Space:
+        return sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=prune), peaks=peaks)
+
+    sketch, promising = sketches[0], space_of(sketches[0])
+    for other in sketches[1:]:
+        space = space_of(other)
+        if _CLEARLY * _seconds(space).min() < _seconds(promising).min():
+            sketch, promising = other, space
+    schedules: list[Schedule] = []
+    for prune in (True, False):
+        space = promising if prune else space_of(sketch, prune=False)
+        for row in np.argsort(_seconds(space), kind="stable"):
+            if len(schedules) == most:
+                return schedules
+            schedule = space.schedule(int(row))
+            if all(_knobs_apart(schedule, other) > 1 for other in schedules):
+                schedules.append(schedule)
+    return schedules
+
+
+def _seconds(space: Space) -> NDArray[np.float32]:
+    """The estimated time of each setting, or 0 where the sketch has no prior, float32[n]."""
+    return np.zeros(len(space), np.float32) if space.prior_seconds is None else space.prior_seconds
 
 
 def _knobs_apart(one: Schedule, other: Schedule) -> int:

@@ -9,6 +9,7 @@ from .cpu.gemm.fma import CPU_GEMM
 from .cpu.gemv.space import CPU_GEMV
 from .cpu.loops.sketch import CPU_LOOPS
 from .cpu.scan.space import CPU_SCAN
+from .cpu.winograd.space import CPU_WINOGRAD
 from .gpu.attention.space import CUDA_ATTENTION
 from .gpu.columnwise.space import CUDA_COLUMNWISE
 from .gpu.conv.space import CUDA_CONV
@@ -34,6 +35,7 @@ from .sketch import Sketch
 _CLASSES = (
     CPU_LOOPS,
     CPU_GEMM,
+    CPU_WINOGRAD,
     CPU_GEMV,
     CPU_GEMM_DOT,
     CPU_GEMM_AMX,

@@ -141,7 +141,7 @@ class CompiledGraph:
         self._device = device
         self._options = options
         self._schedules = schedules
-        self._shared = SharedKernels()
+        self._shared = SharedKernels(options.refused_sketches)
         self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
         self._shapes: OrderedDict[Any, CompiledShape] = OrderedDict()
         self._symbolic = any(_is_symbolic(n.meta.get("val")) for n in self._inputs)

@@ -93,7 +93,7 @@ class CompiledShape:
         self._places: tuple[_Places, ...] | None = None
         self._attributes: list[Any] = []
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
-        self._shared = shared or SharedKernels()
+        self._shared = shared or SharedKernels(options.refused_sketches)
         self._ranges: dict[str, WantedKernel] = {}
         self._kernels: dict[str, RawKernel] = {}
         self._retired: dict[str, RawKernel] = {}
@@ -187,8 +187,10 @@ class CompiledShape:
         self.status.ranges = sum(key in self._ranges and key not in self._found for key in self._kernels)
 
     def _known(self) -> dict[str, Schedule | None]:
-        """The schedule that somebody has tuned for each kernel, if anybody has."""
-        return {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
+        """The schedule that somebody has tuned for each kernel, if anybody has and its sketch is not refused."""
+        known = {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
+        refused = self._options.refused_sketches
+        return {key: None if s is not None and s.sketch in refused else s for key, s in known.items()}
 
     def _count_tuned(self) -> None:
         """A default schedule that turned out to be the best is tuned, too."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..core.errors import InvalidParameter
+from ..schedule.sketches import SKETCHES
 from .training import TRAINING
 
 VERIFY = ("first", "always", "never")
@@ -18,6 +19,7 @@ class Options:
     it does not know all schedules of a program; 0: no job. ``name``: what the model is called there. ``programs``: how
     many programs of one graph are kept, one for each set of shapes. ``training``: whether forward and backward graphs
     run on kernels: ``auto`` where that is expected to win (float32 products on a processor), ``always``, or ``never``.
+    ``refused_sketches``: sketches that no kernel may be of, such as ``cpu_winograd``.
     """
 
     verify: str = "first"
@@ -27,6 +29,7 @@ class Options:
     name: str = ""
     programs: int = 16
     training: str = "auto"
+    refused_sketches: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> "Options":
@@ -39,6 +42,9 @@ class Options:
         for name in given:
             if name not in names:
                 raise InvalidParameter(f"no option {name!r}; allowed: {', '.join(names)}", field=str(name))
+        refused = given.get("refused_sketches", ())
+        if isinstance(refused, list):
+            given["refused_sketches"] = tuple(refused)
         found = cls(**given)
         for name, right, allowed in (
             ("verify", found.verify in VERIFY, ", ".join(VERIFY)),
@@ -48,6 +54,11 @@ class Options:
             ("tune", type(found.tune) is int and 0 <= found.tune <= 1_000_000, "whole numbers from 0 to 1000000"),
             ("name", isinstance(found.name, str) and len(found.name) <= 64, "a text of at most 64 characters"),
             ("programs", type(found.programs) is int and found.programs >= 1, "whole numbers from 1"),
+            (
+                "refused_sketches",
+                isinstance(refused, (tuple, list)) and all(isinstance(n, str) and n in SKETCHES for n in refused),
+                f"a list of names of sketches: {', '.join(SKETCHES)}",
+            ),
         ):
             if not right:
                 raise InvalidParameter(f"{name} is {given[name]!r}; allowed: {allowed}", field=name)

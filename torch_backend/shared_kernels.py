@@ -7,7 +7,7 @@ go first.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -71,9 +71,11 @@ def known_schedule(key: str, ranges: Mapping[str, WantedKernel], schedules: Mapp
 
 
 class SharedKernels:
-    """Kernels by workload and schedule. It is safe to use from several threads."""
+    """Kernels by workload and schedule, none of them of ``refused_sketches``. It is safe to use from several
+    threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused_sketches: Collection[str] = ()) -> None:
+        self._refused_sketches = refused_sketches
         self._held: OrderedDict[tuple[str, Schedule | None], ProgramKernel] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -99,7 +101,7 @@ class SharedKernels:
             names = {key: (key, schedules.get(key)) for key in workloads}
             missing = {key: workload for key, workload in workloads.items() if names[key] not in self._held}
             found = {key: self._held[names[key]] for key in workloads if key not in missing}
-            found |= load_kernels(missing, schedules, device) if missing else {}
+            found |= load_kernels(missing, schedules, device, self._refused_sketches) if missing else {}
             for key, kernel in found.items():
                 self._held[names[key]] = kernel
                 self._held.move_to_end(names[key])

@@ -90,12 +90,22 @@ def test_options_that_are_not_known_are_refused() -> None:
         (None, {"verify": "sometimes"}, "verify"),
         (None, {"wait": 1}, "wait"),
         (None, {"programs": 0}, "programs"),
+        (None, {"refused_sketches": ["cpu_winogrand"]}, "refused_sketches"),
     ):
         with pytest.raises(InvalidParameter) as error:
             Options.of(mode, options)
         assert error.value.field == field
     with pytest.raises(Exception, match="no option 'colour'"):
         torch.compile(two_kernels, backend=tilewright, options={"colour": 1})(torch.randn(4, 4))
+
+
+def test_a_sketch_that_is_refused_writes_no_kernel() -> None:
+    model, x = torch.nn.Conv2d(32, 32, 3, padding=1).eval(), torch.randn(1, 32, 14, 14)
+    for refused in ([], ["cpu_winograd"]):
+        with torch.inference_mode():
+            check(model, compiled(model, verify="first", refused_sketches=refused), x)
+        sketches = {schedule.sketch for schedule in newest_shape()._chosen.values()}
+        assert ("cpu_winograd" in sketches) == (not refused)
 
 
 class Known(NoSchedules):

@@ -121,7 +121,7 @@ class BlockedProduct:
 
     def can_be_whole(self, operand: Operand) -> bool:
         """Whether an operand can be packed before the tasks begin."""
-        return self.pixels is None if operand is self.gemm.a else self.micro_kernel.b_whole
+        return self.micro_kernel.a_whole if operand is self.gemm.a else self.micro_kernel.b_whole
 
     def is_constant(self, operand: Operand) -> bool:
         """Whether an operand is packed once, for all calls."""

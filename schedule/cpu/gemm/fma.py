@@ -82,6 +82,7 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         packed_bytes=dtype.bytes,
         a_in_place=_is_plain(p.a) if pixels is None else pixels.is_inside,
         b_in_place=columns is None and pixels is None and _is_plain(p.b) and p.b.row == 1,
+        a_whole=pixels is None,
         b_whole=columns is None,
         sums_in_output=window is None,
         memory_knobs=False,

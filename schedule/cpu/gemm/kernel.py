@@ -128,17 +128,17 @@ class BlockedGemmWriter:
                 for operand, first, count in blocks:
                     if operand.packing == TASK:
                         operand.pack_block(w, packed[operand.axis.name], batch, first, count, k_block * s.kc)
-                self._register_tiles(packed, batch, k_block, (m_task, n_task))
+                self.register_tiles(packed, batch, k_block, (m_task, n_task))
         outputs = tuple(r.tensor for r in p.results)
         non_temporal = frozenset(b.name for b in outputs if s.non_temporal)
         return Kernel(name, p.inputs, outputs, workspace, w.finish(), non_temporal, minimal_passes=self.minimal_passes)
 
-    def _register_tiles(
+    def register_tiles(
         self, packed: Mapping[str, Buffer], batch: Mapping[str, Expr], k_block: Expr, task: tuple[Expr, Expr]
     ) -> None:
         """The register tiles of a task in one block of ``k``, in the order of the setting."""
         s, (m_task, n_task) = self.s, task
-        panels, tiles = self._each("panel", self.b, n_task, s.panels), self._each("tile", self.a, m_task, s.tiles)
+        panels, tiles = self.each("panel", self.b, n_task, s.panels), self.each("tile", self.a, m_task, s.tiles)
 
         def b_panel(j: Expr) -> OperandPanel:
             return self.b.panel(packed.get("n"), batch, n_task * s.panels, j, k_block)
@@ -160,7 +160,7 @@ class BlockedGemmWriter:
                     register_tile(i, j, b)
 
     @contextmanager
-    def _each(self, name: str, operand: BlockedOperand, task: Expr, count: int) -> Iterator[Expr]:
+    def each(self, name: str, operand: BlockedOperand, task: Expr, count: int) -> Iterator[Expr]:
         """A loop over those of the ``count`` panels of ``task`` that are there."""
         with self.w.loop(name, count) as number, self.w.when(below(task * count + number, operand.panels, count)):
             yield number
@@ -173,27 +173,33 @@ class BlockedGemmWriter:
     def register_tile(self, t: RegisterTile) -> None:
         """What one block of ``k`` adds to a register tile, and its outputs after the last block."""
         w, s = self.w, self.s
-        accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, MemoryScope.REGISTER)
-        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(accumulators, (i, self.vector(v)), Broadcast(const(0, self.dtype), s.lanes))
+        accumulators = self.zero_accumulators()
         last = self.k_blocks - 1
         with w.when(None if last == 0 else Compare(CompareOp.NE, t.k_block, index(0))):
             if last:
-                self._move_accumulators(accumulators, t, load=True)
+                self.move_accumulators(accumulators, t, load=True)
         self.micro_kernel(accumulators, t)
         self.correct(accumulators)
         output = self.accumulating_output
         if output is not None and len(self.p.results) == 1 and _is_accumulator(output, self.p):
-            self._move_accumulators(accumulators, t, load=False)
+            self.move_accumulators(accumulators, t, load=False)
             return
         if last:
             with w.when(Compare(CompareOp.NE, t.k_block, index(last))):
-                self._move_accumulators(accumulators, t, load=False)
+                self.move_accumulators(accumulators, t, load=False)
         with w.when(Compare(CompareOp.EQ, t.k_block, index(last)) if last else None):
             whole = w.allocate("total", (s.mr, s.nr), self.dtype, MemoryScope.LOCAL)
             with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
                 w.store(whole, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))))
             self.epilogue(whole, (), t)
+
+    def zero_accumulators(self) -> Buffer:
+        """The accumulators of a register tile before anything has been added."""
+        w, s = self.w, self.s
+        accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, MemoryScope.REGISTER)
+        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+            w.store(accumulators, (i, self.vector(v)), Broadcast(const(0, self.dtype), s.lanes))
+        return accumulators
 
     def correct(self, accumulators: Buffer) -> None:
         """What the products of a block need afterwards: here nothing."""
@@ -217,7 +223,7 @@ class BlockedGemmWriter:
         """The columns of vector ``v`` of a register tile."""
         return Ramp(v * self.s.lanes, 1, self.s.lanes)
 
-    def _move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, load: bool) -> None:
+    def move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, load: bool) -> None:
         """The accumulators of a register tile to where they wait for the next block of ``k``, or back (``load``)."""
         w, s, output = self.w, self.s, self.accumulating_output
         with (
@@ -227,8 +233,11 @@ class BlockedGemmWriter:
         ):
             own: tuple[Expr, ...] = (i, self.vector(v))
             if output is not None:
-                buffer, indices = output.tensor, self._output_indices(output, t, i, t.column + v * s.lanes)
-                mask = self._column_mask(t, v)
+                buffer, indices = (
+                    output.tensor,
+                    self._output_indices(output, {**t.batch, "m": t.row + i, "n": t.column + v * s.lanes}),
+                )
+                mask = self.column_mask(t, v)
             else:
                 assert self.partial_sums is not None
                 buffer, indices, mask = self.partial_sums, (*t.indices, *own), None
@@ -239,7 +248,7 @@ class BlockedGemmWriter:
 
     def epilogue(self, total: Buffer, prefix: tuple[Expr, ...], t: RegisterTile) -> None:
         """The outputs, from the total sums of a register tile at ``prefix`` of a buffer."""
-        w, s, p = self.w, self.s, self.p
+        w, s = self.w, self.s
         with (
             w.loop("row", s.mr) as i,
             w.when(self.row_condition(t, i)),
@@ -248,16 +257,21 @@ class BlockedGemmWriter:
             for output in self.output_vectors(t, v):
                 here = {**t.batch, "m": t.row + i, "n": output.first}
                 summed = Load(total, (*prefix, i, Var("n") - output.first + v * self.store_lanes))
-
-                def read(load: Load, summed: Load = summed) -> Load:
-                    return summed if load.buffer.name == p.accumulator.name else load
-
                 with w.when(output.condition):
-                    for result in p.results:
-                        value = vector_at(result.value, here, "n", self.store_lanes, read)
-                        if output.mask is not None:
-                            value = Select(output.mask, value, Broadcast(const(0, value.dtype), self.store_lanes))
-                        w.store(result.tensor, self._output_indices(result, t, i, output.first), value, output.mask)
+                    self.store_results(here, summed, output.mask)
+
+    def store_results(self, here: Mapping[str, Expr], summed: Load, mask: Expr | None) -> None:
+        """A vector of each output, from the axes ``here`` on, in the lanes of ``mask``. ``summed``: the sum on
+        the axis ``n``."""
+
+        def read(load: Load) -> Load:
+            return summed if load.buffer.name == self.p.accumulator.name else load
+
+        for result in self.p.results:
+            value = vector_at(result.value, here, "n", self.store_lanes, read)
+            if mask is not None:
+                value = Select(mask, value, Broadcast(const(0, value.dtype), self.store_lanes))
+            self.w.store(result.tensor, self._output_indices(result, here), value, mask)
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
         """Whether C has row ``i`` of a register tile; None where it has all of them always."""
@@ -265,14 +279,13 @@ class BlockedGemmWriter:
 
     def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
         """Where the outputs of a vector of a register tile go: together they are all that it has."""
-        return (OutputVector(t.column + vector * self.store_lanes, None, self._column_mask(t, vector)),)
+        return (OutputVector(t.column + vector * self.store_lanes, None, self.column_mask(t, vector)),)
 
-    def _output_indices(self, result: Result, t: RegisterTile, i: Expr, first: Expr) -> tuple[Expr, ...]:
-        """The indices in an output of the elements of row ``i`` of a register tile from column ``first`` on."""
-        here = {**t.batch, "m": t.row + i, "n": first}
+    def _output_indices(self, result: Result, here: Mapping[str, Expr]) -> tuple[Expr, ...]:
+        """The indices in an output of a vector from the axes ``here`` on."""
         return tuple(vector_at(at, here, "n", self.store_lanes) for at in result.indices)
 
-    def _column_mask(self, t: RegisterTile, vector: Expr) -> Expr | None:
+    def column_mask(self, t: RegisterTile, vector: Expr) -> Expr | None:
         """Which columns of a vector of a register tile C has; None where it has all of them always."""
         lanes, extent = self.store_lanes, self.p.n.extent
         return None if extent % self.s.nr == 0 else lanes_below(t.column + vector * lanes, extent, lanes)

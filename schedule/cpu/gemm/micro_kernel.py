@@ -25,10 +25,10 @@ class MicroKernel:
     the units busy. ``k_group``: neighbours along ``k`` that one instruction takes from packed memory. ``k_step``: what
     ``kc`` is a multiple of. ``packed_bytes``: of a packed element. ``k_shared``: steps of ``k`` that one packed element
     of the right operand serves. ``a_in_place`` and ``b_in_place``: whether an operand can be read where it lies.
-    ``b_whole``: whether the right one can be packed before the tasks begin. ``sums_in_output``: whether accumulators
-    may wait in an output between two blocks of ``k``. ``memory_knobs``: tiles are so fast that both operands come from
-    the second-level cache and memory takes a good part of the time, so that other loop orders and other stores are
-    worth trying. ``flops``: operations a second at best. ``lower``: writes the kernel.
+    ``a_whole`` and ``b_whole``: whether an operand can be packed before the tasks begin. ``sums_in_output``: whether
+    accumulators may wait in an output between two blocks of ``k``. ``memory_knobs``: tiles are so fast that both
+    operands come from the second-level cache and memory takes a good part of the time, so that other loop orders and
+    other stores are worth trying. ``flops``: operations a second at best. ``lower``: writes the kernel.
     """
 
     lanes: int
@@ -42,6 +42,7 @@ class MicroKernel:
     packed_bytes: int
     a_in_place: bool
     b_in_place: bool
+    a_whole: bool
     b_whole: bool
     sums_in_output: bool
     memory_knobs: bool

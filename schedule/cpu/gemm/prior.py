@@ -24,13 +24,13 @@ Seconds = NDArray[np.float64]
 def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
     """The estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
-    multiply = _multiply_seconds(product, s, peaks)
+    multiply = multiply_seconds(product, s, peaks)
     caches = _cache_seconds(product, c, s, peaks)
     memory = _memory_seconds(product, c, s, peaks)
     return peaks.launch_seconds + overlapped(multiply, caches, memory) + _packing_seconds(product, c, s, peaks)
 
 
-def _multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
     """The multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of ``k``
     too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide unevenly."""
     kernel, threads = product.micro_kernel, product.target.threads
@@ -48,7 +48,7 @@ def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], p
     fits = block_bytes(s, columns_inside) <= CACHE_BYTES
     rate = np.where(fits, peaks.l2_bytes_per_second, min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second))
     uses = product.uses(c, s)
-    a, b = (_bytes(product, use) * use.passes * _line_waste(product, use) for use in uses)
+    a, b = (operand_bytes(product, use) * use.passes * _line_waste(product, use) for use in uses)
     seconds: Seconds = np.where(columns_inside, b, a) / rate
     return seconds
 
@@ -72,7 +72,11 @@ def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], 
     pairs = -(-row_bytes // PAIR_BYTES) * PAIR_BYTES / row_bytes
     shared = np.where(s.nc_panels * s.nr < p.n.extent, pairs, 1.0)
     moved = 2 * (s.k_blocks - 1) * accumulators + np.where(past, 1, 1 + shared) * stored
-    again = (-(-s.n_panels // s.nc_panels) - 1) * _bytes(product, product.uses(c, s)[0]) / peaks.read_bytes_per_second
+    again = (
+        (-(-s.n_panels // s.nc_panels) - 1)
+        * operand_bytes(product, product.uses(c, s)[0])
+        / peaks.read_bytes_per_second
+    )
     seconds: Seconds = read + again + moved / peaks.memory_bytes_per_second
     return seconds
 
@@ -84,11 +88,12 @@ def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints],
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
             continue
-        once = _bytes(product, use) / peaks.memory_bytes_per_second
+        once = operand_bytes(product, use) / peaks.memory_bytes_per_second
         seconds += np.where(use.per_task, 2 * once * use.sharing, 0.0)
         seconds += np.where(use.whole, 3 * once + peaks.launch_seconds, 0.0)
     return seconds
 
 
-def _bytes(product: BlockedProduct, use: OperandUse) -> float:
+def operand_bytes(product: BlockedProduct, use: OperandUse) -> float:
+    """How many bytes an operand has when it is packed."""
     return float(use.elements * product.micro_kernel.packed_bytes)
