@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....core.target import Target
+from ....ir.cpu import LEAST_TRANSPOSED
 from ....te.workload import Stage, Workload
 from ...space.columns import Columns, Ints
 from ...space.knob import Quantity
@@ -42,7 +43,7 @@ QUANTITIES = (
     Quantity(
         "loads_per_operation", "loads", "how many vectors and elements are loaded for each vector operation of the body"
     ),
-    Quantity("uneven_loads", "fraction", "share of the loads that gather or stride across the lanes"),
+    Quantity("uneven_loads", "fraction", "share of the loads that gather, and are not part of a register transpose"),
     Quantity("across_lanes", "fraction", "share of the work that combines the lanes of a vector"),
     Quantity("tile_bytes", "bytes", "how much a tile reads over its whole reduction"),
     Quantity("reused_bytes", "bytes", "how much of that the next tile of a task reads again"),
@@ -188,7 +189,10 @@ def _loads(
         loads += count
         columns_even = stride_along(load, column) in (0, 1)
         steps_even = last is None or stride_along(load, last) in (0, 1)
-        uneven += np.where(np.where(by_columns, columns_even, steps_even), 0, count)
+        gathered = count
+        if tiles.row is not None and stride_along(load, stage.axes[tiles.row].name) == 1:
+            gathered = count * (s.rows % LEAST_TRANSPOSED) // s.rows  # the other rows are transposed in registers
+        uneven += np.where(np.where(by_columns, columns_even, steps_even), 0, gathered)
     return loads, uneven
 
 
