@@ -99,7 +99,7 @@ def test_ceilings_that_were_not_measured_are_nominal() -> None:
 
 def test_gathers_that_are_transposed_cost_less_the_more_of_them_there_are() -> None:
     """And what is stored past the caches gains nothing where the rows of the output are not aligned."""
-    knobs = {"lanes": 16, "vectors": 1, "row_tiles": 4, "column_tiles": 4, "order": "rows_inside"}
+    knobs: dict[str, int | str] = {"lanes": 16, "vectors": 1, "row_tiles": 4, "column_tiles": 4, "order": "rows_inside"}
     workload = workload_of("transpose", shape=[2047, 2049], axes=[1, 0])
     settings = [(16, "cached"), (4, "cached"), (3, "cached"), (16, "non_temporal")]
     version = SKETCHES["cpu_loops"].version
