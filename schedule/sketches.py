@@ -5,7 +5,7 @@ from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from .contraction_chain import ContractionChain
 from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
-from .cpu.gemm.fma import CPU_GEMM, CPU_GEMM_IM2COL
+from .cpu.gemm.fma import CPU_GEMM
 from .cpu.gemv.space import CPU_GEMV
 from .cpu.loops.sketch import CPU_LOOPS
 from .cpu.scan.space import CPU_SCAN
@@ -34,7 +34,6 @@ from .sketch import Sketch
 _CLASSES = (
     CPU_LOOPS,
     CPU_GEMM,
-    CPU_GEMM_IM2COL,
     CPU_GEMV,
     CPU_GEMM_DOT,
     CPU_GEMM_AMX,

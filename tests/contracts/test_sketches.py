@@ -251,13 +251,6 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "conv2d",
         {
-            "batch": 1, "channels": 16, "height": 28, "width": 28, "filters": 32, "kernel_h": 5, "kernel_w": 5,
-            "padding": 2,
-        },
-    ),
-    (
-        "conv2d",
-        {
             "batch": 1, "channels": 64, "height": 56, "width": 56, "filters": 64,
             "kernel_h": 3, "kernel_w": 3, "padding": 1,
         },

@@ -1,9 +1,7 @@
-"""Writes blocked products, batches of them and convolutions on vector registers (sketches ``cpu_gemm`` and
-``cpu_gemm_im2col``).
+"""Writes blocked products, batches of them and convolutions on vector registers (sketch ``cpu_gemm``).
 
 It takes float32 and float64 accumulators of any two operands, with any epilogue that is pointwise. Convolutions are
-direct where channels are last and where their windows move pixel by pixel, and im2col elsewhere. Where a good part of
-what direct ones compute lies in the padding between rows, ``cpu_gemm_im2col`` offers im2col, too. What is too small to
+direct where channels are last and where their windows move pixel by pixel, and im2col elsewhere. What is too small to
 gain from blocks is left to the generic sketch, and what matrix tiles can multiply to ``cpu_gemm_amx``.
 """
 
@@ -34,10 +32,6 @@ PIXELS = (4, 6, 7, 8, 9, 12, 14, 16)
 VECTORS = (1, 2, 3, 4)
 LEAST_FILTERS = 16
 """Rows from which on packing an image pixel by pixel is paid for."""
-MOST_KEPT = 0.95
-"""Where a larger share of what a direct convolution computes is kept, im2col is not tried."""
-IM2COL_VECTORS = (*VECTORS, 5)
-"""Images of 28 x 28 pixels are 49 vectors of 16."""
 
 
 def _is_plain(operand: Operand) -> bool:
@@ -45,7 +39,7 @@ def _is_plain(operand: Operand) -> bool:
     return isinstance(operand.body, Load) and operand.load is not None and 1 in (operand.row, operand.k)
 
 
-def _plan(workload: Workload, target: Target, *, im2col: bool = False) -> CpuGemmPlan | None:
+def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     p, columns = gemm_of(workload), None
     if p is None:
         p, columns = convolution_of(workload) or (None, None)
@@ -64,14 +58,6 @@ def _plan(workload: Workload, target: Target, *, im2col: bool = False) -> CpuGem
     window = None if columns is None else columns.window
     if window is not None and window.padded_width < lanes:
         window = None
-    if im2col:
-        if (
-            columns is None
-            or window is None
-            or p.n.extent > MOST_KEPT * with_padded_columns(p, columns, window).n.extent
-        ):
-            return None
-        window = None
     lower = lower_fma if columns is None else partial(lower_im2col, columns=columns)
     if columns is not None and window is not None:
         p = with_padded_columns(p, columns, window)
@@ -86,7 +72,7 @@ def _plan(workload: Workload, target: Target, *, im2col: bool = False) -> CpuGem
     kernel = MicroKernel(
         lanes=lanes,
         mr=MR if pixels is None else PIXELS,
-        vectors=IM2COL_VECTORS if im2col else VECTORS,
+        vectors=VECTORS,
         registers=registers,
         register_rows=1,
         busy=registers // 2,
@@ -107,4 +93,3 @@ def _plan(workload: Workload, target: Target, *, im2col: bool = False) -> CpuGem
 
 
 CPU_GEMM = TileSketch("cpu_gemm", 4, QUANTITIES, _plan, kind="llvm")
-CPU_GEMM_IM2COL = TileSketch("cpu_gemm_im2col", 1, QUANTITIES, partial(_plan, im2col=True), kind="llvm")

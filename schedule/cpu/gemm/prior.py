@@ -78,17 +78,14 @@ def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], 
 
 
 def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """Each task reads and writes what it packs; an image that im2col copies many times comes from the caches. What is
-    packed before the tasks goes through memory, is read once more, and takes a launch of its own. Constant operands
-    cost nothing."""
+    """Each task reads and writes what it packs. What is packed before the tasks goes through memory, is read once more,
+    and takes a launch of its own. Constant operands cost nothing."""
     seconds: Seconds = np.zeros(len(c), dtype=np.float64)
     for use in product.uses(c, s):
         if product.is_constant(use.operand):
             continue
         once = _bytes(product, use) / peaks.memory_bytes_per_second
-        far = product.can_be_whole(use.operand) or product.micro_kernel.k_shared > 1
-        again = once if far else _bytes(product, use) / peaks.l2_bytes_per_second
-        seconds += np.where(use.per_task, 2 * again * use.sharing, 0.0)
+        seconds += np.where(use.per_task, 2 * once * use.sharing, 0.0)
         seconds += np.where(use.whole, 3 * once + peaks.launch_seconds, 0.0)
     return seconds
 

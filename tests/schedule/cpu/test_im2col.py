@@ -11,7 +11,7 @@ from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.direct_convolution import lower_direct_convolution, with_padded_columns
-from tilewright.schedule.cpu.gemm.fma import CPU_GEMM, CPU_GEMM_IM2COL
+from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.cpu.gemm.im2col import lower_im2col
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
 from tilewright.schedule.problems.convolution import convolution_of
@@ -85,17 +85,6 @@ def test_what_is_left_to_others() -> None:
     deep = {"channels": 32, "height": 14, "width": 14, "padding": 1}
     assert CPU_GEMM.matches(_conv2d(**deep, filters=32), host_target("llvm"))
     assert not CPU_GEMM.matches(_conv2d(**deep, filters=8), host_target("llvm"))
-
-
-def test_narrow_images_have_both_ways() -> None:
-    """Of a direct convolution of 28 pixels with windows of 5, an eighth lies in the padding between rows."""
-    target, deep = host_target("llvm"), {"channels": 16, "filters": 32, "kernel_h": 5, "kernel_w": 5, "padding": 2}
-    narrow = _conv2d(**deep, height=28, width=28)
-    assert CPU_GEMM_IM2COL.matches(narrow, target) and CPU_GEMM.matches(narrow, target)
-    assert check_schedules("cpu_gemm_im2col", target, narrow, 1, 2) == 2
-    wide = _conv2d(**deep, height=16, width=112)
-    assert CPU_GEMM.matches(wide, target) and not CPU_GEMM_IM2COL.matches(wide, target)
-    assert not CPU_GEMM_IM2COL.matches(workload_of("matmul", m=64, n=64, k=64), target)
 
 
 @pytest.mark.parametrize("kernel_w", [1, 3])  # of windows one wide, pixels lie along the columns, but not the depth

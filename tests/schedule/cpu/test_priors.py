@@ -45,14 +45,6 @@ MEASURED: dict[str, Case] = {
         "softmax", {"rows": 4096, "columns": 1024}, "cpu_loops",
         {"lanes": 16, "vectors": 8, "rows": 128, "store": "non_temporal"}, 798e-6,
     ),
-    "narrow images": (
-        "conv2d",
-        {"batch": 1, "channels": 96, "height": 28, "width": 28, "filters": 96, "kernel_h": 5, "kernel_w": 5,
-         "padding": 2},
-        "cpu_gemm_im2col",
-        {"mr": 4, "nr_vectors": 5, "m_blocks": 1, "n_blocks": 2, "kc": 600, "pack_a": "never", "pack_b": "task"},
-        1785e-6,
-    ),
     "rows that are not aligned": (
         "transpose", {"shape": [2047, 2049], "axes": [1, 0]}, "cpu_loops",
         {"lanes": 16, "vectors": 1, "rows": 16, "row_tiles": 32, "column_tiles": 16, "order": "rows_inside",
