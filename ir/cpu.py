@@ -15,6 +15,8 @@ from .stmt import Operation
 TILES = 8
 TILE_ROWS = 16
 TILE_BYTES = 64
+LEAST_TRANSPOSED = 4
+"""Gathers are put together to a transpose in registers where they make up so many of its columns or more."""
 
 
 @dataclass(frozen=True, slots=True)

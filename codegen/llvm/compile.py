@@ -11,7 +11,7 @@ from ...core.target import Target, Toolchain
 from ..backend import CompiledKernel, Source
 from .machine import OPTIMISATION_LEVEL, create_machine, feature_string
 
-CODEGEN_VERSION = 6
+CODEGEN_VERSION = 7
 """This number grows whenever the emitter or the pipeline changes what a kernel compiles to."""
 
 

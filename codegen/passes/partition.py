@@ -7,8 +7,9 @@
                                                 if 24 + t < 30:  (certain once written out)
                                                     C[24 + t] = ..
 
-Conditions of ``if`` and of ``select`` are treated alike. A parallel loop stays one loop, whose body is written twice,
-under ``if``. Where a guard depends on several outer loops at once, the innermost of them gets two versions of its body,
+Conditions of ``if`` and of ``select`` are treated alike. Where the second arm of a ``select`` has loads, iterations
+that are certain to take it lose the condition, too. A parallel loop stays one loop, whose body is written twice, under
+``if``. Where a guard depends on several outer loops at once, the innermost of them gets two versions of its body,
 one of them under the condition that the guard cannot fail (loop versioning).
 """
 
@@ -109,7 +110,7 @@ class _LoopPartitioner:
         mixed = [g for g in guards if len(g.sufficient.terms) > 1 and self.is_deepest(g, loop)]
         if mixed and self.total + cost <= MOST_STORES:
             self.total += cost
-            return self.version(loop, mixed)
+            return For(loop.var, loop.extent, loop.kind, self.versions(loop.body, mixed))
         return For(loop.var, loop.extent, loop.kind, self.statement(loop.body))
 
     def guards(self, loop: For) -> Iterator[LoopGuard]:
@@ -199,12 +200,22 @@ class _LoopPartitioner:
             branches.append(If(logical_and(*tests), body) if tests else body)
         return For(loop.var, loop.extent, loop.kind, seq(*branches))
 
-    def version(self, loop: For, mixed: Sequence[LoopGuard]) -> Stmt:
-        """Write the body twice: where no guard can fail, and where one can."""
-        safe = logical_and(*(Compare(CompareOp.GE, g.sufficient.to_expr(), index(0)) for g in mixed))
-        fast = self.statement(_assume(loop.body, mixed))
-        slow = self.statement(self.copy(loop.body))
-        return For(loop.var, loop.extent, loop.kind, seq(If(safe, fast), If(Unary(UnaryOp.NOT, safe), slow)))
+    def versions(self, body: Stmt, mixed: Sequence[LoopGuard]) -> Stmt:
+        """Write the body twice: where no guard can fail, and where one can. Of a guard and its opposite the first one
+        counts, and the other in a third version."""
+        conditions = [g.condition for g in mixed]
+        opposite = [g for n, g in enumerate(mixed) if _negated(g.condition) in conditions[:n]]
+        first = [g for g in mixed if g not in opposite]
+        refuted = [_negated(g.condition) for g in opposite]
+        second = [*opposite, *(g for g in first if g.condition not in refuted)] if opposite else []
+        result = self.statement(self.copy(body))
+        for certain in (second, first):
+            if certain:
+                safe = logical_and(*(Compare(CompareOp.GE, g.sufficient.to_expr(), index(0)) for g in certain))
+                fast = _assume(body, certain)
+                fast = self.statement(fast if certain is first else self.copy(fast))
+                result = seq(If(safe, fast), If(Unary(UnaryOp.NOT, safe), result))
+        return result
 
     def copy(self, stmt: Stmt) -> Stmt:
         """Copy ``stmt`` under fresh names, and note the extents of its loops."""
@@ -253,12 +264,31 @@ def _positive_form(condition: Compare) -> LinearForm | None:
 
 
 def _conditions(stmt: Stmt) -> Iterator[Compare]:
-    """Return the comparisons in the conditions of ``if`` and ``select`` below ``stmt``."""
+    """Return the comparisons in the conditions of ``if`` and ``select`` below ``stmt``. That of a ``select`` whose
+    second arm has loads comes with its opposite."""
     for below in walk_statements(stmt):
-        tests = [below.condition] if isinstance(below, If) else []
-        tests += [e.condition for root in expressions(below) for e in walk(root) if isinstance(e, Select)]
-        for test in tests:
-            yield from (term for term in conjuncts(test) if isinstance(term, Compare))
+        if isinstance(below, If):
+            yield from (term for term in conjuncts(below.condition) if isinstance(term, Compare))
+        for select in (e for root in expressions(below) for e in walk(root) if isinstance(e, Select)):
+            yield from (term for term in conjuncts(select.condition) if isinstance(term, Compare))
+            opposite = _negated(select.condition)
+            if opposite is not None and any(isinstance(e, Load) for e in walk(select.otherwise)):
+                yield opposite
+
+
+_OPPOSITES = {
+    CompareOp.LT: CompareOp.GE,
+    CompareOp.LE: CompareOp.GT,
+    CompareOp.GT: CompareOp.LE,
+    CompareOp.GE: CompareOp.LT,
+}
+
+
+def _negated(condition: Expr) -> Compare | None:
+    """Return the comparison that holds exactly when one of indices does not; None for other conditions."""
+    if isinstance(condition, Compare) and condition.op in _OPPOSITES and condition.a.dtype == INDEX:
+        return replace(condition, op=_OPPOSITES[condition.op])
+    return None
 
 
 def _outside_loops(stmt: Stmt) -> Iterator[Stmt]:
@@ -273,8 +303,8 @@ def _outside_loops(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def _assume(stmt: Stmt, certain: Sequence[LoopGuard]) -> Stmt:
-    """Remove the conditions that are known to hold."""
-    known: set[Expr] = {g.condition for g in certain}
+    """Remove the conditions that are known to hold, or not to hold."""
+    known: set[Expr | None] = {g.condition for g in certain}
 
     def rest(condition: Expr) -> Expr | None:
         terms = conjuncts(condition)
@@ -284,6 +314,8 @@ def _assume(stmt: Stmt, certain: Sequence[LoopGuard]) -> Stmt:
         return logical_and(*kept) if kept else None
 
     def select(e: Expr) -> Expr:
+        if isinstance(e, Select) and _negated(e.condition) in known:
+            return e.otherwise
         if isinstance(e, Select) and (condition := rest(e.condition)) is not e.condition:
             return e.then if condition is None else Select(condition, e.then, e.otherwise)
         return e

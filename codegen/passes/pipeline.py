@@ -11,6 +11,7 @@ from .copies import FreshNames, bound_names
 from .deduplicate import find_duplicates, with_names
 from .narrow import narrow
 from .partition import partition
+from .transpose_gathers import transpose_gathers
 from .unroll import unroll
 from .vectorise import vectorise
 
@@ -24,6 +25,7 @@ LOOP_PASSES: tuple[tuple[str, Pass], ...] = (
     ("unroll", unroll),
     ("simplify unrolled", simplify_kernel),
     ("narrow", narrow),
+    ("transpose gathers", transpose_gathers),
 )
 """These passes run in this order; each has a name. They leave serial and parallel loops over vector expressions."""
 

@@ -18,12 +18,15 @@ from ....ir.rewrite import free_variables, fresh_name, loads_of, map_loads, subs
 from ....te.positions import without_positions
 from ....te.workload import Axis, Stage, Workload
 from .long_reductions import chunked
+from .wraps import split_wraps
 
 HEAVY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL}
 HEAVY_COST = 10
 LIGHT_COST = 8
 """Work, in plain operations, that is repeated a few times rather than stored and read again."""
 FEW_REPEATS = 4
+STREAMED_COST = 16
+"""Work that is done twice rather than stored and read again where a tensor does not stay in the caches."""
 MOST_LOCAL_BYTES = 512 * 1024
 """How much of a member a task may hold."""
 LONG_ROW = 1 << 16
@@ -136,7 +139,7 @@ def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> F
     plain = without_positions(workload)
     workload = plain.workload
     skipped = plain.compared | (frozenset() if inline_paddings else frozenset(paddings(workload)))
-    workload = chunked(_inlined(workload, skipped, inline_paddings), threads)
+    workload = split_wraps(chunked(_inlined(workload, skipped, inline_paddings, threads), threads))
     forced: set[str] = set(workload.outputs)
     while True:
         groups = _grouped(workload, forced, threads)
@@ -152,7 +155,7 @@ def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> F
         workload = with_epilogue(workload, bare)
 
 
-def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool) -> Workload:
+def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool, threads: int) -> Workload:
     """``workload`` without the stages that cost less to repeat than to store."""
     wanted = set(paddings(workload)) if inline_paddings else set()
     for stage in workload.stages:
@@ -162,9 +165,19 @@ def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool)
         current = workload.stage(stage.name)
         times = repeats(current, readers)
         light = cost(current.body) <= LIGHT_COST and times <= FEW_REPEATS
-        if stage.name in wanted or times <= 1.01 or light or isinstance(current.body, Load):
+        streamed = cost(current.body) <= STREAMED_COST and times <= 2 and _is_streamed(current, threads)
+        if stage.name in wanted or times <= 1.01 or light or streamed or isinstance(current.body, Load):
             workload = inline_stage(workload, current)
     return workload
+
+
+def _is_streamed(stage: Stage, threads: int) -> bool:
+    """Whether a tensor goes through memory: it does not fit the caches, and its rows are too few or too long for those
+    who read it to take one at a time."""
+    if stage.tensor.bytes <= threads * MOST_LOCAL_BYTES or len(stage.axes) < 1:
+        return False
+    depth = len(stage.axes) - 1
+    return _has_long_rows(stage, depth, threads) or _row_bytes(stage, depth) > MOST_LOCAL_BYTES
 
 
 def inline_stage(workload: Workload, stage: Stage) -> Workload:
@@ -266,10 +279,13 @@ def _fuses(stage: Stage, root: Stage, depth: int, threads: int) -> bool:
         return True
     if depth == 0 or is_contraction(stage):
         return False
-    rows = prod(stage.tensor.shape[:depth])
-    if rows < 2 * threads and max(stage.tensor.elements, points(stage)) > LONG_ROW:
-        return False
-    return _row_bytes(stage, depth) <= MOST_LOCAL_BYTES
+    return not _has_long_rows(stage, depth, threads) and _row_bytes(stage, depth) <= MOST_LOCAL_BYTES
+
+
+def _has_long_rows(stage: Stage, depth: int, threads: int) -> bool:
+    """Whether rows of ``depth`` leading axes are so few and so long that each is worth several threads."""
+    few = prod(stage.tensor.shape[:depth]) < 2 * threads
+    return few and max(stage.tensor.elements, points(stage)) > LONG_ROW
 
 
 def _shape(group: FusedGroup) -> tuple[object, ...]:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Select
 from ....te.workload import Workload
-from ...space.columns import Columns
+from ...space.columns import Bools, Columns, Ints
 from ..arithmetic import overlapped
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
@@ -42,14 +43,22 @@ def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks)
 
 def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Seconds:
     """All inputs and outputs go through memory once, float64[n]. An output that goes through the caches is read before
-    it is written, and a stored padding is written and read again."""
+    it is written, as most of one is whose rows are not aligned. A stored padding is written and read again."""
     inputs = sum(b.bytes for b in workload.inputs)
-    outputs = sum(b.bytes for b in workload.output_buffers)
     padded = sum(workload.stage(name).tensor.bytes for name in paddings(workload))
     non_temporal, inlined = c.flags("store", NON_TEMPORAL), c.flags("padding", INLINE)
-    moved = inputs + np.where(non_temporal, 1, 2) * outputs + np.where(inlined, 0, 2 * padded)
+    past = sum(np.where(non_temporal & _is_aligned(b, c.ints("lanes")), b.bytes, 0) for b in workload.output_buffers)
+    outputs = 2 * sum(b.bytes for b in workload.output_buffers) - past
+    moved = inputs + outputs + np.where(inlined, 0, 2 * padded)
     seconds: Seconds = moved / peaks.memory_bytes_per_second
     return seconds
+
+
+def _is_aligned(output: Buffer, lanes: Ints) -> Bools:
+    """Whether all vectors along the rows of an output begin at a multiple of their size, which past the caches they
+    must."""
+    aligned: Bools = output.shape[-1] % lanes == 0 if len(output.shape) > 1 else np.ones(len(lanes), dtype=bool)
+    return aligned
 
 
 def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
@@ -62,7 +71,8 @@ def _instruction_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: Cp
     arithmetic = vectors * np.maximum(busy / np.maximum(q["accumulators"], 1), 1)
     loads = vectors * q["loads_per_operation"] * (1 + q["uneven_loads"] * (lanes - 1))
     combining = vectors * q["across_lanes"] * np.log2(np.maximum(lanes, 2))
-    steps = np.maximum(arithmetic, loads) + combining + LOOP_STEPS * q["body_repeats"]
+    tests = np.where(c.flags("store", NON_TEMPORAL), points(group.root) / lanes, 0)  # whether a vector is aligned
+    steps = np.maximum(arithmetic, loads) + combining + tests + LOOP_STEPS * q["body_repeats"]
     seconds: Seconds = steps / peaks.vector_steps() / (1 - q["idle_share"])
     return seconds
 

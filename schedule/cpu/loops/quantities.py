@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....core.target import Target
+from ....ir.cpu import LEAST_TRANSPOSED
 from ....te.workload import Stage, Workload
 from ...space.columns import Columns, Ints
 from ...space.knob import Quantity
@@ -42,7 +43,11 @@ QUANTITIES = (
     Quantity(
         "loads_per_operation", "loads", "how many vectors and elements are loaded for each vector operation of the body"
     ),
-    Quantity("uneven_loads", "fraction", "share of the loads that gather or stride across the lanes"),
+    Quantity(
+        "uneven_loads",
+        "fraction",
+        "share of the loads that gather; a register transpose counts as the gathers that take as long",
+    ),
     Quantity("across_lanes", "fraction", "share of the work that combines the lanes of a vector"),
     Quantity("tile_bytes", "bytes", "how much a tile reads over its whole reduction"),
     Quantity("reused_bytes", "bytes", "how much of that the next tile of a task reads again"),
@@ -99,7 +104,7 @@ def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, 
     tile_bytes, reused = tensor_bytes(tiles.group, tile_extents), _reused_bytes(tiles, c, tile_extents)
     task_bytes = tensor_bytes(tiles.group, task_extents) + written_bytes(tiles.group, task_extents)
     packed = packed_bytes(tiles, c, s)
-    loads, uneven = _loads(tiles, main, s, accumulators, by_columns)
+    loads, uneven = _loads(tiles, main, s, accumulators, by_columns, lanes)
     return {
         "tasks": s.tasks,
         "tiles": count,
@@ -170,11 +175,16 @@ def _packing_share(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints], pack
 
 
 def _loads(
-    tiles: LoopTileAxes, stage: Stage, s: LoopTileSizes[Ints], accumulators: Ints, by_columns: NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
-    """How many loads one step of a tile has, and how many of them are not contiguous across the lanes."""
+    tiles: LoopTileAxes,
+    stage: Stage,
+    s: LoopTileSizes[Ints],
+    accumulators: Ints,
+    by_columns: NDArray[np.bool_],
+    lanes: Ints,
+) -> tuple[Ints, NDArray[np.float64]]:
+    """How many loads one step of a tile has, and how many of them take a load for each lane."""
     loads = np.zeros(len(s.columns), dtype=np.int64)
-    uneven = np.zeros(len(s.columns), dtype=np.int64)
+    uneven = np.zeros(len(s.columns))
     column = stage.axes[tiles.column].name
     last = stage.reduce_axes[-1].name if stage.reduce_axes else None
     vectors = accumulators // np.maximum(s.rows * s.planes, 1)
@@ -188,8 +198,21 @@ def _loads(
         loads += count
         columns_even = stride_along(load, column) in (0, 1)
         steps_even = last is None or stride_along(load, last) in (0, 1)
-        uneven += np.where(np.where(by_columns, columns_even, steps_even), 0, count)
+        transposed = tiles.row is not None and stride_along(load, stage.axes[tiles.row].name) == 1
+        alone = _gathered_share(s.rows, lanes) if transposed else 1.0
+        uneven += np.where(np.where(by_columns, columns_even, steps_even), 0, count * alone)
     return loads, uneven
+
+
+def _gathered_share(rows: Ints, lanes: Ints) -> NDArray[np.float64]:
+    """The share of gathers that would take as long as what is loaded where ``rows`` neighbouring gathers are
+    transposed in registers: blocks of powers of two of them, each with a load for each lane, and the rest alone
+    (``codegen.passes.transpose_gathers``)."""
+    rest = rows % lanes
+    blocks = rows // lanes + sum((rest >> bit) & 1 for bit in range(LEAST_TRANSPOSED.bit_length() - 1, 8))
+    each = lanes * (blocks + rest % LEAST_TRANSPOSED) / rows
+    share: NDArray[np.float64] = (each - 1) / np.maximum(lanes - 1, 1)
+    return share
 
 
 def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64] | float]:

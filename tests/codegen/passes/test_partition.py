@@ -86,3 +86,32 @@ def test_code_does_not_grow_without_bound() -> None:
 
 def _both(*statements: Store | For) -> Seq:
     return Seq(tuple(statements))
+
+
+def test_both_arms_of_a_select_lose_its_condition() -> None:
+    """``Y[i] = X[i + 9] if i < 11 else X[i - 11]`` is tested in the one tile that has both."""
+    x, y = Buffer("X", (20,), float32), Buffer("Y", (20,), float32)
+    i = Var("t") * 2 + Var("u")
+    value = Select(i < 11, Load(x, (i + 9,)), Load(x, (i - 11,)))
+    tile = For("u", 2, LoopKind.UNROLLED, Store(y, (i,), value))
+    kernel = Kernel("rolled", (x,), (y,), (), For("t", 10, LoopKind.SERIAL, tile))
+    after = partition(kernel)
+    _same(kernel, after)
+    loops = [s for s in walk_statements(after.body) if isinstance(s, For) and s.kind is LoopKind.SERIAL]
+    assert sorted(loop.extent for loop in loops) == [4, 5]
+    assert all("select" not in kernel_text(Kernel("part", (x,), (y,), (), loop)) for loop in loops)
+
+
+def test_both_arms_have_a_version_where_several_loops_decide() -> None:
+    x, y = Buffer("X", (44,), float32), Buffer("Y", (44,), float32)
+    i = Var("t") % 3 * 16 + Var("s") * 4 + Var("u")
+    value = Select(i < 18, Load(x, (i + 26,)), Load(x, (i - 18,)))
+    tile = For("u", 4, LoopKind.UNROLLED, If(i < 44, Store(y, (i,), value)))
+    tasks = For("t", 3, LoopKind.PARALLEL, For("s", 4, LoopKind.SERIAL, tile))
+    kernel = Kernel("rolled", (x,), (y,), (), tasks)
+    after = partition(kernel)
+    _same(kernel, after)
+    tiles = [s for s in walk_statements(after.body) if isinstance(s, For) and s.kind is LoopKind.UNROLLED]
+    plain = [kernel_text(Kernel("part", (x,), (y,), (), s)) for s in tiles]
+    assert any("+ 26]" in text and "select" not in text for text in plain)
+    assert any("- 18]" in text and "select" not in text for text in plain)

@@ -10,6 +10,7 @@ from tests.sketch_agreement import check_schedules
 from tilewright.codegen.lowering import lower
 from tilewright.ir.stmt import For, LoopKind, Stmt, walk_statements
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.cpu.loops.fusion import fusion_plan
 from tilewright.schedule.cpu.loops.long_reductions import chunked
 from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
 from tilewright.te.data import random_inputs
@@ -52,6 +53,16 @@ def test_few_rows_keep_every_thread_busy() -> None:
     schedule = CPU_LOOPS.space(workload, target).schedule(0)
     tasks = [s.extent for s in walk_statements(lower(workload, target, schedule).body) if is_parallel(s)]
     assert max(tasks, default=1) >= 16
+
+
+@pytest.mark.parametrize("rows, columns, stored", [(3, 90_001, False), (3, 40_001, True), (64, 1024, True)])
+def test_exponentials_of_few_long_rows_are_computed_twice(rows: int, columns: int, stored: bool) -> None:
+    """They would go through memory. Where the caches have room for them, or a row at a time has, they are stored."""
+    workload = OPERATORS["softmax"].workload({"rows": rows, "columns": columns})
+    plan = fusion_plan(workload, inline_paddings=False, threads=2)
+    exponentials = [s for g in plan.groups for s in g.stages if s.tensor.shape == (rows, columns)]
+    assert len(exponentials) == 1 + stored
+    assert check_schedules("cpu_loops", host_target("llvm"), workload, seed=0, count=1) == 1
 
 
 def is_parallel(s: Stmt) -> TypeGuard[For]:

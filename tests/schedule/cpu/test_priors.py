@@ -45,6 +45,11 @@ MEASURED: dict[str, Case] = {
         "softmax", {"rows": 4096, "columns": 1024}, "cpu_loops",
         {"lanes": 16, "vectors": 8, "rows": 128, "store": "non_temporal"}, 798e-6,
     ),
+    "rows that are not aligned": (
+        "transpose", {"shape": [2047, 2049], "axes": [1, 0]}, "cpu_loops",
+        {"lanes": 16, "vectors": 1, "rows": 16, "row_tiles": 32, "column_tiles": 16, "order": "rows_inside",
+         "store": "cached"}, 1100e-6,
+    ),
 }  # fmt: skip
 """The best schedules that search found there, with their times."""
 
@@ -82,3 +87,14 @@ def test_ceilings_that_were_not_measured_are_nominal() -> None:
     assert more.memory_bytes_per_second < 32 * nominal.memory_bytes_per_second
     tiles = cpu_peaks(TARGET, {"peak_tensor_bfloat16_flops_per_second": 3e12}).tile_flops
     assert tiles["bfloat16"] == 3e12 and tiles["int8"] == 2 * nominal.tile_flops["bfloat16"]
+
+
+def test_gathers_that_are_transposed_cost_less_the_more_of_them_there_are() -> None:
+    """And what is stored past the caches gains nothing where the rows of the output are not aligned."""
+    knobs: dict[str, int | str] = {"lanes": 16, "vectors": 1, "row_tiles": 4, "column_tiles": 4, "order": "rows_inside"}
+    workload = workload_of("transpose", shape=[2047, 2049], axes=[1, 0])
+    settings = [(16, "cached"), (4, "cached"), (3, "cached"), (16, "non_temporal")]
+    version = SKETCHES["cpu_loops"].version
+    schedules = [Schedule.of("cpu_loops", version, {**knobs, "rows": r, "store": s}) for r, s in settings]
+    sixteen, four, three, past = SKETCHES["cpu_loops"].prior_seconds(workload, TARGET, schedules, EPYC)
+    assert sixteen < four < three and sixteen < past
