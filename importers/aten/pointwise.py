@@ -174,20 +174,36 @@ def truth(b: Emitter, x: Value) -> Value:
 
 @rule("logical_not.default", "bitwise_not.default")
 def _not(b: Emitter, x: Value) -> Value:
-    need(x.dtype.is_bool or b.target == "aten.logical_not.default", "bits")
+    """The bits of an integer that are turned over differ from its own in all places."""
+    if x.dtype.is_integer and b.target == "aten.bitwise_not.default":
+        return b.node("bits_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
     return b.node("logical_not", truth(b, x))
 
 
-def _logic(op: str) -> Rule:
-    def apply(b: Emitter, x: Value, y: Value) -> Value:
-        need(isinstance(y, Value) and ("logical" in b.target or (x.dtype.is_bool and y.dtype.is_bool)), "bits")
-        return b.node(op, truth(b, x), truth(b, y))
+def _logic(op: str, bits: str) -> Rule:
+    def apply(b: Emitter, x: Any, y: Any) -> Value:
+        if "bitwise" in b.target and not b.dtype.is_bool:
+            return b.node(bits, operand(b, x, b.dtype), operand(b, y, b.dtype))
+        return b.node(op, *(truth(b, operand(b, v, b.dtype)) for v in (x, y)))
 
     return apply
 
 
 for _kind, _op in (("and", "logical_and"), ("or", "logical_or"), ("xor", "ne")):
-    RULES[f"aten.logical_{_kind}.default"] = RULES[f"aten.bitwise_{_kind}.Tensor"] = _logic(_op)
+    _both = _logic(_op, f"bits_{_kind}")
+    RULES.update({f"aten.bitwise_{_kind}.{form}": _both for form in ("Tensor", "Scalar", "Scalar_Tensor")})
+    RULES[f"aten.logical_{_kind}.default"] = _both
+
+
+def _shift(op: str) -> Rule:
+    return lambda b, x, y: b.node(op, operand(b, x, b.dtype), operand(b, y, b.dtype))
+
+
+for _name, _symbol, _op in (("left", "lshift", "shift_left"), ("right", "rshift", "shift_right")):
+    RULES.update(
+        {f"aten.bitwise_{_name}_shift.{form}": _shift(_op) for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")}
+    )
+    RULES.update({f"aten.__{_symbol}__.{form}": _shift(_op) for form in ("Tensor", "Scalar")})
 
 
 @rule("isnan.default")
