@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
-from .rule import RULES, Emitter, Rule, cast, need, number, operand, rule
+from .rule import RULES, Emitter, NodeMaker, Rule, cast, need, number, operand, rule
 
 _UNARY = {
     "neg": "neg", "abs": "abs", "reciprocal": "reciprocal", "exp": "exp", "exp2": "exp2", "expm1": "expm1",
@@ -20,6 +20,8 @@ _BINARY = {
     "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "maximum",
     "minimum.default": "minimum", "atan2.default": "atan2",
 }  # fmt: skip
+_MOST_FACTORS = 16
+"""A power of an integer is a product of so many factors at most."""
 _OF_BOOLS = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 _COMPARE = {f"{name}.{kind}": name for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 
@@ -142,7 +144,12 @@ def _pow(b: Emitter, x: Value, exponent: Any) -> Value:
             return b.node("mul", b.node("square", x), x)
         case 4:
             return b.node("square", b.node("square", x))
-    need(b.dtype.is_float, "powers of integers")
+    if b.dtype.is_integer:
+        need(isinstance(exponent, int) and 0 < exponent <= _MOST_FACTORS, "powers of integers")
+        power = x
+        for _ in range(exponent - 1):
+            power = b.node("mul", power, x)
+        return power
     names = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
     return b.node(names[exponent], x) if exponent in names else b.node("pow", x, number(b, exponent, b.dtype))
 
@@ -172,11 +179,15 @@ def truth(b: Emitter, x: Value) -> Value:
     return cast(b, x, DTYPES["bool"])
 
 
+def turned_over(b: NodeMaker, x: Value) -> Value:
+    """An integer with each bit turned over."""
+    return b.node("bits_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
+
+
 @rule("logical_not.default", "bitwise_not.default")
 def _not(b: Emitter, x: Value) -> Value:
-    """The bits of an integer that are turned over differ from its own in all places."""
     if x.dtype.is_integer and b.target == "aten.bitwise_not.default":
-        return b.node("bits_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
+        return turned_over(b, x)
     return b.node("logical_not", truth(b, x))
 
 

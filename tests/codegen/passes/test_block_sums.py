@@ -1,7 +1,10 @@
 """Long sums of float32 on a processor: they are added up in blocks, so that their errors stay small."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.lowering import build, lower
@@ -38,14 +41,14 @@ def test_the_error_of_a_long_sum_is_a_few_roundings(name: str) -> None:
     kernel.launch(memories)
     found = memories[2].read().view(np.float32).reshape(result.shape)
     wide, scale = a.astype(np.float64), b.astype(np.float64)
-    exact = {
+    exact: Callable[[], NDArray[np.float64]] = {
         "product": lambda: wide @ scale,
         "columns": lambda: wide.sum(0) * scale,
         "rows": lambda: wide.sum(1) * scale,
         "running rows": lambda: wide.cumsum(1) * scale,
         "running columns": lambda: wide.cumsum(0) * scale,
-    }[name]()
-    assert np.abs(found - exact).max() <= 6 * np.finfo(np.float32).eps * np.abs(exact).max()
+    }[name]
+    assert np.abs(found - exact()).max() <= 6 * np.finfo(np.float32).eps * np.abs(exact()).max()
 
 
 @pytest.mark.parametrize("extent", [512, 1_021, 2_500])
