@@ -403,6 +403,8 @@ class _Importer:
             return {"operand": operands.index(a.name)}
         if isinstance(a, float) and (a != a or a in (float("inf"), float("-inf"))):
             return {"float": str(a)}
+        if isinstance(a, complex):
+            return {"complex": str(a)}
         if a is None or isinstance(a, bool | int | float | str):
             return a
         if isinstance(a, list | tuple):

@@ -21,7 +21,9 @@ Node = TypeVar("Node", bound="Expr")
 
 class BinaryOp(StrEnum):
     """Both operands have one dtype, which is the result's too. ``div`` is for floats. ``floordiv`` and ``mod`` are for
-    integers and round towards minus infinity: the remainder has the sign of the divisor."""
+    integers and round towards minus infinity: the remainder has the sign of the divisor. The operations on bits are for
+    integers, too. A shift by fewer than 0 bits, or by all bits or more, shifts them all out: ``shl`` gives 0, and
+    ``shr``, which copies the sign, 0 or -1."""
 
     ADD = "add"
     SUB = "sub"
@@ -32,6 +34,14 @@ class BinaryOp(StrEnum):
     MIN = "min"
     MAX = "max"
     POW = "pow"
+    BIT_AND = "bitand"
+    BIT_OR = "bitor"
+    BIT_XOR = "bitxor"
+    SHL = "shl"
+    SHR = "shr"
+
+
+BITWISE = frozenset({BinaryOp.BIT_AND, BinaryOp.BIT_OR, BinaryOp.BIT_XOR, BinaryOp.SHL, BinaryOp.SHR})
 
 
 class CompareOp(StrEnum):

@@ -32,6 +32,14 @@ _FLOATS: dict[BinaryOp, np.ufunc] = {
     BinaryOp.MUL: np.multiply,
     BinaryOp.DIV: np.divide,
 }
+BIT_OPERATIONS: dict[BinaryOp, np.ufunc] = {
+    BinaryOp.BIT_AND: np.bitwise_and,
+    BinaryOp.BIT_OR: np.bitwise_or,
+    BinaryOp.BIT_XOR: np.bitwise_xor,
+    BinaryOp.SHL: np.left_shift,
+    BinaryOp.SHR: np.right_shift,
+}
+"""What each operation on bits gives for integers, or for arrays element by element."""
 COMPARISONS: dict[CompareOp, Callable[[Any, Any], Any]] = {
     CompareOp.LT: operator.lt,
     CompareOp.LE: operator.le,

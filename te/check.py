@@ -12,6 +12,7 @@ from ..core.errors import InvalidWorkload
 from ..core.precision import PRECISIONS
 from ..ir.buffer import Buffer, MemoryScope
 from ..ir.expr import (
+    BITWISE,
     FLOAT_ONLY,
     Binary,
     BinaryOp,
@@ -377,6 +378,8 @@ def _dtype_fault(e: Expr) -> str:
                 if not given[0].is_integer:
                     return f"{op} of {given[0]}; allowed: integers"
                 return "" if divisor > 0 else f"{op} by other than a positive constant"
+            if op in BITWISE:
+                return "" if given[0].is_integer else f"{op} of {given[0]}; allowed: integers"
             return f"{op} of bools; use and, or, not" if given[0].is_bool else ""
         case Compare(op=compare):
             if given[0] != given[1]:

@@ -30,6 +30,7 @@ from ..ir.expr import (
     UnaryOp,
     Var,
 )
+from ..ir.fold import BIT_OPERATIONS
 from ..ir.linear_form import LinearForm, affine_form
 from .erf import erf
 from .region import box_bounds
@@ -46,6 +47,7 @@ BINARY: dict[BinaryOp, Callable[[Array, Array], Array]] = {
     BinaryOp.MIN: np.minimum,
     BinaryOp.MAX: np.maximum,
     BinaryOp.POW: np.power,
+    **BIT_OPERATIONS,
 }
 
 COMPARE: dict[CompareOp, Callable[[Array, Array], Array]] = {

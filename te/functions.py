@@ -125,6 +125,31 @@ def minimum(a: Expr, b: Expr | float) -> Expr:
     return Binary(BinaryOp.MIN, a, as_expr(b, a.dtype))
 
 
+def bits_and(a: Expr, b: Expr | int) -> Expr:
+    """The bits that two integers both have."""
+    return Binary(BinaryOp.BIT_AND, a, as_expr(b, a.dtype))
+
+
+def bits_or(a: Expr, b: Expr | int) -> Expr:
+    """The bits that at least one of two integers has."""
+    return Binary(BinaryOp.BIT_OR, a, as_expr(b, a.dtype))
+
+
+def bits_xor(a: Expr, b: Expr | int) -> Expr:
+    """The bits that one of two integers has, and the other one has not."""
+    return Binary(BinaryOp.BIT_XOR, a, as_expr(b, a.dtype))
+
+
+def shift_left(e: Expr, count: Expr | int) -> Expr:
+    """The bits of an integer moved up by ``count``, as ``BinaryOp`` says."""
+    return Binary(BinaryOp.SHL, e, as_expr(count, e.dtype))
+
+
+def shift_right(e: Expr, count: Expr | int) -> Expr:
+    """The bits of an integer moved down by ``count``, with copies of its sign, as ``BinaryOp`` says."""
+    return Binary(BinaryOp.SHR, e, as_expr(count, e.dtype))
+
+
 def within(e: Expr, extent: int) -> Expr:
     """An integer as an index of a dimension of ``extent``: what lies outside is moved to the nearest end. It is what a
     tensor may be read at beside plain indices: ``table[within(rows[i], 1000), j]``."""

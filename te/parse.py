@@ -28,6 +28,7 @@ from ..core.errors import InvalidWorkload
 from ..core.precision import IEEE, PRECISIONS
 from ..ir.buffer import Buffer
 from ..ir.expr import (
+    BITWISE,
     Binary,
     BinaryOp,
     Cast,
@@ -74,7 +75,7 @@ _BINARY = {
 }
 _COMPARE = dict(zip(("<", "<=", ">", ">=", "==", "!="), CompareOp, strict=True))
 _FUNCTIONS = {op.value: op for op in UnaryOp if op not in (UnaryOp.NEG, UnaryOp.NOT)}
-_PAIRS = {"max": BinaryOp.MAX, "min": BinaryOp.MIN, "pow": BinaryOp.POW}
+_PAIRS = {"max": BinaryOp.MAX, "min": BinaryOp.MIN, "pow": BinaryOp.POW, **{str(op): op for op in sorted(BITWISE)}}
 _OR, _AND, _NOT, _COMPARISON, _SUM, _NEGATION = 1, 2, 3, 4, 5, 7
 _MOST_NESTED = 2 * MAX_DEPTH + 20
 """A level of nesting counts twice: as an operand and as what is in the parentheses."""

@@ -20,7 +20,22 @@ from ..core.errors import InvalidWorkload
 from ..core.precision import PRECISIONS
 from ..core.streams import stream
 from ..ir.buffer import Buffer
-from ..ir.expr import Binary, BinaryOp, Cast, Compare, Const, Expr, Load, Logic, Select, Unary, UnaryOp, Var, walk
+from ..ir.expr import (
+    BITWISE,
+    Binary,
+    BinaryOp,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Load,
+    Logic,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    walk,
+)
 from ..ir.rewrite import loads_of
 from .contraction import contraction_of
 from .contraction_path import contraction_paths
@@ -301,6 +316,8 @@ def _function_unit(dtype: DType) -> float:
 
 def _binary(op: BinaryOp, x: _Bounded, y: _Bounded, dtype: DType) -> _Bounded:
     a, b = x.value, y.value
+    if op in BITWISE:
+        return _exact(np.asarray(BINARY[op](a.astype(dtype.numpy), b.astype(dtype.numpy)), dtype=np.float64))
     f = np.asarray(BINARY[op](a, b), dtype=np.float64)
     own = _own(f, (x.error, y.error), dtype)
     match op:

@@ -168,6 +168,8 @@ def _decoded(a: JSON, operands: Sequence[Any]) -> Any:
             return operands[value]
         case "float", str():
             return float(value)
+        case "complex", str():
+            return complex(value)
         case "device", str():
             return torch.device(value)
         case (("dtype" | "memory_format" | "layout"), str()):

@@ -16,6 +16,7 @@ _COMPARE = {
     CompareOp.NE: ("une", "ne", "ne"),
 }
 _PLAIN = {BinaryOp.ADD: "add", BinaryOp.SUB: "sub", BinaryOp.MUL: "mul"}
+_BITS = {BinaryOp.BIT_AND: "and", BinaryOp.BIT_OR: "or", BinaryOp.BIT_XOR: "xor"}
 
 
 def compare(w: FunctionWriter, op: CompareOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
@@ -38,6 +39,10 @@ def binary(
         return _bool_binary(w, op, a, b)
     if op in _PLAIN:
         return w.op(_PLAIN[op], a, b)
+    if op in _BITS:
+        return w.op(_BITS[op], a, b)
+    if op in (BinaryOp.SHL, BinaryOp.SHR):
+        return _shift(w, op, a, b, dtype)
     if op in (BinaryOp.MIN, BinaryOp.MAX):
         return w.intrinsic(f"{'u' if dtype.kind == 'uint' else 's'}{op.value}", a, b)
     if op in (BinaryOp.FLOORDIV, BinaryOp.MOD):
@@ -96,6 +101,14 @@ def _float_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, d
         case BinaryOp.POW:
             return call_power(w, a, b)
     raise CompileError(f"{op.value} is not defined for {dtype}")
+
+
+def _shift(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue, dtype: DType) -> LlvmValue:
+    """Write a shift. LLVM has none by all bits or more: what that gives is written out."""
+    if op is BinaryOp.SHR and dtype.kind == "int":
+        return w.op("ashr", a, w.intrinsic("umin", b, w.number(dtype.bits - 1, b)))
+    shifted = w.op("shl" if op is BinaryOp.SHL else "lshr", a, b)
+    return w.select(w.compare("ult", b, w.number(dtype.bits, b)), shifted, w.number(0, a))
 
 
 def _bool_binary(w: FunctionWriter, op: BinaryOp, a: LlvmValue, b: LlvmValue) -> LlvmValue:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Kernel, Seq, Stmt, seq
 from ...ir.verify import verify
+from .block_sums import block_sums
 from .copies import FreshNames, bound_names
 from .deduplicate import find_duplicates, with_names
 from .narrow import narrow
@@ -26,6 +27,7 @@ LOOP_PASSES: tuple[tuple[str, Pass], ...] = (
     ("simplify unrolled", simplify_kernel),
     ("narrow", narrow),
     ("transpose gathers", transpose_gathers),
+    ("block sums", block_sums),
 )
 """These passes run in this order; each has a name. They leave serial and parallel loops over vector expressions."""
 

@@ -22,7 +22,7 @@ from .operator import (
     broadcast_read,
     wide,
 )
-from .pointwise import ANY, BOOLS, FLOATS, NUMBERS, WIDE_INTEGERS, pointwise
+from .pointwise import ANY, BOOLS, FLOATS, INTEGERS, NUMBERS, WIDE_INTEGERS, pointwise
 
 
 def _cast_numpy(operands: Sequence[Array], v: Values) -> Array:
@@ -91,6 +91,12 @@ ARITHMETIC = (
     pointwise("pow", "a to the b", te.power, np.power, takes=FLOATS, count=2),
     pointwise("maximum", "the greater, or NaN", te.maximum, np.maximum, takes=NUMBERS, count=2),
     pointwise("minimum", "the lesser, or NaN", te.minimum, np.minimum, takes=NUMBERS, count=2),
+    pointwise("bits_and", "the bits that a and b both have", te.bits_and, np.bitwise_and, takes=INTEGERS, count=2),
+    pointwise("bits_or", "the bits that a or b has", te.bits_or, np.bitwise_or, takes=INTEGERS, count=2),
+    pointwise("bits_xor", "the bits in which a and b differ", te.bits_xor, np.bitwise_xor, takes=INTEGERS, count=2),
+    pointwise("shift_left", "the bits of a moved up by b", te.shift_left, np.left_shift, takes=INTEGERS, count=2),
+    pointwise("shift_right", "the bits of a moved down by b, with copies of the sign", te.shift_right, np.right_shift,
+              takes=INTEGERS, count=2),
     CAST,
     WHERE,
 )  # fmt: skip

@@ -26,6 +26,7 @@ from .operator import (
 FLOATS: Callable[[DType], bool] = lambda d: d.is_float  # noqa: E731
 NUMBERS: Callable[[DType], bool] = lambda d: not d.is_bool  # noqa: E731
 WIDE_INTEGERS: Callable[[DType], bool] = lambda d: d.is_integer and d.bits > 8  # noqa: E731
+INTEGERS: Callable[[DType], bool] = lambda d: d.is_integer  # noqa: E731
 BOOLS: Callable[[DType], bool] = lambda d: d.is_bool  # noqa: E731
 ANY: Callable[[DType], bool] = lambda d: True  # noqa: E731
 
@@ -70,7 +71,7 @@ def pointwise(
 
         return Element(shape, gives or operands[0].dtype, at)
 
-    dtype = boolean if takes is BOOLS else int64 if takes is WIDE_INTEGERS else float32
+    dtype = boolean if takes is BOOLS else int64 if takes in (INTEGERS, WIDE_INTEGERS) else float32
     x, row = TensorType((3, 5), dtype), TensorType((5,), dtype)
     case = Case((x, *(row for _ in range(count - 1))), example or {})
     return GraphOperator(

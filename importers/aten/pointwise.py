@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
-from .rule import RULES, Emitter, Rule, cast, need, number, operand, rule
+from .rule import RULES, Emitter, NodeMaker, Rule, cast, need, number, operand, rule
 
 _UNARY = {
     "neg": "neg", "abs": "abs", "reciprocal": "reciprocal", "exp": "exp", "exp2": "exp2", "expm1": "expm1",
@@ -20,6 +20,8 @@ _BINARY = {
     "mul.Scalar": "mul", "div.Tensor": "div", "div.Scalar": "div", "maximum.default": "maximum",
     "minimum.default": "minimum", "atan2.default": "atan2",
 }  # fmt: skip
+_MOST_FACTORS = 16
+"""A power of an integer is a product of so many factors at most."""
 _OF_BOOLS = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 _COMPARE = {f"{name}.{kind}": name for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Tensor", "Scalar")}
 
@@ -142,7 +144,12 @@ def _pow(b: Emitter, x: Value, exponent: Any) -> Value:
             return b.node("mul", b.node("square", x), x)
         case 4:
             return b.node("square", b.node("square", x))
-    need(b.dtype.is_float, "powers of integers")
+    if b.dtype.is_integer:
+        need(isinstance(exponent, int) and 0 < exponent <= _MOST_FACTORS, "powers of integers")
+        power = x
+        for _ in range(exponent - 1):
+            power = b.node("mul", power, x)
+        return power
     names = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
     return b.node(names[exponent], x) if exponent in names else b.node("pow", x, number(b, exponent, b.dtype))
 
@@ -172,22 +179,42 @@ def truth(b: Emitter, x: Value) -> Value:
     return cast(b, x, DTYPES["bool"])
 
 
+def turned_over(b: NodeMaker, x: Value) -> Value:
+    """An integer with each bit turned over."""
+    return b.node("bits_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
+
+
 @rule("logical_not.default", "bitwise_not.default")
 def _not(b: Emitter, x: Value) -> Value:
-    need(x.dtype.is_bool or b.target == "aten.logical_not.default", "bits")
+    if x.dtype.is_integer and b.target == "aten.bitwise_not.default":
+        return turned_over(b, x)
     return b.node("logical_not", truth(b, x))
 
 
-def _logic(op: str) -> Rule:
-    def apply(b: Emitter, x: Value, y: Value) -> Value:
-        need(isinstance(y, Value) and ("logical" in b.target or (x.dtype.is_bool and y.dtype.is_bool)), "bits")
-        return b.node(op, truth(b, x), truth(b, y))
+def _logic(op: str, bits: str) -> Rule:
+    def apply(b: Emitter, x: Any, y: Any) -> Value:
+        if "bitwise" in b.target and not b.dtype.is_bool:
+            return b.node(bits, operand(b, x, b.dtype), operand(b, y, b.dtype))
+        return b.node(op, *(truth(b, operand(b, v, b.dtype)) for v in (x, y)))
 
     return apply
 
 
 for _kind, _op in (("and", "logical_and"), ("or", "logical_or"), ("xor", "ne")):
-    RULES[f"aten.logical_{_kind}.default"] = RULES[f"aten.bitwise_{_kind}.Tensor"] = _logic(_op)
+    _both = _logic(_op, f"bits_{_kind}")
+    RULES.update({f"aten.bitwise_{_kind}.{form}": _both for form in ("Tensor", "Scalar", "Scalar_Tensor")})
+    RULES[f"aten.logical_{_kind}.default"] = _both
+
+
+def _shift(op: str) -> Rule:
+    return lambda b, x, y: b.node(op, operand(b, x, b.dtype), operand(b, y, b.dtype))
+
+
+for _name, _symbol, _op in (("left", "lshift", "shift_left"), ("right", "rshift", "shift_right")):
+    RULES.update(
+        {f"aten.bitwise_{_name}_shift.{form}": _shift(_op) for form in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")}
+    )
+    RULES.update({f"aten.__{_symbol}__.{form}": _shift(_op) for form in ("Tensor", "Scalar")})
 
 
 @rule("isnan.default")

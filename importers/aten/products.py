@@ -60,7 +60,8 @@ def _addmm(b: Emitter, bias: Value, x: Value, y: Value, beta: Any = 1, alpha: An
 def _linear(b: Emitter, x: Value, weight: Value, bias: Any = None) -> Value:
     rows = reshape(b, x, (math.prod(x.shape[:-1]), x.shape[-1]))
     total = matmul(b, rows, transpose(b, weight))
-    return reshape(b, total if bias is None else b.node("add", total, bias), b.shape)
+    shape = (*x.shape[:-1], weight.shape[0])
+    return reshape(b, total if bias is None else b.node("add", total, bias), shape)
 
 
 @rule("_grouped_mm.default")
@@ -160,6 +161,50 @@ def _attention(b: Emitter, q: Value, k: Value, v: Value, attn_mask: Any = None, 
 def _own_attention(b: Emitter, q: Value, k: Value, v: Value, mask: Any, causal: bool, scale: Any,
                    grouped: bool, order: Any) -> Value:  # fmt: skip
     return attention(b, q, k, v, mask, causal, scale)
+
+
+def _self_attention(b: Emitter, x: Value, heads: int, qkv: Sequence[Value], projection: Sequence[Value]) -> Value:
+    """Attention of x[batch, length, width] to itself, in ``heads``. Weights and biases are pairs."""
+    batch, length, width = x.shape
+    joined = reshape(b, _linear(b, x, *qkv), (batch, length, 3, heads, width // heads))
+    parts = (reshape(b, slice_(b, joined, 2, n, n + 1), (batch, length, heads, width // heads)) for n in range(3))
+    q, k, v = (transpose(b, part, 1, 2) for part in parts)
+    seen = transpose(b, attention(b, q, k, v, None, False, None), 1, 2)
+    return _linear(b, reshape(b, seen, x.shape), *projection)
+
+
+@rule("_transformer_encoder_layer_fwd.default")
+def _transformer_encoder_layer(b: Emitter, x: Value, width: int, heads: int, qkv_weight: Value, qkv_bias: Value,
+                               out_weight: Value, out_bias: Value, gelu: bool, norm_first: bool, epsilon: float,
+                               *rest: Any) -> Value:  # fmt: skip
+    """What ``nn.TransformerEncoderLayer`` calls where it does not train."""
+    *weights, mask, _kind = (*rest, None, None)[:10]
+    need(mask is None and len(x.shape) == 3, "a mask")
+    (norm_1, norm_2), (first, second) = (weights[:2], weights[2:4]), (weights[4:6], weights[6:8])
+
+    def normed(y: Value, norm: Sequence[Value]) -> Value:
+        return b.node("layer_norm", y, *norm, dims=1, epsilon=epsilon)
+
+    def attended(y: Value) -> Value:
+        return _self_attention(b, y, heads, (qkv_weight, qkv_bias), (out_weight, out_bias))
+
+    def fed_forward(y: Value) -> Value:
+        return _linear(b, b.node("gelu" if gelu else "relu", _linear(b, y, *first)), *second)
+
+    if norm_first:
+        x = b.node("add", x, attended(normed(x, norm_1)))
+        return b.node("add", x, fed_forward(normed(x, norm_2)))
+    x = normed(b.node("add", x, attended(x)), norm_1)
+    return normed(b.node("add", x, fed_forward(x)), norm_2)
+
+
+@rule("_native_multi_head_attention.default")
+def _multi_head_attention(b: Emitter, q: Value, k: Value, v: Value, width: int, heads: int, qkv_weight: Value,
+                          qkv_bias: Value, out_weight: Value, out_bias: Value, mask: Any = None,
+                          need_weights: bool = True, *rest: Any) -> Sequence[Value]:  # fmt: skip
+    """What ``nn.MultiheadAttention`` calls where it does not train, of one tensor to itself."""
+    need(q == k == v and mask is None and not need_weights and len(q.shape) == 3, "another form of attention")
+    return [_self_attention(b, q, heads, (qkv_weight, qkv_bias), (out_weight, out_bias))]
 
 
 @rule("_trilinear.default")

@@ -31,7 +31,7 @@ from ..expr import (
     UnaryOp,
     Var,
 )
-from ..fold import COMPARISONS, wrap
+from ..fold import BIT_OPERATIONS, COMPARISONS, wrap
 from ..linear_form import affine_form
 from .access import affine_closure, scalar_load, vector_load
 from .context import ACTIVE, Closure, Env, InterpreterContext
@@ -70,6 +70,7 @@ _SCALAR_BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     BinaryOp.MIN: _smaller,
     BinaryOp.MAX: _larger,
     BinaryOp.POW: np.power,
+    **BIT_OPERATIONS,
 }
 _VECTOR_BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     **_SCALAR_BINARY,

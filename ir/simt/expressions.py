@@ -33,7 +33,7 @@ from ..expr import (
     UnaryOp,
     Var,
 )
-from ..fold import COMPARISONS
+from ..fold import BIT_OPERATIONS, COMPARISONS
 from ..interpreter.functions import VECTOR_FUNCTIONS, vector_cast
 from ..interpreter.memory import Array, computed
 from .access import checked_load, load_closure, under
@@ -51,6 +51,7 @@ _BINARY: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     BinaryOp.MIN: np.minimum,
     BinaryOp.MAX: np.maximum,
     BinaryOp.POW: np.power,
+    **BIT_OPERATIONS,
 }
 _LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
     BinaryOp.ADD: np.add,

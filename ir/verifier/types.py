@@ -7,6 +7,7 @@ from typing import Any
 from ...core.dtypes import INDEX, DType, boolean
 from ..buffer import Buffer, MemoryScope
 from ..expr import (
+    BITWISE,
     FLOAT_ONLY,
     WARP_LANES,
     Binary,
@@ -32,7 +33,7 @@ from ..stmt import HardwareAxis, Launch
 ValueType = tuple[DType, int]
 """A dtype and a number of lanes."""
 
-_INTEGERS_ONLY = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD})
+_INTEGERS_ONLY = frozenset({BinaryOp.FLOORDIV, BinaryOp.MOD, *BITWISE})
 _FLOATS_ONLY = frozenset({BinaryOp.DIV, BinaryOp.POW})
 _LANE_REDUCTIONS = frozenset({BinaryOp.ADD, BinaryOp.MUL, BinaryOp.MIN, BinaryOp.MAX})
 

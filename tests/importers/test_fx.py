@@ -175,6 +175,9 @@ def test_orders() -> None:
         lambda x: torch.fmin(torch.where(x > 0.5, x + 1, float("nan")), x),
         lambda x: torch.cdist(x, x + 0.1, 1), lambda x: torch.cdist(x[None], x[None] * 2, 3),
         lambda x: torch.cdist(x, x + 0.1, float("inf")), lambda x: torch.cdist(x, x[:2]),
+        lambda x: (x * 99).long() & 12 | (x * 50).long() ^ -5, lambda x: ~(x * 99).int() << 3,
+        lambda x: (x * 99 - 50).long() >> (x * 90 - 9).long(), lambda x: ~(x * 99).to(torch.uint8) >> 1,
+        lambda x: 1 << (x * 90 - 9).long(), lambda x: (x * 9).int() ** 5,
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:

@@ -302,6 +302,16 @@ def test_experts_are_one_kernel_a_product() -> None:
     assert (latest().kernels, latest().foreign) == (2, ())
 
 
+def test_bits_shifted_by_any_count() -> None:
+    """A shift by fewer than 0 bits, or by all bits or more, shifts them all out."""
+
+    def f(x: Any, count: Any) -> Any:
+        return x << count, x >> count, x.int() << count.int(), x.int() >> count.int(), (x & 255) ^ (x | count)
+
+    status = check_model(f, torch.randint(-(2**62), 2**62, (3, 70)), torch.arange(-3, 67).expand(3, 70))
+    assert status.state == "ready" and not status.foreign
+
+
 def test_an_operator_without_a_rule_stays_foreign() -> None:
     def f(x: Any) -> Any:
         values, places = torch.topk(torch.exp(x) * 2, 12)
@@ -384,6 +394,11 @@ MODULES: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "convolution 3d": (nn.Conv3d(2, 4, 3, padding=1), [(1, 2, 6, 6, 6)]),
     "pools": (nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, ceil_mode=True)), [(1, 4, 29, 29)]),
     "upsampling": (nn.Sequential(nn.Conv2d(4, 4, 1), nn.Upsample(scale_factor=2)), [(1, 4, 8, 8)]),
+    "transformer layer": (nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), [(2, 7, 16)]),
+    "transformer layer, norms first": (
+        nn.TransformerEncoderLayer(16, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True),
+        [(2, 7, 16)],
+    ),
     "pools 1d": (nn.Sequential(nn.MaxPool1d(3, 2), nn.AvgPool1d(3, 2, 1)), [(2, 4, 31)]),
 }
 

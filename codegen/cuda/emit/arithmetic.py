@@ -58,6 +58,13 @@ _FROM_BITS = {
     "float8_e4m3fn": "e4m3_to_float",
     "float8_e5m2": "e5m2_to_float",
 }
+_BITS = {
+    BinaryOp.BIT_AND: ("&", Precedence.BITWISE),
+    BinaryOp.BIT_OR: ("|", Precedence.BITWISE),
+    BinaryOp.BIT_XOR: ("^", Precedence.BITWISE),
+    BinaryOp.SHL: ("<<", Precedence.SHIFT),
+    BinaryOp.SHR: (">>", Precedence.SHIFT),
+}
 MATH_NAMES = frozenset(f"{name}{kind}" for name in (*_MATH.values(), "pow") for kind in ("", "f"))
 """These functions of CUDA's math library may be called."""
 
@@ -85,6 +92,8 @@ def binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppVa
         return _divide(fn, expr, a, b)
     if expr.op in (BinaryOp.MIN, BinaryOp.MAX):
         return min_max(fn, expr.op, dtype, a, b)
+    if expr.op in _BITS:
+        return _bitwise(expr, a, b)
     return _integer_binary(fn, expr, a, b)
 
 
@@ -106,6 +115,23 @@ def combine(fn: EmittedFunction, op: BinaryOp, dtype: DType, a: CppValue, b: Cpp
         return _bool_binary(op, a, b)
     sign, precedence = _INFIX[op]
     return infix(a, sign, b, a.type, precedence) if dtype.is_float else _wrapping(a, sign, b, dtype, precedence)
+
+
+def _bitwise(expr: Binary, a: CppValue, b: CppValue) -> CppValue:
+    """Return an operation on bits. C++ has no shift by all bits or more: what that gives is written out."""
+    sign, precedence = _BITS[expr.op]
+    bits, type = expr.dtype.bits, "long long" if expr.dtype.bits == 64 else "int"
+    a, b, count = converted(a, type), converted(b, type), _constant(expr.b)
+    unknown = expr.op in (BinaryOp.SHL, BinaryOp.SHR) and not (count is not None and 0 <= count < bits)
+    inside = CppValue(f"(unsigned {type}){b.unary} < {bits}", "bool", Precedence.RELATIONAL)
+    if unknown and expr.op is BinaryOp.SHR:
+        b = conditional(inside, b, CppValue(str(bits - 1), type), type)
+    if expr.op is BinaryOp.SHL:  # bits may be shifted into the sign
+        a = converted(a, f"unsigned {type}")
+    result = converted(infix(a, sign, b, a.type, precedence), compute_type(expr.dtype))
+    if unknown and expr.op is BinaryOp.SHL:
+        return conditional(inside, result, CppValue("0", result.type), result.type)
+    return result
 
 
 def _integer_binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:

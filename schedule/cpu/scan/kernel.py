@@ -9,17 +9,19 @@ Vectors are lines that lie next to each other, columns. Rows are taken one by on
 addition waits for the one before it in its row.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from ....core.dtypes import float32, float64
 from ....ir.buffer import MemoryScope
 from ....ir.expr import Expr, Load, index
 from ....ir.rewrite import map_loads
 from ....ir.stmt import Kernel, LoopKind
-from ....te.workload import Axis
+from ....te.workload import Axis, Reducer
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.scan import ScanProblem
 from ...space.columns import Ints
+from ...tile.accumulation import Accumulation
 from ...tile.delinearize import axis_indices
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import scalar_at
@@ -37,10 +39,18 @@ class CpuScanSizes(Generic[N]):
     tasks: N
 
 
+def accumulation_of(p: ScanProblem) -> Accumulation:
+    """How the scan accumulates: sums and products of float32 in float64, as libraries for processors do. Each running
+    value is a result, so that its roundings cannot be put off to the end of a block."""
+    how = p.accumulation
+    grows = how.reducer in (Reducer.SUM, Reducer.PROD) and how.accumulator_dtype == float32
+    return replace(how, value_dtype=float64) if grows else how
+
+
 def lower_scan(p: ScanProblem, s: CpuScanSizes[int]) -> Kernel:
     """The kernel of one setting."""
     buffers = (*p.workload.inputs, *(stage.tensor for stage in p.outputs))
-    w, how = FreshNameWriter({b.name for b in buffers} | {a.name for a in p.axes}), p.accumulation
+    w, how = FreshNameWriter({b.name for b in buffers} | {a.name for a in p.axes}), accumulation_of(p)
     lane = p.lane_axis
     others = [a for a in p.axes if a != p.axis]
     in_vectors = [Axis(a.name, a.extent // s.vector) if a == lane else a for a in others]

@@ -22,7 +22,7 @@ from ...tile_sketch import Plan, TileSketch
 from ..arithmetic import idle_share
 from ..limits import vector_registers
 from ..peaks import cpu_peaks
-from .kernel import CpuScanSizes, lower_scan
+from .kernel import CpuScanSizes, accumulation_of, lower_scan
 
 UNROLL = (1, 2, 4, 8, 16, 32)
 ADD_CYCLES = 4.0
@@ -75,7 +75,7 @@ class CpuScanPlan(Plan):
 
     def _vectors(self, s: CpuScanSizes[Ints]) -> NDArray[np.float64]:
         """Running values of a task in registers of the instruction set."""
-        bytes = self.problem.accumulation.accumulator_dtype.bytes
+        bytes = accumulation_of(self.problem).accumulator_dtype.bytes
         each: NDArray[np.float64] = np.maximum(s.vector * bytes / max(self.target.vector_bytes, bytes), 1.0)
         vectors: NDArray[np.float64] = s.unroll * each
         return vectors

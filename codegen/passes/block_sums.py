@@ -1,0 +1,164 @@
+"""Adds long sums of float32 up in blocks, whose sums are added up in turn. Errors of rounding grow with the number of
+additions that follow each other: blocks have few, and there are few of them.
+
+                                         total = acc;  acc = 0
+for k in 4096:                           for k_block in 16:
+    acc[0] = acc[0] + A[k] * B[k]   ->     for k in 256:
+                                               acc[0] = acc[0] + A[k_block*256 + k] * B[k_block*256 + k]
+                                           total[0] = total[0] + acc[0];  acc[0] = 0
+                                         acc = total + acc
+
+Libraries for processors do the same: their products add a block of k to the result, and their sums are pairwise.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from ...core.dtypes import float32
+from ...ir.buffer import Buffer, MemoryScope
+from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Var, const, index
+from ...ir.provenance import rewrites
+from ...ir.rewrite import loads_of
+from ...ir.simplify import simplify_kernel
+from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq
+from .copies import FreshNames, bound_names, replace_names
+
+BLOCK = 256
+"""How many additions to one element follow each other at most, where loops allow it. (The flush of a tile takes about
+as long as two additions to each of its elements.)"""
+MANY_BLOCKS = 8
+"""From so many blocks on, the rounding of each addition to the total is taken off the next block (Kahan, 1965)."""
+
+_Places = Counter[tuple[Expr, ...]]
+"""The indices of elements of a buffer, and how often a statement adds to each."""
+
+
+def block_sums(kernel: Kernel) -> Kernel:
+    """Add up the sums of float32 that the kernel keeps in private buffers in blocks, where they are long."""
+    names = FreshNames(bound_names(kernel.body) | {b.name for b in kernel.parameters})
+    body = _statement(kernel.body, names)
+    return kernel if body == kernel.body else simplify_kernel(replace(kernel, body=body))
+
+
+@rewrites
+def _statement(stmt: Stmt, names: FreshNames) -> Stmt:
+    match stmt:
+        case For(body=body) | Launch(body=body):
+            return replace(stmt, body=_statement(body, names))
+        case If(condition=condition, then=then):
+            return If(condition, _statement(then, names))
+        case Seq(statements=statements):
+            return seq(*(_statement(s, names) for s in statements))
+        case Allocate(buffer=buffer, body=body):
+            body = _statement(body, names)
+            private = buffer.scope in (MemoryScope.REGISTER, MemoryScope.LOCAL)
+            return Allocate(buffer, _blocked(body, buffer, names) if buffer.dtype == float32 and private else body)
+    return stmt
+
+
+@rewrites
+def _blocked(stmt: Stmt, buffer: Buffer, names: FreshNames) -> Stmt:
+    """``stmt`` with the outermost loops that add few enough terms to ``buffer`` in each iteration cut into blocks."""
+    match stmt:
+        case For(extent=extent, kind=kind, body=body):
+            places = _additions(body, buffer)
+            most = max(places.values(), default=0) if places is not None else 0
+            if places and kind is LoopKind.SERIAL and most <= BLOCK and _are_apart(places):
+                return _cut(stmt, buffer, places, names) if most * extent >= 2 * BLOCK else stmt
+            return replace(stmt, body=_blocked(body, buffer, names))
+        case If(condition=condition, then=then):
+            return If(condition, _blocked(then, buffer, names))
+        case Seq(statements=statements):
+            return seq(*(_blocked(s, buffer, names) for s in statements))
+        case Allocate(buffer=inner, body=body):
+            return Allocate(inner, _blocked(body, buffer, names))
+    return stmt
+
+
+def _additions(stmt: Stmt, buffer: Buffer) -> _Places | None:
+    """How often ``stmt`` adds to each element of ``buffer``. None where it does anything else with it."""
+    match stmt:
+        case Store(buffer=written, indices=indices, value=value, mask=mask) if written == buffer:
+            match value:
+                case Binary(op=BinaryOp.ADD, a=Load(buffer=read, indices=place, mask=None), b=term) if (
+                    read == buffer and place == indices and mask is None
+                ):
+                    return None if _reads(term, buffer) else Counter({indices: 1})
+            return None
+        case For(extent=extent, body=body):
+            inner = _additions(body, buffer)
+            return None if inner is None else Counter({place: count * extent for place, count in inner.items()})
+        case If(condition=condition, then=body):
+            return None if _reads(condition, buffer) else _additions(body, buffer)
+        case Allocate(body=body):
+            return _additions(body, buffer)
+        case Seq(statements=statements):
+            total: _Places = Counter()
+            for s in statements:
+                found = _additions(s, buffer)
+                if found is None:
+                    return None
+                total += found
+            return total
+    return None if _reads(stmt, buffer) else Counter()
+
+
+def _are_apart(places: _Places) -> bool:
+    """Whether the elements of all places are known, and no two places share one."""
+    elements: list[tuple[int, ...]] = []
+    for place in places:
+        numbers = [_numbers(i, max((i.lanes for i in place), default=1)) for i in place]
+        if not all(numbers):
+            return False
+        elements += zip(*numbers, strict=True) if numbers else [()]
+    return len(set(elements)) == len(elements)
+
+
+def _numbers(i: Expr, lanes: int) -> list[int]:
+    """The values of an index in each of ``lanes`` lanes. Empty where they are not known."""
+    match i:
+        case Const(value=value) | Broadcast(value=Const(value=value)):
+            return [int(value)] * lanes
+        case Ramp(base=Const(value=value), stride=stride):
+            return [int(value) + n * stride for n in range(lanes)]
+    return []
+
+
+def _reads(node: Expr | Stmt, buffer: Buffer) -> bool:
+    return any(load.buffer == buffer for load in loads_of(node))
+
+
+def _cut(loop: For, buffer: Buffer, places: _Places, names: FreshNames) -> Stmt:
+    length = BLOCK // max(places.values())
+    length = next((n for n in range(length, length // 2, -1) if loop.extent % n == 0), length)
+    blocks, rest = divmod(loop.extent, length)
+    total, lost = (replace(buffer, name=names.fresh(buffer.name)) for _ in range(2))
+    block, zero = names.fresh(loop.var), const(0.0, buffer.dtype)
+    first: list[Stmt] = []
+    added: list[Stmt] = []
+    last: list[Stmt] = []
+    for place in places:
+        here, there, off = (Load(b, place) for b in (buffer, total, lost))
+        nothing: Expr = zero if here.lanes == 1 else Broadcast(zero, here.lanes)
+        first += [Store(total, place, here), Store(buffer, place, nothing)]
+        if blocks < MANY_BLOCKS:
+            added += [Store(total, place, there + here), Store(buffer, place, nothing)]
+        else:  # a total of many blocks is compensated
+            first.append(Store(lost, place, nothing))
+            added += [
+                Store(buffer, place, here - off),
+                Store(lost, place, (there + here) - there - here),
+                Store(total, place, there + here),
+                Store(buffer, place, nothing),
+            ]
+        last.append(Store(buffer, place, there + here))
+    body = replace_names(loop.body, {loop.var: Var(block) * length + Var(loop.var)}, {})
+    whole = For(block, blocks, LoopKind.SERIAL, seq(For(loop.var, length, LoopKind.SERIAL, body), *added))
+    left: list[Stmt] = []
+    if rest:
+        copies = {name: names.fresh(name) for name in sorted(bound_names(loop.body))}
+        after = names.fresh(loop.var)
+        body = replace_names(loop.body, {loop.var: Var(after) + index(blocks * length)}, copies)
+        left.append(For(after, rest, LoopKind.SERIAL, body))
+    cut = seq(*first, whole, *left, *last)
+    return Allocate(total, cut if blocks < MANY_BLOCKS else Allocate(lost, cut))
