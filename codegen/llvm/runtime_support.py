@@ -22,7 +22,8 @@ moves to another one: Linux left some there for many milliseconds, so that loops
 Each thread has a part of the tasks, the same in every loop of as many tasks: the caller the first, each worker one by
 its number. Where kernels follow one another, a thread then reads what it wrote, from its own caches. Chunks of a part
 are claimed from its atomic counter. A thread whose part is done claims chunks of the parts behind it, so that a slow
-thread delays the others by one chunk at most. A loop that is started from inside a task, which emitted code never does, runs serially on its thread.
+thread delays the others by one chunk at most. A loop that is started from inside a task, which emitted code never does,
+runs serially on its thread.
 """
 
 from .architectures import Architecture
