@@ -230,14 +230,13 @@ def test_promising_tiles_of_a_depthwise_convolution_load_a_window_once_and_write
     images = {"batch": 1, "channels": 96, "height": 28, "width": 28, "filters": 96, "groups": 96, "padding": 1}
     window = {"kernel_h": 3, "kernel_w": 3, "stride": stride, "layout": "NHWC"}
     space = CPU_LOOPS.space(OPERATORS["conv2d"].workload({**images, **window}), AVX512)
-    rows, planes, vectors = (np.asarray(space.column(name), int) for name in ("rows", "planes", "vectors"))
+    names = ("rows", "planes", "vectors", "lanes")
+    rows, planes, vectors, lanes = (np.asarray(space.column(name), int) for name in names)
     seen = ((rows - 1) * stride + 3) * ((planes - 1) * stride + 3) * vectors
     assert len(space) and (seen + rows * planes * vectors <= 32).all()
     assert (space.quantities["inner_steps"] == 1).all()
     assert (np.asarray(space.column("row_tiles"), int) == 1).all()
-    assert (
-        np.asarray(space.column("column_tiles"), int) * vectors * np.asarray(space.column("lanes"), int) >= 96
-    ).all()
+    assert (np.asarray(space.column("column_tiles"), int) * vectors * lanes >= 96).all()
 
 
 @pytest.mark.parametrize("target", [AVX2, SSE])
