@@ -34,9 +34,9 @@ def promising(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
         good &= accumulators >= min(busy, int(accumulators[small].max(initial=0)))
     if _has_window(tiles):
         suits = good & _suits_window(tiles, c)
-        held = accumulator_registers(tiles, target, c) + _window_registers(tiles, target, c)
-        most = max(vector_registers(target), int(held[suits].min(initial=0)))
-        good = suits & (held <= most) if suits.any() else good
+        if suits.any():
+            held = accumulator_registers(tiles, target, c) + _window_registers(tiles, target, c)
+            good = suits & (held <= max(vector_registers(target), held[suits].min()))
     return good
 
 
@@ -62,7 +62,8 @@ def _suits_window(tiles: LoopTileAxes, c: Columns) -> Bools:
     steps = max(prod(a.extent for a in stage.reduce_axes) for stage in tiles.group.reductions)
     whole = c.ints("column_tiles") * tile_sizes(tiles, c).columns >= tiles.extent(tiles.column)
     suits: Bools = whole & (c.ints("row_tiles") == 1) & (c.ints("rows") >= c.ints("planes"))
-    return suits & (c.ints("unroll") == steps) & c.flags("pack", NO_PACK)
+    suits &= (c.ints("unroll") == steps) & c.flags("pack", NO_PACK)
+    return suits
 
 
 def _window_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
