@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .cpu import launched_in_a_row
+from .cpu import LaunchesInARow, launched_in_a_row
 from .tensor_library import Capture, Launch
 
 MOST_KNOWN = 8
@@ -73,11 +73,9 @@ class BoundKernel:
 
 @dataclass(slots=True)
 class _Launches:
-    """``whole`` launches all of ``each`` at once, from the second time on that they are wanted. On a processor
-    ``in_a_row`` is one call of all of them."""
+    """``whole`` launches all of ``each`` at once, from the second time on that they are wanted."""
 
     each: tuple[Launch, ...]
-    in_a_row: Launch | None = None
     runs: int = 0
     whole: Launch | None = None
 
@@ -91,16 +89,14 @@ class _Launches:
         (self.whole or self._all)(stream)
 
     def _all(self, stream: int) -> None:
-        if self.in_a_row is not None:
-            self.in_a_row(stream)
-            return
         for launch in self.each:
             launch(stream)
 
 
 class KernelRun:
-    """Kernels with nothing between them. Addresses recur from call to call, because allocators give memory again: on a
-    GPU kernels are captured as a CUDA graph where they do."""
+    """Kernels with nothing between them. On a GPU, where addresses recur from call to call because allocators give
+    memory again, kernels are captured as a CUDA graph. On a processor one native call runs them all, and a value that
+    moved costs no more than the pointers to it."""
 
     def __init__(self, kernels: Sequence[BoundKernel], fixed: Addresses) -> None:
         """``fixed``: the addresses that are the same in every call."""
@@ -109,16 +105,35 @@ class KernelRun:
         names = {name for kernel in kernels for name in kernel.names if name is not None}
         self._variable = sorted(names - fixed.keys())
         self._known: OrderedDict[tuple[int, ...], _Launches] = OrderedDict()
+        self._row: LaunchesInARow | None = None
+        self._latest: tuple[int, ...] = ()
 
     def run(self, at: Addresses, stream: int, capture: Capture | None) -> None:
-        """Launch the kernels. ``at`` has the addresses that are not fixed."""
+        """Launch the kernels. ``at`` has the addresses that are not fixed. One thread at a time may call it."""
         key = tuple([at[name] for name in self._variable])
+        if self._row is not None:
+            if key != self._latest:
+                self._move(self._row, key)
+            self._row(stream)
+            return
         found = self._known.get(key)
         if found is None:
             every = {**self._fixed, **at}
             each = tuple(kernel.bind(every) for kernel in self._kernels)
-            found = self._known[key] = _Launches(each, launched_in_a_row(each))
+            self._row, self._latest = launched_in_a_row(each) if capture is None else None, key
+            found = self._known[key] = _Launches(each)
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         found.run(stream, capture)
+
+    def _move(self, row: LaunchesInARow, key: tuple[int, ...]) -> None:
+        """Let the kernels read and write where values lie now."""
+        values = zip(self._variable, self._latest, key, strict=True)
+        moved = {name: now for name, before, now in values if now != before}
+        for launch, kernel in enumerate(self._kernels):
+            if not moved.keys().isdisjoint(kernel.names):
+                for parameter, (name, own) in enumerate(zip(kernel.names, kernel.own, strict=True)):
+                    if name in moved:
+                        row.place(launch, parameter, moved[name] + own)
+        self._latest = key

@@ -150,15 +150,29 @@ class CpuLaunch:
         self.kernel._entry(addressof(self.pointers))
 
 
-def launched_in_a_row(launches: Sequence[Callable[[int], None]]) -> Callable[[int], None] | None:
-    """One native call of all launches, without Python between them; None where others than ``CpuLaunch`` are among
-    them."""
+class LaunchesInARow:
+    """One native call of several launches, without Python between them. It has arguments of its own."""
+
+    def __init__(self, launches: Sequence[CpuLaunch]) -> None:
+        self._held = launches
+        self._arguments = [type(launch.pointers).from_buffer_copy(launch.pointers) for launch in launches]
+        entries = [launch.entry for launch in launches]
+        pairs = [a for pair in zip(entries, map(addressof, self._arguments), strict=True) for a in pair]
+        self._calls = (c_void_p * len(pairs))(*pairs)
+        self._run, self._at = native_services().run, addressof(self._calls)
+
+    def __call__(self, stream: int) -> None:
+        self._run(self._at, len(self._arguments))
+
+    def place(self, launch: int, parameter: int, address: int) -> None:
+        """From now on this parameter of this launch, by number, lies at ``address``."""
+        self._arguments[launch][parameter] = address
+
+
+def launched_in_a_row(launches: Sequence[Callable[[int], None]]) -> LaunchesInARow | None:
+    """One native call of all launches; None where others than ``CpuLaunch`` are among them, or where it is one."""
     own = [launch for launch in launches if isinstance(launch, CpuLaunch)]
-    if len(own) < len(launches) or len(own) < 2:
-        return None
-    pairs = [address for launch in own for address in (launch.entry, addressof(launch.pointers))]
-    calls, run = (c_void_p * len(pairs))(*pairs), native_services().run
-    return lambda stream, held=own: run(addressof(calls), len(held))  # type: ignore[misc]
+    return None if len(own) < len(launches) or len(own) < 2 else LaunchesInARow(own)
 
 
 class CpuDevice:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,10 @@ class TorchTensors:
         self.device = device
         self._gpu = gpu
         self._context = nullcontext() if gpu is None else gpu.context
+        self._stamped: tuple[
+            Any, ...
+        ] = ()  # the last ones with some of inference mode, and those of them that count changes
+        self._counting: list[Any] = []
 
     def allocator(self, kind: TensorType) -> Callable[[], Any]:
         dtype = torch_dtype(kind.dtype)
@@ -54,11 +59,14 @@ class TorchTensors:
         return int(tensor.data_ptr())
 
     def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        addresses = list(map(torch.Tensor.data_ptr, tensors))
+        addresses = tuple(map(torch.Tensor.data_ptr, tensors))
         try:
             return (*addresses, *[t._version for t in tensors])
         except RuntimeError:  # tensors of inference mode count no changes
-            return (*addresses, *[0 if t.is_inference() else t._version for t in tensors])
+            if len(tensors) != len(self._stamped) or not all(map(is_, tensors, self._stamped)):
+                self._stamped = tuple(tensors)
+                self._counting = [t for t in tensors if not t.is_inference()]
+            return (*addresses, *[t._version for t in self._counting])
 
     def on_device(self) -> AbstractContextManager[object]:
         return self._context

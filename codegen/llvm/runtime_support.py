@@ -11,15 +11,19 @@ loop is the *caller*; the other threads of the pool are its *workers*. One 64-bi
 
 The caller holds a mutex, so that loops of several callers run one after the other. It does this::
 
-    store function, environment, number of tasks, chunk size
+    store function, environment, number of tasks, chunk size, the first task of each thread's part
     publish a new generation that is open; wake sleeping workers
     claim chunks until none is left
     close the loop; wait for the workers that have joined
 
 A worker that wakes too late finds the loop closed, and nobody waits for it. One that wakes on the caller's processor
-moves to another one: Linux left some there for many milliseconds, so that loops ran serially after each pause. Chunks
-are claimed from an atomic counter (dynamic scheduling), so that a slow thread delays the others by one chunk at most.
-A loop that is started from inside a task, which emitted code never does, runs serially on its thread.
+moves to another one: Linux left some there for many milliseconds, so that loops ran serially after each pause.
+
+Each thread has a part of the tasks, the same in every loop of as many tasks: the caller the first, each worker one by
+its number. Where kernels follow one another, a thread then reads what it wrote, from its own caches. Chunks of a part
+are claimed from its atomic counter. A thread whose part is done claims chunks of the parts behind it, so that a slow
+thread delays the others by one chunk at most. A loop that is started from inside a task, which emitted code never does,
+runs serially on its thread.
 """
 
 from .architectures import Architecture
@@ -32,7 +36,7 @@ SPINS = 2_000
 
 _THREAD_POOL = """\
 @word = internal global i64 0, align 128
-@next = internal global i64 0, align 128
+@next = internal global [__THREADS__ x [16 x i64]] zeroinitializer, align 128
 @sleepers = internal global i32 0, align 128
 @caller.cpu = internal global i32 -1, align 128
 @loop.fn = internal global ptr null, align 128
@@ -78,7 +82,16 @@ publish:
   %even = udiv i64 %tasks, __CHUNKS__
   %chunk = call i64 @llvm.umax.i64(i64 %even, i64 1)
   store i64 %chunk, ptr @loop.chunk, align 8
-  store atomic i64 0, ptr @next monotonic, align 8
+  br label %deal
+deal:
+  %part = phi i64 [ 0, %publish ], [ %part.next, %deal ]
+  %first = call i64 @first_task(i64 %part, i64 %tasks)
+  %counter = getelementptr [16 x i64], ptr @next, i64 %part
+  store atomic i64 %first, ptr %counter monotonic, align 128
+  %part.next = add i64 %part, 1
+  %dealt = icmp eq i64 %part.next, __THREADS__
+  br i1 %dealt, label %open, label %deal
+open:
   %old = load atomic i64, ptr @word monotonic, align 8
   %generation = lshr i64 %old, 32
   %grown = add i64 %generation, 1
@@ -95,7 +108,7 @@ wake.all:
     i32 129, i32 65535, ptr null)
   br label %work
 work:
-  call void @claim()
+  call void @claim(i64 0)
   %closing = atomicrmw and ptr @word, i64 __NOT_OPEN__ seq_cst
   br label %wait
 wait:
@@ -128,8 +141,9 @@ done:
   ret void
 }
 
-; Claim chunks until none is left. The thread is marked, so that a loop inside a task is recognised as nested.
-define internal void @claim() nounwind {
+; Claim chunks until none is left, first of the thread's own part. The thread is marked, so that a loop inside a task is
+; recognised as nested.
+define internal void @claim(i64 %own) nounwind {
 entry:
   %fn = load ptr, ptr @loop.fn, align 8
   %env = load ptr, ptr @loop.env, align 8
@@ -137,24 +151,44 @@ entry:
   %chunk = load i64, ptr @loop.chunk, align 8
   %key = load i32, ptr @in.task.key, align 4
   call i32 @pthread_setspecific(i32 %key, ptr @in.task)
+  br label %part
+part:
+  %number = phi i64 [ %own, %entry ], [ %around, %next.part ]
+  %behind = add i64 %number, 1
+  %stop = call i64 @first_task(i64 %behind, i64 %tasks)
+  %counter = getelementptr [16 x i64], ptr @next, i64 %number
   br label %more
 more:
-  %begin = atomicrmw add ptr @next, i64 %chunk monotonic
-  %left = icmp ult i64 %begin, %tasks
-  br i1 %left, label %run, label %done
+  %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
+  %left = icmp ult i64 %begin, %stop
+  br i1 %left, label %run, label %next.part
 run:
-  %stop = add i64 %begin, %chunk
-  %end = call i64 @llvm.umin.i64(i64 %stop, i64 %tasks)
+  %whole = add i64 %begin, %chunk
+  %end = call i64 @llvm.umin.i64(i64 %whole, i64 %stop)
   call void %fn(ptr %env, i64 %begin, i64 %end)
   br label %more
+next.part:
+  %last = icmp eq i64 %behind, __THREADS__
+  %around = select i1 %last, i64 0, i64 %behind
+  %over = icmp eq i64 %around, %own
+  br i1 %over, label %done, label %part
 done:
   call i32 @pthread_setspecific(i32 %key, ptr null)
   ret void
 }
 
-define internal ptr @worker(ptr %unused) nounwind {
+define internal i64 @first_task(i64 %part, i64 %tasks) nounwind {
+  %scaled = mul i64 %part, %tasks
+  %first = udiv i64 %scaled, __THREADS__
+  ret i64 %first
+}
+
+; A worker is given its number in the lowest 16 bits, and the generation at its start.
+define internal ptr @worker(ptr %given) nounwind {
 entry:
-  %born = ptrtoint ptr %unused to i64
+  %bits = ptrtoint ptr %given to i64
+  %number = and i64 %bits, 65535
+  %born = lshr i64 %bits, 16
   br label %idle
 idle:
   %seen = phi i64 [ %born, %entry ], [ %seen, %woken ], [ %seen.now, %closed ], [ %seen.now, %leave ],
@@ -198,7 +232,7 @@ join:
   %in = extractvalue { i64, i1 } %exchange, 1
   br i1 %in, label %work, label %fresh
 work:
-  call void @claim()
+  call void @claim(i64 %number)
   %last = atomicrmw sub ptr @word, i64 1 seq_cst
   %flags = and i64 %last, __WAITING_OR_ACTIVE__
   %must.notify = icmp eq i64 %flags, __WAITING_AND_ONE__
@@ -272,15 +306,17 @@ start:
   call i32 @pthread_attr_setstacksize(ptr %attributes, i64 __STACK__)
   %word = load atomic i64, ptr @word monotonic, align 8
   %generation = lshr i64 %word, 32
-  %born = inttoptr i64 %generation to ptr
+  %born = shl i64 %generation, 16
   br label %each
 each:
-  %n = phi i32 [ 1, %start ], [ %n.next, %create ]
-  %more = icmp ult i32 %n, __THREADS__
+  %n = phi i64 [ 1, %start ], [ %n.next, %create ]
+  %more = icmp ult i64 %n, __THREADS__
   br i1 %more, label %create, label %done
 create:
-  call i32 @pthread_create(ptr %id, ptr %attributes, ptr @worker, ptr %born)
-  %n.next = add i32 %n, 1
+  %numbered = or i64 %born, %n
+  %given = inttoptr i64 %numbered to ptr
+  call i32 @pthread_create(ptr %id, ptr %attributes, ptr @worker, ptr %given)
+  %n.next = add i64 %n, 1
   br label %each
 done:
   call i32 @pthread_attr_destroy(ptr %attributes)

@@ -80,6 +80,11 @@ def test_launches_in_a_row_are_one_call_that_holds_its_kernel() -> None:
     gc.collect()
     run(0)
     assert all((out.array.view(np.float32) == 8).all() for out in outputs)
+    moved = device.allocate(outputs[0].nbytes)
+    outputs[0].write(np.zeros_like(outputs[0].array))
+    run.place(0, 2, moved.address)
+    run(0)
+    assert (moved.array.view(np.float32) == 8).all() and not outputs[0].array.any()
 
 
 def test_launches_of_others_are_not_joined() -> None:

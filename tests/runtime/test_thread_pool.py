@@ -54,6 +54,25 @@ def test_the_work_is_spread_over_threads() -> None:
     assert len(seen) == 2
 
 
+@pytest.mark.parametrize(("threads", "tasks"), [(2, 2), (2, 33), (3, 7)])
+def test_each_thread_begins_with_the_same_tasks_in_every_loop(threads: int, tasks: int) -> None:
+    """So that it reads what it wrote. Where all threads are there, each begins with its own part of the tasks."""
+    first: list[dict[int, int]] = []
+
+    def body(_: int, begin: int, end: int) -> None:
+        if threading.get_ident() not in first[-1]:
+            first[-1][threading.get_ident()] = begin
+            barrier.wait()
+
+    for _ in range(5):
+        barrier = threading.Barrier(threads, timeout=60)
+        first.append({})
+        run(threads, tasks, body)
+    assert all(found == first[0] for found in first)
+    assert first[0][threading.get_ident()] == 0
+    assert sorted(first[0].values()) == [n * tasks // threads for n in range(threads)]
+
+
 @pytest.mark.parametrize("alone", [False, True])
 def test_workers_that_wake_keep_the_processors_that_they_may_run_on(alone: bool) -> None:
     """A worker that wakes on the caller's processor moves to another one. Where there is only one, it stays."""

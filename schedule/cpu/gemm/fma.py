@@ -26,7 +26,7 @@ from .micro_kernel import MicroKernel
 from .pixel_rows import lower_pixel_rows, pixel_rows_of
 from .space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 
-MR = (4, 6, 8, 9, 12, 14, 16)
+MR = (4, 6, 7, 8, 9, 12, 14, 16)
 PIXELS = (4, 6, 7, 8, 9, 12, 14, 16)
 """Rows of a register tile whose rows are pixels side by side: images are often 7, 14, 28 or 56 pixels wide."""
 VECTORS = (1, 2, 3, 4)

@@ -221,3 +221,27 @@ def test_windows_are_tuned_and_not_what_pads_them() -> None:
     window = {"kernel_h": 3, "kernel_w": 3, "stride": 2, "layout": "NHWC"}
     workload = OPERATORS["conv2d"].workload({**images, **window})
     assert {"rows", "planes", "unroll"} <= {k.name for k in CPU_LOOPS.space(workload, AVX2).knobs}
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_promising_tiles_of_a_depthwise_convolution_load_a_window_once_and_write_whole_rows(stride: int) -> None:
+    """What a register tile sees and its sums fit the registers, and tasks that follow one another are neighbours in a
+    row: threads with equal shares of consecutive kernels read what they wrote."""
+    images = {"batch": 1, "channels": 96, "height": 28, "width": 28, "filters": 96, "groups": 96, "padding": 1}
+    window = {"kernel_h": 3, "kernel_w": 3, "stride": stride, "layout": "NHWC"}
+    space = CPU_LOOPS.space(OPERATORS["conv2d"].workload({**images, **window}), AVX512)
+    names = ("rows", "planes", "vectors", "lanes")
+    rows, planes, vectors, lanes = (np.asarray(space.column(name), int) for name in names)
+    seen = ((rows - 1) * stride + 3) * ((planes - 1) * stride + 3) * vectors
+    assert len(space) and (seen + rows * planes * vectors <= 32).all()
+    assert (space.quantities["inner_steps"] == 1).all()
+    assert (np.asarray(space.column("row_tiles"), int) == 1).all()
+    assert (np.asarray(space.column("column_tiles"), int) * vectors * lanes >= 96).all()
+
+
+@pytest.mark.parametrize("target", [AVX2, SSE])
+def test_a_window_that_fits_no_registers_has_promising_tiles(target: Target) -> None:
+    images = {"batch": 1, "channels": 96, "height": 28, "width": 28, "filters": 96, "groups": 96, "padding": 2}
+    window = {"kernel_h": 5, "kernel_w": 5, "layout": "NHWC"}
+    space = CPU_LOOPS.space(OPERATORS["conv2d"].workload({**images, **window}), target)
+    assert ((space.quantities["inner_steps"] == 1) & (np.asarray(space.column("row_tiles"), int) == 1)).any()
