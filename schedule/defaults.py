@@ -16,9 +16,10 @@ from .space.space import Space
 
 _DRAWN = 1024
 """How many settings are compared at most, drawn uniformly, always the same ones."""
-_CLEARLY = 1.1
-"""A sketch gives way to a later one of the table whose best setting is estimated to be so many times as fast. Priors of
-different sketches err differently."""
+_CLEARLY = {"llvm": 1.1}
+_CLEARLY_ELSEWHERE = 2.0
+"""A sketch gives way to a later one of the table whose best setting is estimated to be so many times as fast, by kind
+of target. Priors of different sketches err differently. Those of processors share most of their terms."""
 
 
 def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
@@ -46,9 +47,10 @@ def default_schedules(
         return sketch.space(workload, target, limit=_DRAWN, policy=SpacePolicy(prune=prune), peaks=peaks)
 
     sketch, promising = sketches[0], space_of(sketches[0])
+    clearly = _CLEARLY.get(target.kind, _CLEARLY_ELSEWHERE)
     for other in sketches[1:]:
         space = space_of(other)
-        if _CLEARLY * _seconds(space).min() < _seconds(promising).min():
+        if clearly * _seconds(space).min() < _seconds(promising).min():
             sketch, promising = other, space
     schedules: list[Schedule] = []
     for prune in (True, False):
