@@ -33,7 +33,7 @@ REPEATS, CALLS = 5, 3
 def compile_model(
     module: nn.Module, inputs: tuple[torch.Tensor, ...]
 ) -> tuple[Callable[..., torch.Tensor], list[CompiledShape]]:
-    """The module by our back end, compiled and compared with eager, and its programs."""
+    """Return the module by our back end, compiled and compared with eager, and its programs."""
     before = set(backend._graphs)
     chosen = BackendOptions(wait=True)
     found = torch.compile(module, backend=lambda m, x: backend.compile_with(m, x, chosen), dynamic=False)
@@ -44,8 +44,8 @@ def compile_model(
 
 
 def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[], object] | None:
-    """What calls the program of ``shape`` on the arrays that ``run`` calls it with, without torch; None where torch
-    computes some of it."""
+    """Return what calls the program of ``shape`` on the arrays that ``run`` calls it with, without torch; None where
+    torch computes some of it."""
     given: list[tuple[Any, Any]] = []
     tensors = shape.tensors
 
@@ -64,7 +64,7 @@ def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[]
 
 
 def programs(shapes: list[CompiledShape]) -> Iterator[Program]:
-    """The programs that run kernels."""
+    """Return the programs that run kernels."""
     return (shape._bound.program for shape in shapes if shape._bound is not None)
 
 
@@ -92,7 +92,7 @@ def tune(shapes: list[CompiledShape], options: Options, target: Target) -> dict[
 
 
 def about(shapes: list[CompiledShape]) -> dict[str, Any]:
-    """What became of a model: its kernels, what torch computes, and what was found wrong."""
+    """Return what became of a model: its kernels, what torch computes, and what was found wrong."""
     return {
         "states": [shape.status.state for shape in shapes],
         "reasons": [shape.status.reason for shape in shapes if shape.status.reason],
@@ -105,8 +105,8 @@ def about(shapes: list[CompiledShape]) -> dict[str, Any]:
 
 
 def slowest_kernels(shape: CompiledShape, most: int, clock: Callable[[], float]) -> list[dict[str, object]]:
-    """The kernels on the CPU that take longest when each runs alone on zeros, the slowest first: the operators and
-    shapes of each, its schedule, and its rate."""
+    """Return the kernels on the CPU that take longest when each runs alone on zeros, the slowest first: the operators
+    and shapes of each, its schedule, and its rate."""
     bound, found = shape._bound, list[dict[str, object]]()
     if bound is None:
         return found

@@ -172,7 +172,7 @@ def _rounds(options: Options) -> int:
 
 
 def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], options: Options) -> dict[str, object]:
-    """One row of the table."""
+    """Return one row of the table."""
     about = tuned.about.get(name, {})
     if name not in tuned.schedules:
         return {"row": name, "failed": "no schedule could be timed", **about}
@@ -233,7 +233,7 @@ def _numpy(row: Row, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Call]:
 
 
 def _ours(row: Row, schedule: Schedule, inputs: Inputs) -> Call:
-    """The tuned kernel as users call it, into one set of outputs; constant inputs are bound."""
+    """Return the tuned kernel as users call it, into one set of outputs; constant inputs are bound."""
     module, workload = load_module(row.workload, schedule), row.workload
     assert isinstance(module, Module)
     if workload.constants:
@@ -251,7 +251,7 @@ def _peak_share(name: str, rate: float, peaks: Mapping[str, float]) -> float | N
 
 
 def _difference(ours: Any, theirs: Any) -> float:
-    """The largest difference of any output element, relative to the largest element."""
+    """Return the largest difference of any output element, relative to the largest element."""
     x, y = (np.asarray(_array(a), np.float64).reshape(-1) for a in (ours, theirs))
     return float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30))
 
@@ -264,7 +264,7 @@ def _array(value: Any) -> Any:
 
 
 def _summary(table: list[dict[str, object]], tuned: Tuned) -> dict[str, object]:
-    """The figures of the bars, and which bars were missed; a row that failed counts as nearly 0."""
+    """Return the figures of the bars, and which bars were missed; a row that failed counts as nearly 0."""
     ratios = {str(r["row"]): float(str(r.get("ratio", 1e-9))) for r in table}
     geomean = float(np.exp(np.mean(np.log(list(ratios.values()))))) if ratios else 0.0
     shares = {str(r["row"]): float(str(r["peak_share"])) for r in table if r.get("peak_share") is not None}

@@ -86,7 +86,7 @@ def _rounds(options: Options) -> int:
 
 
 def _measured(name: str, module: nn.Module, inputs: Inputs, options: Options) -> dict[str, object]:
-    """One row of the table."""
+    """Return one row of the table."""
     torch._dynamo.reset()
     began = time.perf_counter()
     ours, shapes = compile_model(module, inputs)
@@ -136,7 +136,7 @@ def _truth(module: nn.Module, inputs: Inputs) -> torch.Tensor:
 
 
 def _error(output: Any, truth: torch.Tensor) -> float:
-    """The largest difference from ``truth``, relative to its largest element."""
+    """Return the largest difference from ``truth``, relative to its largest element."""
     found = torch.as_tensor(output[0] if isinstance(output, list | tuple) else output).reshape(truth.shape)
     return float((found.double() - truth).abs().max() / truth.abs().max())
 
@@ -162,7 +162,7 @@ def _compile(mode: str | None, name: str) -> Callable[[nn.Module, Inputs, Path],
 
 
 def _exported(module: nn.Module, inputs: Inputs, folder: Path) -> Path:
-    """The network as an ONNX file, which both runtimes read."""
+    """Return the network as an ONNX file, which both runtimes read."""
     path = folder / "model.onnx"
     if not path.exists():
         torch.onnx.export(module, inputs, path, dynamo=True, external_data=True, verbose=False)
@@ -219,7 +219,7 @@ _MAKERS: Mapping[str, Callable[[nn.Module, Inputs, Path], dict[str, Call]]] = {
 
 
 def _summary(table: list[dict[str, Any]]) -> dict[str, object]:
-    """The figures of the bars, and which bars were missed."""
+    """Return the figures of the bars, and which bars were missed."""
     ratios = {r["row"]: float(r["ratio"]) for r in table if "ratio" in r}
     beside = {r["row"]: float(r["openvino_ratio"]) for r in table if "openvino_ratio" in r}
     below = [

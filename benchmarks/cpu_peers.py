@@ -57,7 +57,7 @@ def recycle_memory() -> None:
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy that begins where PyTorch would have it begin; NumPy only cares for 16 bytes."""
+    """Return a copy that begins where PyTorch would have it begin; NumPy only cares for 16 bytes."""
     block = np.empty(array.nbytes + 64, np.uint8)
     begin = -block.ctypes.data % 64
     copy = block[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -144,5 +144,5 @@ def _seconds(call: Call, repeats: int, clock: Callable[[], float]) -> float:
 
 
 def middle(times: list[float] | str) -> float | None:
-    """The median, or None for a failure."""
+    """Return the median, or None for a failure."""
     return None if isinstance(times, str) else median(times)

@@ -30,7 +30,7 @@ def version() -> str | None:
 
 
 def call_for(row: str, trials: int, seed: int, threads: int, inputs: Inputs) -> Call | str:
-    """The best kernel of a row of ``ROWS``, after tuning it now, or why there is none."""
+    """Return the best kernel of a row of ``ROWS``, after tuning it now, or why there is none."""
     if version() is None:
         return "apache-tvm is not installed"
     with tempfile.TemporaryDirectory() as folder:

@@ -139,7 +139,7 @@ def _compared(name: str, target: Target, device: Device | None, seed: int) -> It
 
 
 def _workload(name: str) -> tuple[Workload, list[tuple[int, ...]]]:
-    """A dynamic workload, and the extents of its calls."""
+    """Return a dynamic workload, and the extents of its calls."""
     if name in LENGTHS:
         parameters, representative, lengths = LENGTHS[name]
         if len(representative) == 1:
@@ -151,7 +151,7 @@ def _workload(name: str) -> tuple[Workload, list[tuple[int, ...]]]:
 
 
 def _built(workload: Workload, target: Target, schedules: Iterable[Schedule]) -> tuple[Schedule, CompiledKernel]:
-    """The first schedule that is legal and does not spill, with its kernel."""
+    """Return the first schedule that is legal and does not spill, with its kernel."""
     for schedule in schedules:
         with suppress(IllegalSchedule, ResourcesExceeded):
             return schedule, build(workload, target, schedule)
@@ -168,12 +168,12 @@ def _registers(found: Artifacts) -> int:
 
 
 def _more(rows: list[dict[str, object]]) -> list[int]:
-    """How many registers more the dynamic kernels have, where both have one schedule."""
+    """Return how many registers more the dynamic kernels have, where both have one schedule."""
     return [int(str(r["registers"])) - int(str(r["static_registers"])) for r in rows if r["schedules"] == "one"]
 
 
 def _seconds(device: Device, workload: Workload, binaries: list[CompiledKernel], seed: int) -> list[float]:
-    """The medians of interleaved samples on cold caches. Both must compute what the workload says."""
+    """Return the medians of interleaved samples on cold caches. Both must compute what the workload says."""
     rules = HarnessRules(TimingRules(), RemeasureRules(), 2 * int(device.info.hardware["l2_bytes"]), seed)
     harness = MeasurementHarness(device, workload, compute_reference(workload, seed), rules)
     for binary in binaries:

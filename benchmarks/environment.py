@@ -43,6 +43,7 @@ def clean(environment: MutableMapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def libraries() -> list[dict[str, object]]:
-    """The BLAS and OpenMP libraries of this process: each with its version, threads and the kernels that it chose."""
+    """Return the BLAS and OpenMP libraries of this process: each with its version, threads and the kernels that it
+    chose."""
     wanted = ("user_api", "internal_api", "version", "num_threads", "architecture", "threading_layer")
     return [{name: entry[name] for name in wanted if entry.get(name) is not None} for entry in threadpool_info()]

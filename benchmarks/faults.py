@@ -110,7 +110,7 @@ def _seconds(trial: Trial) -> float:
 
 
 def _is_other(fault: str, trial: Trial) -> bool:
-    """Whether it was reported as something else than it is."""
+    """Return whether it was reported as something else than it is."""
     outcome = trial.outcome
     return not isinstance(outcome, Failed) or (outcome.stage, outcome.reason) != VERDICTS[fault]
 

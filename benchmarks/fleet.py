@@ -83,7 +83,7 @@ def run(options: Options) -> Result:
 
 
 def _chips(gpus: int) -> Mapping[str, object]:
-    """The anchors of every GPU, in seconds, and by how much the slowest takes longer than the fastest."""
+    """Return the anchors of every GPU, in seconds, and by how much the slowest takes longer than the fastest."""
     units = [local_unit("cuda", n) for n in range(gpus)]
     with ThreadPoolExecutor(gpus) as pool:
         rounds = [list(pool.map(probe_unit, units)) for _ in range(CHIP_ROUNDS)]
@@ -95,7 +95,7 @@ def _chips(gpus: int) -> Mapping[str, object]:
 
 
 def _figures(executor: str, one: Tuning, every: Tuning, table: list[Mapping[str, object]]) -> dict[str, object]:
-    """What all GPUs did with an executor, against one GPU and the bars."""
+    """Return what all GPUs did with an executor, against one GPU and the bars."""
     gpus, same = every.gpus, geometric_mean([float(str(row[executor])) for row in table if executor in row])
     busy, whole = every.busy / one.busy, every.whole / one.whole
     bars = BUSY[executor].get(gpus, 0.9 * gpus), WHOLE.get(gpus, 0.8 * gpus), TIMING.get(gpus, 0.0)
@@ -165,8 +165,8 @@ def _tuned(rows: Mapping[str, Row], gpus: int, trials: int, executor: str) -> Tu
 
 
 def _compared(name: str, row: Row, one: Tuning, every: Mapping[str, Tuning], seed: int) -> Mapping[str, object]:
-    """The winners of a row on the same buffers, in turn, by graph replay: seconds of one GPU's winner by those of each
-    executor's with all GPUs."""
+    """Return the winners of a row on the same buffers, in turn, by graph replay: seconds of one GPU's winner by those
+    of each executor's with all GPUs."""
     others = {executor: tuning.winners[name] for executor, tuning in every.items()}
     found: dict[str, object] = {"row": name, **{e: 1.0 for e, winner in others.items() if winner == one.winners[name]}}
     if len(found) > len(others):

@@ -110,7 +110,8 @@ def _job(service: KillableServer, path: str) -> dict[str, list[dict[str, int]]]:
 
 
 def _is_held(folder: Path) -> bool:
-    """Whether a process that lives has the device; its lock file names it. This takes no lock, which would delay it."""
+    """Return whether a process that lives has the device; its lock file names it. This takes no lock, which would delay
+    it."""
     for path in folder.glob("tilewright-device-*.lock"):
         try:
             holder = psutil.Process(json.loads(path.read_text())["pid"])

@@ -110,7 +110,7 @@ def _end(number: int, _frame: object) -> None:
 
 
 def _done(rows: list[dict[str, Any]]) -> Counter[str]:
-    """How often each kind of fault was done in all parts but those with a planted bug."""
+    """Return how often each kind of fault was done in all parts but those with a planted bug."""
     done: Counter[str] = Counter()
     for part in rows:
         if not part.get("planted"):
@@ -119,7 +119,7 @@ def _done(rows: list[dict[str, Any]]) -> Counter[str]:
 
 
 def _missing(counts: Mapping[str, int], done: Mapping[str, int]) -> dict[str, int]:
-    """How often each kind of fault is to be done yet."""
+    """Return how often each kind of fault is to be done yet."""
     wanted = {kind: round(counts["kills"] * share / 100) for kind, share in KILLS.items()}
     wanted |= {kind: counts[name] for name, kind in KINDS.items()}
     return {kind: max(0, count - done.get(kind, 0)) for kind, count in wanted.items()}

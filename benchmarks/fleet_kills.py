@@ -100,7 +100,7 @@ class Host:
         return [unit for unit in units if "cuda" in unit["classes"]]
 
     def _children(self) -> list[psutil.Process]:
-        """The children of the service, or, as often, those of Ray's actors."""
+        """Return the children of the service, or, as often, those of Ray's actors."""
         if self.draws.random() < 0.5:
             return [p for p in self.cluster.processes() if "tilewright.workers.main" in _command(p)]
         return self.services.processes("child")
@@ -196,7 +196,7 @@ def _do(kind: str, host: Host, observer: Observer) -> bool:
 
 
 def _ends(server: KillableServer, observer: Observer) -> Counter[str]:
-    """How the attempts at all tasks ended, and how often so."""
+    """Return how the attempts at all tasks ended, and how often so."""
     found = Counter[str]()
     for job in observer.jobs.values():
         for task in range(len(observer.tasks)):
@@ -213,7 +213,7 @@ def _command(process: psutil.Process) -> str:
 
 
 def _opens_a_gpu(process: psutil.Process) -> bool:
-    """Whether the process has a device file of a GPU open."""
+    """Return whether the process has a device file of a GPU open."""
     try:
         names = [os.readlink(entry) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
     except OSError:

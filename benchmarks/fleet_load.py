@@ -90,7 +90,8 @@ def _schedule(store: RecordStore, uuids: list[str], claims: int) -> None:
 
 
 def _active_ms(store: RecordStore) -> float:
-    """How long PostgreSQL has worked on statements of this database. Sessions report when they end, or each second."""
+    """Return how long PostgreSQL has worked on statements of this database. Sessions report when they end, or each
+    second."""
     time.sleep(2.0)
     with store.database.reading() as connection:
         query = text("SELECT active_time FROM pg_stat_database WHERE datname = current_database()")
@@ -154,7 +155,7 @@ def _record(
 
 
 def _server_cpu(postgres: PostgresServer) -> float:
-    """The processor time of the server's processes."""
+    """Return the processor time of the server's processes."""
     times = [process.cpu_times() for process in postgres.processes()]
     return float(sum(used.user + used.system for used in times))
 
@@ -178,7 +179,7 @@ def _ray(options: Options) -> Mapping[str, object]:
 
 
 def _on_ray(settings: ExecutorSettings) -> Executor:
-    """An executor on the cluster, once that is there."""
+    """Return an executor on the cluster, once that is there."""
     end = time.monotonic() + CONNECT_SECONDS
     while True:
         try:
@@ -190,7 +191,7 @@ def _on_ray(settings: ExecutorSettings) -> Executor:
 
 
 def _overhead(executor: Executor, workload: Workload) -> float:
-    """What a trial takes beside its compilation, its check and its timing."""
+    """Return what a trial takes beside its compilation, its check and its timing."""
     schedule = CandidatePool.of(workload, device_info(), seed=0, limit=64).schedule(0)
     began = time.perf_counter()
     ((_, done),) = executor.measure(workload, [schedule])

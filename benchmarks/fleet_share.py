@@ -151,7 +151,7 @@ class _Claims:
         return {name: seconds[name] / max(seconds.total(), 1e-9) for name in WEIGHTS}
 
     def longest_gaps(self) -> dict[str, dict[str, float]]:
-        """The longest time without a claim of each tenant, until the first one has no task left."""
+        """Return the longest time without a claim of each tenant, until the first one has no task left."""
         first = self._claims[0]["began_at"]
         found = {}
         for name in WEIGHTS:
@@ -161,7 +161,7 @@ class _Claims:
         return found
 
     def inversions(self) -> int:
-        """How many pairs of a tenant's tasks were claimed against their priorities, or against their age."""
+        """Return how many pairs of a tenant's tasks were claimed against their priorities, or against their age."""
         return sum(
             (later["priority"], -later["number"]) > (earlier["priority"], -earlier["number"])
             and later["began_at"] - earlier["began_at"] > SAME_MOMENT

@@ -77,7 +77,7 @@ class Table:
     settings: Mapping[str, object]
 
     def result(self, summary: Mapping[str, object], passed: bool) -> Result:
-        """The suite's result; where nothing was compared, its rows are the schedules that were found."""
+        """Return the suite's result; where nothing was compared, its rows are the schedules that were found."""
         found = [{"row": n, "schedule": s.to_json(), **self.tuned.about[n]} for n, s in self.tuned.schedules.items()]
         versions = {"torch": torch.__version__, "cuda": str(torch.version.cuda), **self.tuned.toolchain}
         return Result(tuple(self.rows or found), summary, passed, self.settings, self.device, versions)
@@ -133,8 +133,8 @@ def measured(
 
 
 def _joined(order: list[str], paths: list[str]) -> Table:
-    """The rows of several results, complete or not, as one table. Raises ValueError where they repeat a row, or are of
-    several devices or toolchains."""
+    """Return the rows of several results, complete or not, as one table. Raises ValueError where they repeat a row, or
+    are of several devices or toolchains."""
     parts = [json.loads(Path(path).read_text()) for path in paths]
     table = [row for part in parts for row in part["rows"] if "ours_us" in row or "failed" in row]
     names = [row["row"] for row in table]
@@ -169,7 +169,7 @@ def against_summary(table: list[dict[str, object]]) -> dict[str, object]:
 
 
 def reaches_against_bar(summary: Mapping[str, object]) -> bool:
-    """Whether the schedules of an earlier result, if there is one, are no faster on the whole."""
+    """Return whether the schedules of an earlier result, if there is one, are no faster on the whole."""
     return "before_geomean" not in summary or float(str(summary["before_geomean"])) >= AGAINST_BAR
 
 
@@ -187,7 +187,7 @@ def _measured(
     options: Options,
     sustained: bool,
 ) -> dict[str, object]:
-    """One row of the table."""
+    """Return one row of the table."""
     if name not in tuned.schedules:
         return {"row": name, "failed": "no schedule could be timed", **tuned.about.get(name, {})}
     spent = _Spent()
@@ -225,7 +225,7 @@ def _measured(
 
 
 def _matrix_instructions(workload: Workload, schedule: Schedule) -> dict[str, object]:
-    """How many the kernel of a row has, if any would be expected, and what it misses."""
+    """Return how many the kernel of a row has, if any would be expected, and what it misses."""
     target = open_device("cuda").info.target
     stages = lowering_stages(workload, target, schedule)
     use = matrix_use(workload, target, schedule, stages)
@@ -316,7 +316,7 @@ def ours(workload: Workload, schedule: Schedule) -> Call:
 
 
 def difference(ours: Any, theirs: Any) -> float:
-    """The largest difference of any output element, relative to the largest element of that output."""
+    """Return the largest difference of any output element, relative to the largest element of that output."""
     pairs = zip(
         ours if isinstance(ours, tuple) else (ours,), theirs if isinstance(theirs, tuple) else (theirs,), strict=True
     )

@@ -35,7 +35,8 @@ def bars_summary(table: list[dict[str, object]], bars: Bars) -> dict[str, object
 
 
 def reaches_bars(summary: Mapping[str, object], bars: Bars) -> bool:
-    """Whether a ``bars_summary`` reaches them, and an earlier result, if there is one, is no faster on the whole."""
+    """Return whether a ``bars_summary`` reaches them, and an earlier result, if there is one, is no faster on the
+    whole."""
 
     def reaches(name: str, least: float) -> bool:
         return summary[name] is None or float(str(summary[name])) >= least

@@ -112,14 +112,14 @@ def _fused(side: int, channels: int, filters: int, kernel: int, stride: int) -> 
 
 
 def _volume() -> Row:
-    """A layer of a network on volumes."""
+    """Return a layer of a network on volumes."""
     parameters: dict[str, Any] = {"batch": 2, "channels": 64, "depth": 16, "height": 56, "width": 56, "filters": 64}
     parameters |= {"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NDHWC", "dtype": "float16"}
     return Row("conv3d", parameters, _peer(3, padding=1), _prepared(3, 1))
 
 
 def _transposed() -> Row:
-    """A layer that doubles height and width."""
+    """Return a layer that doubles height and width."""
     parameters: dict[str, Any] = {"batch": 32, "channels": 256, "height": 14, "width": 14, "filters": 128}
     parameters |= {"kernel_h": 4, "kernel_w": 4, "stride": 2, "padding": 1, "layout": "NHWC", "dtype": "float16"}
 

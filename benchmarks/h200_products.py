@@ -149,7 +149,7 @@ def _best_rate(row: Mapping[str, object]) -> float:
 
 
 def _square_share(table: list[dict[str, object]]) -> float | None:
-    """Our rate at ``_SQUARE``, of the best of any kernel."""
+    """Return our rate at ``_SQUARE``, of the best of any kernel."""
     best = max((_best_rate(r) for r in table), default=0.0)
     own = [float(str(r["tflops"])) for r in table if r["row"] == _SQUARE and r.get("tflops") is not None]
     return own[0] / best if own and best else None

@@ -77,14 +77,14 @@ def _block_scaled(a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_sca
 def _by_blocks(
     a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor, b_scale: torch.Tensor, *, wide: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """The same by the product of the numbers that are meant, in ``wide``."""
+    """Return the same by the product of the numbers that are meant, in ``wide``."""
     a_scale, b_scale = (scale.to(wide).repeat_interleave(128, 1) for scale in (a_scale, b_scale))
     a_scale, b_scale = a_scale[:, : a.shape[1]], b_scale.repeat_interleave(128, 0)[: b.shape[0], : b.shape[1]]
     return (a.to(wide) * a_scale) @ (b.to(wide) * b_scale).t()
 
 
 def _rows_innermost(tensors: Tensors) -> Tensors:
-    """The inputs with the scales of A as ``_block_scaled`` wants them."""
+    """Return the inputs with the scales of A as ``_block_scaled`` wants them."""
     a, b, a_scale, b_scale = tensors
     return a, b, a_scale.t().contiguous().t(), b_scale
 
@@ -169,8 +169,8 @@ def _judged(sustained: bool, seed: int, table: Table) -> Result:
 
 
 def _errors(name: str, schedule: Any, seed: int) -> dict[str, object]:
-    """The root mean square errors of ours and of the peer on normal inputs, relative to the root mean square of the
-    product in float64. Those of types that round the inputs first begin with rounded ones."""
+    """Return the root mean square errors of ours and of the peer on normal inputs, relative to the root mean square of
+    the product in float64. Those of types that round the inputs first begin with rounded ones."""
     row, group = ROWS[name], name.split("-")[0]
     workload = row.workload
     draw = torch.Generator("cuda").manual_seed(seed)

@@ -151,7 +151,7 @@ def _drawn(glob: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _hash(row: Mapping[str, Any]) -> str:
-    """The hash of the machine code of one row; the name of the error where it cannot be built."""
+    """Return the hash of the machine code of one row; the name of the error where it cannot be built."""
     target = row["target"]
     made_for = Target(
         target["kind"], target["arch"], tuple(target["features"]), target["threads"], target["vector_bytes"]
@@ -164,7 +164,7 @@ def _hash(row: Mapping[str, Any]) -> str:
 
 
 def _executable(elf: bytes) -> bytes:
-    """The bytes of all sections of a 64-bit ELF file that hold instructions."""
+    """Return the bytes of all sections of a 64-bit ELF file that hold instructions."""
     offset, size, count = (*struct.unpack_from("<Q", elf, 40), *struct.unpack_from("<HH", elf, 58))
     found = []
     for n in range(count):

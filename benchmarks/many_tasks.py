@@ -136,7 +136,7 @@ Choose = Callable[[Sequence[Task], Sequence[Task]], int | None]
 
 
 def run(options: Options) -> Result:
-    """One row for each job."""
+    """Return one row for each job."""
     blind = options.extra.get("blind", "0") == "1"
     folders = [Path(f) for f in options.extra.get("folder", str(FOLDER)).split(",")]
     replayed = list(_tables(folders) if blind else _workloads(folders))
@@ -198,7 +198,7 @@ def _job(replayed: Sequence[Replayed], seed: int, trials: int, spread: float) ->
 
 
 def _tasks(replayed: Sequence[Replayed], seed: int, spread: float) -> list[Task]:
-    """The tasks of a job, in the order in which they begin."""
+    """Return the tasks of a job, in the order in which they begin."""
     rng = stream(seed, "many-tasks")
     order = [replayed[n] for _ in range(-(-TASKS // len(replayed))) for n in rng.permutation(len(replayed))][:TASKS]
     shares = np.exp(rng.uniform(0, np.log(spread), TASKS))

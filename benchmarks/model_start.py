@@ -101,7 +101,7 @@ def _measured(name: str, trials: int, folder: Path) -> dict[str, object]:
 
 
 def _processes(commands: Sequence[Sequence[str]], folder: Path) -> list[dict[str, object]]:
-    """What new processes say that start at once, each with a cache of its own."""
+    """Return what new processes say that start at once, each with a cache of its own."""
     started = []
     for command in commands:
         cache = tempfile.mkdtemp(dir=folder)
@@ -115,7 +115,7 @@ def _processes(commands: Sequence[Sequence[str]], folder: Path) -> list[dict[str
 
 
 def _child(name: str, kind: str, address: str, trials: int = 0) -> Mapping[str, object]:
-    """What one process sees."""
+    """Return what one process sees."""
     torch.manual_seed(0)
     module, inputs = MODELS[name].make()
     torch.cuda.synchronize()
@@ -167,7 +167,7 @@ def _wait_for_job(address: str) -> None:
 
 
 def _digest(shapes: Sequence[CompiledShape]) -> str:
-    """A key of all schedules that a process holds."""
+    """Return a key of all schedules that a process holds."""
     held = [[key, s.sketch, s.version, dict(s.knobs)] for shape in shapes for key, s in sorted(shape._chosen.items())]
     return content_key(held)
 

@@ -220,7 +220,7 @@ def measured_row(name: str, model: Model, options: Options) -> dict[str, object]
 
 
 def _about(shapes: list[CompiledShape], ours: Any, inputs: tuple[torch.Tensor, ...]) -> dict[str, object]:
-    """What became of the model: kernels, foreign calls, reports, and the share of time in ours."""
+    """Return what became of the model: kernels, foreign calls, reports, and the share of time in ours."""
     with torch.no_grad():
         ours(*inputs)
         torch.cuda.synchronize()

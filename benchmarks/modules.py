@@ -176,6 +176,6 @@ def _judged(rows: list[dict[str, object]]) -> Result:
 
 
 def _share(row: dict[str, object]) -> float:
-    """The part of the device time of a row that our kernels take."""
+    """Return the part of the device time of a row that our kernels take."""
     ours, others = (float(str(row.get(name) or 0.0)) for name in ("own_us", "torch_us"))
     return ours / (ours + others) if ours else 0.0

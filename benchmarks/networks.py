@@ -75,7 +75,7 @@ def mobilenet_v2() -> nn.Module:
 def _convolution(
     inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, activation: type[nn.Module] | None = None
 ) -> list[nn.Module]:
-    """A convolution with batch norm, and an activation if there is one."""
+    """Return a convolution with batch norm, and an activation if there is one."""
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_in", nonlinearity="relu")
     return [convolution, nn.BatchNorm2d(outputs), *([] if activation is None else [activation()])]

@@ -22,7 +22,7 @@ from tilewright.te.workload import Workload
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:
-    """The sketches that write kernels for ``target`` of some operator's example."""
+    """Return the sketches that write kernels for ``target`` of some operator's example."""
     return tuple(name for name in SKETCHES if any(SKETCHES[name].matches(w, target) for *_, w in _examples()))
 
 
@@ -36,7 +36,7 @@ def case_of(sketch: str, target: Target, seed: int) -> tuple[str, Mapping[str, o
 
 
 def case_to_json(operator: str, parameters: Mapping[str, object], schedule: Schedule) -> str:
-    """What this program takes."""
+    """Return what this program takes."""
     return json.dumps({"operator": operator, "parameters": dict(parameters), "schedule": schedule.to_json()})
 
 

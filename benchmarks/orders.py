@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 
 def balanced_orders(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
-    """An order of ``names`` for each round. Within as many rounds as there are names (twice as many where their number
-    is odd) each follows each other one equally often: whoever runs before leaves its power, temperature and caches
-    behind, and nobody should always run behind the same one. (E. J. Williams, "Experimental designs balanced for the
-    estimation of residual effects of treatments", 1949.)"""
+    """Yield an order of ``names`` for each round. Within as many rounds as there are names (twice as many where their
+    number is odd) each follows each other one equally often: whoever runs before leaves its power, temperature and
+    caches behind, and nobody should always run behind the same one. (E. J. Williams, "Experimental designs balanced for
+    the estimation of residual effects of treatments", 1949.)"""
     count = len(names)
     zigzag = [(n + 1) // 2 if n % 2 else (count - n // 2) % count for n in range(count)]
     for turn in range(rounds):

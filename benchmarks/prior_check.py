@@ -53,7 +53,7 @@ def run(options: Options) -> Result:
 
 
 def _compared(name: str, pruned: Tuned, whole: Tuned, options: Options) -> Mapping[str, object]:
-    """One row: both winners on the same buffers, in turn, by graph replay."""
+    """Return one row: both winners on the same buffers, in turn, by graph replay."""
     workload = ROWS[name].workload
     sets = inputs_sets(workload, minimum_bytes(workload), options.seed)
     calls = {"pruned": ours(workload, pruned.schedules[name]), "whole": ours(workload, whole.schedules[name])}

@@ -54,7 +54,7 @@ RUNS, RECORDS = 3, 400
 
 
 def run(options: Options) -> Result:
-    """One row for each workload whose name matches."""
+    """Return one row for each workload whose name matches."""
     runs, records = int(options.extra.get("runs", RUNS)), int(options.extra.get("history", RECORDS))
     workloads = recorded_workloads(sorted(Path(options.extra.get("folder", FOLDER)).rglob("*" + SUFFIX)))
     rows = []
@@ -111,7 +111,7 @@ class RecordedWorkload:
             yield position, next(trial for _, trial in table.measure([schedule]))
 
     def experience(self, records: int, seed: int) -> Experience:
-        """A random part of what was recorded."""
+        """Return a random part of what was recorded."""
         every = [(t, row) for t in self.tables for row in range(len(t.space))]
         drawn = stream(seed, "history", self.name).permutation(len(every))[:records]
         results = tuple((every[n][0].space.schedule(every[n][1]), every[n][0].outcomes[every[n][1]]) for n in drawn)
@@ -119,7 +119,7 @@ class RecordedWorkload:
 
 
 def recorded_workloads(paths: Iterable[Path]) -> list[RecordedWorkload]:
-    """The workloads that tables are of."""
+    """Return the workloads that tables are of."""
     groups: dict[str, list[tuple[str, Json, Recorded]]] = defaultdict(list)
     for path in paths:
         head, table = read_document(path)["metadata"], read_table(path)
@@ -140,7 +140,7 @@ def recorded_workloads(paths: Iterable[Path]) -> list[RecordedWorkload]:
 
 
 def _renewed(head: Json, table: Recorded) -> Recorded:
-    """The table as today's sketch would have it: with the names of today, its derived columns and its prior."""
+    """Return the table as today's sketch would have it: with the names of today, its derived columns and its prior."""
     assert table.workload is not None
     rows = [dict(table.space.schedule(n).knobs) for n in range(len(table.space))]
     # Some tables are older than the versions that today's names are known of. Their knobs meant the same.
@@ -183,7 +183,7 @@ def _row(
 
 
 def _speed(workload: RecordedWorkload, pool: CandidatePool) -> float:
-    """That of the candidate with the least estimated time, relative to the best."""
+    """Return that of the candidate with the least estimated time, relative to the best."""
     assert pool.prior_seconds is not None
     (_, trial), *_ = workload.measure([pool.schedule(int(np.argmin(pool.prior_seconds)))])
     return workload.best_seconds / trial.outcome.seconds if isinstance(trial.outcome, Timed) else 0.0
@@ -192,7 +192,7 @@ def _speed(workload: RecordedWorkload, pool: CandidatePool) -> float:
 def curve_of(
     workload: RecordedWorkload, seed: int, counts: Sequence[int], history: Sequence[Experience] = ()
 ) -> Mapping[int, float]:
-    """The speed of the best so far after each of ``counts`` trials, relative to the best of the tables."""
+    """Return the speed of the best so far after each of ``counts`` trials, relative to the best of the tables."""
     pool = workload.pool()
     strategy = STRATEGIES[STRATEGY](SearchProblem(pool, seed, history, MODEL))
     best, found = np.inf, dict[int, float]()

@@ -121,7 +121,7 @@ def _case(number: int, seed: int) -> tuple[str, Json]:
 
 
 def tasks(count: int, seed: int, target: Target, sketches: str = "*") -> list[Task]:
-    """Every case by every sketch for ``target`` that takes it."""
+    """Return every case by every sketch for ``target`` that takes it."""
     found = []
     for operator, parameters in cases(count, seed):
         workload = OPERATORS[operator].workload(parameters)
@@ -131,7 +131,7 @@ def tasks(count: int, seed: int, target: Target, sketches: str = "*") -> list[Ta
 
 
 def run(options: Options) -> Result:
-    """One row for each sketch; passes when no kernel is wrong."""
+    """Return one row for each sketch; passes when no kernel is wrong."""
     extra, kind = options.extra, options.extra.get("target", "cuda")
     shapes, count = int(extra.get("shapes", SHAPES)), options.trials or SCHEDULES
     processes = int(extra.get("processes", max(1, len(os.sched_getaffinity(0)) - 1)))
@@ -165,7 +165,7 @@ def run(options: Options) -> Result:
 
 
 def _row(sketch: str, found: Sequence[Json]) -> Json:
-    """What became of a sketch's kernels. ``refused``: they do not fit the device, which compiling said."""
+    """Return what became of a sketch's kernels. ``refused``: they do not fit the device, which compiling said."""
     own = [answer for answer in found if answer["sketch"] == sketch]
     return {
         "row": sketch,

@@ -214,7 +214,7 @@ class _Session:
 
 
 def _metadata(table: Table, space: Space, on: MeasuredOn, settings: ExecutorSettings, seed: int) -> dict[str, object]:
-    """All that a table's results depend on, and what their names mean."""
+    """Return all that a table's results depend on, and what their names mean."""
     present = {k.name: [v for n, v in enumerate(k.values) if n in space.codes[:, i]] for i, k in enumerate(space.knobs)}
     return {
         "timeunit": "milliseconds",
@@ -250,7 +250,8 @@ def _settings(kind: str, units: int) -> ExecutorSettings:
 
 
 def _order(space: Space, name: str, seed: int) -> list[int]:
-    """The rows of a space: promising ones, then all others shuffled, so that a table that is cut short is a sample."""
+    """Return the rows of a space: promising ones, then all others shuffled, so that a table that is cut short is a
+    sample."""
     shuffled = [int(row) for row in stream(seed, name).permutation(len(space))]
     if space.prior_seconds is None:
         return shuffled
@@ -281,7 +282,7 @@ def _plain(value: object) -> str:
 
 
 def _driver() -> str | None:
-    """The version of the NVIDIA driver, where there is one."""
+    """Return the version of the NVIDIA driver, where there is one."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return None

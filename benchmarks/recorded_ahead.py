@@ -34,7 +34,7 @@ LEAST_TRIALS = 48
 
 
 def run(options: Options) -> Result:
-    """One row for each table."""
+    """Return one row for each table."""
     folder = Path(options.extra.get("folder", FOLDER))
     strategy = options.extra.get("strategy", "model")
     trials, seeds = options.trials or TRIALS, int(options.extra.get("seeds", SEEDS))

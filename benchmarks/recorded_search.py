@@ -24,7 +24,7 @@ TRIALS, SEEDS = 100, 5
 
 
 def run(options: Options) -> Result:
-    """One row for each table."""
+    """Return one row for each table."""
     folder = Path(options.extra.get("folder", FOLDER))
     trials, seeds = options.trials or TRIALS, int(options.extra.get("seeds", SEEDS))
     rows = []
@@ -41,7 +41,7 @@ def run(options: Options) -> Result:
 
 
 def _share(table: Recorded, strategy: str, trials: int, seeds: Sequence[int]) -> float:
-    """The mean over ``seeds`` of (fastest recorded / fastest of ``trials``); 0 where none could be timed."""
+    """Return the mean over ``seeds`` of (fastest recorded / fastest of ``trials``); 0 where none could be timed."""
     found = []
     for seed in seeds:
         pool = table.pool

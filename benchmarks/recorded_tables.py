@@ -13,7 +13,7 @@ SUFFIX = ".t4.json.gz"
 
 
 def described(path: Path) -> dict[str, object]:
-    """What is in a table."""
+    """Return what is in a table."""
     metadata, table = read_document(path)["metadata"], read_table(path)
     timed = [o for o in table.outcomes if isinstance(o, Timed)]
     failures = Counter(f"{o.stage}:{o.reason}" for o in table.outcomes if isinstance(o, Failed))
@@ -34,7 +34,7 @@ def described(path: Path) -> dict[str, object]:
 
 
 def readme(folder: Path) -> str:
-    """What the tables in a folder are, from what they say of themselves."""
+    """Return what the tables in a folder are, from what they say of themselves."""
     paths = sorted(folder.rglob("*" + SUFFIX))
     heads = [read_document(path)["metadata"] for path in paths]
     conditions = {_conditions(head) for head in heads}

@@ -44,7 +44,7 @@ class Table:
     kind: str = LANGUAGE_MODELS
 
     def path(self, folder: Path) -> Path:
-        """The file below ``folder``."""
+        """Return the file below ``folder``."""
         return (folder if self.kind == LANGUAGE_MODELS else folder / self.kind) / (self.name + SUFFIX)
 
     @property
@@ -52,7 +52,7 @@ class Table:
         return OPERATORS[self.operator].workload(self.parameters)
 
     def space(self, target: Target) -> Space:
-        """The settings to be recorded. Raises ValueError where the sketch does not list all that are legal."""
+        """Return the settings to be recorded. Raises ValueError where the sketch does not list all that are legal."""
         whole = self.sketch.space(self.workload, target, policy=SpacePolicy(prune=False))
         if whole.total > len(whole):
             raise ValueError(f"{self.name}: only {len(whole)} of {whole.total} settings are listed")
@@ -115,7 +115,7 @@ def _linear(tokens: int, outputs: int, inputs: int) -> Mapping[str, Any]:
 
 
 def _convolution(side: int, channels: int, stride: int) -> Mapping[str, Any]:
-    """A 3 x 3 layer of ResNet-50 for 32 images, with channels last."""
+    """Return a 3 x 3 layer of ResNet-50 for 32 images, with channels last."""
     return {
         **{"batch": 32, "channels": channels, "height": side, "width": side, "filters": channels, "groups": 1},
         **{"kernel_h": 3, "kernel_w": 3, "stride": stride, "padding": 1, "layout": "NHWC", "dtype": "float16"},
@@ -213,8 +213,8 @@ _KINDS: Mapping[str, tuple[_Row, _Row, _Row]] = {
 
 
 def _tables() -> dict[str, Table]:
-    """The first workload of every kind, then the second of every kind, and so on: a recording that is cut short has
-    something of each."""
+    """Return the first workload of every kind, then the second of every kind, and so on: a recording that is cut short
+    has something of each."""
     found = []
     for number in range(3):
         for kind, rows in _KINDS.items():

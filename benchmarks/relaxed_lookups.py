@@ -81,7 +81,8 @@ def _tables() -> dict[str, dict[str, Times]]:
 
 
 def _searched(tables: Mapping[str, Times], trials: int, seed: int) -> dict[str, Times]:
-    """What searches know of the tables of an operator: so many random settings, then the fastest of the others."""
+    """Return what searches know of the tables of an operator: so many random settings, then the fastest of the
+    others."""
     drawn = {}
     for name, times in tables.items():
         schedules = list(times)

@@ -53,7 +53,7 @@ class Case:
 
 
 def run(options: Options) -> Result:
-    """One row for each case."""
+    """Return one row for each case."""
     trials, seeds = options.trials or TRIALS, int(options.extra.get("seeds", SEEDS))
     noise = {**NOISE, "noise": float(options.extra.get("noise", NOISE["noise"]))}
     folder, hub = Path(options.extra.get("folder", FOLDER)), Path(options.extra.get("hub", HUB))

@@ -40,7 +40,7 @@ class Case:
 
 
 def run(options: Options) -> Result:
-    """One row for each kernel and tool; passes when every one is clean."""
+    """Return one row for each kernel and tool; passes when every one is clean."""
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         raise UnsupportedTarget("compute-sanitizer is not on the PATH; it comes with the CUDA toolkit", field="PATH")
@@ -56,7 +56,7 @@ def run(options: Options) -> Result:
 
 
 def cases(target: Target, seed: int) -> Iterator[Case]:
-    """All kernels that are checked."""
+    """Yield all kernels that are checked."""
     for name in kernels_of(target):
         found = [] if SKETCHES[name].generic else variants(SKETCHES[name], target)
         if not found:
@@ -66,7 +66,7 @@ def cases(target: Target, seed: int) -> Iterator[Case]:
 
 
 def _checked(tool: str, case: Case, check: str, seed: int) -> dict[str, object]:
-    """One kernel under one tool."""
+    """Return one kernel under one tool."""
     command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-m", "benchmarks.one_launch"]
     command += [case_to_json(case.operator, case.parameters, case.schedule), str(seed)]
     try:

@@ -136,7 +136,7 @@ def _overall(rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 def _interval(scale: Scale, runs: Sequence[Run]) -> tuple[float, float]:
-    """The 90 % interval of a score, by bootstrap over runs."""
+    """Return the 90 % interval of a score, by bootstrap over runs."""
     rng = stream(0, "interval")
     drawn = [rng.integers(len(runs), size=len(runs)) for _ in range(_DRAWS)]
     scores = [scale.score([runs[i] for i in d], bags=False) for d in drawn]
@@ -180,7 +180,7 @@ def _meets(overall: Mapping[str, object], bars: Mapping[str, float], ahead: Mapp
 
 
 def _history(folder: Path, space: str, history: str, run: int) -> tuple[Experience, ...]:
-    """The records of the same kernel on every other device."""
+    """Return the records of the same kernel on every other device."""
     if history == "none":
         return ()
     return _experiences(folder, space, None if history == "full" else int(history), 0 if history == "full" else run)

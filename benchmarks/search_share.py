@@ -114,7 +114,7 @@ class Space:
 
 
 def read_space(path: Path) -> Space:
-    """A space from its file: a line about it, then one for each trial. Raises InvalidParameter for one of other
+    """Return a space from its file: a line about it, then one for each trial. Raises InvalidParameter for one of other
     versions of the sketches, which cannot be searched any more."""
     head, *lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     trials = [_trial(line) for line in lines]
@@ -127,7 +127,7 @@ def read_space(path: Path) -> Space:
 
 
 def run(options: Options) -> Result:
-    """One row for each workload; passes when every seed of every row reached the bar."""
+    """Return one row for each workload; passes when every seed of every row reached the bar."""
     seeds = range(options.seed, options.seed + int(options.extra.get("seeds", SEEDS)))
     trials, names = options.trials or TRIALS, [n for n in ROWS if fnmatch(n, options.rows)]
     settings: Json = {"bar": BAR, "trials": trials, "seeds": list(seeds), **options.extra}
@@ -202,7 +202,7 @@ class Live:
         }
 
     def _recorded(self, pool: CandidatePool) -> list[Trial]:
-        """The random trials: those that an earlier run has in its file, and the rest."""
+        """Return the random trials: those that an earlier run has in its file, and the rest."""
         path = self.folder / f"{self.name}-random.jsonl"
         space = Space(self.name, self.device, self.seed, [])
         head = json.dumps(space.head) + "\n"
@@ -234,7 +234,7 @@ class Live:
 
 
 def _replayed(space: Space, seeds: Sequence[int], trials: int) -> Json:
-    """The searches on a recorded space: the seconds that a candidate had at random are those it has."""
+    """Return the searches on a recorded space: the seconds that a candidate had at random are those it has."""
     pool = space.pool
     bests = []
     for seed in seeds:
@@ -260,7 +260,7 @@ def _searched(
 
 
 def _winner(trials: Sequence[Trial], changed: Mapping[int, Timed]) -> Schedule:
-    """What a job would choose after its final: among equals the schedule's key decides."""
+    """Return what a job would choose after its final: among equals the schedule's key decides."""
     outcomes = [changed.get(n, t.outcome) for n, t in enumerate(trials)]
     timed = [
         (o.rank_seconds, t.schedule.key, n)

@@ -38,7 +38,8 @@ Suite = Callable[[Options], Result]
 
 
 def commit() -> str:
-    """The commit of this checkout, with ``+`` when files other than results and recorded tables differ from it."""
+    """Return the commit of this checkout, with ``+`` when files other than results and recorded tables differ from
+    it."""
     here = Path(__file__).parent
     found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True).stdout.strip()
     made = [f":(exclude,top)benchmarks/{name}" for name in ("results", "data")]

@@ -85,7 +85,7 @@ class Task:
 
 
 def run(options: Options) -> Result:
-    """One row for each operator; passes when no kernel failed and nothing is left to do."""
+    """Return one row for each operator; passes when no kernel failed and nothing is left to do."""
     extra = options.extra
     count, processes = options.trials or SCHEDULES, int(extra.get("processes", len(os.sched_getaffinity(0))))
     wanted = [t for t in _every(options, processes) if fnmatch(t.sketch, extra.get("sketch", "*"))]
@@ -127,7 +127,8 @@ def run(options: Options) -> Result:
 
 
 def _every(options: Options, processes: int) -> list[Task]:
-    """The tasks of every operator that was asked for, found side by side: most drawn shapes contradict themselves."""
+    """Return the tasks of every operator that was asked for, found side by side: most drawn shapes contradict
+    themselves."""
     odd, names = int(options.extra.get("odd", ODD_SHAPES)), [n for n in OPERATORS if fnmatch(n, options.rows)]
     if len(names) == 1 or processes == 1:
         return [t for n in names for t in tasks(odd, options.seed, n)]
@@ -136,8 +137,8 @@ def _every(options: Options, processes: int) -> list[Task]:
 
 
 def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
-    """Every operator's examples with every dtype, and ``odd`` drawn shapes, by every sketch for processors; of further
-    shapes those that a sketch of one class takes, by these."""
+    """Return every operator's examples with every dtype, and ``odd`` drawn shapes, by every sketch for processors; of
+    further shapes those that a sketch of one class takes, by these."""
     host = replace(host_target("llvm"), threads=THREADS)
     whole = replace(host, features=tuple(sorted({*host.features, *_EVERYTHING})), vector_bytes=64)
     found = {}
@@ -157,8 +158,8 @@ def tasks(odd: int, seed: int, rows: str = "*") -> list[Task]:
 
 
 def judged(task: Task, schedule: Schedule, bench: MeasurementHarness | None, fixture: ReferenceData) -> str | None:
-    """What is wrong with one kernel; None for a right one. ``bench``: where it runs, or None to interpret it. Raises
-    ResourcesExceeded for one that does not fit the target."""
+    """Return what is wrong with one kernel; None for a right one. ``bench``: where it runs, or None to interpret it.
+    Raises ResourcesExceeded for one that does not fit the target."""
     if bench is not None:
         failed = bench.judge(build(task.workload, task.target, schedule)).failed
         return None if failed is None else f"{failed.reason}: {failed.detail}"
@@ -176,7 +177,7 @@ def judged(task: Task, schedule: Schedule, bench: MeasurementHarness | None, fix
 
 
 def _done(path: Path, head: Json) -> dict[str, Json]:
-    """What an earlier run with the same ``head`` found, by task."""
+    """Return what an earlier run with the same ``head`` found, by task."""
     if not path.exists():
         return {}
     answers = [cast(Json, json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -210,7 +211,7 @@ def answers(
     seconds: float | None = None,
     silence_seconds: float = _SILENCE_SECONDS,
 ) -> Iterator[Json]:
-    """What becomes of each task, as they end; no task is begun after ``seconds``. A process that says nothing for
+    """Yield what becomes of each task, as they end; no task is begun after ``seconds``. A process that says nothing for
     ``silence_seconds`` is taken to hang in a kernel."""
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in todo:
@@ -262,7 +263,7 @@ class Lane:
         return self._process.pid
 
     def answer(self, task: Task) -> Json:
-        """Every kernel of a task judged, in as many children as that takes."""
+        """Return every kernel of a task judged, in as many children as that takes."""
         began, failures, kernels, refused, first = time.perf_counter(), [], 0, 0, 0
         while True:
             with suppress(OSError):  # a child that has died is noticed when it is listened to
@@ -295,7 +296,7 @@ class Lane:
         theirs.close()
 
     def _heard(self) -> Json:
-        """What the child says next, or that it is lost."""
+        """Return what the child says next, or that it is lost."""
         if not self._connection.poll(self._silence_seconds):
             return {"is": "lost", "detail": f"hangs: nothing was heard for {self._silence_seconds:.0f} s"}
         try:
@@ -326,8 +327,8 @@ def _device(target: Target) -> Device:
 
 
 def judged_all(connection: Listener, task: Task, first: int, count: int, seed: int) -> Json:
-    """What becomes of ``count`` schedules of a task, from the one numbered ``first`` on; ``connection`` is told each
-    before it is judged."""
+    """Return what becomes of ``count`` schedules of a task, from the one numbered ``first`` on; ``connection`` is told
+    each before it is judged."""
     found: Json = {"kernels": 0, "refused": 0, "failures": []}
     try:
         workload = task.workload

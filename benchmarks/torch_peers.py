@@ -49,7 +49,7 @@ def peer_options() -> dict[str, Mapping[str, object]]:
 
 
 def _options(mode: str) -> dict[str, Any]:
-    """What a mode of torch.compile sets, launches that overlap included with max-autotune."""
+    """Return what a mode of torch.compile sets, launches that overlap included with max-autotune."""
     options: dict[str, Any] = dict(torch._inductor.list_mode_options(mode))
     if mode != "default" and _OVERLAP in torch._inductor.list_options():
         options[_OVERLAP] = True
@@ -76,7 +76,7 @@ class Replay:
 
 
 def capture(call: Call, sets: Sequence[Tensors], seconds: float, stream: torch.cuda.Stream) -> Replay:
-    """A graph of so many calls, in whole rounds over ``sets``, that one replay takes about ``seconds``."""
+    """Return a graph of so many calls, in whole rounds over ``sets``, that one replay takes about ``seconds``."""
     with torch.cuda.stream(stream), torch.no_grad():
         kept: list[object] = [call(inputs) for inputs in sets]  # compiles, and loads lazily loaded kernels
         stream.synchronize()
@@ -128,5 +128,5 @@ def interleaved(
 
 
 def middle(times: list[float] | str) -> float | None:
-    """The median, or None for a failure."""
+    """Return the median, or None for a failure."""
     return None if isinstance(times, str) else median(times)

@@ -95,13 +95,13 @@ def tune_rows(
 
 
 def schedules(path: str) -> dict[str, Schedule]:
-    """The winners of an earlier result, by row."""
+    """Return the winners of an earlier result, by row."""
     rows = json.loads(Path(path).read_text())["rows"]
     return {r["row"]: Schedule.from_json(r["schedule"]) for r in rows if "schedule" in r}
 
 
 def _about(task: TaskView) -> dict[str, object]:
-    """How a row was tuned."""
+    """Return how a row was tuned."""
     found = None if task.best is None else 1e6 * task.best.seconds
     return {
         "trials": task.trials,

@@ -142,8 +142,8 @@ class Variant:
 
 
 def variants(sketch: Sketch, target: Target) -> list[Variant]:
-    """One schedule at least for each of ``PRODUCTS`` that the sketch takes, and for every value of a knob with few of
-    them that occurs in their spaces; none where it takes no product."""
+    """Return one schedule at least for each of ``PRODUCTS`` that the sketch takes, and for every value of a knob with
+    few of them that occurs in their spaces; none where it takes no product."""
     cases = [(name, *case) for name, case in PRODUCTS.items()]
     taken = [(n, o, p) for n, o, p in cases if sketch.matches(OPERATORS[o].workload(p), target)]
     spaces = [sketch.space(OPERATORS[o].workload(p), target) for _, o, p in taken]

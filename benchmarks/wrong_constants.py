@@ -85,6 +85,6 @@ _SIZES = ("ATOM_K", "LINE_BYTES", "WARP_LANES", "WGMMA_M")
 
 
 def _constants(module: ModuleType) -> dict[str, Any]:
-    """The constants of a prior by name: factors, rates and cycles, but no sizes of the instruction set."""
+    """Return the constants of a prior by name: factors, rates and cycles, but no sizes of the instruction set."""
     found = {name: v for name, v in vars(module).items() if name.isupper() and name not in _SIZES}
     return {name: v for name, v in found.items() if isinstance(v, int | float)}

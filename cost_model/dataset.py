@@ -31,8 +31,8 @@ class Experience:
 
 
 def says_of_schedule(outcome: Outcome) -> bool:
-    """Whether an outcome says something of its schedule. Noise, a lost machine, and a time-out of whatever prepares a
-    launch, which a busy machine may have caused, do not."""
+    """Return whether an outcome says something of its schedule. Noise, a lost machine, and a time-out of whatever
+    prepares a launch, which a busy machine may have caused, do not."""
     if isinstance(outcome, Timed):
         return True
     building = outcome.stage in (TrialStage.LOWER, TrialStage.COMPILE, TrialStage.LOAD)

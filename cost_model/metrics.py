@@ -39,7 +39,7 @@ def top_score(predicted: NDArray[np.float32], labels: NDArray[np.float32], k: in
 
 
 def ranking_metrics(predicted: NDArray[np.float32], labels: NDArray[np.float32]) -> dict[str, float]:
-    """All metrics of one task's ranking by name; those that cannot be computed are NaN."""
+    """Return all metrics of one task's ranking by name; those that cannot be computed are NaN."""
     return {
         "pairwise_accuracy": pairwise_accuracy(predicted[:MOST_ROWS], labels[:MOST_ROWS]),
         "rank_correlation": rank_correlation(predicted, labels),

@@ -24,7 +24,7 @@ class CostModel(Protocol):
         ...
 
     def to_bytes(self) -> bytes:
-        """What ``restore`` needs: data (UBJSON, arrays), never code."""
+        """Return what ``restore`` needs: data (UBJSON, arrays), never code."""
         ...
 
     def restore(self, data: bytes) -> None:
@@ -35,6 +35,6 @@ class CostModel(Protocol):
 def teaching(
     features: NDArray[np.float32], labels: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The rows that have a label."""
+    """Return the rows that have a label."""
     known = ~np.isnan(labels)
     return (features, labels) if known.all() else (features[known], labels[known])

@@ -16,7 +16,7 @@ load, which a look-up should not pay for."""
 
 
 def new_model(name: str) -> CostModel:
-    """A model that has learned nothing yet. Raises InvalidParameter for an unknown name."""
+    """Return a model that has learned nothing yet. Raises InvalidParameter for an unknown name."""
     if name not in MODELS:
         raise InvalidParameter(f"no cost model {name!r}; allowed: {', '.join(MODELS)}", field="model")
     module, factory = MODELS[name].split(":")

@@ -87,12 +87,12 @@ def prior_scores(features: Features) -> Floats:
 
 
 def dense(features: Features) -> Features:
-    """The features with ``MISSING`` in the place of NaN."""
+    """Return the features with ``MISSING`` in the place of NaN."""
     return np.ascontiguousarray(np.nan_to_num(features, nan=MISSING), dtype=np.float32)
 
 
 def _tasks(features: Features) -> list[tuple[bytes, NDArray[np.intp]]]:
-    """The rows of each task, with what tells it from others."""
+    """Return the rows of each task, with what tells it from others."""
     rows = np.arange(len(features))
     if features.shape[1] != len(COLUMNS) or not len(features):
         return [(b"", rows)]
@@ -106,7 +106,8 @@ def _tasks(features: Features) -> list[tuple[bytes, NDArray[np.intp]]]:
 def _distinct(
     features: Features, labels: NDArray[np.float32]
 ) -> tuple[Features, NDArray[np.float32], NDArray[np.int64]]:
-    """Each row once, with how often it stands there. What was left out of bag must not be in the bag as a copy."""
+    """Return each row once, with how often it stands there. What was left out of bag must not be in the bag as a
+    copy."""
     rows = np.ascontiguousarray(np.column_stack([dense(features), labels]), dtype=np.float32)
     whole = rows.view([("", np.void, rows.strides[0])]).ravel()
     _, first, counts = np.unique(whole, return_index=True, return_counts=True)

@@ -35,7 +35,7 @@ class Situation:
 
 
 def distance(one: Situation, other: Situation) -> float:
-    """How far apart two tasks are, 0 for equal ones; infinite where they are no relatives."""
+    """Return how far apart two tasks are, 0 for equal ones; infinite where they are no relatives."""
     cache, protocol = one.profile.partition("-")[::2]
     other_cache, other_protocol = other.profile.partition("-")[::2]
     targets = one.device.target, other.device.target
@@ -52,12 +52,12 @@ def distance(one: Situation, other: Situation) -> float:
 
 @lru_cache(maxsize=1024)
 def family(workload: Workload, target: Target) -> frozenset[str]:
-    """The operator family of a workload: the names of the sketches that write it for a target."""
+    """Return the operator family of a workload: the names of the sketches that write it for a target."""
     return frozenset(sketch.name for sketch in sketches_for(workload, target))
 
 
 def family_name(workload: Workload, target: Target) -> str:
-    """The name under which a model of a family is kept: that of the first sketch that fits."""
+    """Return the name under which a model of a family is kept: that of the first sketch that fits."""
     return sketches_for(workload, target)[0].name
 
 

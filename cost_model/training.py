@@ -52,7 +52,7 @@ def train(kind: str, experiences: Sequence[Experience], seed: int) -> TrainedMod
 
 
 def _metrics(kind: str, tasks: Sequence[Task], seed: int) -> dict[str, float]:
-    """The means over held-out tasks; empty where there are none."""
+    """Return the means over held-out tasks; empty where there are none."""
     fit_for = [n for n, (_, goals) in enumerate(tasks) if (goals > 0).sum() >= LEAST_ROWS]
     held_out = fit_for[::STRIDE][:HELD_OUT] if len(tasks) > 1 else []
     if not held_out:

@@ -109,7 +109,7 @@ class XGBoostModel:
             ) from error
 
     def _validity(self, found: Residuals, seed: int) -> xgboost.Booster:
-        """What can be timed, learned from what could not."""
+        """Return what can be timed, learned from what could not."""
         return self._trained("binary:logistic", found.every, found.timed, np.ones(len(found.timed)), seed)
 
     def _trained(

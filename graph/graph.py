@@ -228,7 +228,7 @@ class GraphBuilder:
         self.made[node.name] = node
 
     def name(self, stem: str) -> str:
-        """A name that is not taken yet: ``stem``, or ``stem`` with a number behind it."""
+        """Return a name that is not taken yet: ``stem``, or ``stem`` with a number behind it."""
         stem = re.sub(r"[^A-Za-z0-9_]", "_", stem)[:48] or "value"
         stem = stem if re.match(r"[A-Za-z_]", stem) else f"_{stem}"
         n = self._last.get(stem, 0)
@@ -250,7 +250,7 @@ class GraphBuilder:
 
 
 def in_order(graph: Graph) -> Iterator[Value]:
-    """All values: inputs, constants, then the results of the nodes."""
+    """Yield all values: inputs, constants, then the results of the nodes."""
     yield from graph.inputs
     yield from graph.constants
     for node in graph.nodes:

@@ -84,7 +84,7 @@ def _plain(value: object) -> JSON:
 
 
 def graph_from_json(data: object) -> Graph:
-    """The checked graph that ``data`` (JSON values as Python's ``json`` gives them) describes.
+    """Return the checked graph that ``data`` (JSON values as Python's ``json`` gives them) describes.
 
     Raises InvalidGraph, and nothing else, for whatever is no legal graph; its ``field`` is a JSON pointer.
     """

@@ -117,7 +117,7 @@ class _GraphRegion:
         return self.nodes[0]
 
     def with_node(self, node: Node, graph: Graph) -> "_GraphRegion":
-        """The region with ``node`` before the others."""
+        """Return the region with ``node`` before the others."""
         if OPERATORS[node.op].kind in (Kind.POINTWISE, Kind.VIEW):
             return _GraphRegion([*self.nodes, node], self.main, self.elements | {node.result.elements})
         read = {graph.values[name].elements for name in node.operands}
@@ -126,7 +126,7 @@ class _GraphRegion:
 
 
 def has_channels_last(node: Node) -> bool:
-    """Whether a node is a convolution or a pool over data with channels last."""
+    """Return whether a node is a convolution or a pool over data with channels last."""
     if node.op == "convolution":
         return OPERATORS[node.op].values(node.attributes).flag("channels_last")
     if node.op in ("max_pool", "average_pool"):
@@ -136,7 +136,8 @@ def has_channels_last(node: Node) -> bool:
 
 
 def _joins_permuted(graph: Graph, node: Node) -> bool:
-    """Whether a node is a reshape that makes one dimension of several which a permutation has put side by side."""
+    """Return whether a node is a reshape that makes one dimension of several which a permutation has put side by
+    side."""
     before = graph.producers.get(node.operands[0]) if node.op == "reshape" else None
     if before is None or before.op != "permute":
         return False
@@ -149,7 +150,7 @@ def _joins_permuted(graph: Graph, node: Node) -> bool:
 
 
 def partition(graph: Graph, fits: Fits, in_place: InPlace | None = None) -> tuple[Call, ...]:
-    """The calls that compute ``graph``, in order."""
+    """Return the calls that compute ``graph``, in order."""
     return _Partition(graph, fits, in_place or InPlace()).calls()
 
 
@@ -188,8 +189,8 @@ class _Partition:
         self._computed = {n.name for n in graph.nodes if not is_view(n)}
 
     def _is_reduced(self, name: str) -> bool:
-        """Whether a reduction reads a value or a reshape of it: kernels for rows and columns read one tensor at each
-        place."""
+        """Return whether a reduction reads a value or a reshape of it: kernels for rows and columns read one tensor at
+        each place."""
         return any(
             OPERATORS[r.op].kind is Kind.REDUCTION
             or (alias_of(self.graph, r.name) is not None and self._is_reduced(r.name))
@@ -232,7 +233,7 @@ class _Partition:
         return self._needed([call for _, call in sorted(found, key=lambda f: f[0])])
 
     def _needed(self, calls: Sequence[Call]) -> tuple[Call, ...]:
-        """The calls whose results are read, and all foreign ones."""
+        """Return the calls whose results are read, and all foreign ones."""
         needed = set(self.graph.kept)
         kept: list[Call] = []
         for call in reversed(calls):
@@ -242,7 +243,7 @@ class _Partition:
         return tuple(reversed(kept))
 
     def _views_before(self, node: Node) -> Iterator[str]:
-        """The views of other elements or in another order that the operands of a node are, reshaped or not."""
+        """Yield the views of other elements or in another order that the operands of a node are, reshaped or not."""
         for name in node.operands:
             while name not in self.stored and (before := alias_of(self.graph, name)) is not None:
                 name = before
@@ -254,7 +255,7 @@ class _Partition:
         return alias_of(self.graph, node.name)
 
     def _root(self, name: str) -> str:
-        """The stored value that a reshape has the elements of."""
+        """Return the stored value that a reshape has the elements of."""
         before = alias_of(self.graph, name)
         assert before is not None
         while before not in self.stored:
@@ -263,8 +264,8 @@ class _Partition:
         return before
 
     def _is_computed(self, node: Node) -> bool:
-        """Whether a node needs a kernel: it is no view, or a view that must be stored and is no reshape. What a stored
-        reshape has the elements of is stored as well."""
+        """Return whether a node needs a kernel: it is no view, or a view that must be stored and is no reshape. What a
+        stored reshape has the elements of is stored as well."""
         if not is_view(node):
             return True
         if node.name in self._in_place.joins:
@@ -278,8 +279,8 @@ class _Partition:
         return node.name in self.stored and alias is None
 
     def _readers(self, name: str) -> Iterator[Node | None]:
-        """The nodes of kernels that read a value, through views that are not stored. None stands for a reader outside
-        of all kernels."""
+        """Yield the nodes of kernels that read a value, through views that are not stored. None stands for a reader
+        outside of all kernels."""
         if name in self.stored and name not in self._region_of:
             yield None
         for reader in self.graph.readers[name]:
@@ -299,7 +300,7 @@ class _Partition:
         self.stored.add(node.name)
 
     def _joined(self, node: Node) -> bool:
-        """Whether ``node`` has become part of the region that reads it."""
+        """Return whether ``node`` has become part of the region that reads it."""
         readers = list(self._readers(node.name))
         regions = {id(self._region_of[r.name]): self._region_of[r.name] for r in readers if r is not None}
         if None in readers or len(regions) != 1 or is_view(node):
@@ -360,8 +361,8 @@ class _Partition:
             self.stored.add(region.output.name)
 
     def _independent_of_data(self, names: Iterable[str]) -> list[Node]:
-        """The nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has the
-        indices computes them again. Nothing for values that depend on an input or a constant."""
+        """Return the nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has
+        the indices computes them again. Nothing for values that depend on an input or a constant."""
         found: dict[str, Node] = {}
         for name in names:
             before: dict[str, Node] = {}
@@ -378,7 +379,7 @@ class _Partition:
         return list(found.values())
 
     def _concatenations_before(self, node: Node) -> Iterator[str]:
-        """The concatenations that the operands of a node are views of."""
+        """Yield the concatenations that the operands of a node are views of."""
         for name in node.operands:
             while name not in self.stored and is_view(producer := self.graph.producers[name]) and producer.operands:
                 if producer.op == "concatenate":
@@ -387,7 +388,7 @@ class _Partition:
                 name = producer.operands[0]
 
     def _fits_with_stored(self, region: _GraphRegion, views: set[str]) -> bool:
-        """Whether a kernel class takes a region where ``views`` are stored. They are then, and otherwise not."""
+        """Return whether a kernel class takes a region where ``views`` are stored. They are then, and otherwise not."""
         self.stored |= views
         self._written.clear()
         written = self._write(region)
@@ -398,8 +399,8 @@ class _Partition:
         return fits
 
     def _scores(self, node: Node) -> list[Node]:
-        """What a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes, and a
-        product. Empty where the left operand is anything else, or has other readers."""
+        """Return what a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes,
+        and a product. Empty where the left operand is anything else, or has other readers."""
         found: list[Node] = []
         name = node.operands[0] if node.op == "matmul" else ""
         while name in self.graph.producers and (node := self.graph.producers[name]):
@@ -417,7 +418,7 @@ class _Partition:
         return []
 
     def _permuted_by(self, node: Node) -> Node | None:
-        """The permutation that alone reads a node, through reshapes too."""
+        """Return the permutation that alone reads a node, through reshapes too."""
         while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
             (node,) = readers
             if node.op == "permute":
@@ -442,18 +443,18 @@ class _Partition:
         return OPERATORS[main.op].kind is Kind.REDUCTION and not self._from_anchor(node)
 
     def _is_second_sum(self, node: Node, main: Node) -> bool:
-        """Whether two products have the same left operand and shape, so that one kernel may have both sums."""
+        """Return whether two products have the same left operand and shape, so that one kernel may have both sums."""
         same = node.op == main.op == "matmul" and node.result.type == main.result.type
         return same and node.operands[0] == main.operands[0]
 
     def _fits_with(self, region: _GraphRegion, node: Node) -> bool:
-        """Whether a kernel class takes a region with ``node``."""
+        """Return whether a kernel class takes a region with ``node``."""
         written = self._write(region.with_node(node, self.graph))
         return written is not None and self._fits(written.workload)
 
     def _is_moved(self, node: Node, reader: Node) -> bool:
-        """Whether a pointwise reader uses each element of ``node`` once at most, behind views that only move elements,
-        such as one half of a concatenation."""
+        """Return whether a pointwise reader uses each element of ``node`` once at most, behind views that only move
+        elements, such as one half of a concatenation."""
         for between in self.graph.readers[node.name]:
             if between is reader:
                 if reader.result.elements != node.result.elements:
@@ -463,8 +464,8 @@ class _Partition:
         return OPERATORS[reader.op].kind is Kind.POINTWISE
 
     def _belongs_to_anchor(self, node: Node, region: _GraphRegion) -> bool:
-        """Whether a kernel class takes a pointwise node as the epilogue of an anchor, and not also ``region``, a stored
-        view that reads it."""
+        """Return whether a kernel class takes a pointwise node as the epilogue of an anchor, and not also ``region``, a
+        stored view that reads it."""
         epilogue = _GraphRegion([])
         for n in self._from_anchor(node):
             epilogue, region = epilogue.with_node(n, self.graph), region.with_node(n, self.graph)
@@ -475,8 +476,8 @@ class _Partition:
         return not fused and alone is not None and self._fits(alone.workload)
 
     def _from_anchor(self, node: Node) -> list[Node]:
-        """A pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is before it
-        up to the anchor; nothing for any other node."""
+        """Return a pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is
+        before it up to the anchor; nothing for any other node."""
         for name in node.operands:
             while (alias := alias_of(self.graph, name)) is not None:
                 name = alias
@@ -491,15 +492,15 @@ class _Partition:
         return []
 
     def _keeps_class(self, region: _GraphRegion, node: Node, grown: _GraphRegion) -> bool:
-        """Whether a kernel class takes the grown region, or takes neither part of it. Views before its anchor may be
-        stored for that, as they will be."""
+        """Return whether a kernel class takes the grown region, or takes neither part of it. Views before its anchor
+        may be stored for that, as they will be."""
         if self._write(grown) is None:
             return False
         parts = (region, _GraphRegion([]).with_node(node, self.graph))
         return self._may_fit(grown) or not any(self._may_fit(part) for part in parts if part.main is not None)
 
     def _may_fit(self, region: _GraphRegion) -> bool:
-        """Whether a kernel class takes a region as it is, or where the views before its anchor are stored."""
+        """Return whether a kernel class takes a region as it is, or where the views before its anchor are stored."""
         written = self._write(region)
         if written is not None and self._fits(written.workload):
             return True
@@ -545,7 +546,7 @@ class _Partition:
         return sorted(region.nodes, key=lambda n: self._positions[n.name])
 
     def _write(self, region: _GraphRegion) -> WrittenRegion | None:
-        """The workload of a region; None where it would go beyond the limits of ``te``."""
+        """Return the workload of a region; None where it would go beyond the limits of ``te``."""
         nodes = self._sorted(region)
         key = tuple(n.name for n in nodes)
         if key not in self._written:

@@ -82,7 +82,7 @@ class Program:
 
 
 def places_of(calls: Sequence[Call]) -> dict[str, ValuePlace]:
-    """Where each value lies that has no memory of its own."""
+    """Return where each value lies that has no memory of its own."""
     within: dict[str, ValuePlace] = {}
     for call in calls:
         if isinstance(call, JoinCall):
@@ -130,15 +130,15 @@ def compile_program(graph: Graph, fits: Fits, *, gpu: bool = False) -> Program:
 
 
 def _cut(graph: Graph, fits: Fits) -> tuple[Call, ...]:
-    """The calls of a graph, whose loops over time need no copies where that is possible."""
+    """Return the calls of a graph, whose loops over time need no copies where that is possible."""
     in_place = steps_in_place(graph)
     calls = partition(graph, fits, in_place)
     return calls if is_in_place(calls) else partition(graph, fits)
 
 
 def _with_joined_products(graph: Graph, calls: tuple[Call, ...], fits: Fits) -> tuple[Graph, tuple[Call, ...]]:
-    """The graph with products joined, and its calls, where that saves kernels and costs no kernel class; else both as
-    given."""
+    """Return the graph with products joined, and its calls, where that saves kernels and costs no kernel class; else
+    both as given."""
     products = join_products(graph)
     if products.nodes == graph.nodes:
         return graph, calls
@@ -160,8 +160,9 @@ def _fixed_nodes(graph: Graph) -> tuple[Node, ...]:
 
 
 def fresh_values(graph: Graph, calls: tuple[Call, ...] | list[Call]) -> frozenset[str]:
-    """The values that get memory of their own in every call, because something outside of the kernels sees them. Small
-    values that overwrite inputs lie in the arena until the end of the call: training norms have hundreds of them."""
+    """Return the values that get memory of their own in every call, because something outside of the kernels sees them.
+    Small values that overwrite inputs lie in the arena until the end of the call: training norms have hundreds of
+    them."""
     seen = set(graph.outputs) | {name for _, name in graph.updates if graph.values[name].bytes > _SMALL_UPDATE_BYTES}
     for call in calls:
         if isinstance(call, ForeignCall):

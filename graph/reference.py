@@ -24,7 +24,8 @@ def graph_reference(
     *,
     decide_as_rounded: bool = False,
 ) -> dict[str, Array]:
-    """The outputs, and the values that overwrite inputs, by name. ``given`` has the inputs and constants by name.
+    """Return the outputs, and the values that overwrite inputs, by name. ``given`` has the inputs and constants by
+    name.
 
     Floats are computed and returned in float64: only casts round. ``decide_as_rounded``: what a step is taken of, such
     as the logarithms that give the bucket of a position, is rounded to its dtype after each node, so that steps lie
@@ -52,7 +53,7 @@ def graph_reference(
 
 
 def _decisive(graph: Graph) -> frozenset[str]:
-    """The floats that a step is taken of, directly or through other floats."""
+    """Return the floats that a step is taken of, directly or through other floats."""
     found: set[str] = set()
     for node in reversed(graph.nodes):
         decides = not node.is_foreign and (node.op in _STEPS or not node.result.dtype.is_float)
@@ -69,7 +70,7 @@ def _rounded(array: Array, value: Value) -> Array:
 
 
 def evaluate(node: Node, operands: Sequence[Array]) -> Array:
-    """The result of a node that is not foreign."""
+    """Return the result of a node that is not foreign."""
     operator = OPERATORS[node.op]
     result: np.ndarray[Any, Any] = operator.evaluate(operands, operator.values(node.attributes))
     return result
@@ -80,8 +81,8 @@ MOST_KNOWN = 1 << 14
 
 
 def known_value(builder: GraphBuilder, value: Value) -> Array | None:
-    """The elements of a value that depends on no input and no constant, and has at most ``MOST_KNOWN`` of them; None
-    for any other. Floats are rounded to their dtypes."""
+    """Return the elements of a value that depends on no input and no constant, and has at most ``MOST_KNOWN`` of them;
+    None for any other. Floats are rounded to their dtypes."""
     node = builder.made.get(value.name)
     if node is None or node.is_foreign or value.elements > MOST_KNOWN:
         return None

@@ -24,14 +24,14 @@ class WrittenRegion:
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node computes nothing, so that it can be part of the indices of its readers."""
+    """Return whether a node computes nothing, so that it can be part of the indices of its readers."""
     return not node.is_foreign and OPERATORS[node.op].kind is Kind.VIEW
 
 
 def write_workload(
     graph: Graph, nodes: Sequence[Node], outputs: Sequence[str], stored_values: Container[str]
 ) -> WrittenRegion:
-    """The workload that computes ``outputs``, results of ``nodes``, from values that are stored.
+    """Return the workload that computes ``outputs``, results of ``nodes``, from values that are stored.
 
     ``nodes`` stand in the order of the graph; views that they read need not be among them. Inputs that depend on
     constants alone are constants of the workload, unless all inputs do. Raises InvalidWorkload where the expression
@@ -71,12 +71,12 @@ class _RegionWriter:
         self._operands[node.name] = result
 
     def _is_factor(self, node: Node) -> bool:
-        """Whether a product of the region takes a value, as attention takes weights: rounded to its dtype."""
+        """Return whether a product of the region takes a value, as attention takes weights: rounded to its dtype."""
         readers = (r for r in self._graph.readers[node.name] if r.name in self._region)
         return any(OPERATORS[r.op].kind is Kind.ANCHOR for r in readers)
 
     def output(self, value: Value) -> Tensor:
-        """The stage of an output, in the dtype of the value."""
+        """Return the stage of an output, in the dtype of the value."""
         result = self._operands[value.name]
         if isinstance(result, Tensor) and result.stage is not None and result.dtype == value.dtype:
             return result
@@ -106,7 +106,7 @@ class _RegionWriter:
         return self._placeholders[key]
 
     def _uses(self, name: str) -> int:
-        """How often the nodes of the region use an element of a value, through views too."""
+        """Return how often the nodes of the region use an element of a value, through views too."""
         total = 0
         for reader in self._graph.readers[name]:
             if reader.name in self._region:
@@ -117,8 +117,8 @@ class _RegionWriter:
 
 
 def alias_of(graph: Graph, name: str) -> str | None:
-    """The value that has the same elements in the same order as ``name``, which is a reshape of it; None where ``name``
-    is none."""
+    """Return the value that has the same elements in the same order as ``name``, which is a reshape of it; None where
+    ``name`` is none."""
     node = graph.producers.get(name)
     return node.operands[0] if node is not None and node.op in ("reshape", "identity") else None
 
@@ -133,7 +133,7 @@ def _rounded(value: GraphOperand, dtype: DType) -> GraphOperand:
 
 
 def _inputs_of(results: Sequence[Tensor]) -> list[Tensor]:
-    """The inputs that ``results`` are computed from, in the order in which they are met."""
+    """Return the inputs that ``results`` are computed from, in the order in which they are met."""
     seen: dict[Tensor, None] = {}
     todo = list(reversed(results))
     while todo:

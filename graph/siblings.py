@@ -61,7 +61,8 @@ class _Computed:
 
 
 def _place(calls: Sequence[Call], n: int, m: int) -> int | None:
-    """Where a kernel may stand that is call ``n`` and call ``m`` in one, once these two are gone; None for nowhere."""
+    """Return where a kernel may stand that is call ``n`` and call ``m`` in one, once these two are gone; None for
+    nowhere."""
     between = calls[n + 1 : m]
     if not any(name in c.writes for c in between for name in calls[m].reads):
         return n
@@ -69,7 +70,7 @@ def _place(calls: Sequence[Call], n: int, m: int) -> int | None:
 
 
 def _joined(graph: Graph, computed: _Computed, calls: Sequence[Call], n: int, m: int, fits: Fits) -> KernelCall | None:
-    """Two calls as one kernel; None where they are not alike, or where no kernel class takes them together."""
+    """Return two calls as one kernel; None where they are not alike, or where no kernel class takes them together."""
     first, second = calls[n], calls[m]
     if not isinstance(first, KernelCall) or not isinstance(second, KernelCall) or not _is_alike(graph, first, second):
         return None
@@ -108,8 +109,8 @@ def _is_alike(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
 
 
 def _are_layers(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
-    """Whether two kernels are products by constants, the second one of what the first one computes, and all of their
-    weights together are small: then a thread block can go through all layers with its rows."""
+    """Return whether two kernels are products by constants, the second one of what the first one computes, and all of
+    their weights together are small: then a thread block can go through all layers with its rows."""
     anchors = [graph.producers[n] for c in (first, second) for n in c.nodes]
     anchors = [n for n in anchors if OPERATORS[n.op].kind is Kind.ANCHOR]
     weights = {n.operands[1] for n in anchors}
@@ -120,9 +121,9 @@ def _are_layers(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
 
 
 def _is_same_rows(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
-    """Whether ``second`` goes on with the rows of ``first``, so that one kernel keeps them. One of the two reduces the
-    rows. ``second`` reads them again with what they were reduced to, such as to divide by it, or it reduces what
-    ``first`` made of them."""
+    """Return whether ``second`` goes on with the rows of ``first``, so that one kernel keeps them. One of the two
+    reduces the rows. ``second`` reads them again with what they were reduced to, such as to divide by it, or it reduces
+    what ``first`` made of them."""
     reduced = [Kind.REDUCTION in _mains(graph, call) for call in (first, second)]
     largest = max((graph.values[name].elements, name) for name in first.reads)[1]
     elements = graph.values[largest].elements
@@ -133,5 +134,5 @@ def _is_same_rows(graph: Graph, first: KernelCall, second: KernelCall) -> bool:
 
 
 def _mains(graph: Graph, call: KernelCall) -> set[Kind]:
-    """Which kinds of nodes there are in a kernel beside pointwise ones and views."""
+    """Return which kinds of nodes there are in a kernel beside pointwise ones and views."""
     return {OPERATORS[graph.producers[n].op].kind for n in call.nodes} - {Kind.POINTWISE, Kind.VIEW}

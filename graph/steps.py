@@ -22,18 +22,18 @@ _MOST_COPIES = 2
 
 
 def steps_in_place(graph: Graph) -> InPlace:
-    """The slices and the concatenations of ``graph`` that need no copies."""
+    """Return the slices and the concatenations of ``graph`` that need no copies."""
     return InPlace(_parts(graph), _joins(graph))
 
 
 def is_in_place(calls: tuple[Call, ...]) -> bool:
-    """Whether every part of a concatenation without copies is written by a kernel."""
+    """Return whether every part of a concatenation without copies is written by a kernel."""
     written = {name for c in calls if isinstance(c, KernelCall) for name in c.writes}
     return all(written.issuperset(c.parts) for c in calls if isinstance(c, JoinCall))
 
 
 def _parts(graph: Graph) -> dict[str, int]:
-    """The slices that lie within what they are slices of, and the number of the first element of each."""
+    """Return the slices that lie within what they are slices of, and the number of the first element of each."""
     found: dict[str, int] = {}
     for (of, d, _), slices in slices_of_steps(graph).items():
         value = graph.values[of]
@@ -46,7 +46,7 @@ def _parts(graph: Graph) -> dict[str, int]:
 
 
 def _joins(graph: Graph) -> dict[str, JoinCall]:
-    """The concatenations whose parts are computed behind products, by their results."""
+    """Return the concatenations whose parts are computed behind products, by their results."""
     found: dict[str, JoinCall] = {}
     taken: set[str] = set()
     joined = [n for n in reversed(graph.nodes) if n.op == "concatenate" and n.name not in graph.fixed]

@@ -22,7 +22,7 @@ def graph_text(graph: Graph) -> str:
 
 
 def program_text(program: Program) -> str:
-    """The calls of ``program`` as lines: what each computes and what it reads, and the memory between them."""
+    """Return the calls of ``program`` as lines: what each computes and what it reads, and the memory between them."""
     lines = [f"prepared {name}" for name in program.recipe.outputs]
     for call in (*program.prepared, *program.calls):
         reads = ", ".join(call.reads)

@@ -104,7 +104,8 @@ def import_fx(
     device: torch.device | None = None,
     precisions: TorchPrecisions | None = None,
 ) -> ImportedModel:
-    """The graph of ``module``, a ``torch.fx.GraphModule`` of ATen operators with concrete shapes in ``meta["val"]``.
+    """Return the graph of ``module``, a ``torch.fx.GraphModule`` of ATen operators with concrete shapes in
+    ``meta["val"]``.
 
     ``static`` are the positions of the arguments that stay the same from call to call: they become constants.
     ``values`` gives the concrete value of each node where those in ``meta`` are symbolic. An operator without a rule
@@ -117,8 +118,8 @@ def import_fx(
 
 
 def torch_precisions(device: torch.device) -> TorchPrecisions:
-    """What the flags of torch for TF32 say now of float32 on ``device``. Before torch 2.9 they were one flag for each
-    kind of operator, which now raises an error where the new ones differ from each other."""
+    """Return what the flags of torch for TF32 say now of float32 on ``device``. Before torch 2.9 they were one flag for
+    each kind of operator, which now raises an error where the new ones differ from each other."""
     if device.type != "cuda":
         return _precisions(IEEE, IEEE)
     chosen = getattr(torch._C, "_get_fp32_precision_getter", None)  # properties of torch.backends take microseconds
@@ -130,12 +131,12 @@ def torch_precisions(device: torch.device) -> TorchPrecisions:
 
 @cache
 def _precisions(products: str, convolutions: str) -> TorchPrecisions:
-    """One object for equal settings: they are compared in every call of a model."""
+    """Return one object for equal settings: they are compared in every call of a model."""
     return TorchPrecisions(products, convolutions)
 
 
 def dense_order(tensor: Any) -> tuple[int, ...] | None:
-    """The order of dimensions in which ``tensor`` is dense and row-major; None where there is none."""
+    """Return the order of dimensions in which ``tensor`` is dense and row-major; None where there is none."""
     rank = tensor.dim()
     if tensor.is_contiguous():
         return tuple(range(rank))
@@ -149,12 +150,12 @@ def dense_order(tensor: Any) -> tuple[int, ...] | None:
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes ``order``."""
+    """Return the order that undoes ``order``."""
     return tuple(list(order).index(d) for d in range(len(order)))
 
 
 def _view_of(tensor: Any, base: int, other: Any) -> OutputView | None:
-    """Where ``tensor`` lies in ``other``, which is dense; None where it is all of it, or not within it."""
+    """Return where ``tensor`` lies in ``other``, which is dense; None where it is all of it, or not within it."""
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     offset = tensor.storage_offset() - other.storage_offset()
     end = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
@@ -164,7 +165,7 @@ def _view_of(tensor: Any, base: int, other: Any) -> OutputView | None:
 
 
 def type_of(tensor: Any) -> TensorType | None:
-    """The type of a tensor; None for one that only foreign calls can read."""
+    """Return the type of a tensor; None for one that only foreign calls can read."""
     dtype = DTYPES.get(str(tensor.dtype).removeprefix("torch."))
     if dtype is None or tensor.dim() > MAX_RANK or tensor.layout is not torch.strided:
         return None
@@ -234,7 +235,7 @@ class _Importer:
     # The walk
 
     def _meta(self, node: Any) -> Any:
-        """What the trace knows of a node: a fake tensor, a list of them, or a number."""
+        """Return what the trace knows of a node: a fake tensor, a list of them, or a number."""
         return node.meta.get("val") if self._traced is None else self._traced.get(node)
 
     def run(self) -> ImportedModel:
@@ -280,7 +281,7 @@ class _Importer:
         self._attributes.append((name, dense.detach()))
 
     def _bring_in(self, node: Any, tensor: Any, into: list[Value]) -> tuple[str, tuple[int, ...] | None]:
-        """A new value of the graph for ``tensor``, and the order in which its memory is dense."""
+        """Return a new value of the graph for ``tensor``, and the order in which its memory is dense."""
         kind = type_of(tensor)
         order = dense_order(tensor) if kind is not None else tuple(range(tensor.dim()))
         if kind is not None and order is not None:
@@ -308,7 +309,7 @@ class _Importer:
         self._found[node] = self._by_rule(node) or self._foreign_call(node)
 
     def _overwrites(self, node: Any) -> bool:
-        """Whether the node overwrites an input when all else is done; it is noted then."""
+        """Return whether the node overwrites an input when all else is done; it is noted then."""
         target, source = self._found[node.args[0]], self._found[node.args[1]]
         if node.args[0].op != "placeholder":
             return False
@@ -333,7 +334,7 @@ class _Importer:
         return next(v for v in (*self._inputs, *self._constants) if v.name == name)
 
     def _by_rule(self, node: Any) -> Any:
-        """The value, or the list of values, that a rule gives; None where no rule covers the call."""
+        """Return the value, or the list of values, that a rule gives; None where no rule covers the call."""
         rule = RULES.get(self.target)
         results = self._meta(node)
         several = isinstance(results, tuple | list)
@@ -353,7 +354,8 @@ class _Importer:
         return values if several else values[0]
 
     def _given(self, node: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, with values for tensors. Raises NoRule where one has no element, or a dtype of its own."""
+        """Return the arguments, with values for tensors. Raises NoRule where one has no element, or a dtype of its
+        own."""
 
         def resolved(a: Any) -> Any:
             if isinstance(a, torch.fx.Node):
@@ -417,8 +419,8 @@ class _Importer:
         raise UnsupportedGraph(f"an argument {type(a).__name__} of {self.target}", field="arguments")
 
     def _outputs(self, given: Sequence[Any]) -> tuple[ImportedOutput, ...]:
-        """The results. One that is a part of another, or shows its elements more than once, lies in its memory: callers
-        may overwrite either."""
+        """Return the results. One that is a part of another, or shows its elements more than once, lies in its memory:
+        callers may overwrite either."""
         whole: dict[Any, tuple[int, Any]] = {}
         tensors = [self._meta(a) if isinstance(a, torch.fx.Node) else None for a in given]
         for n, tensor in enumerate(tensors):

@@ -27,7 +27,7 @@ class RawKernel(Protocol):
     def prepare_at(self, addresses: Sequence[int]) -> None: ...
 
     def bind_at(self, addresses: Sequence[int]) -> Launch:
-        """What runs the kernel on these addresses, as often as it is called, after ``prepare_at``."""
+        """Return what runs the kernel on these addresses, as often as it is called, after ``prepare_at``."""
         ...
 
 
@@ -50,7 +50,7 @@ class BoundKernel:
             self.kernel.prepare_at(self._addresses(at))
 
     def bind(self, at: Addresses) -> Launch:
-        """What runs the kernel where its values lie."""
+        """Return what runs the kernel where its values lie."""
         addresses = self._addresses(at)
         if self.latest is None or self.latest[0] != addresses:
             self.latest = addresses, self._launch(addresses)

@@ -170,7 +170,8 @@ class LaunchesInARow:
 
 
 def launched_in_a_row(launches: Sequence[Callable[[int], None]]) -> LaunchesInARow | None:
-    """One native call of all launches; None where others than ``CpuLaunch`` are among them, or where it is one."""
+    """Return one native call of all launches; None where others than ``CpuLaunch`` are among them, or where it is
+    one."""
     own = [launch for launch in launches if isinstance(launch, CpuLaunch)]
     return None if len(own) < len(launches) or len(own) < 2 else LaunchesInARow(own)
 

@@ -95,12 +95,12 @@ class BoundProgram:
         self._checked_last: list[tuple[Callable[[], Any], int]] = [(object, 0)] * len(program.graph.inputs)
 
     def with_replaced(self, replaced: Mapping[str, Replacement]) -> "BoundProgram":
-        """The program with further calls of kernels replaced."""
+        """Return the program with further calls of kernels replaced."""
         return self._with(self._kernels, {**self._replaced, **replaced})
 
     def with_kernels(self, kernels: Mapping[str, RawKernel]) -> "BoundProgram":
-        """The program with other kernels for these workloads, by key. Calls of theirs that were replaced run kernels
-        again."""
+        """Return the program with other kernels for these workloads, by key. Calls of theirs that were replaced run
+        kernels again."""
         kept = {
             call.writes[0]: self._replaced[call.writes[0]]
             for key, call in zip(self.program.kernel_keys, self.program.kernels, strict=True)
@@ -109,7 +109,7 @@ class BoundProgram:
         return self._with({**self._kernels, **kernels}, kept)
 
     def _with(self, kernels: Mapping[str, RawKernel], replaced: Mapping[str, Replacement]) -> "BoundProgram":
-        """The program with these kernels. What has been computed from constants is taken over."""
+        """Return the program with these kernels. What has been computed from constants is taken over."""
         other = BoundProgram(self.program, kernels, self._library, replaced)
         with self._lock:
             other._captured = [*self._captured, *(s for s in self._streams.values() if s.captured)]
@@ -118,7 +118,7 @@ class BoundProgram:
         return other
 
     def _stream(self, handle: int) -> _Stream:
-        """What the calls of the current stream share."""
+        """Return what the calls of the current stream share."""
         found = self._streams.get(handle)
         if found is None:
             found = self._streams[handle] = self._new_stream()
@@ -167,13 +167,13 @@ class BoundProgram:
         return BoundKernel(kernel, names, own, tuple(buffers.values()), packs)
 
     def _place(self, name: str) -> ValuePlace:
-        """Where a value lies."""
+        """Return where a value lies."""
         return self.program.places.get(name) or ValuePlace(name)
 
     def __call__(
         self, inputs: Sequence[Any], constants: Sequence[Any], watch: Watch | None = None, *, overwrite: bool = True
     ) -> list[Any]:
-        """The outputs of the graph. Inputs are overwritten as the graph says, unless ``overwrite`` is false.
+        """Return the outputs of the graph. Inputs are overwritten as the graph says, unless ``overwrite`` is false.
 
         Raises InvalidParameter for a tensor of another shape or dtype than the graph says.
         """
@@ -289,7 +289,7 @@ class BoundProgram:
                 self._library.overwrite([self.tensor(name, state)], [tensor])
 
     def tensor(self, name: str, state: _State) -> Any:
-        """A value as a tensor of the library, wherever it lies."""
+        """Return a value as a tensor of the library, wherever it lies."""
         place, library = self._place(name), self._library
         root, offset = place.root, place.offset
         found = state.tensors.get(root, self._constants[0].get(root))
@@ -310,8 +310,8 @@ class BoundProgram:
         raise InvalidParameter(f"{name} has no memory", field=name)
 
     def _result(self, name: str, state: _State) -> Any:
-        """A value that outlives what it lies in: the memory of what is kept, an input that is overwritten, or a value
-        of which it is a part."""
+        """Return a value that outlives what it lies in: the memory of what is kept, an input that is overwritten, or a
+        value of which it is a part."""
         tensor, root, values = self.tensor(name, state), self._place(name).root, self.program.graph.values
         known = name != root and values[name].type is not None and values[root].type is not None
         part = known and values[name].elements < values[root].elements

@@ -19,8 +19,8 @@ class TensorLibrary(Protocol):
     """The tensors of the user's process."""
 
     def allocator(self, kind: TensorType) -> Callable[[], Any]:
-        """What makes a dense tensor with undefined elements, as often as it is called. On a GPU the device must be
-        entered (``on_device``)."""
+        """Return what makes a dense tensor with undefined elements, as often as it is called. On a GPU the device must
+        be entered (``on_device``)."""
         ...
 
     def buffer(self, nbytes: int) -> Any:
@@ -28,11 +28,11 @@ class TensorLibrary(Protocol):
         ...
 
     def view_of(self, buffer: Any, offset: int, kind: TensorType) -> Any:
-        """The bytes of a buffer from ``offset`` on as a dense tensor."""
+        """Return the bytes of a buffer from ``offset`` on as a dense tensor."""
         ...
 
     def address(self, tensor: Any) -> int:
-        """The address of the first element."""
+        """Return the address of the first element."""
         ...
 
     def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -45,15 +45,15 @@ class TensorLibrary(Protocol):
         ...
 
     def stream(self) -> int:
-        """The handle of the stream that the library puts work into now; 0 on a processor."""
+        """Return the handle of the stream that the library puts work into now; 0 on a processor."""
         ...
 
     def is_captured(self) -> bool:
-        """Whether the caller captures the current stream into a graph."""
+        """Return whether the caller captures the current stream into a graph."""
         ...
 
     def capture(self) -> Capture | None:
-        """What makes one launch of several; None on a processor."""
+        """Return what makes one launch of several; None on a processor."""
         ...
 
     def wait(self) -> None:
@@ -61,27 +61,27 @@ class TensorLibrary(Protocol):
         ...
 
     def type_of(self, tensor: Any) -> TensorType | None:
-        """The shape and the dtype; None for a dtype that graphs do not have."""
+        """Return the shape and the dtype; None for a dtype that graphs do not have."""
         ...
 
     def is_dense(self, tensor: Any) -> bool:
-        """Whether the elements lie behind one another in row-major order."""
+        """Return whether the elements lie behind one another in row-major order."""
         ...
 
     def dense_copy(self, tensor: Any) -> Any:
-        """A dense copy in memory of its own."""
+        """Return a dense copy in memory of its own."""
         ...
 
     def reshaped(self, tensor: Any, shape: tuple[int, ...], offset: int = 0) -> Any:
-        """A view of the elements of a dense tensor from number ``offset`` on, in another shape."""
+        """Return a view of the elements of a dense tensor from number ``offset`` on, in another shape."""
         ...
 
     def to_numpy(self, tensor: Any) -> Array:
-        """The elements as an array, in the dtype's own NumPy form."""
+        """Return the elements as an array, in the dtype's own NumPy form."""
         ...
 
     def from_numpy(self, array: Array, dtype: DType) -> Any:
-        """A tensor of ``dtype`` with the elements of an array, rounded."""
+        """Return a tensor of ``dtype`` with the elements of an array, rounded."""
         ...
 
     def overwrite(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
@@ -89,5 +89,5 @@ class TensorLibrary(Protocol):
         ...
 
     def foreign(self, node: Node) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """The function that computes a foreign node: operands to results."""
+        """Return the function that computes a foreign node: operands to results."""
         ...

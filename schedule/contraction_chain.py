@@ -69,7 +69,7 @@ _OPERATIONS = Quantity("contraction_operations", "operations", "arithmetic opera
 
 
 def _prefix(step: int) -> str:
-    """What the names of knobs of a step begin with; steps are counted from 0."""
+    """Return what the names of knobs of a step begin with; steps are counted from 0."""
     return f"step_{step + 1}."
 
 
@@ -227,7 +227,7 @@ class ContractionChain:
         return any(not s.generic and s.matches(workload, target) for s in self._sketches)
 
     def _chains(self, workload: Workload, target: Target) -> list[_PathInSteps]:
-        """The paths whose steps all have a sketch, and the sum as it is written."""
+        """Return the paths whose steps all have a sketch, and the sum as it is written."""
         found = []
         for path, steps in _steps_of(workload):
             if len(steps) > 1:
@@ -238,7 +238,7 @@ class ContractionChain:
         return found
 
     def _with_classes(self, step: Workload, target: Target) -> tuple[Workload, ...]:
-        """The step, or two that kernel classes take where none takes the step as it is."""
+        """Return the step, or two that kernel classes take where none takes the step as it is."""
         if not all(s.generic for s in self._writing(step, target)):
             return (step,)
         steps = _with_computed_factors(step)
@@ -252,7 +252,7 @@ class ContractionChain:
     def _decoded(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> list[tuple[_ChosenPath, list[Schedule]]]:
-        """What each schedule chooses, and the schedules of its steps."""
+        """Return what each schedule chooses, and the schedules of its steps."""
         plan = self._planned(workload, target)
         for schedule in schedules:
             if (schedule.sketch, schedule.version) != (self.name, self.version):
@@ -292,8 +292,8 @@ def _deciding(plan: _ChainPlan) -> set[str]:
 
 
 def _steps_of(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
-    """The contraction paths of a workload, as workloads of their steps, and the workload itself as its last path. There
-    are none where the workload is anything but one sum of products and pointwise functions of it."""
+    """Return the contraction paths of a workload, as workloads of their steps, and the workload itself as its last
+    path. There are none where the workload is anything but one sum of products and pointwise functions of it."""
     inlined = inline_stages(workload)
     total, *rest = inlined.stages
     dtype = total.tensor.dtype
@@ -318,7 +318,7 @@ def _steps_of(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
 def _step(
     whole: Workload, intermediates: Sequence[Buffer], stages: Sequence[Stage], outputs: tuple[str, ...]
 ) -> Workload:
-    """Some stages as a workload of their own. Raises InvalidWorkload where it has a tensor beyond the limits."""
+    """Return some stages as a workload of their own. Raises InvalidWorkload where it has a tensor beyond the limits."""
     read = {load.buffer.name for s in stages for load in loads_of(s.body)} - {s.name for s in stages}
     inputs = tuple(b for b in (*whole.inputs, *intermediates) if b.name in read)
     constants = whole.constants & read
@@ -326,8 +326,8 @@ def _step(
 
 
 def _with_computed_factors(step: Workload) -> tuple[Workload, ...]:
-    """A product as two steps, of which the first one computes each factor that is more than a load: a cast, a function,
-    or a factor with its scale. It is the step alone where there is no such factor, or no product."""
+    """Return a product as two steps, of which the first one computes each factor that is more than a load: a cast, a
+    function, or a factor with its scale. It is the step alone where there is no such factor, or no product."""
     total, *rest = step.stages
     found = contraction_of(total)
     if found is None:
@@ -353,8 +353,8 @@ def _with_computed_factors(step: Workload) -> tuple[Workload, ...]:
 
 
 def _promising(parts: Sequence[tuple[_ChosenPath, list[Space]]]) -> list[tuple[_ChosenPath, list[Space]]]:
-    """The choices that are not ``FAR`` slower than the best one by their priors, and of each step of them the settings
-    with the least estimates."""
+    """Return the choices that are not ``FAR`` slower than the best one by their priors, and of each step of them the
+    settings with the least estimates."""
     least = [sum(float(_estimates(s).min()) for s in own) for _, own in parts]
     kept = []
     for (choice, own), seconds in zip(parts, least, strict=True):
@@ -364,7 +364,7 @@ def _promising(parts: Sequence[tuple[_ChosenPath, list[Space]]]) -> list[tuple[_
 
 
 def _fastest(space: Space, most: int) -> Space:
-    """A space cut to the settings with the least estimates, in their order."""
+    """Return a space cut to the settings with the least estimates, in their order."""
     rows = np.sort(np.argsort(_estimates(space), kind="stable")[:most])
     count = len(rows)
     kept = _estimates(space)[rows]
@@ -379,7 +379,7 @@ def _estimates(space: Space) -> NDArray[np.float32]:
 def _spaces(
     choice: _ChosenPath, target: Target, seed: int, limit: int, policy: SpacePolicy, peaks: Peaks
 ) -> list[Space]:
-    """The space of each step, cut so far that the rows of their product can be numbered."""
+    """Return the space of each step, cut so far that the rows of their product can be numbered."""
     most = min(limit, 1 << (_NUMBER_BITS // len(choice.sketches)))
     return [
         sketch.space(step, target, seed=seed, limit=most, policy=policy, peaks=peaks)
@@ -390,7 +390,8 @@ def _spaces(
 def _rows(
     plan: _ChainPlan, choice: _ChosenPath, spaces: Sequence[Space], which: NDArray[np.int64]
 ) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
-    """The codes and the estimates of some settings of a choice, by their numbers in the product of its spaces."""
+    """Return the codes and the estimates of some settings of a choice, by their numbers in the product of its
+    spaces."""
     codes, prior = np.zeros((len(which), len(plan.knobs)), np.int16), np.zeros(len(which), np.float32)
     places = {knob.name: n for n, knob in enumerate(plan.knobs)}
     for name, value in choice.own.items():
@@ -407,8 +408,8 @@ def _rows(
 
 
 def _shares(rows: Sequence[int], totals: Sequence[int], limit: int, draws: np.random.Generator) -> list[int]:
-    """How many settings of each choice a sample of all has, at most ``limit`` together and at most ``rows`` each: all
-    of them, or as many as a uniform draw from ``totals`` settings gives."""
+    """Return how many settings of each choice a sample of all has, at most ``limit`` together and at most ``rows``
+    each: all of them, or as many as a uniform draw from ``totals`` settings gives."""
     if sum(rows) <= limit:
         return list(rows)
     most, found = np.array(rows, np.int64), np.zeros(len(rows), np.int64)
@@ -438,7 +439,7 @@ def _derived(chain: _PathInSteps) -> dict[str, float]:
 
 
 def _joined(workload: Workload, intermediates: Sequence[Buffer], kernels: Sequence[Kernel]) -> Kernel:
-    """The kernels of all steps as one: they run one after the other, and intermediates are workspace."""
+    """Return the kernels of all steps as one: they run one after the other, and intermediates are workspace."""
     tensors = (*workload.inputs, *workload.output_buffers, *intermediates)
     taken = {b.name for b in tensors}
     workspace, bodies = list(intermediates), list[Stmt]()
@@ -459,8 +460,8 @@ def _joined(workload: Workload, intermediates: Sequence[Buffer], kernels: Sequen
 
 
 def _renamed(kernel: Kernel, taken: set[str], number: int) -> Kernel:
-    """A kernel whose loops, launches and buffers, but for its tensors, have names that are not ``taken``. They are
-    afterwards."""
+    """Return a kernel whose loops, launches and buffers, but for its tensors, have names that are not ``taken``. They
+    are afterwards."""
     variables: dict[str, str] = {}
     buffers: dict[str, str] = {}
 
@@ -491,7 +492,7 @@ def _top(body: Stmt) -> tuple[Stmt, ...]:
 
 
 def _numbered(launch: Stmt, number: int, buffers: Mapping[str, str]) -> Stmt:
-    """A launch under the number of its step."""
+    """Return a launch under the number of its step."""
     assert isinstance(launch, Launch)
     first = tuple(buffers.get(n, n) for n in launch.evict_first)
     return replace(launch, name=f"{launch.name}_{number + 1}", evict_first=first)

@@ -23,8 +23,8 @@ of target. Priors of different sketches err differently. Those of processors sha
 
 
 def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
-    """The first of ``default_schedules``. Equal machines give equal schedules. Raises IllegalSchedule where no sketch
-    takes the workload."""
+    """Return the first of ``default_schedules``. Equal machines give equal schedules. Raises IllegalSchedule where no
+    sketch takes the workload."""
     return default_schedules(workload, target, peaks, 1)[0]
 
 
@@ -35,10 +35,10 @@ def default_schedules(
     most: int = 6,
     refused_sketches: Collection[str] = (),
 ) -> list[Schedule]:
-    """The promising settings with the least estimated times, the least first, then others, of a fixed sample where
-    there are many. They are of one sketch, the first of the table unless another one is clearly faster by its prior.
-    Where a compiler refuses one, the next may do, since no two differ in one knob alone. Raises IllegalSchedule where
-    no sketch takes the workload, apart from those that are refused."""
+    """Return the promising settings with the least estimated times, the least first, then others, of a fixed sample
+    where there are many. They are of one sketch, the first of the table unless another one is clearly faster by its
+    prior. Where a compiler refuses one, the next may do, since no two differ in one knob alone. Raises IllegalSchedule
+    where no sketch takes the workload, apart from those that are refused."""
     sketches = [s for s in sketches_for(workload, target) if s.name not in refused_sketches]
     if not sketches:
         raise IllegalSchedule(f"no sketch takes this workload on {target}", field="/workload")
@@ -65,7 +65,7 @@ def default_schedules(
 
 
 def _seconds(space: Space) -> NDArray[np.float32]:
-    """The estimated time of each setting, or 0 where the sketch has no prior, float32[n]."""
+    """Return the estimated time of each setting, or 0 where the sketch has no prior, float32[n]."""
     return np.zeros(len(space), np.float32) if space.prior_seconds is None else space.prior_seconds
 
 
@@ -75,5 +75,5 @@ def _knobs_apart(one: Schedule, other: Schedule) -> int:
 
 
 def has_class(workload: Workload, target: Target) -> bool:
-    """Whether a sketch of a kernel class takes the workload, not just the generic one."""
+    """Return whether a sketch of a kernel class takes the workload, not just the generic one."""
     return any(not sketch.generic for sketch in sketches_for(workload, target))

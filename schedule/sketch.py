@@ -50,7 +50,7 @@ class Sketch(Protocol):
         ...
 
     def matches(self, workload: Workload, target: Target) -> bool:
-        """Whether this sketch can write a kernel for the workload on the target."""
+        """Return whether this sketch can write a kernel for the workload on the target."""
         ...
 
     def space(
@@ -63,8 +63,8 @@ class Sketch(Protocol):
         policy: SpacePolicy = DEFAULT_POLICY,
         peaks: Peaks = NO_PEAKS,
     ) -> Space:
-        """The legal settings that ``policy`` keeps, at most ``limit`` rows: a seeded uniform sample where there are
-        more.
+        """Return the legal settings that ``policy`` keeps, at most ``limit`` rows: a seeded uniform sample where there
+        are more.
 
         ``peaks`` are the measured ceilings of the device at hand; the prior is made from them. The space is never empty
         for a workload that matches.
@@ -74,7 +74,8 @@ class Sketch(Protocol):
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:
-        """The derived columns (``quantities``) of given schedules, float32[n] each, without enumerating the space.
+        """Return the derived columns (``quantities``) of given schedules, float32[n] each, without enumerating the
+        space.
 
         Records of earlier tasks become training data this way. Raises IllegalSchedule like ``lower``.
         """
@@ -83,11 +84,13 @@ class Sketch(Protocol):
     def prior_seconds(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Peaks = NO_PEAKS
     ) -> NDArray[np.float32]:
-        """The estimated time of given schedules in seconds, float32[n]. Raises IllegalSchedule like ``lower``."""
+        """Return the estimated time of given schedules in seconds, float32[n]. Raises IllegalSchedule like
+        ``lower``."""
         ...
 
     def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:
-        """The kernel of one schedule: loops with kinds, guards or peeled remainders; not yet vectorised or unrolled.
+        """Return the kernel of one schedule: loops with kinds, guards or peeled remainders; not yet vectorised or
+        unrolled.
 
         Raises IllegalSchedule for a knob that is missing, unknown or set to a value that it does not have, and for a
         setting that breaks a constraint; the message says which.

@@ -70,8 +70,8 @@ ALL_SKETCHES: dict[str, Sketch] = {**SKETCHES, CUDA_TRITON.name: CUDA_TRITON}
 
 
 def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
-    """The sketches to search for the workload on the target, in the order of the table. They are those written for its
-    class, or the generic one where there is none."""
+    """Return the sketches to search for the workload on the target, in the order of the table. They are those written
+    for its class, or the generic one where there is none."""
     if isinstance(workload, TritonWorkload):
         return (CUDA_TRITON,) if CUDA_TRITON.matches(workload, target) else ()
     fitting = [sketch for sketch in SKETCHES.values() if sketch.matches(workload, target)]

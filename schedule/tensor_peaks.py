@@ -26,8 +26,8 @@ def tensor_flops_per_second(target: Target, measured: Peaks, dtype: DType, preci
 
 
 def _share(target: Target, dtype: DType, precision: str) -> float:
-    """The rate for a dtype relative to that for 16-bit floats (CUDA C++ Programming Guide, "Arithmetic Instructions");
-    0 for none."""
+    """Return the rate for a dtype relative to that for 16-bit floats (CUDA C++ Programming Guide, "Arithmetic
+    Instructions"); 0 for none."""
     if dtype.is_float and dtype.bits == 16:
         return 1.0
     if dtype.bits == 8 and (dtype.is_integer or (dtype.is_float and target.arch in FLOAT8_ARCHITECTURES)):

@@ -59,21 +59,21 @@ class Plan(ABC):
 
     @abstractmethod
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """Which of the legal settings are worth a measurement, bool[n]. ``columns`` holds all legal settings, or a
-        uniform sample of them, so that a rule may compare a setting with the best one. Those with values that a knob
+        """Return which of the legal settings are worth a measurement, bool[n]. ``columns`` holds all legal settings, or
+        a uniform sample of them, so that a rule may compare a setting with the best one. Those with values that a knob
         itself does not call promising are left out."""
 
     @abstractmethod
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """The estimated time of each setting in seconds, float64[n], from the measured ``peaks`` of a device."""
+        """Return the estimated time of each setting in seconds, float64[n], from the measured ``peaks`` of a device."""
 
     @abstractmethod
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        """The derived columns, float64[n] each."""
+        """Return the derived columns, float64[n] each."""
 
     @abstractmethod
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        """The kernel of one legal setting."""
+        """Return the kernel of one legal setting."""
 
 
 class TileSketch:
@@ -139,7 +139,7 @@ class TileSketch:
         )
 
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
-        """The knobs and their values. Raises IllegalSchedule for a workload that does not match."""
+        """Return the knobs and their values. Raises IllegalSchedule for a workload that does not match."""
         return self._planned(workload, target).knobs
 
     def derive(
@@ -182,8 +182,8 @@ class TileSketch:
         return plan
 
     def _rated(self, workload: Workload, target: Target, plan: Plan) -> Plan:
-        """The plan that knows how fast settings are: of a dynamic workload, that of the representative extent, where
-        it has the same knobs."""
+        """Return the plan that knows how fast settings are: of a dynamic workload, that of the representative extent,
+        where it has the same knobs."""
         found = self._plan(at_representative(workload), target) if workload.dynamic else plan
         return plan if found is None or found.knobs != plan.knobs else found
 
@@ -198,8 +198,9 @@ class TileSketch:
 
 
 def _pruned(plan: Plan, codes: NDArray[np.int16], peaks: Peaks) -> NDArray[np.int16]:
-    """The promising rows of ``codes``. Rules of thumb fail for odd workloads. Where no setting is promising, or the
-    best of them is estimated to be ``FAR`` slower than the best of all, those that are nearly the best join them."""
+    """Return the promising rows of ``codes``. Rules of thumb fail for odd workloads. Where no setting is promising, or
+    the best of them is estimated to be ``FAR`` slower than the best of all, those that are nearly the best join
+    them."""
     most = [len(knob.values) if knob.most_promising is None else knob.most_promising for knob in plan.knobs]
     codes = codes[(codes < most).all(axis=1)]
     columns = Columns(plan.knobs, codes, plan.defaults)

@@ -35,7 +35,7 @@ class Drift:
     _unit: str | None = None
 
     def drift_corrected(self, trial: Trial) -> Outcome:
-        """The outcome of the next trial, scaled to the speed of the first trials.
+        """Return the outcome of the next trial, scaled to the speed of the first trials.
 
         It depends on this trial and on those before it alone, so that a resumed task sees the same outcomes.
         """
@@ -57,15 +57,15 @@ class Drift:
 
 
 def drift_corrected(trials: Iterable[Trial]) -> Iterator[Outcome]:
-    """The outcomes of a task's trials in their order, scaled to the speed of the first trials."""
+    """Yield the outcomes of a task's trials in their order, scaled to the speed of the first trials."""
     drift = Drift()
     for trial in trials:
         yield drift.drift_corrected(trial)
 
 
 def comparable_outcomes(tasks: Iterable[Sequence[Trial]]) -> Iterator[Outcome]:
-    """The outcomes of earlier tasks of one identity, each task's trials in their order: scaled to the speed of the
-    first trials of the first task, and all by the same kind of measurement.
+    """Yield the outcomes of earlier tasks of one identity, each task's trials in their order: scaled to the speed of
+    the first trials of the first task, and all by the same kind of measurement.
 
     Re-measurement times the fastest on a chip in another state. Its samples say which of them is faster, so that they
     count, but scaled as a whole to the samples that were taken before, which all other trials have too.
@@ -92,15 +92,15 @@ def _final_ratio(outcome: Timed) -> float:
 
 
 def _excused(trial: Trial, failed: Failed) -> Outcome:
-    """The failure as search sees it: a time-out of a busy machine is noise."""
+    """Return the failure as search sees it: a time-out of a busy machine is noise."""
     found = trial.evidence.environment
     busy = found.get("load_average_1min", 0.0) > BUSY * found.get("processors", float("inf"))
     return replace(failed, reason=Reason.NOISY) if failed.reason is Reason.TIMEOUT and busy else failed
 
 
 def noise(trials: Iterable[Trial]) -> float:
-    """How much the speed of the machine varied: half the distance between the quartiles of the anchors, relative to
-    their median. It is 0 for fewer than four anchors."""
+    """Return how much the speed of the machine varied: half the distance between the quartiles of the anchors, relative
+    to their median. It is 0 for fewer than four anchors."""
     anchors = sorted(a for t in trials if (a := t.evidence.anchor_seconds) is not None)
     if len(anchors) < 4:
         return 0.0

@@ -62,7 +62,7 @@ class GaussianProcess:
         self._condition(at)
 
     def __len__(self) -> int:
-        """How many observations there are."""
+        """Return how many observations there are."""
         return self._count
 
     def observe(self, row: int) -> None:
@@ -97,7 +97,7 @@ class GaussianProcess:
         return np.asarray(kernel @ weights.astype(np.float32), np.float32)
 
     def mean(self, values: Floats, row: int) -> float:
-        """The mean of one point, whether it is looked at or not."""
+        """Return the mean of one point, whether it is looked at or not."""
         known = self._solve(self._covariance(self._observed(), np.array([row]))[:, 0])
         return float(np.dot(self._solve(values), known))
 
@@ -142,7 +142,7 @@ class GaussianProcess:
         self._rows[begin:end], self._count = rows, end
 
     def _loss(self, theta: Floats, points: Floats, values: Floats) -> tuple[float, Floats]:
-        """The negative logarithm of the posterior density of ``theta``, and its gradient."""
+        """Return the negative logarithm of the posterior density of ``theta``, and its gradient."""
         lengths, scale, noise = np.exp(theta[:-2]), np.exp(theta[-2]), np.exp(theta[-1])
         scaled = points / lengths
         squares = np.sum(scaled**2, axis=1)
@@ -164,12 +164,13 @@ class GaussianProcess:
 
 
 def _matern(distance: NDArray[_T]) -> NDArray[_T]:
-    """The Matern kernel of smoothness 5/2 of sqrt(5) times a distance."""
+    """Return the Matern kernel of smoothness 5/2 of sqrt(5) times a distance."""
     return np.asarray((1 + distance + distance * distance / 3) * np.exp(-distance), distance.dtype)
 
 
 def _cholesky(matrix: Floats) -> Floats:
-    """The lower factor. Rounding may leave a matrix not positive definite; then its diagonal grows until it is."""
+    """Return the lower factor. Rounding may leave a matrix not positive definite; then its diagonal grows until it
+    is."""
     for jitter in (0.0, 1e-5, 1e-3, 1e-1):
         try:
             return np.asarray(np.linalg.cholesky(matrix + jitter * np.eye(len(matrix))), np.float64)

@@ -45,7 +45,7 @@ class Improvement:
         self._learned_from = self._seen = -1
 
     def first(self, known: Sequence[int], rng: np.random.Generator, free: NDArray[np.int64]) -> int:
-        """A candidate to begin with: one near the centre of the pool, then far from all that are ``known``."""
+        """Return a candidate to begin with: one near the centre of the pool, then far from all that are ``known``."""
         if not known:
             distance = np.sum((self.points[free] - self.points[free].mean(axis=0)) ** 2, axis=1)
             central = np.argsort(distance, kind="stable")[: max(20, len(free) // 50)]
@@ -69,15 +69,15 @@ class Improvement:
             return self._proposed(results, pending, count, expected)[0]
 
     def expected(self, results: Results, count: int, expected: Floats | None = None) -> float:
-        """The share of the least time that the next ``count`` proposals gain in the mean of the process: the sum of
-        what is expected of those that are not bold. Arguments as of ``propose``."""
+        """Return the share of the least time that the next ``count`` proposals gain in the mean of the process: the sum
+        of what is expected of those that are not bold. Arguments as of ``propose``."""
         with BLAS.limit(limits=1):
             return self._proposed(results, (), count, expected)[1]
 
     def _proposed(
         self, results: Results, pending: Collection[int], count: int, expected: Floats | None
     ) -> tuple[list[int], float]:
-        """The proposals, and what is expected of those that are not bold."""
+        """Return the proposals, and what is expected of those that are not bold."""
         offset = np.zeros(len(self._pool)) if expected is None else expected
         point = learning_point(len(results))
         if self._learned_from != point:

@@ -36,7 +36,7 @@ _NAMES: Mapping[TrialStage, str] = {
 
 
 def read_cache(text: str) -> Json:
-    """The document of a cache, whole or interrupted. Raises ValueError where it is no JSON."""
+    """Return the document of a cache, whole or interrupted. Raises ValueError where it is no JSON."""
     try:
         document: Json = json.loads(text)
     except ValueError:

@@ -53,7 +53,7 @@ class CandidatePool:
         policy: SpacePolicy = DEFAULT_POLICY,
         model: CostModel | None = None,
     ) -> "CandidatePool":
-        """The pool of every sketch that matches, of what ``policy`` keeps of its legal settings.
+        """Return the pool of every sketch that matches, of what ``policy`` keeps of its legal settings.
 
         Each space holds at most ``limit`` settings, sampled by ``seed``. The priors are made from the peaks that were
         measured on ``device``.
@@ -83,7 +83,7 @@ class CandidatePool:
         return self.spaces[space].schedule(row)
 
     def candidate_of(self, schedule: Schedule) -> int | None:
-        """The candidate that is ``schedule``, or None when it is not in the pool."""
+        """Return the candidate that is ``schedule``, or None when it is not in the pool."""
         for start, space in zip(self._starts, self.spaces, strict=False):
             row = space.row_of(schedule)
             if row is not None:

@@ -44,7 +44,7 @@ class Recorded:
         return min(o.seconds for o in self.outcomes if isinstance(o, Timed))
 
     def measure(self, schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
-        """The recorded trials, in order; raises NotFound for a schedule that was not recorded."""
+        """Yield the recorded trials, in order; raises NotFound for a schedule that was not recorded."""
         for position, schedule in enumerate(schedules):
             row = self.space.row_of(schedule)
             if row is None:
@@ -53,8 +53,9 @@ class Recorded:
 
 
 def read_table(path: Path) -> Recorded:
-    """A table in the T4 form (``.json``; see ``search.t4``), a cache of Kernel Tuner, or one of the benchmark hub's CSV
-    exports, as it is or compressed (``.gz``). Raises InvalidParameter when the file has none of these forms."""
+    """Return a table in the T4 form (``.json``; see ``search.t4``), a cache of Kernel Tuner, or one of the benchmark
+    hub's CSV exports, as it is or compressed (``.gz``). Raises InvalidParameter when the file has none of these
+    forms."""
     if ".csv" in path.suffixes:
         return _read_csv(path)
     document = read_document(path)

@@ -25,7 +25,7 @@ counts."""
 
 
 def worth_remeasuring(outcomes: Sequence[Outcome], noise: float = 0.0) -> list[int]:
-    """The positions of the candidates to measure again, fastest first; empty where there is nothing to decide.
+    """Return the positions of the candidates to measure again, fastest first; empty where there is nothing to decide.
 
     ``noise`` is the share by which the machine's speed varied: single times may be off by as much either way.
     """
@@ -35,19 +35,19 @@ def worth_remeasuring(outcomes: Sequence[Outcome], noise: float = 0.0) -> list[i
 
 
 def rounds_for(noise: float) -> int:
-    """How many repetitions are made. All of their samples count, since a noisy machine is slow for a second at a
+    """Return how many repetitions are made. All of their samples count, since a noisy machine is slow for a second at a
     time."""
     return min(MOST_REPETITIONS, 1 + int(noise / QUIET))
 
 
 def is_disturbed(played: Sequence[tuple[float, ...]]) -> bool:
-    """Whether the machine disturbed a repetition: what it gave for half of the candidates is too far apart."""
+    """Return whether the machine disturbed a repetition: what it gave for half of the candidates is too far apart."""
     spreads = sorted(Timed(samples).spread for samples in played if samples)
     return bool(spreads) and spreads[len(spreads) // 2] > DISTURBED_SPREAD
 
 
 def ranked(outcomes: Sequence[Outcome], samples: Mapping[int, tuple[float, ...]]) -> dict[int, Timed]:
-    """The outcomes that re-measurement changes, by position.
+    """Return the outcomes that re-measurement changes, by position.
 
     Candidates with ``samples`` (position -> seconds) are ranked by them, and no other candidate is ranked before them.
     A position without samples failed when it was measured again.

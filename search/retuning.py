@@ -93,7 +93,7 @@ def _interval(trial: Trial) -> float:
 
 
 def _slowdown(before: Sequence[Trial], now: Sequence[Trial]) -> float:
-    """How much slower the machine is now, by the anchor; 1 where that is not known."""
+    """Return how much slower the machine is now, by the anchor; 1 where that is not known."""
     anchors = [[a for t in trials if (a := t.evidence.anchor_seconds) is not None] for trials in (before, now)]
     if not all(anchors):
         return 1.0

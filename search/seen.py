@@ -45,13 +45,13 @@ class Seen:
         return Results(np.array([o.candidate for o in self.observations], np.int64), np.array(self._seconds))
 
     def best(self, count: int) -> list[int]:
-        """The ``count`` fastest candidates, fastest first; failures are never among them."""
+        """Return the ``count`` fastest candidates, fastest first; failures are never among them."""
         found = self.results
         order = np.lexsort((found.candidates, found.seconds))[:count]  # NaN comes last
         return [int(c) for c in found.candidates[order[~np.isnan(found.seconds[order])]]]
 
     def fresh(self, candidates: Iterable[int], count: int, taken: Iterable[int] = ()) -> list[int]:
-        """The first ``count`` of ``candidates`` that are neither known nor in ``taken``, each once."""
+        """Return the first ``count`` of ``candidates`` that are neither known nor in ``taken``, each once."""
         chosen: list[int] = []
         used = set(taken)
         for candidate in candidates:
@@ -63,7 +63,7 @@ class Seen:
         return chosen
 
     def free(self, taken: Iterable[int] = ()) -> NDArray[np.int64]:
-        """All candidates that are neither known nor in ``taken``, in ascending order."""
+        """Return all candidates that are neither known nor in ``taken``, in ascending order."""
         free = ~self.known
         free[list(taken)] = False
         return np.flatnonzero(free)

@@ -32,7 +32,7 @@ class Stacking:
         self._learned_from = -1
 
     def propose(self, seen: Seen, pending: Collection[int], count: int) -> list[int]:
-        """The ``count`` new candidates of the highest scores. ``seen`` has a valid time."""
+        """Return the ``count`` new candidates of the highest scores. ``seen`` has a valid time."""
         if not count:
             return []
         scores = self._ranking(seen)
@@ -41,7 +41,7 @@ class Stacking:
         return seen.fresh(shortlist[np.argsort(-scores[shortlist], kind="stable")], count, pending)
 
     def prediction(self, candidate: int) -> Prediction | None:
-        """What the trees say of a candidate; None before they have learned."""
+        """Return what the trees say of a candidate; None before they have learned."""
         return None if self._scores is None else Prediction(float(self._scores[candidate]), self._learned_from)
 
     def _ranking(self, seen: Seen) -> NDArray[np.float32]:

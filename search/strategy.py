@@ -52,7 +52,7 @@ class Predicts(Protocol):
     """What a strategy with a cost model offers beside, so that predictions can be compared with measurements."""
 
     def prediction(self, candidate: int) -> Prediction | None:
-        """What the model said of a candidate when it was last asked; None before there is a model."""
+        """Return what the model said of a candidate when it was last asked; None before there is a model."""
         ...
 
 

@@ -26,7 +26,8 @@ _TYPES: Mapping[type, str] = {int: "int", str: "string"}
 
 
 def read_t1(path: Path) -> tuple[Space, tuple[str, ...]]:
-    """The space that a file describes, with all its legal settings, and its conditions. Raises InvalidParameter."""
+    """Return the space that a file describes, with all its legal settings, and its conditions. Raises
+    InvalidParameter."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         parameters = document["ConfigurationSpace"]["TuningParameters"]
@@ -117,7 +118,8 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 def _value(node: ast.expr, known: Mapping[str, Column]) -> Any:
-    """The value of an expression for all settings at once. Raises InvalidParameter for what is not allowed in it."""
+    """Return the value of an expression for all settings at once. Raises InvalidParameter for what is not allowed in
+    it."""
     match node:
         case ast.Name(id=name):
             return known[name]

@@ -56,7 +56,8 @@ _DIGITS = 7
 
 
 def t4_result(trial: Trial, quantities: Mapping[str, float], timestamp: str) -> dict[str, object]:
-    """One result. ``quantities``: the derived columns of the schedule; what its evidence says is ``evidence.*``."""
+    """Return one result. ``quantities``: the derived columns of the schedule; what its evidence says is
+    ``evidence.*``."""
     outcome, clocks = trial.outcome, trial.clocks
     times: dict[str, object] = {
         "compilation": _milliseconds(clocks.compile),
@@ -101,7 +102,7 @@ def write_t4(path: Path, metadata: Json, results: Sequence[Json]) -> None:
 
 
 def read_document(path: Path) -> Json:
-    """The document in a file, compressed or not: results in the T4 form, or a cache of Kernel Tuner. Raises
+    """Return the document in a file, compressed or not: results in the T4 form, or a cache of Kernel Tuner. Raises
     InvalidParameter where it is of neither form."""
     try:
         data = path.read_bytes()
@@ -136,7 +137,7 @@ def parse_t4(document: Json, name: str) -> tuple[Space, list[Outcome], NDArray[n
 
 
 def _values(configurations: Sequence[Mapping[str, KnobValue]]) -> dict[str, list[KnobValue]]:
-    """The values that each knob has anywhere, numbers in order."""
+    """Return the values that each knob has anywhere, numbers in order."""
     found: dict[str, list[KnobValue]] = {}
     for name in configurations[0]:
         values = dict.fromkeys(c[name] for c in configurations)
@@ -145,7 +146,7 @@ def _values(configurations: Sequence[Mapping[str, KnobValue]]) -> dict[str, list
 
 
 def _quantities(results: Sequence[Json], names: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-    """The named measurements as columns, NaN where a result has none."""
+    """Return the named measurements as columns, NaN where a result has none."""
     had = [{m["name"]: m["value"] for m in r["measurements"]} for r in results]
     return {n: np.array([h.get(n, np.nan) for h in had], dtype=np.float32) for n in names}
 
@@ -168,7 +169,7 @@ def _outcome(result: Json) -> Outcome:
 
 
 def _cost_milliseconds(times: Json) -> float:
-    """All that a result cost; its runtimes count where nothing says what timing took in all."""
+    """Return all that a result cost; its runtimes count where nothing says what timing took in all."""
     parts = ("compilation", "compilation_time", "validation", "benchmark", "framework", "search_algorithm")
     timing = 0.0 if "benchmark" in times else sum(times.get("runtimes", ()))
     return float(sum(times.get(part, 0.0) for part in parts) + timing)

@@ -180,7 +180,7 @@ def _filled(points: NDArray[np.float32], sources: Sequence[_SourceTask], seed: i
 
 
 def _few(source: _SourceTask, seed: int) -> NDArray[np.int64]:
-    """The rows that are learned from: the fastest, and a random part of the others."""
+    """Return the rows that are learned from: the fastest, and a random part of the others."""
     order = np.argsort(source.z, kind="stable")
     rest = stream(seed, "transfer").permutation(order[_LEARN_FROM // 2 :])
     return np.concatenate([order[: _LEARN_FROM // 2], rest[: _LEARN_FROM // 2]])

@@ -136,5 +136,5 @@ def _spent(
 
 
 def closable(trials: Iterator[tuple[int, Trial]]) -> Generator[tuple[int, Trial], None, None]:
-    """A generator over any iterator, so that it can be closed."""
+    """Yield a generator over any iterator, so that it can be closed."""
     yield from trials

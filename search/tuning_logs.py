@@ -43,7 +43,8 @@ class LogRow:
 
 
 def read_log(text: str, form: str) -> list[LogRow]:
-    """The rows of a log. ``form`` is a name in LOG_FORMS. Raises InvalidParameter where the text is of another form."""
+    """Return the rows of a log. ``form`` is a name in LOG_FORMS. Raises InvalidParameter where the text is of another
+    form."""
     parse = LOG_FORMS.get(form)
     if parse is None:
         raise InvalidParameter(f"{form[:80]!r} is no form of a log; allowed: {', '.join(LOG_FORMS)}", field="format")
@@ -109,7 +110,7 @@ def _metaschedule(text: str) -> Iterator[LogRow]:
 
 
 def _tiles(instructions: Sequence[Any], decisions: Sequence[Any]) -> tuple[dict[str, KnobValue], tuple[int, ...], str]:
-    """The tiles that a trace gives the three loops of a product, the extents of these, and why there are none.
+    """Return the tiles that a trace gives the three loops of a product, the extents of these, and why there are none.
 
     on a CPU:  i0 j0 i1 j1 k0 i2 j2 k1 i3 j3             (structure SSRSRS)
     on a GPU:  block, vthread and thread of i and j, then k0 k1 i3 j3 k2 i4 j4   (structure SSSRRSRS)
@@ -138,7 +139,7 @@ def _tiles(instructions: Sequence[Any], decisions: Sequence[Any]) -> tuple[dict[
 
 
 def _settings(found: Mapping[str, object]) -> dict[str, KnobValue]:
-    """What says something: switches are numbers, and what is None was not chosen."""
+    """Return what says something: switches are numbers, and what is None was not chosen."""
     known = {name: int(value) if isinstance(value, bool) else value for name, value in found.items()}
     return {name: value for name, value in known.items() if isinstance(value, int | str)}
 

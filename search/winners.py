@@ -26,7 +26,8 @@ class Winner:
 def winning_candidates(
     pool: CandidatePool, winners: Sequence[Winner], flops: int, minimum_bytes: int, most: int = MOST
 ) -> list[int]:
-    """The candidates of ``pool`` that won elsewhere, those of the most similar workloads first, at most ``most``.
+    """Return the candidates of ``pool`` that won elsewhere, those of the most similar workloads first, at most
+    ``most``.
 
     Two workloads are alike as their operations and bytes are, in ratio. Winners that are not legal here are left out,
     and those that the prior does not hold ``NEAR`` the best.

@@ -169,12 +169,12 @@ _Body: TypeAlias = Callable[..., "Expr | Reduction"]
 
 
 def placeholder(shape: Sequence[int], dtype: str | DType = "float32", name: str | None = None) -> Tensor:
-    """An input of the workload. Raises InvalidWorkload for an unknown dtype; ``workload`` checks the shape."""
+    """Return an input of the workload. Raises InvalidWorkload for an unknown dtype; ``workload`` checks the shape."""
     return Tensor(name or "input", tuple(shape), dtype_of(dtype), named=name is not None)
 
 
 def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequence[str] | None = None) -> Tensor:
-    """A tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``.
+    """Return a tensor whose element at indices ``i, j, …`` is ``fn(i, j, …)``.
 
     ``fn`` returns an expression, or one reduction: ``sum``, ``prod``, ``max``, ``min``, ``argmax`` or ``argmin``. The
     axes have the names in ``axes``, else those of the parameters of ``fn``. Raises InvalidWorkload when ``fn`` returns
@@ -193,44 +193,45 @@ def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequ
 
 
 def reduce_axis(extent: int, name: str | None = None) -> ReduceAxis:
-    """The range ``0 <= k < extent`` to reduce over."""
+    """Return the range ``0 <= k < extent`` to reduce over."""
     return ReduceAxis(f"{name or 'k'}#{next(_fresh)}", extent)
 
 
 def sum(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
-    """The sum of ``expr`` over one or several reduction axes."""
+    """Return the sum of ``expr`` over one or several reduction axes."""
     return Reduction(Reducer.SUM, expr, _axes(axis), expr.dtype)
 
 
 def prod(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
-    """The product of ``expr`` over one or several reduction axes."""
+    """Return the product of ``expr`` over one or several reduction axes."""
     return Reduction(Reducer.PROD, expr, _axes(axis), expr.dtype)
 
 
 def max(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
-    """The greatest ``expr`` over one or several reduction axes; of two expressions, see ``maximum``."""
+    """Return the greatest ``expr`` over one or several reduction axes; of two expressions, see ``maximum``."""
     return Reduction(Reducer.MAX, expr, _axes(axis), expr.dtype)
 
 
 def min(expr: Expr, axis: ReduceAxis | Sequence[ReduceAxis]) -> Reduction:
-    """The least ``expr`` over one or several reduction axes; of two expressions, see ``minimum``."""
+    """Return the least ``expr`` over one or several reduction axes; of two expressions, see ``minimum``."""
     return Reduction(Reducer.MIN, expr, _axes(axis), expr.dtype)
 
 
 def argmax(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reduction:
-    """The position along ``axis`` of the greatest ``expr``, the first of equal ones, as int64 or int32. Where ``expr``
-    is NaN somewhere the result is some position."""
+    """Return the position along ``axis`` of the greatest ``expr``, the first of equal ones, as int64 or int32. Where
+    ``expr`` is NaN somewhere the result is some position."""
     return Reduction(Reducer.ARGMAX, expr, _axes(axis), dtype_of(dtype))
 
 
 def argmin(expr: Expr, axis: ReduceAxis, dtype: str | DType = int64) -> Reduction:
-    """The position along ``axis`` of the least ``expr``; otherwise like ``argmax``."""
+    """Return the position along ``axis`` of the least ``expr``; otherwise like ``argmax``."""
     return Reduction(Reducer.ARGMIN, expr, _axes(axis), dtype_of(dtype))
 
 
 def extent(name: str, places: Mapping[Tensor, int], representative: int) -> Extent:
-    """The extent of a dynamic dimension, which is the dimension ``places[t]`` of each input ``t``, counted from 0. The
-    shapes have the largest extent, and kernels are measured at ``representative``. ``name`` ends in ``_extent``."""
+    """Return the extent of a dynamic dimension, which is the dimension ``places[t]`` of each input ``t``, counted from
+    0. The shapes have the largest extent, and kernels are measured at ``representative``. ``name`` ends in
+    ``_extent``."""
     return Extent(name, tuple(places.items()), representative)
 
 
@@ -242,7 +243,7 @@ def workload(
     skews: Mapping[Tensor, float] | None = None,
     dynamic: Sequence[Extent] = (),
 ) -> Workload:
-    """The checked workload that computes ``outputs``.
+    """Return the checked workload that computes ``outputs``.
 
     ``inputs`` fixes their order and may hold inputs that are not read; without it they come in the order in which
     they are met. ``constants`` are the inputs that stay the same from call to call. ``precision``: which roundings
@@ -323,7 +324,7 @@ def _ordered(outputs: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def reads(tensor: Tensor) -> list[Tensor]:
-    """The tensors that ``tensor`` is computed from directly, in the order met; none for an input."""
+    """Return the tensors that ``tensor`` is computed from directly, in the order met; none for an input."""
     if tensor.stage is None:
         return []
     body = tensor.stage.body

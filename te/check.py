@@ -105,7 +105,7 @@ def check(workload: Workload) -> Workload:
 
 
 def _dynamic_extents(workload: Workload, taken: set[str]) -> dict[str, tuple[int, int]]:
-    """The names of dynamic extents with the bounds of their values."""
+    """Return the names of dynamic extents with the bounds of their values."""
     most = {(t.name, d): extent for t in workload.inputs for d, extent in enumerate(t.shape)}
     found: dict[str, tuple[int, int]] = {}
     for n, dynamic in enumerate(workload.dynamic):
@@ -362,7 +362,8 @@ def _short(value: object) -> str:
 
 
 def _dtype_fault(e: Expr) -> str:
-    """A message that says what is wrong with the dtypes of ``e``'s operands. It is empty when nothing is wrong."""
+    """Return a message that says what is wrong with the dtypes of ``e``'s operands. It is empty when nothing is
+    wrong."""
     given = [c.dtype for c in e.children]
     narrow = next((d for d in (e.dtype, *given) if d.is_float8 and not (isinstance(e, Cast) and d == given[0])), None)
     if narrow is not None:

@@ -36,7 +36,7 @@ class Contraction:
 
 
 def contraction_of(stage: Stage, free: str = "") -> Contraction | None:
-    """The stage as a contraction. It is None when the stage is no contraction, or gains nothing from being one.
+    """Return the stage as a contraction. It is None when the stage is no contraction, or gains nothing from being one.
     ``free``: the name of a variable that is no axis."""
     if stage.reducer is not Reducer.SUM:
         return None
@@ -79,8 +79,8 @@ GROUP = "row group"
 
 
 def grouped_contraction_of(stage: Stage) -> GroupedContraction | None:
-    """The stage as a contraction of rows in groups, where one of its factors is read at an index that is loaded for
-    each row; None where it is anything else."""
+    """Return the stage as a contraction of rows in groups, where one of its factors is read at an index that is loaded
+    for each row; None where it is anything else."""
     if stage.reducer is not Reducer.SUM:
         return None
     places = [(i, n) for e in loads_of(stage.body) for i, n in zip(e.indices, e.buffer.shape, strict=True)]
@@ -100,7 +100,7 @@ def grouped_contraction_of(stage: Stage) -> GroupedContraction | None:
 
 
 def product_of(stage: Stage) -> Contraction | None:
-    """The stage as a contraction, or as one of rows in groups; None where it is neither."""
+    """Return the stage as a contraction, or as one of rows in groups; None where it is neither."""
     found = contraction_of(stage)
     if found is not None:
         return found
@@ -109,9 +109,9 @@ def product_of(stage: Stage) -> Contraction | None:
 
 
 def _groups(body: Expr, single: set[str], free: str) -> list[tuple[Expr, set[str]]]:
-    """The factors of a product, each with the axes that it depends on. A factor whose axes another has too is joined to
-    it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no factor
-    names belong to the one with the fewest axes."""
+    """Return the factors of a product, each with the axes that it depends on. A factor whose axes another has too is
+    joined to it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no
+    factor names belong to the one with the fewest axes."""
     factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)} - {free}) for f in _factors(body)]
     fewest = min(factors, key=lambda f: len(f[1]))[1]
     fewest |= single.difference(*(axes for _, axes in factors))
@@ -138,7 +138,7 @@ def _factors(e: Expr) -> Iterator[Expr]:
 
 
 def contract(c: Contraction, tensors: Mapping[str, Array], threads: int | None = 1) -> Array:
-    """The stage's tensor: float64 for floats, exact for integers (modulo the dtype).
+    """Return the stage's tensor: float64 for floats, exact for integers (modulo the dtype).
 
     Its parts do not depend on the number of ``threads``, which compute that many parts at once; None: as in
     ``reference``.
@@ -149,7 +149,7 @@ def contract(c: Contraction, tensors: Mapping[str, Array], threads: int | None =
 
 
 def contract_groups(g: GroupedContraction, tensors: Mapping[str, Array], threads: int | None = 1) -> Array:
-    """What ``contract`` gives, of rows in groups: neighbours of one group are multiplied together."""
+    """Return what ``contract`` gives, of rows in groups: neighbours of one group are multiplied together."""
     c = g.contraction
     extent = next(a.extent for a in c.stage.axes if a.name == g.row)
     with np.errstate(all="ignore"):
@@ -198,7 +198,8 @@ def _contract(
 
 
 def _parts(c: Contraction, ranges: Mapping[str, tuple[int, int]]) -> Iterator[dict[str, tuple[int, int]]]:
-    """The boxes of ``ranges`` after cutting the axes of the output until no operand has more than ``_LIMIT`` points."""
+    """Yield the boxes of ``ranges`` after cutting the axes of the output until no operand has more than ``_LIMIT``
+    points."""
     part = dict(ranges)
     length = {n: stop - start for n, (start, stop) in part.items()}
     sides = [(c.rows, math.prod(length[n] for n in (*c.batch, *c.rows, *c.shared)))]

@@ -49,7 +49,7 @@ class ContractionPath:
 
 
 def factors_of(body: Expr) -> Iterator[Expr]:
-    """The factors of a product, in their order; a body that is no product is one factor."""
+    """Yield the factors of a product, in their order; a body that is no product is one factor."""
     if isinstance(body, Binary) and body.op is BinaryOp.MUL:
         yield from factors_of(body.a)
         yield from factors_of(body.b)
@@ -59,7 +59,7 @@ def factors_of(body: Expr) -> Iterator[Expr]:
 
 @lru_cache(maxsize=256)
 def contraction_paths(stage: Stage, taken: frozenset[str] = frozenset()) -> tuple[ContractionPath, ...]:
-    """The paths of a stage that need fewer operations than the sum as it is written, the fewest first, at most
+    """Return the paths of a stage that need fewer operations than the sum as it is written, the fewest first, at most
     ``MOST_PATHS``. There are none where the stage is no sum of products, and where no order saves anything.
 
     ``taken``: names that intermediate tensors and axes must not have, besides those that the stage itself reads.
@@ -91,7 +91,7 @@ def contraction_paths(stage: Stage, taken: frozenset[str] = frozenset()) -> tupl
 
 
 def path_as_written(stage: Stage) -> str:
-    """The name of the path that sums over all axes at once."""
+    """Return the name of the path that sums over all axes at once."""
     return "*".join(str(n) for n, _ in enumerate(factors_of(stage.body)))
 
 
@@ -149,7 +149,7 @@ class _Partial:
         return found
 
     def following(self) -> Iterator["_Partial"]:
-        """What may come next: two terms that have axes of the sum are multiplied."""
+        """Yield what may come next: two terms that have axes of the sum are multiplied."""
         reduced = {a.name for a in self.stage.reduce_axes}
         for n, one in enumerate(self.terms):
             for other in self.terms[n + 1 :]:
@@ -163,7 +163,7 @@ class _Partial:
                     yield self._stored(term, rest)
 
     def finished(self) -> ContractionPath:
-        """The path, where no term is left that has an axis of the sum."""
+        """Return the path, where no term is left that has an axis of the sum."""
         stages, count, stage = list(self.stages), self.operations, self.stage
         terms = sorted(self.terms, key=lambda t: t.factors[0].first)
         name = "*".join(t.name for t in terms)
@@ -177,7 +177,7 @@ class _Partial:
         return ContractionPath(name, tuple(_with_own_axes(s, taken) for s in stages), count)
 
     def _gone(self, term: _Term, others: Sequence[_Term] | None = None) -> set[str]:
-        """The axes that ``term`` can be summed over, as the ``others`` have none of them."""
+        """Return the axes that ``term`` can be summed over, as the ``others`` have none of them."""
         others = [t for t in self.terms if t is not term] if others is None else others
         elsewhere: set[str] = set().union(*(t.axes for t in others))
         return {a.name for a in self.stage.reduce_axes if a.name in term.axes} - elsewhere
@@ -203,7 +203,7 @@ class _Partial:
 
 
 def _with_own_axes(stage: Stage, taken: set[str]) -> Stage:
-    """The stage with axes whose names are not ``taken``. They are afterwards."""
+    """Return the stage with axes whose names are not ``taken``. They are afterwards."""
     new: dict[str, str] = {}
     for axis in (*stage.axes, *stage.reduce_axes):
         new[axis.name] = fresh_name(axis.name, taken)

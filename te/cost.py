@@ -12,7 +12,7 @@ from .workload import Stage, Workload
 
 
 def flops(workload: Workload) -> int:
-    """How many arithmetic operations one run has, such as 2MNK for a matrix product.
+    """Return how many arithmetic operations one run has, such as 2MNK for a matrix product.
 
     Every arithmetic node and math function of a body counts as one for each point, and so does each combination of a
     reduction. Arithmetic on axes alone, conditions, casts and loads count as nothing. A select costs as much as its
@@ -22,8 +22,8 @@ def flops(workload: Workload) -> int:
 
 
 def cheapest_stages(stage: Stage) -> tuple[Stage, ...]:
-    """The stages that compute the tensor of ``stage`` with the fewest operations: those of a contraction path, or
-    ``stage`` itself."""
+    """Return the stages that compute the tensor of ``stage`` with the fewest operations: those of a contraction path,
+    or ``stage`` itself."""
     written: tuple[Stage, ...] = (stage,)
     return min(
         [written, *(path.stages for path in contraction_paths(stage))], key=lambda parts: sum(map(stage_flops, parts))
@@ -31,7 +31,7 @@ def cheapest_stages(stage: Stage) -> tuple[Stage, ...]:
 
 
 def stage_flops(stage: Stage) -> int:
-    """The operations of one stage as it is written, counted as in ``flops``. A scan combines each value once."""
+    """Return the operations of one stage as it is written, counted as in ``flops``. A scan combines each value once."""
     scan = scan_of(stage)
     if scan is not None:
         return stage.tensor.elements * (_operations(scan.body)[0] + 1)
@@ -40,8 +40,8 @@ def stage_flops(stage: Stage) -> int:
 
 
 def minimum_bytes(workload: Workload) -> int:
-    """How many bytes cross the memory bus at least: each input that is read is read once, and each output is written
-    once. Nothing is known of a Triton kernel, so that it is 0."""
+    """Return how many bytes cross the memory bus at least: each input that is read is read once, and each output is
+    written once. Nothing is known of a Triton kernel, so that it is 0."""
     if isinstance(workload, TritonWorkload):
         return 0
     workload = at_representative(workload)
@@ -51,8 +51,8 @@ def minimum_bytes(workload: Workload) -> int:
 
 
 def _operations(expr: Expr) -> tuple[int, bool]:
-    """The operations of ``expr``, and whether it reads a tensor. What reads none is arithmetic on axes, which costs
-    nothing."""
+    """Return the operations of ``expr``, and whether it reads a tensor. What reads none is arithmetic on axes, which
+    costs nothing."""
     if isinstance(expr, Load):
         return 0, True
     below = [_operations(child) for child in expr.children]

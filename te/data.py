@@ -24,7 +24,7 @@ _BLOCK = 1 << 22
 
 
 def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> dict[str, NDArray[Any]]:
-    """The inputs by name, drawn at random.
+    """Return the inputs by name, drawn at random.
 
     Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
     1000. Those that say where another tensor is read are drawn from the places that it has. Those that are the ends of
@@ -111,7 +111,7 @@ def _fill(block: NDArray[Any], draw: np.random.Generator) -> None:
 
 
 def _ahead(draw: np.random.Generator, elements: int, dtype: DType) -> np.random.Generator:
-    """A copy of the fresh ``draw`` that has already drawn ``elements`` numbers, an even count.
+    """Return a copy of the fresh ``draw`` that has already drawn ``elements`` numbers, an even count.
 
     The bit generator makes one step for each float64, and one for two of the float32 that narrower floats are rounded
     from.

@@ -77,14 +77,14 @@ def _check_places(dynamic: DynamicDimension, shapes: Mapping[str, tuple[int, ...
 
 
 def _most(workload: Workload, dynamic: DynamicDimension) -> int:
-    """The largest extent of a dynamic dimension."""
+    """Return the largest extent of a dynamic dimension."""
     name, d = min(dynamic.places)
     return next(t.shape[d] for t in workload.inputs if t.name == name)
 
 
 def _places(workload: Workload) -> _Places:
-    """The dynamic dimensions of all inputs and stages. Raises InvalidWorkload where a stage reads one at anything but
-    an axis of its own that goes as far."""
+    """Return the dynamic dimensions of all inputs and stages. Raises InvalidWorkload where a stage reads one at
+    anything but an axis of its own that goes as far."""
     found: _Places = {place: n for n, dynamic in enumerate(workload.dynamic) for place in dynamic.places}
     for number, stage in enumerate(workload.stages):
         along: dict[str, int] = {}
@@ -106,14 +106,14 @@ def _places(workload: Workload) -> _Places:
 
 
 def dynamic_axes(workload: Workload) -> dict[str, int]:
-    """The axes of a checked workload, also after stages of it were inlined, that go along dynamic dimensions -> the
-    number of that dimension."""
+    """Return the axes of a checked workload, also after stages of it were inlined, that go along dynamic dimensions ->
+    the number of that dimension."""
     places = _places(workload) if workload.dynamic else {}
     return {name: n for stage in workload.stages for name, n in _axes(stage, places).items()}
 
 
 def _axes(stage: Stage, places: _Places) -> dict[str, int]:
-    """The axes of a checked stage that go along dynamic dimensions -> the number of that dimension."""
+    """Return the axes of a checked stage that go along dynamic dimensions -> the number of that dimension."""
     return {
         i.name: places[load.buffer.name, d]
         for load in loads_of(stage.body)
@@ -123,7 +123,7 @@ def _axes(stage: Stage, places: _Places) -> dict[str, int]:
 
 
 def has_dynamic_rows(workload: Workload) -> bool:
-    """Whether a checked workload has one dynamic dimension, which is the first one of all its tensors, outputs
+    """Return whether a checked workload has one dynamic dimension, which is the first one of all its tensors, outputs
     included, and is reduced nowhere."""
     if len(workload.dynamic) != 1:
         return False
@@ -134,8 +134,8 @@ def has_dynamic_rows(workload: Workload) -> bool:
 
 
 def dynamic_extents(workload: Workload) -> tuple[DynamicExtent, ...]:
-    """What kernels of a checked workload are given: for each dynamic dimension the variable for its extent, and the
-    parameters that have it. None where the workload is static."""
+    """Return what kernels of a checked workload are given: for each dynamic dimension the variable for its extent, and
+    the parameters that have it. None where the workload is static."""
     if not workload.dynamic:
         return ()
     places = _places(workload)
@@ -153,12 +153,13 @@ def dynamic_extents(workload: Workload) -> tuple[DynamicExtent, ...]:
 
 
 def row_extent(workload: Workload) -> DynamicExtent | None:
-    """The dynamic extent of a workload with dynamic rows (``has_dynamic_rows``); None where it is static."""
+    """Return the dynamic extent of a workload with dynamic rows (``has_dynamic_rows``); None where it is static."""
     return dynamic_extents(workload)[0] if workload.dynamic else None
 
 
 def at_extent(workload: Workload, *extents: int) -> Workload:
-    """The static workload of a call with one extent for each dynamic dimension; ``workload`` itself where it is static.
+    """Return the static workload of a call with one extent for each dynamic dimension; ``workload`` itself where it is
+    static.
 
     Raises InvalidParameter for extents that the workload does not allow.
     """
@@ -172,8 +173,8 @@ def at_extent(workload: Workload, *extents: int) -> Workload:
 
 
 def resized(workload: Workload, *extents: int) -> Workload:
-    """The workload with other largest extents, one for each dynamic dimension. What is left to the caller is to check
-    the result where extents grow. Where bodies read an extent of a call, it is this one."""
+    """Return the workload with other largest extents, one for each dynamic dimension. What is left to the caller is to
+    check the result where extents grow. Where bodies read an extent of a call, it is this one."""
     places = _places(workload)
     values = {d.name: const(extent, INDEX) for d, extent in zip(workload.dynamic, extents, strict=True)}
 
@@ -204,12 +205,12 @@ def resized(workload: Workload, *extents: int) -> Workload:
 
 
 def representative_extents(workload: Workload) -> tuple[int, ...]:
-    """The extents that kernels of ``workload`` are measured at, one for each dynamic dimension."""
+    """Return the extents that kernels of ``workload`` are measured at, one for each dynamic dimension."""
     return tuple(d.representative for d in workload.dynamic)
 
 
 def at_representative(workload: Workload) -> Workload:
-    """The static workload that kernels of ``workload`` are measured on; itself where it is static."""
+    """Return the static workload that kernels of ``workload`` are measured on; itself where it is static."""
     return at_extent(workload, *representative_extents(workload))
 
 
@@ -231,8 +232,8 @@ def with_dynamic(workload: Workload, inputs: frozenset[str] | None = None, repre
 
 
 def _inputs_of_first_axis(workload: Workload) -> frozenset[str]:
-    """The inputs that are read at the first axis of the first output, alone, along their first dimension, also through
-    earlier stages."""
+    """Return the inputs that are read at the first axis of the first output, alone, along their first dimension, also
+    through earlier stages."""
     inputs = {t.name for t in workload.inputs}
     stages = {s.name: s for s in workload.stages}
     found: set[str] = set()

@@ -139,7 +139,7 @@ class Evaluator:
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
     def _view(self, array: Array, e: Load, indices: list[LinearForm]) -> Array:
-        """An affine read inside the array as a view of it, whatever the coefficients are: no element moves."""
+        """Return an affine read inside the array as a view of it, whatever the coefficients are: no element moves."""
         flat = LinearForm({})
         for i, stride in zip(indices, e.buffer.strides, strict=True):
             flat = flat.plus(i, stride)
@@ -152,7 +152,7 @@ class Evaluator:
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
 
     def _gathered(self, array: Array, e: Load) -> Array:
-        """The elements one by one. Indices outside the array are moved inside, since a select drops what is read
+        """Return the elements one by one. Indices outside the array are moved inside, since a select drops what is read
         there."""
         flat: Array = np.zeros((1,) * len(self.ranges), dtype=np.int64)
         for i, extent, stride in zip(e.indices, e.buffer.shape, e.buffer.strides, strict=True):
@@ -161,7 +161,7 @@ class Evaluator:
 
 
 def rounded(value: Array, dtype: DType) -> Array:
-    """The float64 ``value`` rounded to ``dtype`` (to nearest, ties to even). The result is float64 still."""
+    """Return the float64 ``value`` rounded to ``dtype`` (to nearest, ties to even). The result is float64 still."""
     return value if dtype.bits == 64 else value.astype(dtype.numpy).astype(np.float64)
 
 

@@ -35,7 +35,7 @@ def select(condition: Expr, then: Expr | float, otherwise: Expr | float) -> Expr
 
 
 def constant(value: float, dtype: str | DType) -> Const:
-    """A number of the given dtype."""
+    """Return a number of the given dtype."""
     return const(value, dtype_of(dtype))
 
 
@@ -46,7 +46,7 @@ def cast(e: Expr, dtype: str | DType) -> Expr:
 
 
 def exp(e: Expr) -> Expr:
-    """The exponential function of ``e``."""
+    """Return the exponential function of ``e``."""
     return Unary(UnaryOp.EXP, e)
 
 
@@ -56,52 +56,52 @@ def exp2(e: Expr) -> Expr:
 
 
 def log(e: Expr) -> Expr:
-    """The natural logarithm of ``e``."""
+    """Return the natural logarithm of ``e``."""
     return Unary(UnaryOp.LOG, e)
 
 
 def tanh(e: Expr) -> Expr:
-    """The hyperbolic tangent of ``e``."""
+    """Return the hyperbolic tangent of ``e``."""
     return Unary(UnaryOp.TANH, e)
 
 
 def erf(e: Expr) -> Expr:
-    """The error function of ``e``."""
+    """Return the error function of ``e``."""
     return Unary(UnaryOp.ERF, e)
 
 
 def sqrt(e: Expr) -> Expr:
-    """The square root of ``e``."""
+    """Return the square root of ``e``."""
     return Unary(UnaryOp.SQRT, e)
 
 
 def rsqrt(e: Expr) -> Expr:
-    """One over the square root of ``e``."""
+    """Return one over the square root of ``e``."""
     return Unary(UnaryOp.RSQRT, e)
 
 
 def sin(e: Expr) -> Expr:
-    """The sine of ``e`` radians."""
+    """Return the sine of ``e`` radians."""
     return Unary(UnaryOp.SIN, e)
 
 
 def cos(e: Expr) -> Expr:
-    """The cosine of ``e`` radians."""
+    """Return the cosine of ``e`` radians."""
     return Unary(UnaryOp.COS, e)
 
 
 def absolute(e: Expr) -> Expr:
-    """The absolute value of ``e``."""
+    """Return the absolute value of ``e``."""
     return Unary(UnaryOp.ABS, e)
 
 
 def floor(e: Expr) -> Expr:
-    """The greatest whole number that is not above ``e``, as a float."""
+    """Return the greatest whole number that is not above ``e``, as a float."""
     return Unary(UnaryOp.FLOOR, e)
 
 
 def ceil(e: Expr) -> Expr:
-    """The least whole number that is not below ``e``, as a float."""
+    """Return the least whole number that is not below ``e``, as a float."""
     return Unary(UnaryOp.CEIL, e)
 
 
@@ -116,68 +116,68 @@ def power(e: Expr, exponent: Expr | float) -> Expr:
 
 
 def maximum(a: Expr, b: Expr | float) -> Expr:
-    """The greater of two expressions. ``max`` is the greatest over a range."""
+    """Return the greater of two expressions. ``max`` is the greatest over a range."""
     return Binary(BinaryOp.MAX, a, as_expr(b, a.dtype))
 
 
 def minimum(a: Expr, b: Expr | float) -> Expr:
-    """The lesser of two expressions. ``min`` is the least over a range."""
+    """Return the lesser of two expressions. ``min`` is the least over a range."""
     return Binary(BinaryOp.MIN, a, as_expr(b, a.dtype))
 
 
 def bits_and(a: Expr, b: Expr | int) -> Expr:
-    """The bits that two integers both have."""
+    """Return the bits that two integers both have."""
     return Binary(BinaryOp.BIT_AND, a, as_expr(b, a.dtype))
 
 
 def bits_or(a: Expr, b: Expr | int) -> Expr:
-    """The bits that at least one of two integers has."""
+    """Return the bits that at least one of two integers has."""
     return Binary(BinaryOp.BIT_OR, a, as_expr(b, a.dtype))
 
 
 def bits_xor(a: Expr, b: Expr | int) -> Expr:
-    """The bits that one of two integers has, and the other one has not."""
+    """Return the bits that one of two integers has, and the other one has not."""
     return Binary(BinaryOp.BIT_XOR, a, as_expr(b, a.dtype))
 
 
 def shift_left(e: Expr, count: Expr | int) -> Expr:
-    """The bits of an integer moved up by ``count``, as ``BinaryOp`` says."""
+    """Return the bits of an integer moved up by ``count``, as ``BinaryOp`` says."""
     return Binary(BinaryOp.SHL, e, as_expr(count, e.dtype))
 
 
 def shift_right(e: Expr, count: Expr | int) -> Expr:
-    """The bits of an integer moved down by ``count``, with copies of its sign, as ``BinaryOp`` says."""
+    """Return the bits of an integer moved down by ``count``, with copies of its sign, as ``BinaryOp`` says."""
     return Binary(BinaryOp.SHR, e, as_expr(count, e.dtype))
 
 
 def within(e: Expr, extent: int) -> Expr:
-    """An integer as an index of a dimension of ``extent``: what lies outside is moved to the nearest end. It is what a
-    tensor may be read at beside plain indices: ``table[within(rows[i], 1000), j]``."""
+    """Return an integer as an index of a dimension of ``extent``: what lies outside is moved to the nearest end. It is
+    what a tensor may be read at beside plain indices: ``table[within(rows[i], 1000), j]``."""
     return minimum(maximum(cast(e, INDEX), 0), extent - 1)
 
 
 def equal(a: Expr, b: Expr | float) -> Expr:
-    """Whether two expressions have equal values. (``==`` compares their structure.)"""
+    """Return whether two expressions have equal values. (``==`` compares their structure.)"""
     return Compare(CompareOp.EQ, a, as_expr(b, a.dtype))
 
 
 def not_equal(a: Expr, b: Expr | float) -> Expr:
-    """Whether two expressions have different values."""
+    """Return whether two expressions have different values."""
     return Compare(CompareOp.NE, a, as_expr(b, a.dtype))
 
 
 def negated(condition: Expr) -> Expr:
-    """Whether ``condition`` does not hold."""
+    """Return whether ``condition`` does not hold."""
     return Unary(UnaryOp.NOT, condition)
 
 
 def all_of(*conditions: Expr) -> Expr:
-    """Whether every one of one or more conditions holds."""
+    """Return whether every one of one or more conditions holds."""
     return _joined(LogicOp.AND, conditions)
 
 
 def any_of(*conditions: Expr) -> Expr:
-    """Whether at least one of one or more conditions holds."""
+    """Return whether at least one of one or more conditions holds."""
     return _joined(LogicOp.OR, conditions)
 
 
@@ -191,7 +191,7 @@ def _joined(op: LogicOp, conditions: tuple[Expr, ...]) -> Expr:
 
 
 def dtype_of(dtype: str | DType) -> DType:
-    """The dtype of that name. Raises InvalidWorkload, which lists the allowed names."""
+    """Return the dtype of that name. Raises InvalidWorkload, which lists the allowed names."""
     found = dtype if isinstance(dtype, DType) else INPUT_DTYPES.get(dtype)
     if found is None:
         raise InvalidWorkload(f"{dtype!r} is no dtype; allowed: {', '.join(INPUT_DTYPES)}", field="dtype")

@@ -38,7 +38,7 @@ class RowGroups:
 
 
 def group_of_row(end: Expr, row: Expr, group: Expr, count: int) -> Expr:
-    """What the minimum is taken of, over all of ``count`` groups: ``end`` is where ``group`` ends."""
+    """Return what the minimum is taken of, over all of ``count`` groups: ``end`` is where ``group`` ends."""
     return Select(Cast(end, INDEX) > row, group, index(count))
 
 
@@ -48,7 +48,7 @@ def in_group(group: Expr, count: int, value: Expr) -> Expr:
 
 
 def of_group(value: Expr, group: Expr, count: int) -> Expr | None:
-    """What ``in_group`` was given; None where ``value`` is nothing of it."""
+    """Return what ``in_group`` was given; None where ``value`` is nothing of it."""
     if isinstance(value, Select) and value == in_group(group, count, value.then):
         return value.then
     return None
@@ -70,19 +70,19 @@ def row_groups_of(stage: Stage) -> RowGroups | None:
 
 
 def group_starts(ends: NDArray[np.integer[Any]], rows: int) -> NDArray[np.int64]:
-    """Where each group begins, and where the last one ends: int64[count + 1]."""
+    """Return where each group begins, and where the last one ends: int64[count + 1]."""
     return np.concatenate([[0], np.clip(np.maximum.accumulate(ends.astype(np.int64)), 0, rows)])
 
 
 def all_row_groups(workload: Workload) -> dict[str, RowGroups]:
-    """Every input that holds the ends of groups of rows, by its name."""
+    """Return every input that holds the ends of groups of rows, by its name."""
     inputs = {t.name for t in workload.inputs}
     found = [groups for groups in map(row_groups_of, workload.stages) if groups is not None]
     return {groups.ends.name: groups for groups in found if groups.ends.name in inputs}
 
 
 def draw_sizes(rows: int, count: int, skew: float, draw: np.random.Generator) -> NDArray[np.int64]:
-    """The sizes of ``count`` groups that have ``rows`` rows together, int64[count]. Each row goes to a group by its
-    share, which is in proportion to rank^-skew (Zipf's law); which group has which rank is drawn, too."""
+    """Return the sizes of ``count`` groups that have ``rows`` rows together, int64[count]. Each row goes to a group by
+    its share, which is in proportion to rank^-skew (Zipf's law); which group has which rank is drawn, too."""
     weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
     return np.asarray(draw.multinomial(rows, draw.permutation(weights / weights.sum())))

@@ -73,7 +73,7 @@ class Index:
         return Index(self.affine.plus(other.affine, factor), tuple((p, c) for p, c in parts.items() if c))
 
     def expr(self, axes: Sequence[str]) -> Expr:
-        """The one spelling of an index: its terms in the order of ``axes``, its parts, then the constant."""
+        """Return the one spelling of an index: its terms in the order of ``axes``, its parts, then the constant."""
         terms: list[tuple[Expr, int]] = [
             (Var(a), self.affine.coefficient(a)) for a in axes if self.affine.coefficient(a)
         ]
@@ -92,7 +92,7 @@ def part_of(op: BinaryOp, of: Index, divisor: int) -> Index:
 
 
 def loaded_index(e: Expr, extent: int) -> Expr | None:
-    """What ``within`` was given for a dimension of ``extent``; None where ``e`` has another form."""
+    """Return what ``within`` was given for a dimension of ``extent``; None where ``e`` has another form."""
     match e:
         case Binary(
             op=BinaryOp.MIN,

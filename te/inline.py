@@ -53,7 +53,7 @@ def _without(workload: Workload, stage: Stage) -> Workload | None:
 
 
 def _is_small(body: Expr) -> bool:
-    """Whether ``body`` keeps the bounds on nodes and depth. The walk goes no further than the bounds."""
+    """Return whether ``body`` keeps the bounds on nodes and depth. The walk goes no further than the bounds."""
     nodes = 0
     todo = [(body, 1)]
     while todo:

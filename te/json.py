@@ -162,7 +162,7 @@ def _index_form(found: Index) -> object:
 
 
 def workload_from_json(data: object) -> Workload:
-    """The checked workload that ``data`` (JSON values as Python's ``json`` gives them) describes.
+    """Return the checked workload that ``data`` (JSON values as Python's ``json`` gives them) describes.
 
     Raises InvalidWorkload, and nothing else, for whatever is no legal workload; its ``field`` is a JSON pointer,
     ``/`` standing for the whole when no part is to blame.
@@ -201,7 +201,7 @@ def _dynamic(data: object, field: str) -> DynamicDimension:
 
 
 def _place(data: object, field: str) -> tuple[str, int]:
-    """An input, whose first dimension is meant, or an input and a dimension."""
+    """Return an input, whose first dimension is meant, or an input and a dimension."""
     if not isinstance(data, list):
         return string_of(data, field), 0
     if len(data) != 2:
@@ -210,7 +210,7 @@ def _place(data: object, field: str) -> tuple[str, int]:
 
 
 def _input(data: object, field: str) -> tuple[Buffer, bool, float | None]:
-    """An input, whether it is constant, and its skew if it has one."""
+    """Return an input, whether it is constant, and its skew if it has one."""
     d = object_of(data, field, field, ("name", "dtype", "shape"), ("constant", "skew"))
     shape = list_of(d["shape"], f"{field}/shape", MAX_RANK, integer_of)
     dtype = member_of(d["dtype"], INPUT_DTYPES, f"{field}/dtype", "dtype")

@@ -11,7 +11,7 @@ T = TypeVar("T")
 def object_of(
     data: object, field: str, at: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> dict[str, object]:
-    """An object with these members. ``at`` is the pointer that its members' names are put behind."""
+    """Return an object with these members. ``at`` is the pointer that its members' names are put behind."""
     if not isinstance(data, dict):
         raise InvalidWorkload(f"expected an object, given {given_words(data)}", field=field)
     for name in required:
@@ -26,7 +26,7 @@ def object_of(
 
 
 def list_of(data: object, field: str, limit: int, read: Callable[[object, str], T]) -> list[T]:
-    """A list of at most ``limit`` items, each of which ``read`` reads."""
+    """Return a list of at most ``limit`` items, each of which ``read`` reads."""
     if not isinstance(data, list):
         raise InvalidWorkload(f"expected a list, given {given_words(data)}", field=field)
     if len(data) > limit:
@@ -35,7 +35,7 @@ def list_of(data: object, field: str, limit: int, read: Callable[[object, str], 
 
 
 def member_of(value: object, table: Mapping[str, T], field: str, noun: str) -> T:
-    """The entry of ``table`` that a text names. ``noun`` says what the table has."""
+    """Return the entry of ``table`` that a text names. ``noun`` says what the table has."""
     found = table.get(value) if isinstance(value, str) else None
     if found is None:
         raise InvalidWorkload(f"{given_words(value)} is no {noun}; allowed: {', '.join(table)}", field=field)
@@ -43,21 +43,21 @@ def member_of(value: object, table: Mapping[str, T], field: str, noun: str) -> T
 
 
 def string_of(value: object, field: str) -> str:
-    """A text."""
+    """Return a text."""
     if not isinstance(value, str):
         raise InvalidWorkload(f"expected a name, given {given_words(value)}", field=field)
     return value
 
 
 def integer_of(value: object, field: str) -> int:
-    """A whole number, which true and false are not."""
+    """Return a whole number, which true and false are not."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidWorkload(f"expected a whole number, given {given_words(value)}", field=field)
     return value
 
 
 def given_words(value: object) -> str:
-    """A name for what was given that is short enough for an error message, however large the value is."""
+    """Return a name for what was given that is short enough for an error message, however large the value is."""
     match value:
         case None:
             return "null"
@@ -77,6 +77,6 @@ def given_words(value: object) -> str:
 
 
 def pointer_step(name: object) -> str:
-    """One step of a JSON pointer (RFC 6901)."""
+    """Return one step of a JSON pointer (RFC 6901)."""
     text = str(name)[:64].encode("ascii", "backslashreplace").decode()
     return text.replace("~", "~0").replace("/", "~1")

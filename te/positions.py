@@ -52,7 +52,7 @@ def _finds_position(stage: Stage) -> bool:
 
 
 def _plain(stage: Stage, taken: set[str]) -> Iterator[Stage]:
-    """The stages that ``stage`` becomes; the last has its name. Names of new tensors and axes are added to
+    """Yield the stages that ``stage`` becomes; the last has its name. Names of new tensors and axes are added to
     ``taken``."""
 
     def fresh(base: str) -> str:

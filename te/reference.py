@@ -29,7 +29,7 @@ _WORTH_THREADS = 1 << 21
 
 
 def reference(workload: Workload, inputs: Mapping[str, Array], threads: int | None = None) -> dict[str, Array]:
-    """The outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
+    """Return the outputs by name, for a checked workload and its inputs by name, in the inputs' dtypes.
 
     Floats are computed and returned in float64: only constants and casts round to their dtype. Integers and bools are
     exact, wrap, and come in their own dtype. Sums of products run as matrix products, in the cheapest order

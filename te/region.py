@@ -16,7 +16,7 @@ _MACHINE = 1 << 63
 
 
 def box_bounds(f: LinearForm, box: Box) -> tuple[int, int]:
-    """The least and the greatest value of ``f`` in ``box``."""
+    """Return the least and the greatest value of ``f`` in ``box``."""
     low = high = f.constant
     for name, c in f.coefficients.items():
         ends = (c * box[name][0], c * box[name][1])
@@ -33,7 +33,7 @@ class Region:
     constraints: tuple[LinearForm, ...] = ()
 
     def where(self, condition: Expr, holds: bool) -> "Region":
-        """The part of this region where ``condition`` is ``holds``."""
+        """Return the part of this region where ``condition`` is ``holds``."""
         added = tuple(_constraints(condition, holds, self.box))
         if not added:
             return self
@@ -106,7 +106,7 @@ _AT_LEAST_ZERO: dict[CompareOp, list[tuple[int, int]]] = {
 
 
 def _tightened(region: Region) -> Box:
-    """The bounds of each axis after solving each constraint for it, with the other axes at their most favourable
+    """Return the bounds of each axis after solving each constraint for it, with the other axes at their most favourable
     values."""
     box = dict(region.box)
     for g in region.constraints:

@@ -25,8 +25,8 @@ FIRST = 64
 
 
 def range_of_rows(rows: int) -> tuple[int, int]:
-    """The largest extent of the range that ``rows`` are in, and the representative one: 1 to 64, measured at 16; 65 to
-    256, measured at 128; and so on, always at the half."""
+    """Return the largest extent of the range that ``rows`` are in, and the representative one: 1 to 64, measured at 16;
+    65 to 256, measured at 128; and so on, always at the half."""
     most = FIRST
     while most < rows:
         most *= STEP
@@ -34,14 +34,14 @@ def range_of_rows(rows: int) -> tuple[int, int]:
 
 
 def rows_of(workload: Workload) -> int:
-    """The extent of the first dimension of the first output; 1 for a number."""
+    """Return the extent of the first dimension of the first output; 1 for a number."""
     return next(iter(workload.output_buffers[0].shape), 1)
 
 
 def of_row_range(workload: Workload) -> Workload | None:
-    """The workload with dynamic rows, for a whole range of them, that is the static ``workload`` at its ``rows_of``.
-    None where there is no such workload: a tensor is read along the rows in another way than row by row, they are
-    reduced, or an index would leave its tensor at other rows."""
+    """Return the workload with dynamic rows, for a whole range of them, that is the static ``workload`` at its
+    ``rows_of``. None where there is no such workload: a tensor is read along the rows in another way than row by row,
+    they are reduced, or an index would leave its tensor at other rows."""
     most, representative = range_of_rows(rows_of(workload))
     try:
         narrow = with_dynamic(workload)
@@ -55,8 +55,8 @@ def of_row_range(workload: Workload) -> Workload | None:
 
 
 def with_joined_rows(workload: Workload) -> Workload | None:
-    """The same computation on the same memory, with one dimension for the first two of the outputs, in all tensors that
-    have them. None where a stage reads a tensor along one of the two, or knows where it is."""
+    """Return the same computation on the same memory, with one dimension for the first two of the outputs, in all
+    tensors that have them. None where a stage reads a tensor along one of the two, or knows where it is."""
     shape = workload.output_buffers[0].shape
     names = {t.name for t in workload.inputs} | {s.name for s in workload.stages}
     names |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
@@ -99,8 +99,8 @@ class DynamicRows:
 
 
 def row_range(workload: Workload, extents: Collection[int], fits: Callable[[Workload], bool]) -> DynamicRows | None:
-    """The range of a static workload whose number of rows is one of ``extents``, where ``fits`` takes the workload of
-    the range. Ranges of joined rows come first: they serve more shapes."""
+    """Return the range of a static workload whose number of rows is one of ``extents``, where ``fits`` takes the
+    workload of the range. Ranges of joined rows come first: they serve more shapes."""
     for one in (with_joined_rows(workload), workload):
         if one is not None and rows_of(one) in extents:
             wide = of_row_range(one)

@@ -54,7 +54,7 @@ _TURNED = {
 
 
 def scan_of(stage: Stage) -> Scan | None:
-    """The stage as a scan; None where it is none.
+    """Return the stage as a scan; None where it is none.
 
     Its body is a select between a value and the identity of the reducer. The condition, or one of several that are
     joined by and, compares the only reduced axis with an axis of the same extent, which nothing else depends on.
@@ -80,7 +80,7 @@ def scan_of(stage: Stage) -> Scan | None:
 
 
 def identity_of(reducer: Reducer, dtype: DType) -> float:
-    """The value that changes none when it is combined with another one."""
+    """Return the value that changes none when it is combined with another one."""
     if reducer in (Reducer.SUM, Reducer.PROD):
         return float(reducer is Reducer.PROD)
     lowest = reducer is Reducer.MAX
@@ -90,7 +90,7 @@ def identity_of(reducer: Reducer, dtype: DType) -> float:
 
 
 def accumulate(scan: Scan, values: Array) -> Array:
-    """The stage's tensor from the values of its body, which have the tensor's shape."""
+    """Return the stage's tensor from the values of its body, which have the tensor's shape."""
     d = scan.stage.axes.index(scan.axis)
     combine = COMBINE[scan.reducer]
     turned = np.flip(values, d) if scan.reverse else values
@@ -114,7 +114,7 @@ def _conjuncts(condition: Expr) -> list[Expr]:
 
 
 def _compared(condition: Expr, reduced: Axis) -> tuple[str, CompareOp] | None:
-    """The variable that a condition compares the reduced axis with, and how, the reduced axis on the left."""
+    """Return the variable that a condition compares the reduced axis with, and how, the reduced axis on the left."""
     match condition:
         case Compare(op=op, a=Var(name=left), b=Var(name=right)) if op in _FORMS and left != right:
             if left == reduced.name:
@@ -124,5 +124,5 @@ def _compared(condition: Expr, reduced: Axis) -> tuple[str, CompareOp] | None:
 
 
 def values_stage(scan: Scan) -> Stage:
-    """The stage that computes the values of a scan, which are then accumulated."""
+    """Return the stage that computes the values of a scan, which are then accumulated."""
     return Stage(scan.stage.tensor, scan.stage.axes, scan.body)

@@ -16,7 +16,7 @@ _COEFFICIENT: Schema = {"type": "integer", "minimum": -MAX_COEFFICIENT, "maximum
 
 
 def workload_schema(definitions: str = "#/$defs") -> Schema:
-    """The schema of a workload.
+    """Return the schema of a workload.
 
     Its references point below ``definitions``, where ``workload_definitions`` has to stand. The default fits the schema
     alone, and ``#/components/schemas`` an OpenAPI document.
@@ -64,7 +64,7 @@ def workload_schema(definitions: str = "#/$defs") -> Schema:
 
 
 def workload_definitions(definitions: str = "#/$defs") -> dict[str, Schema]:
-    """The definitions that ``workload_schema`` refers to: ``Axis``, ``Index`` and ``Expression``."""
+    """Return the definitions that ``workload_schema`` refers to: ``Axis``, ``Index`` and ``Expression``."""
     expression: Schema = {"$ref": f"{definitions}/Expression"}
     binary = [str(op) for table in (BinaryOp, CompareOp, LogicOp) for op in table]
 

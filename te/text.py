@@ -38,7 +38,7 @@ def _definition(stage: Stage) -> str:
 
 
 def _note(name: str, workload: Workload) -> str:
-    """What is said of an input behind its declaration."""
+    """Return what is said of an input behind its declaration."""
     skew = dict(workload.skews).get(name)
     said = ["constant"] * (name in workload.constants) + ([] if skew is None else [f"skew {skew!r}"])
     for d in workload.dynamic:

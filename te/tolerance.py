@@ -147,8 +147,8 @@ def _stage(stage: Stage, tensors: Mapping[str, _Bounded], draw: np.random.Genera
 
 
 def _products(stage: Stage) -> tuple[int, set[DType]]:
-    """How many sums of products the sum of a stage can be, one after the other, and the dtypes of what they multiply;
-    (0, none) where it is no sum of products."""
+    """Return how many sums of products the sum of a stage can be, one after the other, and the dtypes of what they
+    multiply; (0, none) where it is no sum of products."""
     steps = max((len(path.intermediates) + 1 for path in contraction_paths(stage)), default=0)
     if not steps and contraction_of(stage) is None:
         return 0, set()
@@ -167,7 +167,7 @@ def _product(value: Floats, error: Floats, length: int, unit: float) -> _Bounded
 
 
 def _matrix_unit_steps(length: int, precision: str) -> float:
-    """How many instructions add up products of 8-bit floats before their accumulators are added to float32."""
+    """Return how many instructions add up products of 8-bit floats before their accumulators are added to float32."""
     return min(length, length if precision == "fast_accumulation" else PROMOTED_K) / FLOAT8_MMA_K
 
 
@@ -265,8 +265,8 @@ def _is_power_of_two(value: float) -> bool:
 
 
 def _own(f: Floats, errors: tuple[Floats, ...], dtype: DType) -> Floats:
-    """The rounding of results ``f`` to ``dtype``: none where the operands are exact and ``f`` is a number of it (for
-    float64, one of so few digits that its own computation was hardly rounded)."""
+    """Return the rounding of results ``f`` to ``dtype``: none where the operands are exact and ``f`` is a number of it
+    (for float64, one of so few digits that its own computation was hardly rounded)."""
     unit = _roundoff(dtype)
     size: Floats = np.where(np.isinf(f), 0.0, unit * np.abs(f))  # an infinity is exact: masked scores are
     if unit == 0.0:
@@ -309,7 +309,7 @@ def _unary(op: UnaryOp, x: _Bounded, dtype: DType) -> _Bounded:
 
 
 def _function_unit(dtype: DType) -> float:
-    """The relative error of a fast function: half floats are computed in float32 and rounded."""
+    """Return the relative error of a fast function: half floats are computed in float32 and rounded."""
     unit = _roundoff(dtype)
     return _FUNCTION * unit if dtype.bits > 16 else unit + _FUNCTION * 2.0**-24
 

@@ -97,14 +97,15 @@ class TritonConfigurations:
         return np.stack([a.ravel() for a in np.meshgrid(*axes, indexing="ij")], axis=1)
 
     def knob_values(self, position: int) -> tuple[KnobValue, ...]:
-        """The values of a name as knobs have them: whole numbers, or texts where any of them is something else."""
+        """Return the values of a name as knobs have them: whole numbers, or texts where any of them is something
+        else."""
         values = self.values[position]
         if all(isinstance(v, int) and not isinstance(v, bool) for v in values):
             return tuple(int(v) for v in values if v is not None)
         return tuple(v if isinstance(v, str) else repr(v) for v in values)
 
     def row_of(self, knobs: Mapping[str, KnobValue]) -> int | None:
-        """The configuration with these knobs; None where there is none."""
+        """Return the configuration with these knobs; None where there is none."""
         if set(knobs) != set(self.names):
             return None
         try:
@@ -116,7 +117,7 @@ class TritonConfigurations:
         return int(np.ravel_multi_index(code, [len(v) for v in self.values])) if code else 0
 
     def row(self, number: int) -> dict[str, Value]:
-        """The values of a configuration, by name."""
+        """Return the values of a configuration, by name."""
         code = self.codes()[number]
         return {name: self.values[n][int(code[n])] for n, name in enumerate(self.names)}
 
@@ -148,7 +149,7 @@ class TritonKernel:
         return tuple(a for a in self.arguments if isinstance(a, TritonPointer))
 
     def blocks(self, number: int) -> tuple[int, int, int]:
-        """How many blocks there are along x, y and z in a configuration. Raises InvalidWorkload."""
+        """Return how many blocks there are along x, y and z in a configuration. Raises InvalidWorkload."""
         if self.grids:
             return self.grids[number]
         scalars = {a.name: a.value for a in self.arguments if isinstance(a, TritonScalar)}

@@ -121,7 +121,7 @@ class _FunctionVisitor(ast.NodeVisitor):
 
 
 def _called(node: ast.Call) -> str:
-    """The last part of the name of what is called."""
+    """Return the last part of the name of what is called."""
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""

@@ -91,7 +91,7 @@ def triton_to_json(kernel: TritonKernel) -> dict[str, object]:
 
 
 def triton_key(kernel: TritonKernel) -> str:
-    """The content key of a kernel's workload. Sizes of memory, grids of single configurations, and the values of
+    """Return the content key of a kernel's workload. Sizes of memory, grids of single configurations, and the values of
     arguments that are not ``in_key`` are no part of it."""
     data = triton_to_json(kernel)
     data.pop("grids", None)
@@ -121,7 +121,7 @@ def _argument_to_json(argument: TritonPointer | TritonScalar) -> dict[str, objec
 
 
 def triton_from_json(data: object) -> TritonKernel:
-    """The checked kernel that ``data`` describes. Raises InvalidWorkload, and nothing else."""
+    """Return the checked kernel that ``data`` describes. Raises InvalidWorkload, and nothing else."""
     required = ("kind", "version", "source", "name", "arguments", "constants", "configurations")
     top = object_of(data, "/", "", required, ("grid", "grids"))
     version = string_of(top["version"], "/version")
@@ -141,7 +141,7 @@ def triton_from_json(data: object) -> TritonKernel:
 
 
 def _parameters(source: str, name: str) -> list[str]:
-    """The parameters of the kernel. Only imports of Triton, constants and functions may stand beside it, so that
+    """Return the parameters of the kernel. Only imports of Triton, constants and functions may stand beside it, so that
     nothing else is run when the module is loaded."""
     if len(source) > MAX_SOURCE:
         raise InvalidWorkload(f"{len(source)} characters; allowed: at most {MAX_SOURCE}", field="/source")
@@ -191,7 +191,7 @@ def _of_triton(module: str) -> bool:
 
 
 def _is_constant(node: ast.expr) -> bool:
-    """Whether it is a literal, an attribute of a module, or ``tl.constexpr`` of one."""
+    """Return whether it is a literal, an attribute of a module, or ``tl.constexpr`` of one."""
     if isinstance(node, ast.Call):
         whole = [*node.args, *(k.value for k in node.keywords)]
         return ast.unparse(node.func) in ("tl.constexpr", "triton.language.constexpr") and all(

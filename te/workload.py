@@ -100,7 +100,7 @@ class Workload:
     dynamic: tuple[DynamicDimension, ...] = ()
 
     def stage(self, name: str) -> Stage:
-        """The stage that computes the tensor ``name``; KeyError when there is none."""
+        """Return the stage that computes the tensor ``name``; KeyError when there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage

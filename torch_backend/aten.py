@@ -24,7 +24,7 @@ def _plain(function: Callable[..., Any]) -> _Function:
 
 
 def _float(kind: Any, wide: bool) -> Any:
-    """The dtype to compute in: float64 in the place of any float where ``wide``."""
+    """Return the dtype to compute in: float64 in the place of any float where ``wide``."""
     dtype = torch_dtype(DTYPES[kind])
     return torch.float64 if wide and dtype.is_floating_point else dtype
 
@@ -123,7 +123,7 @@ def _pool(o: Sequence[Any], v: Values, greatest: bool) -> Any:
 
 
 def _library_pool(x: Any, v: Values, greatest: bool) -> Any:
-    """The pool by torch's own function, dense; None where that has no such border or windows."""
+    """Return the pool by torch's own function, dense; None where that has no such border or windows."""
     kernel, border, dilation = (v.integers(n) for n in ("kernel", "before", "dilation"))
     halves = all(2 * b <= k for b, k in zip(border, kernel, strict=True))
     if border != v.integers("behind") or not halves or x.dim() != len(kernel) + 2 or not x.is_floating_point():
@@ -149,7 +149,8 @@ def _gather(o: Sequence[Any], v: Values) -> Any:
 
 
 def _channels_last_convolution(o: Sequence[Any], v: Values) -> Any:
-    """The same on images and filters whose channels lie last, with a dimension for groups where there are several."""
+    """Return the same on images and filters whose channels lie last, with a dimension for groups where there are
+    several."""
     x, w, *bias = o
     groups = v.integer("groups")
     if v.flag("filters_first"):
@@ -250,8 +251,8 @@ FUNCTIONS: dict[str, _Function] = {
 
 
 def evaluate(node: Node, operands: Sequence[Any], *, wide: bool = False, device: Any = None) -> Any:
-    """The result of a node by torch. ``wide``: floats are float64, whatever dtype the graph says. ``device``: where
-    what has no operands is made."""
+    """Return the result of a node by torch. ``wide``: floats are float64, whatever dtype the graph says. ``device``:
+    where what has no operands is made."""
     v = OPERATORS[node.op].values(node.attributes)
     if node.op == "cast":
         return operands[0].to(_float(v.text("dtype"), wide))
@@ -267,7 +268,7 @@ def evaluate(node: Node, operands: Sequence[Any], *, wide: bool = False, device:
 def call_by_torch(
     graph: Graph, call: KernelCall, *, wide: bool = False, device: Any = None
 ) -> Callable[[Sequence[Any]], list[Any]]:
-    """What the kernel of ``call`` computes, as a function of the tensors on ``device`` that it reads, in their
+    """Return what the kernel of ``call`` computes, as a function of the tensors on ``device`` that it reads, in their
     order."""
 
     def run(reads: Sequence[Any]) -> list[Any]:

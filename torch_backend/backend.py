@@ -66,7 +66,7 @@ def compile_with(module: Any, examples: Sequence[Any], options: Options, schedul
 def _compiled(
     module: Any, examples: Sequence[Any], options: Options, found: Schedules, device: torch.device, trains: bool
 ) -> Any:
-    """The compiled module. Raises BetterAsAten for one that trains and gains nothing."""
+    """Return the compiled module. Raises BetterAsAten for one that trains and gains nothing."""
     chosen = trains and options.training == "auto"
     if chosen:
         check_module(module, device)
@@ -101,7 +101,7 @@ def _compiled(
 
 
 def status() -> list[Status]:
-    """What has become of every graph that is alive: one entry for each program or attempt at one."""
+    """Return what has become of every graph that is alive: one entry for each program or attempt at one."""
     return [shape.status for graph in list(_graphs) for shape in graph.shapes()]
 
 
@@ -157,7 +157,7 @@ class CompiledGraph:
         return self._of(given)(given)
 
     def shapes(self) -> list[CompiledShape]:
-        """The programs, or attempts at one."""
+        """Return the programs, or attempts at one."""
         return list(self._shapes.values())
 
     def _of(self, arguments: Sequence[Any]) -> CompiledShape:
@@ -190,13 +190,13 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def _described(a: Any) -> Any:
-    """What tracing needs of an argument: no data."""
+    """Return what tracing needs of an argument: no data."""
     return (tuple(a.shape), a.stride(), a.dtype, a.device) if isinstance(a, torch.Tensor) else a
 
 
 def concrete_values(module: Any, like: Sequence[Any]) -> dict[Any, Any]:
-    """The value of every node of a symbolic trace for arguments like these: a fake tensor of concrete shape, or a
-    number."""
+    """Return the value of every node of a symbolic trace for arguments like these: a fake tensor of concrete shape, or
+    a number."""
     found: dict[Any, Any] = {}
 
     class Recorder(torch.fx.Interpreter):  # type: ignore[misc]

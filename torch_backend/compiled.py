@@ -187,7 +187,7 @@ class CompiledShape:
         self.status.ranges = sum(key in self._ranges and key not in self._found for key in self._kernels)
 
     def _known(self) -> dict[str, Schedule | None]:
-        """The schedule that somebody has tuned for each kernel, if anybody has and its sketch is not refused."""
+        """Return the schedule that somebody has tuned for each kernel, if anybody has and its sketch is not refused."""
         known = {key: known_schedule(key, self._ranges, self._found) for key in self._kernels}
         refused = self._options.refused_sketches
         return {key: None if s is not None and s.sketch in refused else s for key, s in known.items()}
@@ -220,7 +220,7 @@ class CompiledShape:
     # Running
 
     def _results(self, arguments: Sequence[Any], watch: Any = None, *, overwrite: bool = True) -> list[Any]:
-        """The results of the model. ``overwrite``: whether it changes its inputs as eager would."""
+        """Return the results of the model. ``overwrite``: whether it changes its inputs as eager would."""
         model, bound = self._model, self._bound
         assert model is not None and bound is not None
         given, constants = self.tensors(arguments)
@@ -241,7 +241,7 @@ class CompiledShape:
             return outputs
 
     def tensors(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The inputs and the constants of the program among the arguments of the traced graph."""
+        """Return the inputs and the constants of the program among the arguments of the traced graph."""
         if self._places is None:
             model = self._model
             assert model is not None
@@ -324,7 +324,7 @@ class CompiledShape:
 
 
 def _is_as_traced(model: ImportedModel, output: ImportedOutput) -> bool:
-    """Whether a dense tensor of the value has the dimensions and strides that were traced."""
+    """Return whether a dense tensor of the value has the dimensions and strides that were traced."""
     if output.value is None or output.cloned or output.order is None:
         return False
     value = model.graph.values[output.value]
@@ -334,7 +334,7 @@ def _is_as_traced(model: ImportedModel, output: ImportedOutput) -> bool:
 
 
 def _as_traced(tensor: Any, output: Any) -> Any:
-    """A result with the strides that were traced: code behind the next graph break relies on them."""
+    """Return a result with the strides that were traced: code behind the next graph break relies on them."""
     if output.order is not None:
         result = tensor if list(output.order) == sorted(output.order) else tensor.permute(output.order)
         same = output.strides is None or result.stride() == output.strides

@@ -15,8 +15,8 @@ from .tensors import TorchTensors
 
 
 def device_of(tensors: Iterable[Any]) -> torch.device | None:
-    """The device that kernels for a graph of these tensors run on. It is the GPU where there is one: what lies on the
-    processor beside it is left to torch. None for several GPUs, and for devices of another kind."""
+    """Return the device that kernels for a graph of these tensors run on. It is the GPU where there is one: what lies
+    on the processor beside it is left to torch. None for several GPUs, and for devices of another kind."""
     found = {t.device for t in tensors}
     others = {d for d in found if d.type != "cpu"}
     if not others:
@@ -25,8 +25,8 @@ def device_of(tensors: Iterable[Any]) -> torch.device | None:
 
 
 def opened(device: torch.device) -> CpuDevice | CudaDevice:
-    """The device as kernels see it. The processor has as many threads as torch uses. Raises UnsupportedTarget for a GPU
-    that nothing can be compiled for, and where the extra ``cuda`` is missing."""
+    """Return the device as kernels see it. The processor has as many threads as torch uses. Raises UnsupportedTarget
+    for a GPU that nothing can be compiled for, and where the extra ``cuda`` is missing."""
     if device.type == "cuda":
         return _gpu(device.index or 0)
     target = CpuDevice().target
@@ -45,5 +45,5 @@ def tensors_of(device: torch.device) -> TorchTensors:
 
 
 def toolchain_of(device: CpuDevice | CudaDevice) -> Toolchain:
-    """What kernels for a device are built with."""
+    """Return what kernels for a device are built with."""
     return backend_for(device.target).toolchain(device.target)

@@ -33,8 +33,8 @@ class Options:
 
     @classmethod
     def of(cls, mode: str | None, options: Mapping[str, Any] | None) -> "Options":
-        """The options of a call of ``torch.compile``. Raises InvalidParameter for an option that is unknown or has a
-        value that is not allowed, and for any mode but the default."""
+        """Return the options of a call of ``torch.compile``. Raises InvalidParameter for an option that is unknown or
+        has a value that is not allowed, and for any mode but the default."""
         if mode not in (None, "default"):
             raise InvalidParameter(f"mode is {mode!r}; allowed: default", field="mode")
         given = dict(options or {})

@@ -21,8 +21,8 @@ def _recurrent(
     batch_first: bool,
     order: list[int],
 ) -> list[torch.Tensor]:
-    """What all layers give by torch, and the last states. ``order``: the order of dimensions in which the former is
-    dense."""
+    """Return what all layers give by torch, and the last states. ``order``: the order of dimensions in which the former
+    is dense."""
     first = states if kind == "lstm" else states[0]
     y, *last = getattr(torch, kind)(x, first, weights, biases, layers, 0.0, False, bidirectional, batch_first)
     dense = y.permute(order).clone(memory_format=torch.contiguous_format)

@@ -20,7 +20,7 @@ class ScheduleCache:
         self._path = cache_folder("programs") / f"{key}.json"
 
     def load(self) -> dict[str, Schedule]:
-        """What was stored last, by key of the workload."""
+        """Return what was stored last, by key of the workload."""
         try:
             data = json.loads(self._path.read_text())
             return {str(key): Schedule.from_json(value) for key, value in data.items()}

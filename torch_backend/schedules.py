@@ -14,7 +14,7 @@ class Schedules(Protocol):
     """Somebody who knows tuned schedules."""
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
-        """The schedules that are known, by key of the workload. It never raises, and answers within seconds."""
+        """Return the schedules that are known, by key of the workload. It never raises, and answers within seconds."""
         ...
 
     def tune(
@@ -49,8 +49,8 @@ class TunedWorkload:
 
 
 def tuned_workloads(program: Program, workloads: Mapping[str, Workload]) -> dict[str, TunedWorkload]:
-    """What a job tunes for kernels of a program, by key. ``workloads`` are as for ``Schedules.tune``: several kernels
-    may have one range."""
+    """Return what a job tunes for kernels of a program, by key. ``workloads`` are as for ``Schedules.tune``: several
+    kernels may have one range."""
     found: dict[str, TunedWorkload] = {}
     for key, workload in workloads.items():
         wanted = workload_key(workload)
@@ -60,6 +60,6 @@ def tuned_workloads(program: Program, workloads: Mapping[str, Workload]) -> dict
 
 
 def _label(program: Program, key: str) -> str:
-    """The operators of the first kernel of a workload."""
+    """Return the operators of the first kernel of a workload."""
     call = program.kernels[program.kernel_keys.index(key)]
     return " ".join(program.graph.producers[n].op for n in call.nodes)

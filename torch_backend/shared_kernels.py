@@ -30,8 +30,8 @@ MOST_KERNELS = 256
 
 
 def symbolic_extents(values: Mapping[Any, Any]) -> frozenset[int]:
-    """The numbers of rows that depend on the shape: products of the first dimensions of a tensor of the trace, of which
-    one is symbolic. ``values``: the concrete value of each node."""
+    """Return the numbers of rows that depend on the shape: products of the first dimensions of a tensor of the trace,
+    of which one is symbolic. ``values``: the concrete value of each node."""
     found = set[int]()
     for node, value in values.items():
         traced = node.meta.get("val")
@@ -52,8 +52,8 @@ class WantedKernel:
 
 
 def row_ranges(workloads: Mapping[str, Workload], extents: frozenset[int], target: Target) -> dict[str, WantedKernel]:
-    """The ranges of these workloads, by the key of the workload; only on GPUs, since kernels of processors have static
-    rows."""
+    """Return the ranges of these workloads, by the key of the workload; only on GPUs, since kernels of processors have
+    static rows."""
     if target.kind != "cuda" or not extents:
         return {}
     ranges = {key: row_range(w, extents, lambda wide: has_class(wide, target)) for key, w in workloads.items()}
@@ -65,7 +65,7 @@ def _wanted(found: DynamicRows) -> WantedKernel:
 
 
 def known_schedule(key: str, ranges: Mapping[str, WantedKernel], schedules: Mapping[str, Schedule]) -> Schedule | None:
-    """The schedule of a workload: one that is known for it, else one for its range."""
+    """Return the schedule of a workload: one that is known for it, else one for its range."""
     wide = ranges.get(key)
     return schedules.get(key) or (None if wide is None else schedules.get(wide.key))
 

@@ -129,7 +129,7 @@ class TorchTensors:
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides, in elements, of a dense tensor as torch makes it: an extent of 0 counts as 1."""
+    """Return the strides, in elements, of a dense tensor as torch makes it: an extent of 0 counts as 1."""
     strides = [1]
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * max(extent, 1))
@@ -137,7 +137,7 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def strided_copy(tensor: Any, strides: Sequence[int]) -> Any:
-    """A copy with these strides. Some may be 0, and elements that lie in one place must be equal."""
+    """Return a copy with these strides. Some may be 0, and elements that lie in one place must be equal."""
     once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)]
     extents = [n for _, n in sorted(zip(strides, once.shape, strict=True))]
     if all(b >= a * n for a, b, n in zip(sorted(strides), sorted(strides)[1:], extents, strict=False)):
@@ -151,7 +151,8 @@ def strided_copy(tensor: Any, strides: Sequence[int]) -> Any:
 
 
 def operator_named(target: str) -> Any:
-    """The operator of torch with this name, such as ``aten.topk.default``. Raises InvalidGraph where there is none."""
+    """Return the operator of torch with this name, such as ``aten.topk.default``. Raises InvalidGraph where there is
+    none."""
     parts = target.split(".")
     found: Any = torch.ops
     try:
@@ -165,7 +166,7 @@ def operator_named(target: str) -> Any:
 
 
 def _decoded(a: JSON, operands: Sequence[Any]) -> Any:
-    """An argument of a foreign call, from the form in which ``importers.fx`` writes it."""
+    """Return an argument of a foreign call, from the form in which ``importers.fx`` writes it."""
     if isinstance(a, list):
         return [_decoded(v, operands) for v in a]
     if not isinstance(a, Mapping):

@@ -55,10 +55,10 @@ def check_forward(traced: Any) -> None:
 
 
 def is_written_out(name: str) -> bool:
-    """Whether an operator of ATen that may be decomposed is, in a training graph."""
+    """Return whether an operator of ATen that may be decomposed is, in a training graph."""
     return not name.endswith("_backward") or name in _POINTWISE
 
 
 def _extent(n: Any) -> int:
-    """An extent, or that of the example which a symbolic one was traced for."""
+    """Return an extent, or that of the example which a symbolic one was traced for."""
     return n if isinstance(n, int) else int(n.node.hint or 1)

@@ -67,7 +67,7 @@ def _wide(a: Any) -> Any:
 
 
 def _wide_copy(a: Any) -> Any:
-    """A copy, because the graph may overwrite its arguments."""
+    """Return a copy, because the graph may overwrite its arguments."""
     return _wide(a).clone() if isinstance(a, torch.Tensor) else a
 
 
@@ -76,7 +76,7 @@ def _narrow(a: Any) -> Any:
 
 
 def is_random(module: Any) -> bool:
-    """Whether a traced graph draws random numbers, so that two runs of it differ."""
+    """Return whether a traced graph draws random numbers, so that two runs of it differ."""
     tag = torch.Tag.nondeterministic_seeded
     return any(tag in getattr(n.target, "tags", ()) for n in module.graph.nodes)
 
@@ -84,8 +84,8 @@ def is_random(module: Any) -> bool:
 def compare(
     ours: Sequence[Any], eager: Sequence[Any], truth: Sequence[Any], factor_error: float = 0.0
 ) -> Mismatch | None:
-    """The worst output that is beyond its bound, or None where all are right. ``factor_error``: that of the precision
-    (``core.precision``) of what computed them."""
+    """Return the worst output that is beyond its bound, or None where all are right. ``factor_error``: that of the
+    precision (``core.precision``) of what computed them."""
     worst: Mismatch | None = None
     for n, (a, b, t) in enumerate(zip(ours, eager, truth, strict=True)):
         if not isinstance(a, torch.Tensor):

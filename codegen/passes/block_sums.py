@@ -76,7 +76,7 @@ def _blocked(stmt: Stmt, buffer: Buffer, names: FreshNames) -> Stmt:
 
 
 def _additions(stmt: Stmt, buffer: Buffer) -> _Places | None:
-    """How often ``stmt`` adds to each element of ``buffer``. None where it does anything else with it."""
+    """Return how often ``stmt`` adds to each element of ``buffer``. None where it does anything else with it."""
     match stmt:
         case Store(buffer=written, indices=indices, value=value, mask=mask) if written == buffer:
             match value:
@@ -104,7 +104,7 @@ def _additions(stmt: Stmt, buffer: Buffer) -> _Places | None:
 
 
 def _are_apart(places: _Places) -> bool:
-    """Whether the elements of all places are known, and no two places share one."""
+    """Return whether the elements of all places are known, and no two places share one."""
     elements: list[tuple[int, ...]] = []
     for place in places:
         numbers = [_numbers(i, max((i.lanes for i in place), default=1)) for i in place]
@@ -115,7 +115,7 @@ def _are_apart(places: _Places) -> bool:
 
 
 def _numbers(i: Expr, lanes: int) -> list[int]:
-    """The values of an index in each of ``lanes`` lanes. Empty where they are not known."""
+    """Return the values of an index in each of ``lanes`` lanes. Empty where they are not known."""
     match i:
         case Const(value=value) | Broadcast(value=Const(value=value)):
             return [int(value)] * lanes

@@ -45,7 +45,7 @@ def transpose_gathers(kernel: Kernel) -> Kernel:
 
 
 def _with_transposes(statements: Sequence[Stmt], inputs: frozenset[str], names: FreshNames) -> Stmt:
-    """The statements in order, with the transposes that their gathers need before them."""
+    """Return the statements in order, with the transposes that their gathers need before them."""
     transposes: list[Transpose] = []
     known: dict[Expr, Expr] = {}
     for block in _blocks(statements, inputs):
@@ -92,7 +92,7 @@ def _blocks(statements: Sequence[Stmt], inputs: frozenset[str]) -> Iterator[list
 
 
 def _gather(load: Load) -> LinearForm | None:
-    """The flat form of a load without a mask that is a gather of evenly spaced lanes; None for others."""
+    """Return the flat form of a load without a mask that is a gather of evenly spaced lanes; None for others."""
     lanes = load.lanes
     if lanes < LEAST_TRANSPOSED or lanes & (lanes - 1) or load.mask is not None:
         return None
@@ -103,7 +103,7 @@ def _gather(load: Load) -> LinearForm | None:
 
 
 def _lane(i: Expr, lane: int) -> Expr:
-    """One lane of an index."""
+    """Return one lane of an index."""
     match i:
         case Ramp(base=base, stride=stride):
             return base + lane * stride if lane else base

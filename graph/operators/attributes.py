@@ -33,7 +33,7 @@ class Real:
 
 
 def real(values: Values, name: str) -> float:
-    """The value of an attribute whose domain is ``Real``."""
+    """Return the value of an attribute whose domain is ``Real``."""
     value = values.values[name]
     assert isinstance(value, str | int | float)
     return value if isinstance(value, int) else float(value)

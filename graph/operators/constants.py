@@ -15,7 +15,7 @@ from .operator import Array, Case, Element, GraphOperand, GraphOperator, Kind, T
 
 
 def _number(v: Values) -> int | float | bool:
-    """The value of ``full`` as a number of its dtype."""
+    """Return the value of ``full`` as a number of its dtype."""
     dtype, value = DTYPES[v.text("dtype")], real(v, "value")
     if dtype.is_bool and not math.isnan(value):
         return bool(value)

@@ -94,8 +94,8 @@ _ATAN_TERMS, _ATAN_TERMS_DOUBLE = 9, 20
 
 
 def _atan(x: Expr) -> Expr:
-    """The arctangent. With a = |x|, the rules atan(a) = π/2 - atan(1/a) and atan(a) = π/4 + atan((a - 1) / (a + 1))
-    leave an argument of at most tan(π/8). The series t - t³/3 + t⁵/5 - … takes few terms for it."""
+    """Return the arctangent. With a = |x|, the rules atan(a) = π/2 - atan(1/a) and atan(a) = π/4 + atan((a - 1) / (a +
+    1)) leave an argument of at most tan(π/8). The series t - t³/3 + t⁵/5 - … takes few terms for it."""
     a = te.absolute(x)
     high, low = a > math.tan(3 * math.pi / 8), a > math.tan(math.pi / 8)
     t = te.select(high, -1.0 / a, te.select(low, (a - 1.0) / (a + 1.0), a))
@@ -105,7 +105,7 @@ def _atan(x: Expr) -> Expr:
 
 
 def _atan_series(t: Expr) -> Expr:
-    """The arctangent of what is at most tan(π/8)."""
+    """Return the arctangent of what is at most tan(π/8)."""
     z = t * t
     count = _ATAN_TERMS_DOUBLE if t.dtype.bits == 64 else _ATAN_TERMS
     series: Expr = te.constant((-1.0) ** (count - 1) / (2 * count - 1), t.dtype)
@@ -119,9 +119,9 @@ _PI_ROUNDED = {32: math.pi - float(np.float32(math.pi)), 64: 1.2246467991473532e
 
 
 def _atan2(y: Expr, x: Expr) -> Expr:
-    """The angle of (x, y). The arctangent of the shorter side over the longer one is that to the nearest axis: up to
-    π/8 by the series, and beyond by atan(r) = π/4 + atan((r - 1) / (r + 1)). A -0 counts as less than 0. Each part is
-    written once, so that the expression stays small."""
+    """Return the angle of (x, y). The arctangent of the shorter side over the longer one is that to the nearest axis:
+    up to π/8 by the series, and beyond by atan(r) = π/4 + atan((r - 1) / (r + 1)). A -0 counts as less than 0. Each
+    part is written once, so that the expression stays small."""
 
     def below(v: Expr) -> Expr:
         return te.select(te.equal(v, 0.0), 1.0 / v, v) < 0

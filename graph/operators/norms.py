@@ -87,7 +87,7 @@ def _affine_numpy(x: Array, weights: Sequence[Array]) -> Array:
 
 
 def _normalised(operand: GraphOperand, dims: Sequence[int], epsilon: float) -> Callable[[tuple[Expr, ...]], Expr]:
-    """The elements of ``operand`` minus their mean over ``dims``, over their standard deviation."""
+    """Return the elements of ``operand`` minus their mean over ``dims``, over their standard deviation."""
     factor = 1.0 / prod(operand.shape[d] for d in dims)
     total = reduced(operand, dims, te.sum, lambda e, _: e, "total")
 

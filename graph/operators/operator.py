@@ -119,7 +119,7 @@ class GraphOperator:
     """How often an element of an operand is used. What is used often, and is more than a load, is worth a tensor."""
 
     def values(self, attributes: Attributes) -> Values:
-        """All attributes, defaults filled in. Raises InvalidParameter that names the first that is wrong."""
+        """Return all attributes, defaults filled in. Raises InvalidParameter that names the first that is wrong."""
         names = [a.name for a in self.attributes]
         for name in attributes:
             if name not in names:
@@ -128,7 +128,8 @@ class GraphOperator:
         return Values({a.name: a.read(attributes) for a in self.attributes})
 
     def result(self, operands: Sequence[TensorType], attributes: Attributes) -> TensorType:
-        """The type of the result. Raises InvalidParameter for a wrong attribute and InvalidGraph for wrong operands."""
+        """Return the type of the result. Raises InvalidParameter for a wrong attribute and InvalidGraph for wrong
+        operands."""
         low, high = self.operands
         if not low <= len(operands) <= high:
             raise InvalidGraph(f"{self.name} takes {low} to {high} operands, given {len(operands)}", field=self.name)
@@ -136,8 +137,8 @@ class GraphOperator:
 
 
 def stored(shape: Sequence[int], body: Callable[..., Expr | Reduction], name: str, axes: Sequence[str] = ()) -> Tensor:
-    """A tensor of the expression whose element is ``body`` at its indices. A number is put behind ``name``, so that two
-    operators of one kernel may use the same."""
+    """Return a tensor of the expression whose element is ``body`` at its indices. A number is put behind ``name``, so
+    that two operators of one kernel may use the same."""
     names = axes or [f"i{d}" for d in range(len(shape))]
 
     def simple(*at: Expr) -> Expr | Reduction:
@@ -168,14 +169,14 @@ def _with_simple_indices(body: Expr, ranges: Ranges) -> Expr:
 
 
 def same_dtype(operands: Sequence[TensorType]) -> DType:
-    """The one dtype of all operands. Raises InvalidGraph where they differ."""
+    """Return the one dtype of all operands. Raises InvalidGraph where they differ."""
     if len({o.dtype for o in operands}) != 1:
         raise InvalidGraph(f"operands are {', '.join(map(str, operands))}; they must have one dtype", field="operands")
     return operands[0].dtype
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape that all ``shapes`` broadcast to, by NumPy's rule. Raises InvalidGraph where there is none."""
+    """Return the shape that all ``shapes`` broadcast to, by NumPy's rule. Raises InvalidGraph where there is none."""
     rank = max(map(len, shapes), default=0)
     result = [1] * rank
     for shape in shapes:
@@ -187,13 +188,13 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def broadcast_read(operand: GraphOperand, at: tuple[Expr, ...]) -> Expr:
-    """The element of ``operand`` at indices of the shape that it is broadcast to."""
+    """Return the element of ``operand`` at indices of the shape that it is broadcast to."""
     own = at[len(at) - len(operand.shape) :]
     return operand[tuple(index(0) if extent == 1 else i for i, extent in zip(own, operand.shape, strict=True))]
 
 
 def dimension(values: Values, name: str, rank: int) -> int:
-    """The attribute ``name`` as a dimension of ``rank``. Raises InvalidGraph outside of 0 to ``rank`` - 1."""
+    """Return the attribute ``name`` as a dimension of ``rank``. Raises InvalidGraph outside of 0 to ``rank`` - 1."""
     d = values.integer(name)
     if not 0 <= d < rank:
         raise InvalidGraph(f"{name} is {d}; allowed: 0 to {rank - 1}", field=name)

@@ -44,7 +44,7 @@ def pointwise(
     attributes: tuple[Parameter, ...] = (),
     example: dict[str, object] | None = None,
 ) -> GraphOperator:
-    """An operator of ``count`` operands of one dtype that broadcast.
+    """Return an operator of ``count`` operands of one dtype that broadcast.
 
     ``scalar`` and ``numpy`` are given the attributes behind the operands where there are attributes. ``takes`` says
     which dtypes the operands may have, ``gives`` which the result has (None: theirs), ``uses`` how often ``scalar``

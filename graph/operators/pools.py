@@ -53,7 +53,7 @@ def _max_pool(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
 
 
 def _inside(windows: Windows, d: int, at: Expr) -> Expr:
-    """How many elements of window ``at``, which is not dilated, are not border (int64)."""
+    """Return how many elements of window ``at``, which is not dilated, are not border (int64)."""
     first = at * windows.stride[d] - windows.before[d]
     return te.minimum(first + windows.kernel[d], windows.extents[d]) - te.maximum(first, 0)
 

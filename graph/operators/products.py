@@ -117,22 +117,22 @@ class Windows:
         return tuple((n - span) // s + 1 for n, span, s in zip(padded, self.spans, self.stride, strict=True))
 
     def is_whole(self, d: int) -> bool:
-        """Whether windows have one element along dimension ``d``, and there is one for each element."""
+        """Return whether windows have one element along dimension ``d``, and there is one for each element."""
         return (self.kernel[d], self.stride[d], self.before[d], self.behind[d]) == (1, 1, 0, 0)
 
     def widths(self, rank: int) -> list[tuple[int, int]]:
-        """The border of a tensor of ``rank`` dimensions: (before, behind) for each."""
+        """Return the border of a tensor of ``rank`` dimensions: (before, behind) for each."""
         return [(0, 0)] * (rank - len(self.kernel)) + list(zip(self.before, self.behind, strict=True))
 
     def pixels(self, at: Sequence[Expr], taps: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where window ``at`` reads the bordered tensor for its elements ``taps``."""
+        """Return where window ``at`` reads the bordered tensor for its elements ``taps``."""
         return tuple(
             (i * s if s > 1 else i) + (t * d if d > 1 else t)
             for i, t, s, d in zip(at, taps, self.stride, self.dilation, strict=True)
         )
 
     def numpy(self, x: Array, value: float) -> Array:
-        """All windows of ``x`` as an array [..., window, element of the window]."""
+        """Return all windows of ``x`` as an array [..., window, element of the window]."""
         rank = len(self.kernel)
         padded = np.pad(x, self.widths(x.ndim), constant_values=value)
         view = sliding_window_view(padded, self.spans, axis=tuple(range(x.ndim - rank, x.ndim)))
@@ -142,7 +142,7 @@ class Windows:
 
 
 def windows_of(extents: Sequence[int], kernel: Sequence[int], v: Values) -> Windows:
-    """The windows that attributes say. Raises InvalidGraph where there are none, or where lengths differ."""
+    """Return the windows that attributes say. Raises InvalidGraph where there are none, or where lengths differ."""
     rank = len(kernel)
     lists = {n: v.integers(n) for n in ("stride", "before", "behind", "dilation")}
     for name, numbers in lists.items():
@@ -188,12 +188,13 @@ def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
 
 
 def _channel_dims(v: Values) -> int:
-    """How many dimensions the channels of a channels-last convolution have: groups over 1 have one of their own."""
+    """Return how many dimensions the channels of a channels-last convolution have: groups over 1 have one of their
+    own."""
     return 1 if v.integer("groups") == 1 else 2
 
 
 def _filters_last(filters: Sequence[_T], split: int) -> tuple[_T, ...]:
-    """What belongs to the dimensions of filters [(g,) o/g, …, c/g], in the order […, c/g, (g,) o/g]."""
+    """Return what belongs to the dimensions of filters [(g,) o/g, …, c/g], in the order […, c/g, (g,) o/g]."""
     return (*filters[split:], *filters[:split])
 
 

@@ -35,7 +35,7 @@ def reduced(operand: GraphOperand, dims: Sequence[int], reduce: Reduce, body: Ca
 
 
 def without_dims(values: Element, dims: Sequence[int], keep: bool, dtype: DType) -> GraphOperand:
-    """What ``reduced`` gave, as a value of the shape that is left."""
+    """Return what ``reduced`` gave, as a value of the shape that is left."""
     rank = len(values.shape)
     if keep:
         return Element(tuple(1 if d in dims else n for d, n in enumerate(values.shape)), dtype, values.at)

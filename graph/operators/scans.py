@@ -23,7 +23,7 @@ _REDUCERS = {
 
 
 def neutral(name: str, dtype: DType) -> float:
-    """The element that changes none in a scan: an int for integers."""
+    """Return the element that changes none in a scan: an int for integers."""
     found = identity_of(_REDUCERS[name], dtype)
     return int(found) if dtype.is_integer else found
 

@@ -25,7 +25,8 @@ from .operator import (
 
 
 def reshape_groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[range, range]]:
-    """The finest cut of two shapes with equally many elements into ranges of dimensions with equally many elements.
+    """Return the finest cut of two shapes with equally many elements into ranges of dimensions with equally many
+    elements.
 
     old [2, 3, 4], new [6, 4]: (0..1, 0..0), (2..2, 1..1)
     """
@@ -157,7 +158,7 @@ def _repeat_type(operands: Sequence[TensorType], v: Values) -> TensorType:
 
 
 def _repeat(operand: GraphOperand, v: Values) -> GraphOperand:
-    """Each element along ``dim`` several times in a row, as nearest upsampling does."""
+    """Return each element along ``dim`` several times in a row, as nearest upsampling does."""
     d, times = v.integer("dim"), v.integer("times")
     shape = (*operand.shape[:d], operand.shape[d] * times, *operand.shape[d + 1 :])
     return Element(shape, operand.dtype, lambda at: operand[(*at[:d], at[d] // times, *at[d + 1 :])])

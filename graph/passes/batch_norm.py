@@ -31,7 +31,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
 
 
 def _scale_and_shift(rewriter: Rewriter, node: Node) -> tuple[Value, Value]:
-    """The two in float64."""
+    """Return the two in float64."""
     weight, bias, mean, variance = (_cast(rewriter, rewriter.values[n], float64) for n in node.operands[1:])
     epsilon = attributes_of(node)["epsilon"]
     assert isinstance(epsilon, int | float)

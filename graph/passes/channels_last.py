@@ -28,17 +28,17 @@ def use_channels_last(graph: Graph) -> Graph:
 
 
 def last_dim(d: int, rank: int) -> int:
-    """Where dimension ``d`` of a value of ``rank`` dimensions is when channels are last."""
+    """Return where dimension ``d`` of a value of ``rank`` dimensions is when channels are last."""
     return d if d == 0 else rank - 1 if d == 1 else d - 1
 
 
 def to_last(rank: int) -> tuple[int, ...]:
-    """The order that makes channels last."""
+    """Return the order that makes channels last."""
     return (0, *range(2, rank), 1)
 
 
 def to_first(rank: int) -> tuple[int, ...]:
-    """The order that undoes ``to_last``."""
+    """Return the order that undoes ``to_last``."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
@@ -66,21 +66,22 @@ class _ChannelsLast(Rewriter):
         return super().finished()
 
     def first(self, name: str) -> Value:
-        """The new value that stands for ``name``, in its own order of dimensions."""
+        """Return the new value that stands for ``name``, in its own order of dimensions."""
         if name not in self.values:
             held = self.last[name]
             self.values[name] = self._ordered(held, to_first(len(held.shape)))
         return self.values[name]
 
     def in_last(self, name: str) -> Value:
-        """The channels-last form of a value of three dimensions or more."""
+        """Return the channels-last form of a value of three dimensions or more."""
         if name not in self.last:
             value = self.values[name]
             self.last[name] = self._ordered(value, to_last(len(value.shape)))
         return self.last[name]
 
     def broadcast_in_last(self, name: str, rank: int) -> Value:
-        """A value that broadcasts to ``rank`` dimensions, in a form that broadcasts to their channels-last order."""
+        """Return a value that broadcasts to ``rank`` dimensions, in a form that broadcasts to their channels-last
+        order."""
         shape = self.graph.values[name].shape
         if len(shape) == rank:
             return self.in_last(name)
@@ -132,8 +133,8 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
 
 
 def _sees_patches(graph: Graph, node: Node) -> bool:
-    """Whether windows stand side by side and have all pixels, with rows of whole 16 bytes and too few channels for
-    that."""
+    """Return whether windows stand side by side and have all pixels, with rows of whole 16 bytes and too few channels
+    for that."""
     x, w = (graph.values[name].shape for name in node.operands[:2])
     whole = integers_of(node, "stride") == w[2:] and all(n % k == 0 for n, k in zip(x[2:], w[2:], strict=True))
     plain = not any((*integers_of(node, "before"), *integers_of(node, "behind")))

@@ -48,13 +48,14 @@ def split_large_windows(graph: Graph) -> Graph:
 
 
 def _side_by_side(sides: dict[str, tuple[int, ...]], d: int) -> bool:
-    """Whether windows along a dimension neither overlap nor leave anything between them, nor reach beyond the image."""
+    """Return whether windows along a dimension neither overlap nor leave anything between them, nor reach beyond the
+    image."""
     own = {name: values[d] for name, values in sides.items()}
     return own["kernel"] == own["stride"] and own["dilation"] == 1 and not own["before"] and not own["behind"]
 
 
 def _reduced(b: Rewriter, op: str, x: Value, dim: int, size: int) -> Value:
-    """The extreme or the mean of every ``size`` elements along a dimension."""
+    """Return the extreme or the mean of every ``size`` elements along a dimension."""
     count = x.shape[dim] // size
     if count * size < x.shape[dim]:
         x = b.node("slice", x, dim=dim, start=0, stop=count * size)

@@ -31,7 +31,7 @@ def pick_first(graph: Graph) -> Graph:
 
 
 def _is_much(graph: Graph, source: Node, picked: int) -> bool:
-    """Whether a value has far more elements than are picked of it, or than anything else makes of it."""
+    """Return whether a value has far more elements than are picked of it, or than anything else makes of it."""
     return picked * _FEW <= source.result.elements and _gives_few(graph, source.name, source.result.elements)
 
 
@@ -65,7 +65,7 @@ def _less(rewriter: Rewriter, x: Value, top: Value, logarithm: Value) -> Value:
 
 
 def _is_picked(graph: Graph, node: Node) -> bool:
-    """Whether elements of a log_softmax are picked, and whatever else reads it gives few elements as well."""
+    """Return whether elements of a log_softmax are picked, and whatever else reads it gives few elements as well."""
     picks = [r for r in graph.readers[node.name] if r.op == "gather_elements" and r.operands[0] == node.name]
     d = OPERATORS[node.op].values(node.attributes).integer("dim")
     shape = node.result.shape
@@ -77,7 +77,8 @@ def _is_picked(graph: Graph, node: Node) -> bool:
 
 
 def _gives_few(graph: Graph, name: str, elements: int) -> bool:
-    """Whether all that reads a value, through pointwise nodes and views too, has at most a part of ``elements``."""
+    """Return whether all that reads a value, through pointwise nodes and views too, has at most a part of
+    ``elements``."""
     if name in graph.kept:
         return False
     return all(

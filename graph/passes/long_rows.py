@@ -87,8 +87,8 @@ def _widened(rewriter: Rewriter, x: Value) -> Value:
 
 
 def _parts(shape: Sequence[int], count: int) -> _Parts | None:
-    """How the last ``count`` dimensions are reduced in two steps; None where rows are many or short, or cannot be
-    divided. Parts end where dimensions do, if they can."""
+    """Return how the last ``count`` dimensions are reduced in two steps; None where rows are many or short, or cannot
+    be divided. Parts end where dimensions do, if they can."""
     kept, long = tuple(shape[: len(shape) - count]), shape[len(shape) - count :]
     rows, length = prod(kept), prod(long)
     if not 0 < rows < _FEW_ROWS or length < _LONG:

@@ -93,7 +93,8 @@ def join_instances(graph: Graph) -> Graph:
 
 
 def _dims_and_epsilon(graph: Graph, x: str, factor: str) -> tuple[int, float] | None:
-    """How many dimensions the mean is over, and epsilon, where ``factor`` is the inverse root mean square of ``x``."""
+    """Return how many dimensions the mean is over, and epsilon, where ``factor`` is the inverse root mean square of
+    ``x``."""
 
     def is_mean_square(name: str) -> tuple[int, ...] | None:
         mean = _made(graph, name, "mean")
@@ -108,7 +109,7 @@ def _dims_and_epsilon(graph: Graph, x: str, factor: str) -> tuple[int, float] | 
 def _of_root(
     graph: Graph, name: str, is_mean: Callable[[str], tuple[int, ...] | None]
 ) -> tuple[tuple[int, ...], float] | None:
-    """The dimensions that ``is_mean`` finds, and epsilon, where a value is rsqrt(mean + epsilon)."""
+    """Return the dimensions that ``is_mean`` finds, and epsilon, where a value is rsqrt(mean + epsilon)."""
     root = _made(graph, name, "rsqrt")
     total = None if root is None else _made(graph, root.operands[0], "add")
     for mean_name, epsilon_name in (total.operands, reversed(total.operands)) if total is not None else ():
@@ -120,14 +121,14 @@ def _of_root(
 
 
 def _factors(graph: Graph, name: str) -> list[tuple[str, str | None]]:
-    """A value as an inverse root and the weight that it is multiplied with, in all ways that it may be one."""
+    """Return a value as an inverse root and the weight that it is multiplied with, in all ways that it may be one."""
     product = _made(graph, name, "mul")
     pairs = [] if product is None else [product.operands, product.operands[::-1]]
     return [(name, None), *((root, weight) for root, weight in pairs)]
 
 
 def _is_variance(graph: Graph, mean: Node, name: str) -> tuple[int, ...] | None:
-    """The dimensions, where a value is the variance around ``mean``."""
+    """Return the dimensions, where a value is the variance around ``mean``."""
     (x,) = mean.operands
     variance, bounded = _made(graph, name, "variance"), _made(graph, name, "maximum")
     if variance is not None:
@@ -149,7 +150,7 @@ def _is_variance(graph: Graph, mean: Node, name: str) -> tuple[int, ...] | None:
 
 
 def _last_dims(graph: Graph, reduction: Node) -> tuple[int, ...] | None:
-    """The dimensions of a reduction that keeps them, if they are the last ones."""
+    """Return the dimensions of a reduction that keeps them, if they are the last ones."""
     rank, dims = len(graph.values[reduction.operands[0]].shape), integers_of(reduction, "dims")
     return dims if _keeps(reduction) and dims == tuple(range(rank - len(dims), rank)) else None
 

@@ -103,7 +103,8 @@ def sink_permutes(graph: Graph) -> Graph:
 
 
 def _permutation_before(rewriter: Rewriter, value: Value) -> tuple[Value, tuple[int, ...]] | None:
-    """What ``value`` is a permutation of, or a reshape of a permutation, and the order; None where it is neither."""
+    """Return what ``value`` is a permutation of, or a reshape of a permutation, and the order; None where it is
+    neither."""
     made = rewriter.made_before_reshapes(value)
     if made is None or made.op != "permute":
         return None
@@ -128,5 +129,5 @@ def _permuted(rewriter: Rewriter, value: Value, order: tuple[int, ...]) -> Value
 
 
 def _places(wanted: Sequence[int], among: Sequence[int]) -> tuple[int, ...]:
-    """Where each of ``wanted`` stands in ``among``."""
+    """Return where each of ``wanted`` stands in ``among``."""
     return tuple(among.index(d) for d in wanted)

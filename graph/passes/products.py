@@ -28,7 +28,7 @@ def split_batches(graph: Graph) -> Graph:
 
 
 def _batch_before(rewriter: Rewriter, operand: Value) -> tuple[int, ...] | None:
-    """The dimensions that a reshape has made the first one of ``operand``; None where it has not."""
+    """Return the dimensions that a reshape has made the first one of ``operand``; None where it has not."""
     made = rewriter.made.get(operand.name)
     if made is None or made.op != "reshape":
         return None
@@ -71,7 +71,7 @@ class _Sibling:
 
 
 def _siblings(graph: Graph) -> dict[str, list[_Sibling]]:
-    """The products to join, by the name of each node that is replaced."""
+    """Return the products to join, by the name of each node that is replaced."""
     by_operand: dict[str, list[_Sibling]] = {}
     for node in graph.nodes:
         if node.op == "matmul" and node.operands[1] in graph.fixed and node.operands[0] not in graph.fixed:
@@ -97,7 +97,7 @@ def _sibling(graph: Graph, product: Node) -> _Sibling:
 
 
 def _pointwise_behind(graph: Graph, name: str) -> set[str]:
-    """The pointwise nodes behind a value, up to the next ones of other kinds."""
+    """Return the pointwise nodes behind a value, up to the next ones of other kinds."""
     found: set[str] = set()
     todo = [name]
     while todo:
@@ -112,7 +112,7 @@ def _pointwise_behind(graph: Graph, name: str) -> set[str]:
 
 
 def _joined(rewriter: Rewriter, group: list[_Sibling]) -> dict[str, Value]:
-    """The slices of one product that stand for the results of a group."""
+    """Return the slices of one product that stand for the results of a group."""
     first = group[0].product
     weights = [rewriter.values[s.product.operands[1]] for s in group]
     y = rewriter.node("matmul", rewriter.values[first.operands[0]], rewriter.node("concatenate", *weights, dim=1))

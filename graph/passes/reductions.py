@@ -104,7 +104,8 @@ def _split(rewriter: Rewriter, node: Node) -> Value | None:
 
 
 def joined_variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]], correction: int) -> Value:
-    """The variance over ``runs`` of dimensions: the means and variances over the last run, joined over the others."""
+    """Return the variance over ``runs`` of dimensions: the means and variances over the last run, joined over the
+    others."""
     *others, last = runs
     count = prod(x.shape[d] for run in runs for d in run)
     if last[-1] == len(x.shape) - 1:

@@ -44,12 +44,12 @@ def sink_reshapes(graph: Graph) -> Graph:
 
 
 def is_computed(node: Node | None) -> bool:
-    """Whether a kernel computes what a node gives."""
+    """Return whether a kernel computes what a node gives."""
     return node is not None and not node.is_foreign and OPERATORS[node.op].kind is not Kind.VIEW
 
 
 def _has_one_reader(graph: Graph, name: str) -> bool:
-    """Whether only one node reads a value, and what it is a reshape of."""
+    """Return whether only one node reads a value, and what it is a reshape of."""
     while len(graph.readers[name]) == 1 and (node := graph.producers.get(name)) is not None and node.op == "reshape":
         (name,) = node.operands
     return len(graph.readers[name]) == 1
@@ -118,8 +118,8 @@ def _raised(rewriter: Rewriter, x: Value, shape: tuple[int, ...]) -> Value | Non
 def _split_order(
     order: Sequence[int], old: Sequence[int], new: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """What a permutation becomes whose result of shape ``old`` is reshaped to ``new`` by splitting dimensions: the
-    shape of its operand, and its order. None where dimensions are joined."""
+    """Return what a permutation becomes whose result of shape ``old`` is reshaped to ``new`` by splitting dimensions:
+    the shape of its operand, and its order. None where dimensions are joined."""
     parts: dict[int, tuple[int, ...]] = {}  # a dimension of the operand -> dimensions of the new shape
     for before, after in reshape_groups(old, new):
         long = [d for d in before if old[d] > 1]
@@ -131,8 +131,8 @@ def _split_order(
 
 
 def _sliced(rewriter: Rewriter, made: Node, x: Value, shape: tuple[int, ...]) -> Value | None:
-    """A slice of ``x``, reshaped, as a slice of what ``x`` is reshaped to. The slice is of whole parts of what its
-    dimension is split into, or it has one element, and the dimension goes. None for any other."""
+    """Return a slice of ``x``, reshaped, as a slice of what ``x`` is reshaped to. The slice is of whole parts of what
+    its dimension is split into, or it has one element, and the dimension goes. None for any other."""
     v = OPERATORS["slice"].values(made.attributes)
     d, start, stop = v.integer("dim"), v.integer("start"), v.integer("stop")
     ahead, inner = prod(x.shape[:d]), prod(x.shape[d + 1 :])

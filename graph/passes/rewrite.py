@@ -22,20 +22,20 @@ class Rewriter(GraphBuilder):
         self.values.update((v.name, v) for v in node.results)
 
     def value(self, name: str) -> Value:
-        """The value of the new graph that is called ``name``."""
+        """Return the value of the new graph that is called ``name``."""
         found = self.graph.values.get(name)  # names of the old graph are not given to new values
         return self.made[name].result if found is None else found
 
     def made_before_reshapes(self, value: Value) -> Node | None:
-        """The new node that gives the elements of ``value``, whatever shapes they are given behind it; None where an
-        input or a constant of the graph does."""
+        """Return the new node that gives the elements of ``value``, whatever shapes they are given behind it; None
+        where an input or a constant of the graph does."""
         made = self.made.get(value.name)
         while made is not None and made.op == "reshape":
             made = self.made.get(made.operands[0])
         return made
 
     def finished(self) -> Graph:
-        """The new graph. Outputs and updates follow the values that stand for them."""
+        """Return the new graph. Outputs and updates follow the values that stand for them."""
         graph = self.graph
         outputs = tuple(self.values[name].name for name in graph.outputs)
         updates = tuple((target, self.values[name].name) for target, name in graph.updates)
@@ -55,10 +55,10 @@ def rewrite(graph: Graph, replaced: Callable[[Rewriter, Node], Value | None]) ->
 
 
 def attributes_of(node: Node) -> Mapping[str, object]:
-    """All attributes of a node that is not foreign, defaults filled in."""
+    """Return all attributes of a node that is not foreign, defaults filled in."""
     return OPERATORS[node.op].values(node.attributes).values
 
 
 def integers_of(node: Node, name: str) -> tuple[int, ...]:
-    """An attribute that is a list of whole numbers."""
+    """Return an attribute that is a list of whole numbers."""
     return OPERATORS[node.op].values(node.attributes).integers(name)

@@ -99,13 +99,13 @@ class _Moved:
     number: float
 
     def is_neutral_for(self, scan: _ScanKind) -> bool:
-        """Whether the scan goes the same way, and what came in changes no result of it."""
+        """Return whether the scan goes the same way, and what came in changes no result of it."""
         same = (self.dim, self.backwards) == (scan.dim, scan.reverse) and not scan.exclusive
         return same and self.number == neutral(scan.op, self.whole.dtype)
 
 
 def _turned(b: Rewriter, node: Node) -> Value | None:
-    """A flipped scan of what is flipped."""
+    """Return a flipped scan of what is flipped."""
     made = b.made.get(b.values[node.operands[0]].name)
     flip = None if made is None or made.op not in SCAN_NAMES else b.made.get(made.operands[0])
     if made is None or flip is None or flip.op != "flip":
@@ -117,7 +117,7 @@ def _turned(b: Rewriter, node: Node) -> Value | None:
 
 
 def _moved_scan(b: Rewriter, node: Node) -> Value | None:
-    """A scan whose results are moved by one element."""
+    """Return a scan whose results are moved by one element."""
     moved = _moved(b, node, [b.values[name] for name in node.operands])
     made = None if moved is None else b.made.get(moved.whole.name)
     if moved is None or made is None or made.op not in SCAN_NAMES or not moved.is_neutral_for(_ScanKind.of(made)):
@@ -126,7 +126,7 @@ def _moved_scan(b: Rewriter, node: Node) -> Value | None:
 
 
 def _scan_of_moved(b: Rewriter, node: Node) -> Value | None:
-    """A scan of what is moved by one element."""
+    """Return a scan of what is moved by one element."""
     made, scan = b.made.get(b.values[node.operands[0]].name), _ScanKind.of(node)
     if made is None or made.op not in _MOVING:
         return None
@@ -137,7 +137,7 @@ def _scan_of_moved(b: Rewriter, node: Node) -> Value | None:
 
 
 def _moved(b: Rewriter, node: Node, operands: Sequence[Value]) -> _Moved | None:
-    """What a pad or a concatenation moves by one element; None where it does something else."""
+    """Return what a pad or a concatenation moves by one element; None where it does something else."""
     v = OPERATORS[node.op].values(node.attributes)
     if node.op == "pad":
         before, behind = v.integers("before"), v.integers("behind")
@@ -156,7 +156,7 @@ def _moved(b: Rewriter, node: Node, operands: Sequence[Value]) -> _Moved | None:
 
 
 def _whole(b: Rewriter, part: Value, d: int, *, backwards: bool) -> Value | None:
-    """The value that ``part`` is but for the last element along ``d``, or for the first one (``backwards``)."""
+    """Return the value that ``part`` is but for the last element along ``d``, or for the first one (``backwards``)."""
     made = b.made.get(part.name)
     if made is None or made.op != "slice":
         return None
@@ -167,7 +167,7 @@ def _whole(b: Rewriter, part: Value, d: int, *, backwards: bool) -> Value | None
 
 
 def _number(b: Rewriter, value: Value) -> float | None:
-    """The number that all elements of a value are; None where they are no constant number."""
+    """Return the number that all elements of a value are; None where they are no constant number."""
     made = b.made.get(value.name)
     while made is not None and made.op in ("expand", "reshape", "identity", "slice"):
         made = b.made.get(made.operands[0])
@@ -175,14 +175,15 @@ def _number(b: Rewriter, value: Value) -> float | None:
 
 
 def _is_long(x: Value, d: int, few: int) -> bool:
-    """Whether scans leave a device idle, or are beyond the limits of ``te``, where one of n elements has n² points."""
+    """Return whether scans leave a device idle, or are beyond the limits of ``te``, where one of n elements has n²
+    points."""
     extent = x.shape[d]
     scans = x.elements // max(extent, 1)
     return (scans < few and extent > LONG) or (extent > BLOCK and x.elements * extent >= MAX_POINTS)
 
 
 def _in_blocks(b: Rewriter, scan: _ScanKind, x: Value, few: int) -> Value:
-    """A scan in blocks, and where there are very many of these, that of their sums in blocks as well."""
+    """Return a scan in blocks, and where there are very many of these, that of their sums in blocks as well."""
     (reduce, combine), d = _REDUCTION[scan.op], scan.dim
     outer, extent, inner = prod(x.shape[:d]), x.shape[d], x.shape[d + 1 :]
     behind = (prod(inner),) if prod(inner) > 1 else ()

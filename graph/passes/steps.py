@@ -42,8 +42,8 @@ SliceKey = tuple[str, int, int]
 
 
 def slices_of_steps(graph: Graph) -> dict[SliceKey, list[Slice]]:
-    """The slices of each value that are many, and what products, or sums with products, need: slices that are needed
-    otherwise become indices of few kernels."""
+    """Return the slices of each value that are many, and what products, or sums with products, need: slices that are
+    needed otherwise become indices of few kernels."""
     found: dict[SliceKey, list[Slice]] = {}
     for node in graph.nodes:
         if node.op == "slice":
@@ -59,7 +59,7 @@ def slices_of_steps(graph: Graph) -> dict[SliceKey, list[Slice]]:
 
 
 def _needed(graph: Graph, slices: Sequence[Slice], after: frozenset[str]) -> int:
-    """How many of the slices are operands of products, or of pointwise nodes beside what follows products."""
+    """Return how many of the slices are operands of products, or of pointwise nodes beside what follows products."""
     return sum(_is_needed(graph, one.node.name, after) for one in slices)
 
 
@@ -81,7 +81,7 @@ def _is_needed(graph: Graph, name: str, after: frozenset[str]) -> bool:
 
 
 def after_products(graph: Graph) -> frozenset[str]:
-    """The products, and the pointwise nodes and views of such."""
+    """Return the products, and the pointwise nodes and views of such."""
     found: set[str] = set()
     for node in graph.nodes:
         kind = None if node.is_foreign else OPERATORS[node.op].kind
@@ -120,14 +120,14 @@ def put_steps_first(graph: Graph) -> Graph:
 
 
 def _turned(graph: Graph, name: str, dim: int) -> str | None:
-    """The value that ``name`` is along ``dim`` the other way round."""
+    """Return the value that ``name`` is along ``dim`` the other way round."""
     node = graph.producers.get(name)
     is_turned = node is not None and node.op == "flip" and integers_of(node, "dims") == (dim,)
     return node.operands[0] if node is not None and is_turned else None
 
 
 def multiply_steps_at_once(graph: Graph) -> Graph:
-    """One product for those of many slices with one matrix:
+    """Return one product for those of many slices with one matrix:
 
     x[0] @ w, x[1] @ w, …    ->    y[0], y[1], …    where y = x @ w
     """
@@ -160,7 +160,7 @@ def multiply_steps_at_once(graph: Graph) -> Graph:
 
 
 def _products_of(graph: Graph, one: Slice) -> list[Node]:
-    """The products of a slice as rows with a matrix that is the same for all steps: an input or of constants."""
+    """Return the products of a slice as rows with a matrix that is the same for all steps: an input or of constants."""
     x, found = one.node.result, list[Node]()
     if one.dim == len(x.shape) - 1:
         return found
@@ -221,8 +221,8 @@ def _joined_before_products(graph: Graph) -> Graph:
 
 
 def _alike(graph: Graph, parts: Sequence[str]) -> tuple[list[Node], int] | None:
-    """What computes the parts of a concatenation, where that is alike and nothing else reads it, and which operand
-    differs; None where there is no such thing."""
+    """Return what computes the parts of a concatenation, where that is alike and nothing else reads it, and which
+    operand differs; None where there is no such thing."""
     makers: list[Node] = []
     for name in parts:
         while (
@@ -257,7 +257,7 @@ def _alike(graph: Graph, parts: Sequence[str]) -> tuple[list[Node], int] | None:
 
 
 def _follows_product(graph: Graph, node: Node, operand: int) -> bool:
-    """Whether a node is a product, or does something to the elements of one that nothing else reads."""
+    """Return whether a node is a product, or does something to the elements of one that nothing else reads."""
     while node.op != "matmul":
         name = node.operands[operand]
         while (before := alias_of(graph, name)) is not None and len(graph.readers[name]) == 1:
@@ -275,8 +275,8 @@ def _follows_product(graph: Graph, node: Node, operand: int) -> bool:
 
 
 def _joined(rewriter: Rewriter, parts: Sequence[Value]) -> Value:
-    """The parts behind one another along the first dimension. Many are joined in groups, so that a kernel for one stays
-    within the limits where parts are not written in place."""
+    """Return the parts behind one another along the first dimension. Many are joined in groups, so that a kernel for
+    one stays within the limits where parts are not written in place."""
     while len(parts) > _GROUP:
         groups = [parts[n : n + _GROUP] for n in range(0, len(parts), _GROUP)]
         parts = [g[0] if len(g) == 1 else rewriter.node("concatenate", *g, dim=0) for g in groups]
@@ -312,7 +312,8 @@ def join_steps_first(graph: Graph) -> Graph:
 
 
 def leaves_of(graph: Graph, node: Node, dim: int) -> tuple[Sequence[str], set[str]]:
-    """What a concatenation joins, through those along the same dimension that nothing else reads, and the latter."""
+    """Return what a concatenation joins, through those along the same dimension that nothing else reads, and the
+    latter."""
     leaves: list[str] = []
     inner: set[str] = set()
     for name in node.operands:

@@ -86,7 +86,7 @@ class _Subpixels(Rewriter):
         self.values[name] = y
 
     def _convolution(self, node: Node) -> _Split | None:
-        """A convolution of a spread image; None for any other node, and where windows would leave the image."""
+        """Return a convolution of a spread image; None for any other node, and where windows would leave the image."""
         if node.op != "convolution":
             return None
         given, rank = OPERATORS[node.op].values(attributes_of(node)), len(node.result.shape) - 2
@@ -120,7 +120,7 @@ class _Subpixels(Rewriter):
         return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **border}))
 
     def _stays_last(self, node: Node) -> bool:
-        """Whether what reads a value wants its channels last, behind pointwise nodes."""
+        """Return whether what reads a value wants its channels last, behind pointwise nodes."""
         return any(
             reader.op in _CHANNELS_LAST or (_is_pointwise(reader) and self._stays_last(reader))
             for reader in self.graph.readers[node.name]
@@ -135,7 +135,7 @@ class _Subpixels(Rewriter):
         return self.node("reshape", tiled, shape=(times * count,))
 
     def _before_spread(self, name: str, rank: int) -> tuple[Value, tuple[int, ...]]:
-        """The image that ``name`` is spread from, and by how much along each dimension."""
+        """Return the image that ``name`` is spread from, and by how much along each dimension."""
         steps = [1] * rank
         while (made := self.graph.producers.get(name)) is not None and made.op == "spread":
             values = OPERATORS["spread"].values(made.attributes)
@@ -146,7 +146,7 @@ class _Subpixels(Rewriter):
         return self.values[name], tuple(steps)
 
     def _pointwise(self, node: Node) -> _Split | None:
-        """A pointwise node of such values, and of others that are the same for all pixels."""
+        """Return a pointwise node of such values, and of others that are the same for all pixels."""
         if not _is_pointwise(node):
             return None
         whole = [self.split[name] for name in node.operands if name in self.split]
@@ -164,7 +164,7 @@ class _Subpixels(Rewriter):
         return whole[0].like(self.node(node.op, *operands, **node.attributes))
 
     def _repeated(self, name: str, rank: int, split: _Split) -> Value:
-        """A value that is the same for all pixels, for each of the channels that become pixels."""
+        """Return a value that is the same for all pixels, for each of the channels that become pixels."""
         value = self.values[name]
         if value.elements == 1:
             return self.node("reshape", value, shape=()) if value.shape else value
@@ -191,7 +191,7 @@ class _WindowSide:
 
     @staticmethod
     def of(step: int, before: int, kernel: int, extent: int, count: int) -> "_WindowSide":
-        """The window in the place of one of ``kernel`` places on an image of ``extent`` pixels that is spread by
+        """Return the window in the place of one of ``kernel`` places on an image of ``extent`` pixels that is spread by
         ``step``, with ``before`` pixels of border, at ``count`` positions."""
         lowest, highest = -(before // step), (step - 1 + kernel - 1 - before) // step
         taps, first = highest - lowest + 1, step - 1 - before - step * lowest

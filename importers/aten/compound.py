@@ -106,7 +106,8 @@ def _xlogy(b: Emitter, x: Value, y: Value) -> Value:
 
 
 def remainder(b: NodeMaker, x: Value, y: Value, down: bool) -> Value:
-    """The remainder of floats: with the sign of ``y`` where quotients are rounded ``down``, else with that of ``x``."""
+    """Return the remainder of floats: with the sign of ``y`` where quotients are rounded ``down``, else with that of
+    ``x``."""
     quotient = b.node("floor" if down else "trunc", b.node("div", x, y))
     none = b.node("eq", quotient, _n(b, x, 0.0))  # 0 times an infinite divisor would be NaN
     rest = b.node("where", none, x, b.node("sub", x, b.node("mul", quotient, y)))
@@ -117,7 +118,7 @@ def remainder(b: NodeMaker, x: Value, y: Value, down: bool) -> Value:
 
 
 def _divisor(b: Emitter, y: object) -> int:
-    """A number that integers are divided by. Raises NoRule for one that is not known, or not positive."""
+    """Return a number that integers are divided by. Raises NoRule for one that is not known, or not positive."""
     found = y
     if isinstance(y, Value):
         known = b.known(y)
@@ -152,7 +153,7 @@ def _round(b: Emitter, x: Value, *, decimals: int) -> Value:
 
 
 def _with_sign_of_zero(b: NodeMaker, x: Value) -> Value:
-    """What is below 0 where ``x`` is, or is -0."""
+    """Return what is below 0 where ``x`` is, or is -0."""
     return b.node("where", b.node("eq", x, _n(b, x, 0.0)), b.node("reciprocal", x), x)
 
 
@@ -170,9 +171,9 @@ def _signbit(b: Emitter, x: Value) -> Value:
 
 
 def of_integers(b: NodeMaker, x: Value, y: Value, what: str, divisor: int = 0) -> Value:
-    """The ``quotient`` of integers towards 0, the remainder with the sign of the dividend (``fmod``), or that with the
-    sign of the divisor (``remainder``), by float64, whose quotients of integers under 2^53 are exact when rounded.
-    Integers of 64 bits are divided by a positive ``divisor`` that is known."""
+    """Return the ``quotient`` of integers towards 0, the remainder with the sign of the dividend (``fmod``), or that
+    with the sign of the divisor (``remainder``), by float64, whose quotients of integers under 2^53 are exact when
+    rounded. Integers of 64 bits are divided by a positive ``divisor`` that is known."""
     need(x.dtype.is_integer and x.dtype == y.dtype, "two dtypes")
     if x.dtype.bits > 32:
         need(divisor > 0 and what != "fmod", "integers of so many bits")

@@ -37,7 +37,7 @@ def _group_norm(b: Emitter, x: Value, weight: Any, bias: Any, n: int, c: int, hw
 
 
 def _vector(b: Emitter, given: Value | None, value: float, x: Value, shape: Sequence[int]) -> Value:
-    """A weight or a bias, or the number that stands for one that is not given."""
+    """Return a weight or a bias, or the number that stands for one that is not given."""
     if given is not None:
         return cast(b, given, x.dtype)
     return b.node("expand", number(b, value, x.dtype), shape=tuple(shape))
@@ -80,6 +80,6 @@ def _batch_norm_training(b: Emitter, x: Value, weight: Any, bias: Any, mean: Val
 
 
 def _statistics(b: Emitter, x: Value) -> tuple[Value, Value]:
-    """The mean and the variance of each channel."""
+    """Return the mean and the variance of each channel."""
     dims = (0, *range(2, len(x.shape)))
     return b.node("mean", x, dims=dims), b.node("variance", x, dims=dims, correction=0)

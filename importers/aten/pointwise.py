@@ -74,7 +74,7 @@ def _sign(b: Emitter, x: Value) -> Value:
 
 @rule("fmax.default", "fmin.default")
 def _of_numbers(b: Emitter, x: Value, y: Value) -> Value:
-    """The greater, or the less, of two of which one may be NaN."""
+    """Return the greater, or the less, of two of which one may be NaN."""
     x, y = cast(b, x, b.dtype), cast(b, y, b.dtype)
     both = b.node("maximum" if "fmax" in b.target else "minimum", x, y)
     return b.node("where", _isnan(b, x), y, b.node("where", _isnan(b, y), x, both))
@@ -180,7 +180,7 @@ def truth(b: Emitter, x: Value) -> Value:
 
 
 def turned_over(b: NodeMaker, x: Value) -> Value:
-    """An integer with each bit turned over."""
+    """Return an integer with each bit turned over."""
     return b.node("bits_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
 
 

@@ -34,7 +34,7 @@ def _max_pool(b: Emitter, x: Value, kernel: Any, stride: Any = (), padding: Any 
 
 
 def _with_places(b: Emitter, x: Value, found: Value, window: dict[str, tuple[int, ...]]) -> Sequence[Value]:
-    """The result of a pool, and where it was found, if a rule says that."""
+    """Return the result of a pool, and where it was found, if a rule says that."""
     try:
         return [found, pool_places(b, x, found, window)]
     except NoRule:

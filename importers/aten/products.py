@@ -11,14 +11,15 @@ from .rule import Emitter, NodeMaker, cast, need, number, reshape, rule, slice_,
 
 
 def matmul(b: Emitter, x: Value, y: Value) -> Value:
-    """A product with the roundings that torch allows itself. One of columns and rows is no sum."""
+    """Return a product with the roundings that torch allows itself. One of columns and rows is no sum."""
     if x.shape[-1] == 1 and x.dtype.is_float:
         return b.node("mul", x, y)
     return b.node("matmul", x, y, **_rounding(x, b.precision))
 
 
 def _rounding(x: Value, precision: str) -> dict[str, str]:
-    """The attribute of a product of ``x`` where torch may round factors; nothing for any other dtype than float32."""
+    """Return the attribute of a product of ``x`` where torch may round factors; nothing for any other dtype than
+    float32."""
     return {} if x.dtype != float32 or precision == IEEE else {"precision": precision}
 
 
@@ -89,7 +90,8 @@ def _convolution(b: Emitter, x: Value, w: Value, bias: Any, stride: Any, padding
 def transposed_convolution(b: NodeMaker, x: Value, w: Value, bias: Any, stride: Sequence[int], padding: Sequence[int],
                            dilation: Sequence[int], further: Sequence[int], groups: int,
                            precision: str = IEEE) -> Value:  # fmt: skip
-    """A transposed convolution as a convolution: zeros between the pixels, filters turned around and transposed."""
+    """Return a transposed convolution as a convolution: zeros between the pixels, filters turned around and
+    transposed."""
     rank, depth, filters = len(stride), w.shape[0] // groups, w.shape[1]
     before, behind = [], []
     for d in range(rank):
@@ -177,7 +179,7 @@ def _self_attention(b: Emitter, x: Value, heads: int, qkv: Sequence[Value], proj
 def _transformer_encoder_layer(b: Emitter, x: Value, width: int, heads: int, qkv_weight: Value, qkv_bias: Value,
                                out_weight: Value, out_bias: Value, gelu: bool, norm_first: bool, epsilon: float,
                                *rest: Any) -> Value:  # fmt: skip
-    """What ``nn.TransformerEncoderLayer`` calls where it does not train."""
+    """Return what ``nn.TransformerEncoderLayer`` calls where it does not train."""
     *weights, mask, _kind = (*rest, None, None)[:10]
     need(mask is None and len(x.shape) == 3, "a mask")
     (norm_1, norm_2), (first, second) = (weights[:2], weights[2:4]), (weights[4:6], weights[6:8])
@@ -202,15 +204,15 @@ def _transformer_encoder_layer(b: Emitter, x: Value, width: int, heads: int, qkv
 def _multi_head_attention(b: Emitter, q: Value, k: Value, v: Value, width: int, heads: int, qkv_weight: Value,
                           qkv_bias: Value, out_weight: Value, out_bias: Value, mask: Any = None,
                           need_weights: bool = True, *rest: Any) -> Sequence[Value]:  # fmt: skip
-    """What ``nn.MultiheadAttention`` calls where it does not train, of one tensor to itself."""
+    """Return what ``nn.MultiheadAttention`` calls where it does not train, of one tensor to itself."""
     need(q == k == v and mask is None and not need_weights and len(q.shape) == 3, "another form of attention")
     return [_self_attention(b, q, heads, (qkv_weight, qkv_bias), (out_weight, out_bias))]
 
 
 @rule("_trilinear.default")
 def _trilinear(b: Emitter, x: Value, w: Value, y: Value, *expanded: object, **keywords: object) -> Value:
-    """What ``nn.Bilinear`` is: sum over i and j of x[n, i] w[o, i, j] y[n, j]. Both orders have as many operations; the
-    one is taken whose intermediate is smaller."""
+    """Return what ``nn.Bilinear`` is: sum over i and j of x[n, i] w[o, i, j] y[n, j]. Both orders have as many
+    operations; the one is taken whose intermediate is smaller."""
     need(list(expanded[:4]) == [[1, 3], [0], [1, 2], [2, 3]], "another trilinear form")
     outputs, first, second = w.shape
     if first <= second:

@@ -30,12 +30,12 @@ class Direction:
         return self.recurrent.shape[0]
 
     def columns(self, b: NodeMaker, x: Value, first: str, count: int = 1) -> Value:
-        """The columns of ``count`` gates from ``first`` on."""
+        """Return the columns of ``count`` gates from ``first`` on."""
         at = self.gates.index(first) * self.hidden
         return slice_(b, x, len(x.shape) - 1, at, at + count * self.hidden)
 
     def with_state(self, b: NodeMaker, h: Value) -> Value:
-        """What all gates take from the state."""
+        """Return what all gates take from the state."""
         product = b.node("matmul", h, self.recurrent)
         return product if self.recurrent_bias is None else b.node("add", product, self.recurrent_bias)
 
@@ -93,7 +93,7 @@ def lstm_step(b: NodeMaker, x: Value, state: Sequence[Value], d: Direction) -> l
 def all_steps(
     b: NodeMaker, step: Step, x: Value, state: Sequence[Value], d: Direction, backward: bool
 ) -> tuple[Value, list[Value]]:
-    """What all steps give, [t, n, h] of ``x`` [t, n, i], and the last state."""
+    """Return what all steps give, [t, n, h] of ``x`` [t, n, i], and the last state."""
     steps, rows, _ = x.shape
     inputs = b.node("matmul", reshape(b, x, (steps * rows, x.shape[2])), d.weight)
     inputs = inputs if d.bias is None else b.node("add", inputs, d.bias)

@@ -51,15 +51,15 @@ class Emitter(NodeMaker, Protocol):
         ...
 
     def common(self, *arguments: Any) -> DType:
-        """The dtype in which torch computes on these tensors and numbers."""
+        """Return the dtype in which torch computes on these tensors and numbers."""
         ...
 
     def known(self, value: Value) -> Array | None:
-        """The elements of a value that depends on no input and no constant; None for any other."""
+        """Return the elements of a value that depends on no input and no constant; None for any other."""
         ...
 
     def dtype_of(self, given: Any) -> DType:
-        """A dtype of torch. Raises NoRule for one that graphs do not have."""
+        """Return a dtype of torch. Raises NoRule for one that graphs do not have."""
         ...
 
 
@@ -85,7 +85,7 @@ def cast(b: NodeMaker, x: Value, dtype: DType) -> Value:
 
 
 def number(b: NodeMaker, value: Any, dtype: DType) -> Value:
-    """A scalar of ``dtype``. Raises NoRule for a number that it does not hold."""
+    """Return a scalar of ``dtype``. Raises NoRule for a number that it does not hold."""
     if not isinstance(value, int | float):
         raise NoRule(f"the number {value!r}")
     if dtype.is_integer and (value != value or value in (math.inf, -math.inf) or int(value) != value):
@@ -95,7 +95,7 @@ def number(b: NodeMaker, value: Any, dtype: DType) -> Value:
 
 
 def operand(b: NodeMaker, x: Any, dtype: DType) -> Value:
-    """A tensor or a number as a value of ``dtype``."""
+    """Return a tensor or a number as a value of ``dtype``."""
     return cast(b, x, dtype) if isinstance(x, Value) else number(b, x, dtype)
 
 
@@ -111,7 +111,7 @@ def dims_of(dims: Any, rank: int) -> tuple[int, ...]:
 
 
 def tuple_of(value: Any, rank: int) -> tuple[int, ...]:
-    """One number for each of ``rank`` dimensions, as torch abbreviates them."""
+    """Return one number for each of ``rank`` dimensions, as torch abbreviates them."""
     given = [value] if isinstance(value, int) else list(value)
     return tuple(given * rank if len(given) == 1 else given)
 

@@ -21,7 +21,7 @@ _INT64 = DTYPES["int64"]
 
 
 def _along(b: NodeMaker, extent: int, dim: int, rank: int) -> Value:
-    """The numbers from 0 to ``extent`` - 1 along a dimension."""
+    """Return the numbers from 0 to ``extent`` - 1 along a dimension."""
     places = b.node("range", count=extent, dtype=_INT64.name)
     return reshape(b, places, tuple(extent if d == dim else 1 for d in range(rank)))
 
@@ -45,9 +45,9 @@ def _is_nan(b: NodeMaker, x: Value) -> Value:
 
 
 def _greatest(b: NodeMaker, x: Value, dim: int, count: int) -> list[tuple[Value, Value]]:
-    """The ``count`` greatest elements along a dimension with their places, in order, the first of equal ones first. NaN
-    is greater than all. Each is the greatest of those whose places are not taken. Several are looked for along rows,
-    which a kernel reads once. (Of a single one that is NaN the place is any, as ``te.argmax`` says.)"""
+    """Return the ``count`` greatest elements along a dimension with their places, in order, the first of equal ones
+    first. NaN is greater than all. Each is the greatest of those whose places are not taken. Several are looked for
+    along rows, which a kernel reads once. (Of a single one that is NaN the place is any, as ``te.argmax`` says.)"""
     last = len(x.shape) - 1
     if count == 1:
         return [(b.node("max", x, dims=(dim,), keep=True), b.node("argmax", x, dim=dim, keep=True))]
@@ -107,7 +107,7 @@ def _placed(b: NodeMaker, x: Value, dim: int, places: Value, source: Value,
 
 
 def _written(b: NodeMaker, how: str | None) -> Callable[[Value, Value], Value]:
-    """How a new element and an old one are combined."""
+    """Return how a new element and an old one are combined."""
     names = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "maximum", "amin": "minimum"}
     if how is None:
         return lambda _old, new: new
@@ -139,7 +139,7 @@ def _index_write(b: Emitter, x: Value, dim: int, places: Value, source: Any, *, 
 
 
 def _lined(b: NodeMaker, places: Value, dim: int, x: Value) -> Value:
-    """One line of places along a dimension of ``x``, with those from the end counted from the front."""
+    """Return one line of places along a dimension of ``x``, with those from the end counted from the front."""
     line = cast(b, reshape(b, places, tuple(places.elements if d == dim else 1 for d in range(len(x.shape)))), _INT64)
     end = b.node("add", line, number(b, x.shape[dim], _INT64))
     return b.node("where", b.node("lt", line, number(b, 0, _INT64)), end, line)
@@ -147,7 +147,7 @@ def _lined(b: NodeMaker, places: Value, dim: int, x: Value) -> Value:
 
 @rule("index_put.default")
 def _index_put(b: Emitter, x: Value, indices: Sequence[Any], source: Value, accumulate: bool = False) -> Value:
-    """A number or rows where a mask says so, lines along one dimension, or an element of each line."""
+    """Return a number or rows where a mask says so, lines along one dimension, or an element of each line."""
     dims = [d for d, i in enumerate(indices) if i is not None]
     given = [indices[d] for d in dims]
     source, write = cast(b, source, x.dtype), _written(b, "add" if accumulate else None)
@@ -189,8 +189,8 @@ def _one_of_each_line(b: Emitter, x: Value, dims: Sequence[int], given: Sequence
 
 
 def pool_places(b: NodeMaker, x: Value, greatest: Value, window: dict[str, tuple[int, ...]]) -> Value:
-    """Where the greatest element of each window of a pool lies in its image, row-major: the first of equal ones, and
-    any place in a window with NaN. What lies on the border is moved to the next element of the image."""
+    """Return where the greatest element of each window of a pool lies in its image, row-major: the first of equal ones,
+    and any place in a window with NaN. What lies on the border is moved to the next element of the image."""
     kernel, stride, before, apart = (window[n] for n in ("kernel", "stride", "before", "dilation"))
     rank, first = len(kernel), len(x.shape) - len(kernel)
     taps: list[tuple[int, ...]] = [()]

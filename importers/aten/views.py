@@ -91,7 +91,8 @@ def _stack(b: Emitter, parts: Sequence[Value], dim: int = 0) -> Value:
 
 
 def joined(b: NodeMaker, parts: Sequence[Value], dim: int) -> Value:
-    """The parts side by side. Many are joined in groups, so that a kernel for one group stays within the limits."""
+    """Return the parts side by side. Many are joined in groups, so that a kernel for one group stays within the
+    limits."""
     while len(parts) > _MOST_PARTS:
         groups = [parts[n : n + _MOST_PARTS] for n in range(0, len(parts), _MOST_PARTS)]
         parts = [g[0] if len(g) == 1 else b.node("concatenate", *g, dim=dim) for g in groups]
@@ -113,8 +114,8 @@ def _repeat(b: Emitter, x: Value, times: Sequence[int]) -> Value:
 
 
 def taken(b: NodeMaker, x: Value, dim: int, places: Sequence[int], most: int = 4) -> Value:
-    """The elements of ``x`` at places that are known, along a dimension: a view. Raises NoRule for more than ``most``
-    places without a pattern."""
+    """Return the elements of ``x`` at places that are known, along a dimension: a view. Raises NoRule for more than
+    ``most`` places without a pattern."""
     count, first = len(places), places[0]
     step = places[1] - first if count > 1 else 1
     if step > 0 and list(places) == list(range(first, first + step * count, step)):
@@ -155,7 +156,7 @@ def _at_known_places(b: Emitter, x: Value, indices: Sequence[Any], dims: Sequenc
 
 
 def _gathered(b: Emitter, x: Value, places: Sequence[Value], first: int) -> Value:
-    """The elements at places along ``len(places)`` dimensions from ``first`` on, which become one: row-major."""
+    """Return the elements at places along ``len(places)`` dimensions from ``first`` on, which become one: row-major."""
     need(all(p.type is not None and p.dtype.is_integer for p in places), "places that are no integers")
     extents, total = x.shape[first : first + len(places)], None
     for place, extent in zip(places, extents, strict=True):

@@ -35,7 +35,7 @@ class Call:
         return self.builder.node(op, *operands, **attributes)
 
     def has(self, n: int) -> bool:
-        """Whether input ``n`` is there."""
+        """Return whether input ``n`` is there."""
         return n < len(self.inputs) and self.inputs[n] is not None
 
     def value(self, n: int) -> Value:
@@ -46,7 +46,7 @@ class Call:
         return found
 
     def known(self, n: int) -> Array:
-        """The elements of input ``n``. Raises NoRule where they are known only when the model runs."""
+        """Return the elements of input ``n``. Raises NoRule where they are known only when the model runs."""
         found = self.constants[n] if n < len(self.constants) else None
         value = self.inputs[n] if found is None and self.has(n) else None
         if value is not None:
@@ -56,11 +56,11 @@ class Call:
         return found
 
     def integers(self, n: int) -> list[int]:
-        """The elements of input ``n`` as whole numbers."""
+        """Return the elements of input ``n`` as whole numbers."""
         return [int(i) for i in np.ravel(self.known(n))]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         self.read.add(name)
         return self.attributes.get(name, default)
 

@@ -82,7 +82,7 @@ RULES.update({"Sum": _folded("add"), "Max": _folded("maximum"), "Min": _folded("
 
 
 def like(c: Call, x: Value, number_: float) -> Value:
-    """A number of the dtype of ``x``."""
+    """Return a number of the dtype of ``x``."""
     return number(c, number_, x.dtype)
 
 

@@ -173,7 +173,8 @@ def _einsum(c: Call) -> Value:
 
 
 def _contracted(c: Call, a: Value, first: str, b: Value, second: str, result: str, extents: Mapping[str, int]) -> Value:
-    """The product of two operands, summed over the letters that ``result`` has not, as one product of matrices."""
+    """Return the product of two operands, summed over the letters that ``result`` has not, as one product of
+    matrices."""
     kept = [t for t in first if t in second or t in result], [t for t in second if t in first or t in result]
     a, b = _summed(c, a, first, "".join(kept[0])), _summed(c, b, second, "".join(kept[1]))
     shared = [t for t in kept[0] if t in kept[1]]
@@ -317,7 +318,7 @@ def _attention(c: Call) -> Value | Sequence[Value]:
 
 
 def _masked(c: Call, scores: Value, past: int) -> Value:
-    """The scores with the soft cap, the mask and the causal mask of an attention."""
+    """Return the scores with the soft cap, the mask and the causal mask of an attention."""
     if cap := c.get("softcap", 0.0):
         capped = c.node("tanh", c.node("mul", scores, like(c, scores, 1.0 / cap)))
         scores = c.node("mul", capped, like(c, scores, cap))

@@ -38,8 +38,8 @@ MAX_FOLDED = 1 << 16
 
 
 def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> WeightedGraph:
-    """The graph of the model in a file. Raises InvalidParameter for a file that is none, and what ``import_onnx``
-    raises."""
+    """Return the graph of the model in a file. Raises InvalidParameter for a file that is none, and what
+    ``import_onnx`` raises."""
     try:
         model = onnx.load(path)
     except Exception as error:  # protobuf has errors of its own
@@ -50,7 +50,7 @@ def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> WeightedGrap
 def import_onnx(
     model: Any, dims: Mapping[str, int] | None = None, values: Mapping[str, Array] | None = None
 ) -> WeightedGraph:
-    """The graph of ``model``, an ``onnx.ModelProto``.
+    """Return the graph of ``model``, an ``onnx.ModelProto``.
 
     ``dims`` gives the extents of dimensions that the model names, ``values`` the data of inputs that are the same in
     every call, such as shapes. Raises UnsupportedModel that lists every operator which has no rule, and
@@ -113,7 +113,7 @@ class _OnnxReader:
         self.refused_operators: list[str] = []
 
     def run(self) -> WeightedGraph | None:
-        """The graph; None where operators have been refused."""
+        """Return the graph; None where operators have been refused."""
         graph = self._model.graph
         self._known |= {t.name: numpy_helper.to_array(t) for t in graph.initializer}
         self._known |= self._given
@@ -156,7 +156,7 @@ class _OnnxReader:
             raise UnsupportedModel(error.message, field="dtype") from error
 
     def _value(self, name: str) -> Value:
-        """The value called ``name`` in the model. What is known becomes a number or a constant."""
+        """Return the value called ``name`` in the model. What is known becomes a number or a constant."""
         if name not in self._values:
             array = self._known[name]
             kind = TensorType(array.shape, self._dtype(array.dtype))
@@ -190,7 +190,7 @@ class _OnnxReader:
             self._by_rule(node)
 
     def _folded(self, node: Any) -> bool:
-        """Whether the results of a node, all of whose inputs are known, have become known."""
+        """Return whether the results of a node, all of whose inputs are known, have become known."""
         given = {n: self._known[n] for n in node.input if n}
         if sum(a.size for a in given.values()) > MAX_FOLDED or node.op_type.startswith("Random"):
             return False
@@ -225,7 +225,7 @@ class _OnnxReader:
                 self._values[name] = self._values[result.name]
 
     def _constant(self, array: Array) -> Value:
-        """A constant of the graph."""
+        """Return a constant of the graph."""
         value = Value(self._builder.name("constant"), TensorType(array.shape, self._dtype(array.dtype)))
         self._weights[value.name] = array
         self._constants.append(value)

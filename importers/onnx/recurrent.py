@@ -20,7 +20,7 @@ _KINDS: dict[str, tuple[Step, str, tuple[str, ...], int]] = {
 
 
 def _direction(c: Call, n: int, gates: str, functions: Sequence[str]) -> Direction:
-    """The weights of direction ``n``."""
+    """Return the weights of direction ``n``."""
 
     def part(k: int) -> Value | None:
         if not c.has(k):
@@ -66,7 +66,7 @@ def _layers(c: Call) -> Sequence[Value]:
 
 
 def _initial(c: Call, n: int, direction: int, batched: bool, shape: tuple[int, int]) -> Value:
-    """The state that a direction begins with: input ``n``, or zeros."""
+    """Return the state that a direction begins with: input ``n``, or zeros."""
     if not c.has(n):
         return c.node("expand", like(c, c.value(0), 0.0), shape=shape)
     value = transpose(c, c.value(n), 0, 1) if batched else c.value(n)

@@ -52,7 +52,7 @@ def _scales_and_sizes(c: Call, x: Value, dims: Sequence[int], upsample: bool) ->
 
 
 def _coordinates(how: str, extent: int, count: int, scale: float, roi: tuple[float, float] | None) -> Array:
-    """Where each of ``count`` elements lies among ``extent`` ones (float64[count])."""
+    """Return where each of ``count`` elements lies among ``extent`` ones (float64[count])."""
     i, wide = np.arange(count, dtype=np.float64), scale * extent
     match how:
         case "align_corners":
@@ -142,7 +142,7 @@ def _outside(c: Call, x: Value, d: int, outside: Array) -> Value:
 
 @rule("ReverseSequence")
 def _reverse(c: Call) -> Value:
-    """The first elements of each sequence in the opposite order, as many as are known."""
+    """Return the first elements of each sequence in the opposite order, as many as are known."""
     x, lengths = c.value(0), c.integers(1)
     batch, time = c.get("batch_axis", 1), c.get("time_axis", 0)
     parts: list[Value] = []

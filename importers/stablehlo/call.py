@@ -16,15 +16,15 @@ class ModuleReader(NodeMaker, Protocol):
     """What a rule asks of the reader of a module."""
 
     def known(self, value: Value) -> Array | None:
-        """The elements of a value that depends on no argument, and has few; None for any other."""
+        """Return the elements of a value that depends on no argument, and has few; None for any other."""
         ...
 
     def maker(self, value: Value) -> Node | None:
-        """The node that computes a value; None for arguments and constants."""
+        """Return the node that computes a value; None for arguments and constants."""
         ...
 
     def named(self, name: str) -> Value:
-        """The value of that name."""
+        """Return the value of that name."""
         ...
 
 
@@ -58,12 +58,12 @@ class HloCall:
         return self.reader.node(op, *operands, **attributes)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute."""
+        """Return an attribute."""
         self.read.add(name)
         return self.attributes.get(name, default)
 
     def made(self, value: Value, *ops: str) -> Node | None:
-        """The node that computes ``value``, if it is one of ``ops``."""
+        """Return the node that computes ``value``, if it is one of ``ops``."""
         node = self.reader.maker(value)
         return node if node is not None and node.op in ops else None
 
@@ -72,7 +72,7 @@ class HloCall:
         return self.reader.named(node.operands[n])
 
     def number(self, value: Value) -> float | None:
-        """The one number that all elements of a value are; None where that is not known."""
+        """Return the one number that all elements of a value are; None where that is not known."""
         made = self.made(value, "full")
         if made is not None:
             return float(made.attributes["value"])  # type: ignore[arg-type]
@@ -80,18 +80,19 @@ class HloCall:
         return None if found is None else one_number(found)
 
     def integers(self, n: int) -> list[int]:
-        """The elements of input ``n``. Raises NoRule where they are known only when the model runs."""
+        """Return the elements of input ``n``. Raises NoRule where they are known only when the model runs."""
         found = self.reader.known(self.inputs[n])
         if found is None:
             raise NoRule(f"input {n} is not known while the module is read")
         return [int(i) for i in np.ravel(found)]
 
     def scalar(self, value: float, dtype: DType) -> Value:
-        """A number that broadcasts."""
+        """Return a number that broadcasts."""
         return number_value(self.reader, value, (), dtype)
 
     def narrowed(self) -> list[Value]:
-        """The inputs as they were before they were broadcast, as far as operators that broadcast give the same."""
+        """Return the inputs as they were before they were broadcast, as far as operators that broadcast give the
+        same."""
         found = list(self.inputs)
         for n, value in enumerate(found):
             less = self._before_broadcast(value)
@@ -130,14 +131,14 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def number_value(b: NodeMaker, value: float, shape: Sequence[int], dtype: DType) -> Value:
-    """A value all of whose elements are one number."""
+    """Return a value all of whose elements are one number."""
     given = bool(value) if dtype.is_bool else int(value) if dtype.is_integer else float(value)
     text = str(given) if isinstance(given, float) and not np.isfinite(given) else given
     return b.node("full", shape=tuple(shape), value=text, dtype=dtype.name)
 
 
 def one_number(array: Array) -> float | None:
-    """The number that all elements of an array are; None where they differ, or where there is none."""
+    """Return the number that all elements of an array are; None where they differ, or where there is none."""
     first = array.flat[0] if array.size else None
     if first is None or not ((array == first).all() or (array != array).all()):
         return None
@@ -164,7 +165,7 @@ def reshaped(c: HloCall, x: Value, shape: Sequence[int]) -> Value:
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes ``order``."""
+    """Return the order that undoes ``order``."""
     return tuple(list(order).index(d) for d in range(len(order)))
 
 

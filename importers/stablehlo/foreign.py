@@ -13,7 +13,7 @@ from ...graph.operators.operator import Array
 
 
 def xla_function(node: Node) -> Callable[[Sequence[Array]], Sequence[Array]]:
-    """The function of arrays that computes a foreign node of a StableHLO module. It is compiled at once. Raises
+    """Return the function of arrays that computes a foreign node of a StableHLO module. It is compiled at once. Raises
     InvalidGraph for a node of another importer, and for an operation that XLA has not for processors."""
     keywords, arguments = node.attributes["keywords"], node.attributes["arguments"]
     text = keywords.get("module") if isinstance(keywords, dict) else None

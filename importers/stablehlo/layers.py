@@ -74,7 +74,7 @@ _PAIR = (
 
 
 def _combined(c: HloCall) -> str:
-    """The operation that combines two elements. Raises NoRule for another body."""
+    """Return the operation that combines two elements. Raises NoRule for another body."""
     name, _, rest = c.body.partition("=")[2].partition("(")
     need(name in _REDUCTIONS and rest in ("0,1);return(%0)", "1,0);return(%0)"), f"the body {c.body[:80]}")
     return name
@@ -111,7 +111,7 @@ def _reduce(c: HloCall) -> Value | Sequence[Value]:
 
 
 def _position(c: HloCall, dims: tuple[int, ...]) -> Sequence[Value]:
-    """The greatest or least element along a dimension, and its place."""
+    """Return the greatest or least element along a dimension, and its place."""
     x, places = c.inputs[:2]
     need(len(dims) == 1, "places along several dimensions")
     direction = next((d for d in ("GT", "LT") if c.body == _PAIR.format(d)), "")

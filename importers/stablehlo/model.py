@@ -54,7 +54,7 @@ class _Foreign(Exception):
 
 
 def load_stablehlo(path: Path, weights: Mapping[int, Array] | None = None) -> WeightedGraph:
-    """The graph of the module in a file. Raises InvalidParameter for a file that is none, and what
+    """Return the graph of the module in a file. Raises InvalidParameter for a file that is none, and what
     ``import_stablehlo`` raises."""
     return import_stablehlo(path.read_bytes(), weights, name=path.name)
 
@@ -62,7 +62,7 @@ def load_stablehlo(path: Path, weights: Mapping[int, Array] | None = None) -> We
 def import_stablehlo(
     module: str | bytes, weights: Mapping[int, Array] | None = None, name: str = "the module"
 ) -> WeightedGraph:
-    """The graph of the function ``main`` of a module, or of its only public one.
+    """Return the graph of the function ``main`` of a module, or of its only public one.
 
     ``module`` is MLIR text, bytecode or a portable artifact. ``weights`` has the data of arguments that stay the same
     from call to call, by their number; they become constants. Raises InvalidParameter for what is no module, and
@@ -165,7 +165,7 @@ class _StablehloReader:
     # The walk
 
     def _block(self, block: Any, arguments: Sequence[Value], outer: Scope) -> list[Value]:
-        """What a block returns."""
+        """Return what a block returns."""
         scope: Scope = ChainMap(dict(zip(block.arguments, arguments, strict=True)), outer)
         for view in block.operations:
             op = view.operation
@@ -214,7 +214,7 @@ class _StablehloReader:
         return self._block(op.regions[place if 0 <= place < count else count - 1].blocks[0], [], scope)
 
     def _by_rule(self, op: Any, operands: list[Value]) -> Sequence[Value] | None:
-        """The results that a rule gives; None where no rule covers the operation."""
+        """Return the results that a rule gives; None where no rule covers the operation."""
         types = [_type_of(r.type) for r in op.results]
         results = tuple(t for t in types if t is not None)
         if len(results) < len(types) or not all(t.elements for t in results):
@@ -245,7 +245,7 @@ class _StablehloReader:
         return number_value(self, number, value.shape, value.dtype)
 
     def _foreign(self, op: Any, scope: Scope) -> Sequence[Value]:
-        """A call of XLA, which gets the operation as a module of its own."""
+        """Return a call of XLA, which gets the operation as a module of its own."""
         outside = _read_from_outside(op)
         text = _module_of(op, outside, self._functions)
         operands = [scope[v] for v in outside]
@@ -269,7 +269,7 @@ def _text(op: Any, name: str) -> str:
 
 
 def _type_of(kind: Any) -> TensorType | None:
-    """The type of a tensor; None for one that only foreign calls can read."""
+    """Return the type of a tensor; None for one that only foreign calls can read."""
     if not isinstance(kind, ir.RankedTensorType):
         return None
     if not kind.has_static_shape:
@@ -279,7 +279,7 @@ def _type_of(kind: Any) -> TensorType | None:
 
 
 def _elements(attribute: Any, kind: TensorType) -> Array:
-    """The data of a constant."""
+    """Return the data of a constant."""
     if attribute.is_splat:
         value = attribute.get_splat_value().value
         return np.full(kind.shape, value, kind.dtype.numpy)
@@ -299,7 +299,7 @@ _WORDS = (stablehlo.ComparisonDirectionAttr, stablehlo.ComparisonTypeAttr)
 
 
 def _plain(attribute: Any) -> Any:
-    """An attribute as a number, a text, a list, an array, or an object with lists."""
+    """Return an attribute as a number, a text, a list, an array, or an object with lists."""
     for kind in _NUMBERS:
         if kind.isinstance(attribute):
             return kind(attribute)
@@ -316,7 +316,7 @@ def _plain(attribute: Any) -> Any:
 
 
 def _body(region: Any) -> str:
-    """What a region computes, as text in which arguments are numbers; empty where it is long."""
+    """Return what a region computes, as text in which arguments are numbers; empty where it is long."""
     (block,) = region.blocks
     names = {argument: str(n) for n, argument in enumerate(block.arguments)}
     lines: list[str] = []
@@ -337,7 +337,8 @@ def _body(region: Any) -> str:
 
 
 def _read_from_outside(op: Any) -> list[Any]:
-    """The values that an operation and its regions read from before it. XLA wants constants inside of regions."""
+    """Return the values that an operation and its regions read from before it. XLA wants constants inside of
+    regions."""
     found: dict[Any, None] = dict.fromkeys(op.operands)
 
     def walk(regions: Any, inside: set[Any]) -> None:
@@ -358,7 +359,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _module_of(op: Any, outside: Sequence[Any], functions: Mapping[str, Any]) -> str:
-    """A module whose main function is one operation of the values that it reads."""
+    """Return a module whose main function is one operation of the values that it reads."""
     called: dict[str, None] = {}
 
     def move(part: Any, to: Mapping[Any, Any], inside: bool) -> None:

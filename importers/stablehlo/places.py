@@ -90,7 +90,7 @@ def _not_negative(c: HloCall, places: Value, extent: int) -> Value:
 
 
 def _one_slice(c: HloCall, x: Value, places: Value, sizes: list[int]) -> Value:
-    """One slice, whose start the elements of ``places`` say."""
+    """Return one slice, whose start the elements of ``places`` say."""
     mapped = list(c.get("dimension_numbers").start_index_map)
     zero = c.scalar(0, places.dtype)
     starts = tuple(

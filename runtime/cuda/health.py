@@ -100,7 +100,7 @@ class XidListener:
                 self._register(uuid)
 
     def heard(self) -> dict[str, tuple[int, ...]]:
-        """The Xids of each device so far. It does not wait."""
+        """Return the Xids of each device so far. It does not wait."""
         while self._set is not None:
             try:
                 event = self._library.nvmlEventSetWait_v2(self._set, 0)

@@ -64,8 +64,8 @@ def encode(described: TensorMap, parameter: KernelParameter, address: int) -> by
 
 
 def without_small_flag(encoded: bytes) -> bytes:
-    """An im2col tensor map without a bit that drivers set by mistake for tensors under 128 KiB. CUTLASS clears it
-    too."""
+    """Return an im2col tensor map without a bit that drivers set by mistake for tensors under 128 KiB. CUTLASS clears
+    it too."""
     first, second, *rest = struct.unpack(_WORDS, encoded)
     return struct.pack(_WORDS, first, second & ~_SMALL_FLAG, *rest)
 

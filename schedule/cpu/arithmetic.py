@@ -7,12 +7,13 @@ from ..space.columns import Ints
 
 
 def ceil_div(a: int | Ints, b: int | Ints) -> Ints:
-    """The quotient rounded up, int64[n]."""
+    """Return the quotient rounded up, int64[n]."""
     return np.asarray(-(-np.asarray(a, dtype=np.int64) // np.asarray(b, dtype=np.int64)))
 
 
 def idle_share(tasks: Ints, threads: int) -> NDArray[np.float64]:
-    """The share of the threads' time in which they have no task, float64[n]: the last round may not occupy them all."""
+    """Return the share of the threads' time in which they have no task, float64[n]: the last round may not occupy them
+    all."""
     share: NDArray[np.float64] = 1 - tasks / (threads * ceil_div(tasks, threads))
     return share
 
@@ -22,7 +23,7 @@ NORM = 4
 
 
 def overlapped(*seconds: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """What parts that overlap take together: little more than the slowest. A maximum would rank settings alike that
-    differ in the other parts. An output that is slow to write would hide that one of two threads has no task."""
+    """Return what parts that overlap take together: little more than the slowest. A maximum would rank settings alike
+    that differ in the other parts. An output that is slow to write would hide that one of two threads has no task."""
     joined: NDArray[np.float64] = np.asarray(sum(s**NORM for s in seconds), np.float64) ** (1 / NORM)
     return joined

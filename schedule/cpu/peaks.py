@@ -55,7 +55,7 @@ class CpuPeaks:
 
 
 def cpu_peaks(target: Target, measured: Peaks) -> CpuPeaks:
-    """The ceilings of a device of ``target``: from what was ``measured`` on it, else nominal ones.
+    """Return the ceilings of a device of ``target``: from what was ``measured`` on it, else nominal ones.
 
     The clock follows from the measured float32 rate, since each unit does one multiply-add of a vector in a cycle.
     """

@@ -8,7 +8,7 @@ CACHED, NON_TEMPORAL = "cached", "non_temporal"
 
 
 def store_knob() -> Knob:
-    """How outputs are stored. Non-temporal stores write whole lines to memory without reading them first."""
+    """Return how outputs are stored. Non-temporal stores write whole lines to memory without reading them first."""
     return Knob(
         "store",
         (CACHED, NON_TEMPORAL),

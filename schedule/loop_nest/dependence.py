@@ -27,8 +27,8 @@ MOST_ITERATIONS = 1 << 22
 
 
 def accumulation(store: Store) -> tuple[BinaryOp, Expr] | None:
-    """The operation and the addend of ``T[i] = T[i] op addend``, where the addend does not read T; None for other
-    stores."""
+    """Return the operation and the addend of ``T[i] = T[i] op addend``, where the addend does not read T; None for
+    other stores."""
     value = store.value
     here = Load(store.buffer, store.indices)
     if not isinstance(value, Binary) or value.op not in REDUCING:
@@ -40,8 +40,8 @@ def accumulation(store: Store) -> tuple[BinaryOp, Expr] | None:
 
 
 def carried_buffer(body: Stmt) -> str | None:
-    """A buffer that carries a dependence between iterations of the perfect nest around ``body``; None where there is
-    none. Accumulating into one element with one operation does not count."""
+    """Return a buffer that carries a dependence between iterations of the perfect nest around ``body``; None where
+    there is none. Accumulating into one element with one operation does not count."""
     for name, here in _accesses_by_buffer(body).items():
         stores = [access for access in here if access.store is not None]
         if len(here) == len(stores) == 1:
@@ -53,8 +53,8 @@ def carried_buffer(body: Stmt) -> str | None:
 
 
 def shared_buffers(loop: For, around: Sequence[For]) -> tuple[str, ...]:
-    """The buffers of which two iterations of ``loop`` may touch one element that one of them writes. Buffers that are
-    allocated inside the loop are private to an iteration."""
+    """Return the buffers of which two iterations of ``loop`` may touch one element that one of them writes. Buffers
+    that are allocated inside the loop are private to an iteration."""
     if loop.extent == 1:
         return ()
     outer = ranges_of(tuple(around))
@@ -63,8 +63,8 @@ def shared_buffers(loop: For, around: Sequence[For]) -> tuple[str, ...]:
 
 
 def only_accumulates(loop: For, buffer: str) -> bool:
-    """Whether all that ``loop`` does to ``buffer`` is to accumulate, by one operation, into elements whose indices do
-    not depend on the loop's variable."""
+    """Return whether all that ``loop`` does to ``buffer`` is to accumulate, by one operation, into elements whose
+    indices do not depend on the loop's variable."""
     operations = set()
     found = _accesses_by_buffer(loop.body)[buffer]
     stores = [access.store for access in found if access.store is not None]
@@ -77,7 +77,7 @@ def only_accumulates(loop: For, buffer: str) -> bool:
 
 
 def _accesses_by_buffer(stmt: Stmt) -> dict[str, list[Access]]:
-    """The accesses of every buffer that ``stmt`` writes and does not itself allocate."""
+    """Return the accesses of every buffer that ``stmt`` writes and does not itself allocate."""
     by_buffer: dict[str, list[Access]] = {name: [] for name in sorted(stored_outside(stmt))}
     for access in accesses(stmt):
         if access.buffer.name in by_buffer:
@@ -96,7 +96,7 @@ class _SplitIndex:
 
 
 def _iterations_disjoint(loop: For, outer: Ranges, found: Sequence[Access]) -> bool:
-    """Whether no two iterations touch a common element by the accesses ``found`` of one buffer."""
+    """Return whether no two iterations touch a common element by the accesses ``found`` of one buffer."""
     buffer = found[0].buffer
     keys: list[NDArray[np.int64]] = []
     for dimension in range(max(1, 2 * len(buffer.shape) - 1)):
@@ -121,7 +121,7 @@ def _iterations_disjoint(loop: For, outer: Ranges, found: Sequence[Access]) -> b
 
 
 def _distinct_rows(keys: Sequence[NDArray[np.int64]]) -> int:
-    """How many different rows the columns ``keys`` have, which hold numbers from 0 on."""
+    """Return how many different rows the columns ``keys`` have, which hold numbers from 0 on."""
     span = math.prod(int(key.max()) + 1 for key in keys)
     if span >= 1 << 62:
         return len(np.unique(np.stack(keys), axis=1).T)
@@ -134,8 +134,9 @@ def _distinct_rows(keys: Sequence[NDArray[np.int64]]) -> int:
 
 
 def _form(buffer: Buffer, indices: tuple[Expr, ...], dimension: int, ranges: Ranges) -> LinearForm:
-    """The index of one dimension. ``dimension`` goes on behind the last one, with the indices of the first two, three,
-    … as one number: whatever guards leave of the dimensions after them, different numbers are different elements."""
+    """Return the index of one dimension. ``dimension`` goes on behind the last one, with the indices of the first two,
+    three, … as one number: whatever guards leave of the dimensions after them, different numbers are different
+    elements."""
     if dimension < len(indices):
         return linear_form(simplify(indices[dimension], ranges))
     number = LinearForm({})
@@ -163,8 +164,8 @@ def _split_index(form: LinearForm, own: str, inner: frozenset[str], ranges: Rang
 
 
 def _aligned(indices: Sequence[_SplitIndex | None]) -> tuple[LinearForm, int] | None:
-    """What depends on the loop variable, where that is the same in all accesses, and how far the rest spreads; None
-    where the indices of this dimension tell nothing."""
+    """Return what depends on the loop variable, where that is the same in all accesses, and how far the rest spreads;
+    None where the indices of this dimension tell nothing."""
     known = [i for i in indices if i is not None]
     if not known or len(known) < len(indices) or not known[0].own.terms:
         return None
@@ -174,7 +175,7 @@ def _aligned(indices: Sequence[_SplitIndex | None]) -> tuple[LinearForm, int] | 
 
 
 def _key(loop: For, own: LinearForm, spread: int) -> NDArray[np.int64] | None:
-    """One number for each iteration. Iterations with different numbers touch different elements."""
+    """Return one number for each iteration. Iterations with different numbers touch different elements."""
     known = all(
         isinstance(e, (Var, Const)) or (isinstance(e, Binary) and e.op in _NUMPY)
         for term in own.terms
@@ -190,7 +191,7 @@ def _key(loop: For, own: LinearForm, spread: int) -> NDArray[np.int64] | None:
 
 
 def _values(expr: Expr, at: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The values of an index expression of one variable, int64[n], for all values of that variable."""
+    """Return the values of an index expression of one variable, int64[n], for all values of that variable."""
     match expr:
         case Var(name=name):
             return at[name]

@@ -22,7 +22,7 @@ them."""
 
 
 def identity(op: BinaryOp, dtype: DType) -> Const:
-    """The identity of ``op`` (add, mul, max or min), from which a reduction starts.
+    """Return the identity of ``op`` (add, mul, max or min), from which a reduction starts.
 
     It is 0 for add, 1 for mul, the lowest value of the dtype (-inf for floats) for max, and the highest for min.
     """
@@ -50,7 +50,7 @@ def nested(axes: Iterable[Axis], body: Stmt) -> Stmt:
 
 
 def loop_nest(workload: Workload) -> Kernel:
-    """The workload as nests of serial loops, one after the other, in the order of its stages.
+    """Return the workload as nests of serial loops, one after the other, in the order of its stages.
 
     A stage without a reducer is one nest. A reduction is two: the first writes the reducer's start value, the second
     updates the tensor in place::
@@ -79,7 +79,7 @@ def loop_nest(workload: Workload) -> Kernel:
 
 
 def _stage_nests(stage: Stage, taken: set[str]) -> Iterable[Stmt]:
-    """The nests of one stage. The names of new loops are added to ``taken``."""
+    """Return the nests of one stage. The names of new loops are added to ``taken``."""
     tensor = stage.tensor
     at = tuple(Var(axis.name) for axis in stage.axes)
     if stage.reducer is None:

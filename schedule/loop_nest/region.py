@@ -36,7 +36,8 @@ class _IndexRange:
 
 
 def region(accesses: Sequence[Access], shape: tuple[int, ...], around: Ranges) -> tuple[Span, ...]:
-    """A box that holds all ``accesses`` of a tensor of ``shape``, as small as it is found: one span for each dimension.
+    """Return a box that holds all ``accesses`` of a tensor of ``shape``, as small as it is found: one span for each
+    dimension.
 
     ``around``: the ranges of the variables that are fixed where the box is needed. The loops of each access are inside
     of them. A dimension that needs all indices, or whose accesses do not move together, is taken whole.
@@ -52,7 +53,7 @@ def region(accesses: Sequence[Access], shape: tuple[int, ...], around: Ranges) -
 
 
 def _span(found: Sequence[_IndexRange | None], extent: int, around: Ranges) -> Span:
-    """The span of one dimension that holds all ranges ``found``."""
+    """Return the span of one dimension that holds all ranges ``found``."""
     whole = Span(LinearForm({}), extent)
     known = [r for r in found if r is not None]
     if not known or len(known) < len(found) or any(r.fixed != known[0].fixed for r in known):
@@ -70,8 +71,8 @@ def _span(found: Sequence[_IndexRange | None], extent: int, around: Ranges) -> S
 
 
 def _index_range(form: LinearForm, around: Ranges, ranges: Ranges) -> _IndexRange | None:
-    """The values of an index over all values of the variables that are not in ``around``; None where they are not
-    known."""
+    """Return the values of an index over all values of the variables that are not in ``around``; None where they are
+    not known."""
     fixed = LinearForm({})
     low = high = form.constant
     for term, coefficient in form.terms.items():
@@ -138,7 +139,7 @@ def rebased(stmt: Stmt, old: str, new: Buffer, spans: Sequence[Span], ranges: Ra
 
 
 def inside_dimension(span: Span, index: Expr, extent: int) -> list[Expr]:
-    """The conditions under which ``index``, within ``span``, lies in its dimension of ``extent``."""
+    """Return the conditions under which ``index``, within ``span``, lies in its dimension of ``extent``."""
     conditions = []
     if span.below:
         conditions.append(index >= 0)

@@ -50,17 +50,17 @@ class Access:
 
 
 def loops_in(stmt: Stmt) -> Iterator[For]:
-    """Every loop of ``stmt``, in program order, outer ones first."""
+    """Return every loop of ``stmt``, in program order, outer ones first."""
     return (s for s in walk_statements(stmt) if isinstance(s, For))
 
 
 def ranges_of(loops: tuple[For, ...]) -> dict[str, Interval]:
-    """The range of each loop's variable."""
+    """Return the range of each loop's variable."""
     return {loop.var: Interval(0, loop.extent - 1) for loop in loops}
 
 
 def names_in(kernel: Kernel) -> set[str]:
-    """Every name that a new loop or buffer must differ from."""
+    """Return every name that a new loop or buffer must differ from."""
     names = {b.name for b in kernel.parameters}
     for s in walk_statements(kernel.body):
         if isinstance(s, For):
@@ -71,7 +71,8 @@ def names_in(kernel: Kernel) -> set[str]:
 
 
 def find_loop(kernel: Kernel, name: str, *, primitive: str, argument: str = "loop") -> LoopPath:
-    """The loop called ``name``. Raises IllegalSchedule, with a list of the loops there are, where there is none."""
+    """Return the loop called ``name``. Raises IllegalSchedule, with a list of the loops there are, where there is
+    none."""
     path = _path(kernel.body, name)
     if path is None:
         raise IllegalSchedule(
@@ -108,7 +109,7 @@ def require_new_names(
 
 
 def _path(stmt: Stmt, name: str) -> tuple[Stmt, ...] | None:
-    """The statements from ``stmt`` down to the loop called ``name``."""
+    """Return the statements from ``stmt`` down to the loop called ``name``."""
     if isinstance(stmt, For) and stmt.var == name:
         return (stmt,)
     for below in substatements(stmt):
@@ -161,7 +162,7 @@ def without(stmt: Stmt, dropped: Callable[[Stmt], bool]) -> Stmt | None:
 
 
 def accesses(stmt: Stmt) -> Iterator[Access]:
-    """Every load and store of ``stmt``, in program order, the loads of a store before it."""
+    """Return every load and store of ``stmt``, in program order, the loads of a store before it."""
     return _accesses(stmt, (), ())
 
 
@@ -183,7 +184,7 @@ def _accesses(stmt: Stmt, loops: tuple[For, ...], conditions: tuple[Expr, ...]) 
 
 
 def stored_outside(stmt: Stmt) -> set[str]:
-    """The names of the buffers that ``stmt`` writes and does not itself allocate."""
+    """Return the names of the buffers that ``stmt`` writes and does not itself allocate."""
     stored = {s.buffer.name for s in walk_statements(stmt) if isinstance(s, Store)}
     return stored - {s.buffer.name for s in walk_statements(stmt) if isinstance(s, Allocate)}
 
@@ -198,12 +199,12 @@ class Producer:
     around: tuple[Stmt, ...]
 
     def holds(self, stmt: Stmt) -> bool:
-        """Whether ``stmt``, by identity, is one of the statements or inside one."""
+        """Return whether ``stmt``, by identity, is one of the statements or inside one."""
         return any(s is stmt for root in self.statements for s in walk_statements(root))
 
 
 def find_producer(kernel: Kernel, tensor: str, *, primitive: str) -> Producer:
-    """Where ``tensor`` is computed. Raises IllegalSchedule when nothing computes it, or when a nest computes it
+    """Return where ``tensor`` is computed. Raises IllegalSchedule when nothing computes it, or when a nest computes it
     together with other tensors."""
     buffers = {s.buffer.name: s.buffer for s in walk_statements(kernel.body) if isinstance(s, Store)}
     if tensor not in buffers:
@@ -253,7 +254,7 @@ def loads_of_tensor(kernel: Kernel, producer: Producer) -> list[tuple[Stmt, ...]
 
 
 def innermost_guarded(loop: For) -> tuple[tuple[If, ...], Stmt]:
-    """The conditions that guard the whole body of ``loop``, outermost first, and what they guard."""
+    """Return the conditions that guard the whole body of ``loop``, outermost first, and what they guard."""
     guards: list[If] = []
     body = loop.body
     while isinstance(body, If):
@@ -286,7 +287,8 @@ def require_local(scope: MemoryScope, *, primitive: str) -> None:
 
 
 def dimension_names(producer: Producer) -> tuple[str, ...]:
-    """A name for each dimension of the tensor: the name of the loop over it, where the last of its nests has one."""
+    """Return a name for each dimension of the tensor: the name of the loop over it, where the last of its nests has
+    one."""
     tensor = producer.buffer
     stores = [s for root in producer.statements for s in walk_statements(root) if isinstance(s, Store)]
     indices = [s for s in stores if s.buffer.name == tensor.name][-1].indices
@@ -305,7 +307,7 @@ def require_no_lanes(path: LoopPath, *, primitive: str) -> None:
 
 
 def guarded_nest(chain: Sequence[For], conditions: Sequence[Expr], body: Stmt) -> Stmt:
-    """The loops around ``body``, each condition directly inside the innermost loop that it uses."""
+    """Return the loops around ``body``, each condition directly inside the innermost loop that it uses."""
     depth = {loop.var: position for position, loop in enumerate(chain)}
     inside: dict[int, list[Expr]] = {}
     for condition in conditions:

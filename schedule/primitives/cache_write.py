@@ -137,8 +137,8 @@ def _store_site(path: LoopPath, inner: Stmt, tensor: str) -> _StoreSite:
 
 
 def _movable_init(producer: Producer, path: LoopPath, site: _StoreSite) -> Const | None:
-    """The start value, where it can be set inside the loop instead of in the nest before. The loop, with those around
-    it in the accumulating nest, must reach every element in one iteration only."""
+    """Return the start value, where it can be set inside the loop instead of in the nest before. The loop, with those
+    around it in the accumulating nest, must reach every element in one iteration only."""
     if len(producer.statements) != 2:
         return None
     stores = stores_of(producer.statements[0])
@@ -155,9 +155,9 @@ def _movable_init(producer: Producer, path: LoopPath, site: _StoreSite) -> Const
 
 
 def _reaches_all(access: Access, tensor: Buffer) -> bool:
-    """Whether a store reaches all elements, given that no two iterations of the loops over its dimensions reach the
-    same one. There must be enough iterations, which a peeled nest has not, and no condition may cut off more than what
-    lies beyond a dimension."""
+    """Return whether a store reaches all elements, given that no two iterations of the loops over its dimensions reach
+    the same one. There must be enough iterations, which a peeled nest has not, and no condition may cut off more than
+    what lies beyond a dimension."""
     extents = {loop.var: loop.extent for loop in access.loops}
     indexing = [free_variables(i) & extents.keys() for i in access.indices]
     every = frozenset[str]().union(*indexing)
@@ -169,7 +169,7 @@ def _reaches_all(access: Access, tensor: Buffer) -> bool:
 
 
 def _cuts_nothing(condition: Expr, access: Access, tensor: Buffer) -> bool:
-    """Whether ``condition`` says no more than that an index lies in its dimension."""
+    """Return whether ``condition`` says no more than that an index lies in its dimension."""
     if not isinstance(condition, Compare) or condition.op is not CompareOp.LT or not isinstance(condition.b, Const):
         return False
     left = linear_form(condition.a)

@@ -134,7 +134,7 @@ def _dimension_loops(producer: Producer) -> dict[str, int]:
 
 
 def _shrunk(stmt: Stmt, dimensions: Mapping[str, int], spans: tuple[Span, ...], shape: tuple[int, ...]) -> Stmt:
-    """A nest of the tensor whose loops over dimensions run over ``spans`` only."""
+    """Return a nest of the tensor whose loops over dimensions run over ``spans`` only."""
     if isinstance(stmt, For) and stmt.var in dimensions:
         dimension = dimensions[stmt.var]
         span = spans[dimension]

@@ -53,7 +53,7 @@ def inline(kernel: Kernel, tensor: str) -> Kernel:
 
 
 def _single_store(statements: tuple[Stmt, ...], tensor: str) -> Store:
-    """The store of a plain nest, which has a loop for each dimension and nothing else."""
+    """Return the store of a plain nest, which has a loop for each dimension and nothing else."""
     if len(statements) == 1:
         below = statements[0]
         loops = []

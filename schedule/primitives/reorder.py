@@ -42,7 +42,7 @@ def reorder(kernel: Kernel, loops: Sequence[str]) -> Kernel:
 
 
 def _chain(outermost: For, loops: Sequence[str]) -> tuple[list[For], list[Expr], Stmt]:
-    """The loops from ``outermost`` to the innermost named one, the conditions among them, and what is inside."""
+    """Return the loops from ``outermost`` to the innermost named one, the conditions among them, and what is inside."""
     chain: list[For] = []
     conditions: list[Expr] = []
     missing = set(loops)

@@ -100,7 +100,7 @@ def _variables(axes: Sequence[Axis]) -> tuple[Expr, ...]:
 
 
 def _update_store(loop: For, tensor: str) -> Store | None:
-    """The only store to ``tensor`` inside ``loop``."""
+    """Return the only store to ``tensor`` inside ``loop``."""
     stores = [s for s in stores_of(loop) if s.buffer.name == tensor]
     return stores[0] if len(stores) == 1 else None
 
@@ -108,7 +108,7 @@ def _update_store(loop: For, tensor: str) -> Store | None:
 def _combine_nest(
     producer: Producer, op: BinaryOp, names: Sequence[str], partial: Buffer, lane: Axis, taken: set[str], first: bool
 ) -> Stmt:
-    """The nest that combines the partial results.
+    """Return the nest that combines the partial results.
 
     All elements of a global tensor have a start value. Some of a local one may have none, because they lie outside of
     the whole tensor: there the nest is a copy of the one that sets the start values.
@@ -141,7 +141,7 @@ def _combine_nest(
 
 
 def _reaches_once(stmt: Stmt, tensor: str) -> bool:
-    """Whether no two iterations of the loops of ``stmt`` store to the same element."""
+    """Return whether no two iterations of the loops of ``stmt`` store to the same element."""
     loops = list(loops_in(stmt))
     return all(tensor not in shared_buffers(loop, loops[:position]) for position, loop in enumerate(loops))
 

@@ -65,8 +65,8 @@ def _two_loops(outer: str, outer_extent: int, inner: str, inner_extent: int, bod
 
 
 def copied(stmt: Stmt, suffix: str, taken: Iterable[str], values: dict[str, Expr]) -> Stmt:
-    """A copy of ``stmt`` whose loops and local buffers get ``suffix``, with a number where that is taken, and whose
-    variables in ``values`` are replaced."""
+    """Return a copy of ``stmt`` whose loops and local buffers get ``suffix``, with a number where that is taken, and
+    whose variables in ``values`` are replaced."""
     used = set(taken)
     loops: dict[str, str] = {}
     buffers = {}

@@ -311,7 +311,8 @@ class _Recogniser:
         return loads[1 - keys.index(True)], loads[keys.index(True)], float(prod(constants))
 
     def _result(self, total: _HomogeneousSum, sum_: _HomogeneousSum, names: Mapping[str, Expr]) -> Result | None:
-        """The output on the common axes, with the quotient of the sums in it as a load of what ``sum_`` computes."""
+        """Return the output on the common axes, with the quotient of the sums in it as a load of what ``sum_``
+        computes."""
         at = _axes_read(self.output, sum_)
         if at is None:
             return None
@@ -348,7 +349,7 @@ def _reads(e: Expr, name: str) -> bool:
 
 
 def _rounded_to(body: Expr, top: str) -> DType:
-    """The narrowest float that ``body`` rounds weights to, which read the tensor ``top``."""
+    """Return the narrowest float that ``body`` rounds weights to, which read the tensor ``top``."""
     rounded = [e.type for e in walk(body) if isinstance(e, Cast) and e.type.is_float and _reads(e, top)]
     return min([float32, *rounded], key=lambda dtype: dtype.bits)
 
@@ -361,7 +362,7 @@ def _uncast(e: Expr) -> Expr:
 
 
 def _factors(e: Expr, *, rounded: bool = False) -> tuple[list[Expr], list[Expr]]:
-    """The factors of a quotient of products: those above and those below the line. ``rounded``: casts stay."""
+    """Return the factors of a quotient of products: those above and those below the line. ``rounded``: casts stay."""
     e = e if rounded else _uncast(e)
     if isinstance(e, Binary) and e.op in (BinaryOp.MUL, BinaryOp.DIV):
         above, below = _factors(e.a, rounded=rounded)
@@ -408,7 +409,8 @@ def _score(e: Expr) -> _Score:
 
 
 def _weight(e: Expr, top: str) -> _Score | None:
-    """The score in ``exp(factor * (score - top))``, where the whole may be 0 under a mask; None for anything else."""
+    """Return the score in ``exp(factor * (score - top))``, where the whole may be 0 under a mask; None for anything
+    else."""
     e = _uncast(e)
     if isinstance(e, Select):
         zero = [_number(branch) == 0.0 for branch in (e.then, e.otherwise)]
@@ -438,7 +440,7 @@ def _weight(e: Expr, top: str) -> _Score | None:
 
 
 def _conjuncts(condition: Expr) -> Iterator[Expr]:
-    """The conditions that must all hold where ``condition`` does, with negations moved into comparisons."""
+    """Yield the conditions that must all hold where ``condition`` does, with negations moved into comparisons."""
     match condition:
         case Logic(op=LogicOp.AND, a=a, b=b):
             yield from _conjuncts(a)
@@ -493,7 +495,7 @@ def _split_masks(masks: Sequence[Expr]) -> tuple[tuple[KeyBound, ...], tuple[Exp
 
 
 def _hides_nothing(bound: KeyBound, last_n: Expr) -> bool:
-    """Whether an upper bound lets every query see the last key."""
+    """Return whether an upper bound lets every query see the last key."""
     beyond = affine_form(bound.limit.to_expr() - last_n)
     return bound.upper and beyond is not None and beyond.is_constant and beyond.constant >= 0
 
@@ -515,8 +517,8 @@ def _bound(mask: Expr) -> KeyBound | None:
 
 
 def _axes_read(output: Stage, sum_: _HomogeneousSum) -> dict[str, Expr] | None:
-    """The axes of the output on the common ones, found from where it reads the sum; None where it reads it in several
-    places, or has other axes."""
+    """Return the axes of the output on the common ones, found from where it reads the sum; None where it reads it in
+    several places, or has other axes."""
     loads = {e for e in walk(output.body) if isinstance(e, Load) and e.buffer.name == sum_.stage.name}
     if len(loads) != 1:
         return None

@@ -62,12 +62,12 @@ class ColumnwiseProblem:
 
 
 def outer_axis(n: int) -> str:
-    """The name of an outer axis in the bodies of a problem. No tensor has such a name."""
+    """Return the name of an outer axis in the bodies of a problem. No tensor has such a name."""
     return f"outer#{n}"
 
 
 def reduced_axis(n: int) -> str:
-    """The name of a reduced axis in the bodies of a problem."""
+    """Return the name of a reduced axis in the bodies of a problem."""
     return f"{_REDUCED_AXIS}{n}"
 
 
@@ -75,7 +75,7 @@ _REDUCED_AXIS = "reduced#"
 
 
 def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
-    """The workload as reductions over leading axes, or None where it is something else."""
+    """Return the workload as reductions over leading axes, or None where it is something else."""
     stages = inlined_into_readers(inline_stages(workload))
     first = next((s for s in stages or () if s.reducer is not None), None)
     if not stages or first is None:
@@ -106,7 +106,7 @@ def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
 
 
 def _outer_rank(stage: Stage) -> int | None:
-    """How many axes of the stage stand before the reduced ones, by the first load that reads the whole input.
+    """Return how many axes of the stage stand before the reduced ones, by the first load that reads the whole input.
 
     None where no load has its reduced axes together and in front of at least one kept axis.
     """
@@ -120,7 +120,7 @@ def _outer_rank(stage: Stage) -> int | None:
 
 
 def _on_problem_axes(stage: Stage, outer: int) -> Expr:
-    """The body on the axes of the problem, of which ``outer`` are outer axes."""
+    """Return the body on the axes of the problem, of which ``outer`` are outer axes."""
     kept = _kept_variables(outer, len(stage.axes) - outer)
     values = {a.name: v for a, v in zip(stage.axes, kept, strict=True)}
     return substitute(stage.body, values | {a.name: Var(reduced_axis(n)) for n, a in enumerate(stage.reduce_axes)})
@@ -131,12 +131,12 @@ def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
 
 
 def _variables(names: Sequence[str]) -> list[LinearForm | None]:
-    """The affine forms of indices that are just these variables."""
+    """Return the affine forms of indices that are just these variables."""
     return [LinearForm({Var(n): 1}) for n in names]
 
 
 def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
-    """The problem with its inputs, or None where a load is not allowed.
+    """Return the problem with its inputs, or None where a load is not allowed.
 
     A reduction may load an input at its own element, anything that does not depend on the columns, and column loads,
     such as the mean of its column. An output may
@@ -174,8 +174,8 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
 
 
 def _is_column_load(load: Load, columns: Sequence[str], extent: int) -> bool:
-    """Whether a load reads next to each other what columns next to each other need, the same for all rows. ``extent``
-    is that of the last column axis."""
+    """Return whether a load reads next to each other what columns next to each other need, the same for all rows.
+    ``extent`` is that of the last column axis."""
     if load.mask is not None or load.buffer.shape[-1:] != (extent,):
         return False
     allowed = LinearForm({Var(columns[-1]): 1})

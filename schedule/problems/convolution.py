@@ -72,7 +72,7 @@ def convolution_of(workload: Workload) -> tuple[Gemm, ConvolutionColumns] | None
 
 
 def _reads_neighbours(columns: ConvolutionColumns) -> bool:
-    """Whether neighbouring pixels of a row are read from neighbouring elements."""
+    """Return whether neighbouring pixels of a row are read from neighbouring elements."""
     for load in loads_of(columns.body):
         form = element_form(load)
         uneven = [t for t in form.terms if t != Var(PIXEL) and Var(PIXEL) in walk(t)]
@@ -82,8 +82,8 @@ def _reads_neighbours(columns: ConvolutionColumns) -> bool:
 
 
 def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
-    """The window through which ``pixels`` are seen: the last axes of ``k`` that do nothing but move its rows or its
-    pixels."""
+    """Return the window through which ``pixels`` are seen: the last axes of ``k`` that do nothing but move its rows or
+    its pixels."""
     row, pixel = pixels.axes
     steps: dict[str, dict[str, int]] = {row.name: {}, pixel.name: {}}
     forms = _index_forms(pixels.body)
@@ -103,7 +103,7 @@ def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
     row_steps, pixel_steps = (tuple(steps[name].get(a.name, 0) for a in window) for name in (row.name, pixel.name))
 
     def reach(per_position: Sequence[int]) -> int:
-        """How far the last position of the window is from the first."""
+        """Return how far the last position of the window is from the first."""
         return sum((a.extent - 1) * step for a, step in zip(window, per_position, strict=True))
 
     extents = tuple(a.extent for a in window)
@@ -112,14 +112,15 @@ def _window_of(sides: Sides, pixels: Side) -> SlidingWindow | None:
 
 
 def _index_forms(body: Expr) -> list[LinearForm]:
-    """All indices, and what conditions compare, as linear forms."""
+    """Return all indices, and what conditions compare, as linear forms."""
     if body.dtype == INDEX and not isinstance(body, Load):
         return [linear_form(body)]
     return [form for child in body.children for form in _index_forms(child)]
 
 
 def _moves(axis: Axis, steps: Mapping[str, Mapping[str, int]], forms: list[LinearForm]) -> tuple[str, int] | None:
-    """Which of two axes ``axis`` moves, and how far, by the first form that it is in; None where it moves none."""
+    """Return which of two axes ``axis`` moves, and how far, by the first form that it is in; None where it moves
+    none."""
     for form in forms:
         own = form.coefficient(axis.name)
         for name in steps if own else ():

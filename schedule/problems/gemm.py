@@ -64,12 +64,12 @@ class Result:
     inside: tuple[Expr, ...] = ()
 
     def step(self, axis: str) -> int:
-        """The stride along ``axis``, in elements."""
+        """Return the stride along ``axis``, in elements."""
         return element_form(Load(self.tensor, self.indices)).coefficient(axis)
 
     def digits_before(self, pixel: Expr) -> int | None:
-        """How many neighbours are a digit of ``n``, before the next ``pixel`` along the last dimensions; 1 where pixels
-        are neighbours themselves, None where other elements are."""
+        """Return how many neighbours are a digit of ``n``, before the next ``pixel`` along the last dimensions; 1 where
+        pixels are neighbours themselves, None where other elements are."""
         *outer, last = self.indices
         if last == pixel:
             return 1
@@ -89,7 +89,7 @@ class Result:
 
 
 def _is_digit(i: Expr) -> bool:
-    """Whether an index is the last digit of ``n``."""
+    """Return whether an index is the last digit of ``n``."""
     return isinstance(i, Binary) and i.op is BinaryOp.MOD and i.a == Var("n")
 
 
@@ -114,13 +114,13 @@ class GroupedRows:
         return self.ends.elements
 
     def most_tiles(self, rows: int, tile: int | NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many tiles of ``tile`` rows the groups can have at most. Each tile has rows of one group."""
+        """Return how many tiles of ``tile`` rows the groups can have at most. Each tile has rows of one group."""
         filled = min(self.count, rows)
         most: NDArray[np.int64] = (rows - filled) // np.asarray(tile, np.int64) + filled
         return most
 
     def likely_tiles(self, rows: int, tile: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many tiles groups of usual sizes have."""
+        """Return how many tiles groups of usual sizes have."""
         sizes = draw_sizes(rows, self.count, self.skew, stream(0, "likely tiles"))
         found, where = np.unique(tile, return_inverse=True)
         return np.asarray([int((-(-sizes // extent)).sum()) for extent in found], np.int64)[where]
@@ -161,7 +161,7 @@ class Gemm:
         return index(self.m.extent) if self.dynamic is None else self.dynamic
 
     def rows_inside(self, m: Expr) -> list[Expr]:
-        """The conditions on which ``m`` is a row of the results of a call."""
+        """Return the conditions on which ``m`` is a row of the results of a call."""
         return [m < self.m_end, *(() if self.window is None else self.window.inside(m))]
 
     @property
@@ -279,8 +279,8 @@ class Sides:
         return {**at, **axis_indices(Var("k"), self.k)}
 
     def alternatives(self) -> "Iterator[Sides]":
-        """The sides as they are, and with the outermost axis of one side as an axis of the batch (the number of the
-        image, which the filters do not depend on)."""
+        """Yield the sides as they are, and with the outermost axis of one side as an axis of the batch (the number of
+        the image, which the filters do not depend on)."""
         yield self
         if len(self.rows.axes) > 1:
             outer, *rest = self.rows.axes
@@ -292,9 +292,9 @@ class Sides:
     def product(
         self, short: Side, tall: Side, rows: Mapping[str, Expr] | None = None, *, part: bool = False
     ) -> Gemm | None:
-        """The product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output is not a
-        pointwise function of it. ``rows``: the indices along the axes of ``short``, where ``m`` does not count them in
-        their order. ``part``: whether outputs may have a part of its elements."""
+        """Return the product with the axes of ``short`` as ``m`` and those of ``tall`` as ``n``; None where an output
+        is not a pointwise function of it. ``rows``: the indices along the axes of ``short``, where ``m`` does not count
+        them in their order. ``part``: whether outputs may have a part of its elements."""
         stage = self.stage
         batch = self.new_batch
         rows = axis_indices(Var("m"), short.axes) if rows is None else rows
@@ -320,7 +320,7 @@ class Sides:
 
 
 def sides_of(workload: Workload, *, joined: bool = False, several: bool = False) -> Sides | None:
-    """The sides of the one contraction of a workload; None where there is no contraction, or more than one.
+    """Return the sides of the one contraction of a workload; None where there is no contraction, or more than one.
 
     ``joined``: whether a side may have several axes. ``several``: whether there may be several contractions with the
     same left factor.
@@ -346,8 +346,8 @@ def sides_of(workload: Workload, *, joined: bool = False, several: bool = False)
 
 
 def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
-    """The factor that ``stage`` multiplies the left factor of ``first`` with, on the axes of ``first``. None where
-    ``stage`` is no contraction over the same axes with that left factor."""
+    """Return the factor that ``stage`` multiplies the left factor of ``first`` with, on the axes of ``first``. None
+    where ``stage`` is no contraction over the same axes with that left factor."""
     other = contraction_of(stage)
     if other is None or [a.extent for a in stage.axes] != [a.extent for a in first.stage.axes]:
         return None
@@ -362,7 +362,7 @@ def _other_factor(stage: Stage, first: Contraction) -> Expr | None:
 
 
 def _with_scales(gemm: Gemm) -> Gemm:
-    """The product with the scales of its operands apart from them, where both have one."""
+    """Return the product with the scales of its operands apart from them, where both have one."""
     a, b = _scale_of(gemm.a.body, "m"), _scale_of(gemm.b.body, "n")
     if a is None or b is None or gemm.others:
         return gemm
@@ -389,7 +389,7 @@ def _scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
 
 
 def _with_block_scales(gemm: Gemm) -> Gemm:
-    """The product with the powers of two apart that its operands are multiplied with, where both are."""
+    """Return the product with the powers of two apart that its operands are multiplied with, where both are."""
     a, b = _block_scale_of(gemm.a.body, "m"), _block_scale_of(gemm.b.body, "n")
     if a is None or b is None or gemm.others:
         return gemm
@@ -413,8 +413,8 @@ def _block_scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
 
 
 def has_constant_strides(p: Gemm) -> bool:
-    """Whether all loads and stores have one stride along each of ``m``, ``n`` and ``k``: no fused axis has to be split
-    again by quotients and remainders."""
+    """Return whether all loads and stores have one stride along each of ``m``, ``n`` and ``k``: no fused axis has to be
+    split again by quotients and remainders."""
     operands = [o.body for o in (p.a, *p.all_b)]
     loads = [e for body in (*operands, *(r.value for r in p.results)) for e in _loads(body)]
     stores = [Load(r.tensor, r.indices) for r in p.results]
@@ -423,7 +423,7 @@ def has_constant_strides(p: Gemm) -> bool:
 
 
 def element_form(load: Load) -> LinearForm:
-    """The offset of the element that ``load`` reads, as a linear form."""
+    """Return the offset of the element that ``load`` reads, as a linear form."""
     return flat_form(load.indices, load.buffer.strides)
 
 
@@ -432,7 +432,8 @@ def _has_quotients(form: LinearForm) -> bool:
 
 
 def operand_of(body: Expr, own: str) -> Operand:
-    """A factor of the product, given on the axes of the product. ``own``: the axis that the other factor lacks."""
+    """Return a factor of the product, given on the axes of the product. ``own``: the axis that the other factor
+    lacks."""
     inner = body.value if isinstance(body, Cast) else body
     if not isinstance(inner, Load):
         return Operand(body, None, 0, 0)
@@ -443,7 +444,7 @@ def operand_of(body: Expr, own: str) -> Operand:
 
 
 def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Result | None:
-    """An output stage on ``m`` and ``n``; None where it is not a pointwise function of the sums."""
+    """Return an output stage on ``m`` and ``n``; None where it is not a pointwise function of the sums."""
     wanted, totals = tuple(at[a.name] for a in sums[0].axes), [s.name for s in sums]
     if stage.name in totals:
         return Result(stage.tensor, wanted, Load(stage.tensor, wanted))
@@ -472,9 +473,9 @@ def _result(stage: Stage, sums: Sequence[Stage], at: Mapping[str, Expr]) -> Resu
 def _axes_in(
     stage: Stage, axes: Sequence[Axis], totals: Sequence[str], at: Mapping[str, Expr]
 ) -> tuple[dict[str, Expr], tuple[Expr, ...]] | None:
-    """The axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum, and the
-    conditions on which that is inside of them. Indices of the sum may be made of digits, such as where channels become
-    pixels: sum[y // 2, channel * 2 + y % 2]."""
+    """Return the axes of an output stage as expressions on ``m`` and ``n``, found from where the stage reads a sum, and
+    the conditions on which that is inside of them. Indices of the sum may be made of digits, such as where channels
+    become pixels: sum[y // 2, channel * 2 + y % 2]."""
     own: dict[str, Expr] = {a.name: index(0) for a in stage.axes if a.extent == 1}
     load = next((e for e in _loads(stage.body) if e.buffer.name in totals), None)
     if load is None:
@@ -500,8 +501,8 @@ def _axes_in(
 
 
 def _joined(axis: Var, digits: dict[Expr, tuple[Expr, int]]) -> tuple[Expr, int] | None:
-    """The value of ``axis`` from its ``digits``, and how many it has; None where some are missing. They are taken away
-    from there."""
+    """Return the value of ``axis`` from its ``digits``, and how many it has; None where some are missing. They are
+    taken away from there."""
     if axis in digits:
         return digits.pop(axis)
     for part in digits:
@@ -514,8 +515,9 @@ def _joined(axis: Var, digits: dict[Expr, tuple[Expr, int]]) -> tuple[Expr, int]
 
 
 def _digits(i: Expr, axes: Sequence[Axis], extent: int) -> list[tuple[Expr, int]]:
-    """The digits that the index ``i`` is made of, with their extents, the slowest first; none where it is anything
-    else. They are axes, and quotients and remainders of axes. The slowest one may have fewer values than there are."""
+    """Return the digits that the index ``i`` is made of, with their extents, the slowest first; none where it is
+    anything else. They are axes, and quotients and remainders of axes. The slowest one may have fewer values than there
+    are."""
     form, extents = linear_form(i), {a.name: a.extent for a in axes}
     parts, step, found = sorted(form.terms, key=form.terms.__getitem__), 1, list[tuple[Expr, int]]()
     for part in parts:
@@ -528,7 +530,7 @@ def _digits(i: Expr, axes: Sequence[Axis], extent: int) -> list[tuple[Expr, int]
 
 
 def _extent_of(part: Expr, extents: Mapping[str, int]) -> int:
-    """How many values an axis, or a quotient or a remainder of one, has; 0 for anything else."""
+    """Return how many values an axis, or a quotient or a remainder of one, has; 0 for anything else."""
     if isinstance(part, Var):
         return extents.get(part.name, 0)
     if not isinstance(part, Binary) or not isinstance(part.a, Var) or not isinstance(part.b, Const):

@@ -56,7 +56,7 @@ def grouped_gemm_of(workload: Workload) -> Gemm | None:
 
 
 def _is_group_of_row(groups: RowGroups, group: Expr, row: str, workload: Workload) -> bool:
-    """Whether ``group`` is the index of the group of a row, and ``groups`` those whose ends an input holds."""
+    """Return whether ``group`` is the index of the group of a row, and ``groups`` those whose ends an input holds."""
     wanted = within(Load(groups.stage.tensor, (Var(row),)), groups.count)
     return group == wanted and groups.ends in workload.inputs and groups.stage.name not in workload.outputs
 

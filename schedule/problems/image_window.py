@@ -97,7 +97,7 @@ class ImageWindow:
         return prod(self.patch) + (self.halo_taps - 1) * self.tap_lines
 
     def inside(self, m: Expr) -> tuple[Expr, ...]:
-        """The conditions on which row ``m`` is a pixel, where patches go beyond the last one."""
+        """Return the conditions on which row ``m`` is a pixel, where patches go beyond the last one."""
         sides = zip(self.position(m), (self.images, *self.positions), self.patch or (1,) * 4, strict=False)
         return tuple(i < extent for i, extent, side in sides if extent % side)
 
@@ -122,13 +122,13 @@ class ImageWindow:
         return (number, *(position * stride + first for position, stride, first in sides))
 
     def offsets(self, tap: Expr) -> tuple[Expr, ...]:
-        """How far a tap lies from ``corner`` along each dimension, in pixels."""
+        """Return how far a tap lies from ``corner`` along each dimension, in pixels."""
         places = zip(delinearize(tap, self.taps), self.dilations, strict=True)
         found = tuple(place * dilation for place, dilation in places)
         return tuple(a + b for a, b in zip(found, self.shifts, strict=True)) if self.shifts else found
 
     def patches(self, pixels: int) -> tuple[tuple[int, ...], ...]:
-        """All patches of so many pixels, first those of few images, and of these the most even ones."""
+        """Return all patches of so many pixels, first those of few images, and of these the most even ones."""
         found: list[tuple[int, ...]] = [()]
         for extent in (self.images, *self.positions):
             found = [(*sides, n) for sides in found for n in range(1, pixels + 1) if extent % n == 0]
@@ -147,9 +147,9 @@ class ImageWindow:
     def with_halo(
         self, pixels: int, unit: int, patches: Sequence[tuple[int, ...]], dimensions: int
     ) -> "ImageWindow | None":
-        """The window with one of ``patches``, of so many pixels, and a halo along one of the first ``dimensions``, such
-        that the fewest pixels are loaded. A tap begins to read at a multiple of ``unit`` lines. None where no halo
-        saves anything."""
+        """Return the window with one of ``patches``, of so many pixels, and a halo along one of the first
+        ``dimensions``, such that the fewest pixels are loaded. A tap begins to read at a multiple of ``unit`` lines.
+        None where no halo saves anything."""
         found = [
             replace(self, patch=patch, halo=n)
             for patch in patches
@@ -161,5 +161,5 @@ class ImageWindow:
 
 
 def _wider(extent: int) -> int:
-    """The next power of two."""
+    """Return the next power of two."""
     return 1 << (extent - 1).bit_length()

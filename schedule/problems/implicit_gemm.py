@@ -42,7 +42,7 @@ def implicit_gemm_of(
 
 
 def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool) -> Gemm | None:
-    """The product with the pixels of images as its rows."""
+    """Return the product with the pixels of images as its rows."""
     pixels = _pixels_of(sides)
     if pixels is None:
         return None
@@ -67,8 +67,8 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bo
 
 
 def _along(product: Gemm, pixel: Expr) -> bool:
-    """Whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them. They are
-    words of 32 bits, or pairs of such a digit are: eight of them fill a sector of memory."""
+    """Return whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them.
+    They are words of 32 bits, or pairs of such a digit are: eight of them fill a sector of memory."""
     for r in product.results:
         has_words = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and r.last_digit % 2 == 0 < r.last_digit)
         along = any("n" in free_variables(i) for i in r.indices[:-1])
@@ -94,7 +94,7 @@ class _Pixels:
 
 
 def _pixels_of(sides: Sides) -> _Pixels | None:
-    """The rows as such images; None where they are anything else."""
+    """Return the rows as such images; None where they are anything else."""
     load, conditions = _guarded_load(_at_zero(sides.rows.body, sides))
     if load is None or len(sides.batch) > 1:
         return None
@@ -161,7 +161,7 @@ class _SpatialSide:
 
 
 def _side(form: LinearForm, rows: Mapping[str, int], k: Mapping[str, int]) -> _SpatialSide | None:
-    """The index of a spatial dimension; None where it is no sum of at most one axis of each kind."""
+    """Return the index of a spatial dimension; None where it is no sum of at most one axis of each kind."""
     own, taps = ([name for name in form.variables if name in names] for names in (rows, k))
     if len(own) > 1 or len(taps) > 1 or len(own) + len(taps) < len(form.variables):
         return None
@@ -171,8 +171,8 @@ def _side(form: LinearForm, rows: Mapping[str, int], k: Mapping[str, int]) -> _S
 
 
 def _with_phases(sides: Sides) -> Iterator[Sides]:
-    """The sides with some axes of the filters in the batch. First these are the axes that no dimension of the filters
-    has to itself, since they only say which taps a product takes. Then they are all axes but the last."""
+    """Yield the sides with some axes of the filters in the batch. First these are the axes that no dimension of the
+    filters has to itself, since they only say which taps a product takes. Then they are all axes but the last."""
     load, _ = _guarded_load(_at_zero(sides.columns.body, sides))
     if load is None:
         return
@@ -192,7 +192,7 @@ class _Filters:
 
 
 def _filters_of(sides: Sides, pixels: _Pixels) -> _Filters | None:
-    """The columns as such filters; None where they are anything else."""
+    """Return the columns as such filters; None where they are anything else."""
     load, conditions = _guarded_load(_at_zero(sides.columns.body, sides))
     if load is None:
         return None
@@ -253,8 +253,8 @@ class _PhaseTaps:
 def _places_of(
     form: LinearForm, extent: int, tap: str, taps: int, phases: Mapping[str, int], batch: Mapping[str, Expr]
 ) -> _PhaseTaps | None:
-    """The places at which ``form``, on ``tap`` and at most one phase, is an index of a dimension of ``extent``: all
-    ``taps`` if phases have different numbers of them. None for other forms."""
+    """Return the places at which ``form``, on ``tap`` and at most one phase, is an index of a dimension of ``extent``:
+    all ``taps`` if phases have different numbers of them. None for other forms."""
     step, others = form.coefficient(tap), [name for name in form.variables if name != tap]
     if step < 1 or len(others) > 1 or any(name not in phases for name in others):
         return None
@@ -282,7 +282,7 @@ def _at_zero(body: Expr, sides: Sides) -> Expr:
 
 
 def _guarded_load(body: Expr) -> tuple[Load | None, Sequence[Expr]]:
-    """The load that ``body`` is, apart from casts, and on which conditions; it is zero elsewhere."""
+    """Return the load that ``body`` is, apart from casts, and on which conditions; it is zero elsewhere."""
     while isinstance(body, Cast):
         body = body.value
     if isinstance(body, Select):
@@ -301,7 +301,7 @@ def _conjuncts(condition: Expr) -> Sequence[Expr]:
 
 
 def _keeps_inside(condition: Expr, forms: Sequence[LinearForm], shape: Sequence[int]) -> bool:
-    """Whether a condition says that some index is at least 0, or below the extent of its dimension."""
+    """Return whether a condition says that some index is at least 0, or below the extent of its dimension."""
     if not isinstance(condition, Compare):
         return False
     difference = linear_form(condition.a) - linear_form(condition.b)
@@ -319,6 +319,6 @@ def _keeps_inside(condition: Expr, forms: Sequence[LinearForm], shape: Sequence[
 
 
 def _plain(form: LinearForm) -> str | None:
-    """The variable that a form is; None where it is anything else."""
+    """Return the variable that a form is; None where it is anything else."""
     names = form.variables
     return names[0] if len(names) == 1 and form.coefficient(names[0]) == 1 and not form.constant else None

@@ -75,8 +75,8 @@ class Mlp:
 
 
 def column_vectors_of(p: Mlp, layer: MlpLayer) -> tuple[Load, ...]:
-    """The loads of vectors along ``n`` (bias, scale) that asynchronous copies can bring to shared memory, where all
-    rows read them."""
+    """Return the loads of vectors along ``n`` (bias, scale) that asynchronous copies can bring to shared memory, where
+    all rows read them."""
     made = tuple(r.value for r in p.results) if layer.value is None else (layer.value,)
     found: dict[Load, None] = {}
     for load in (e for body in (*(s.body for s in layer.statistics), *made) for e in loads_of(body)):
@@ -188,7 +188,8 @@ class _MlpReader:
         return {b.name for b in self.workload.inputs}
 
     def _reads(self, body: Expr) -> bool:
-        """Whether ``body`` reads the accumulators of the layer under way, and everything but inputs at (m, n) or m."""
+        """Return whether ``body`` reads the accumulators of the layer under way, and everything but inputs at (m, n) or
+        m."""
         loads = list(loads_of(body))
         matches = all(e.buffer.name in self._inputs or self.read_at.get(e.buffer.name) == e.indices for e in loads)
         return matches and any(e.buffer.name == self.layers[-1].accumulator.name for e in loads)

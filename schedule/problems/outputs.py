@@ -12,7 +12,7 @@ MAX_NODES = 4096
 
 
 def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
-    """The outputs on the axes of the first stage, each computed from inputs alone.
+    """Return the outputs on the axes of the first stage, each computed from inputs alone.
 
     None where a stage reduces, where shapes differ, where an output is read at another point than its own, and where an
     expression would grow beyond ``MAX_NODES``.
@@ -22,7 +22,8 @@ def resolved_outputs(workload: Workload) -> tuple[Stage, ...] | None:
 
 
 def outputs_of_reduction(workload: Workload, reduction: Stage) -> tuple[Stage, ...] | None:
-    """The outputs on the axes of the reduction, each computed from inputs and from the reduction at its own point.
+    """Return the outputs on the axes of the reduction, each computed from inputs and from the reduction at its own
+    point.
 
     None where an output is anything else, and where an expression would grow beyond ``MAX_NODES``.
     """
@@ -33,7 +34,8 @@ def outputs_of_reduction(workload: Workload, reduction: Stage) -> tuple[Stage, .
 
 
 def _outputs_on_axes_of(first: Stage, workload: Workload, known: Mapping[str, Expr]) -> tuple[Stage, ...] | None:
-    """The outputs on the axes of ``first``. ``known`` has the expressions of stages that are not to be inlined."""
+    """Return the outputs on the axes of ``first``. ``known`` has the expressions of stages that are not to be
+    inlined."""
     point = tuple(Var(a.name) for a in first.axes)
     bodies: dict[str, Expr] = {}
     for stage in workload.stages:
@@ -54,13 +56,13 @@ def _outputs_on_axes_of(first: Stage, workload: Workload, known: Mapping[str, Ex
 
 
 def _is_at(load: Load, point: tuple[Expr, ...]) -> bool:
-    """Whether a load reads at ``point``; along a dimension of one element every index does."""
+    """Return whether a load reads at ``point``; along a dimension of one element every index does."""
     places = zip(load.indices, point, load.buffer.shape, strict=True)
     return all(extent == 1 or i == own for i, own, extent in places)
 
 
 def has_indirect_load(stage: Stage) -> bool:
-    """Whether an index of some load is itself loaded, as in a gather."""
+    """Return whether an index of some load is itself loaded, as in a gather."""
     return any(isinstance(e, Load) for load in loads_of(stage.body) for i in load.indices for e in walk(i))
 
 

@@ -63,8 +63,8 @@ class Permute:
 
 
 def permute_of(workload: Workload) -> Permute | None:
-    """The permuting copy that ``workload`` is; None for any other workload, such as one that reduces, gathers, or
-    transposes by no single pair of axes."""
+    """Return the permuting copy that ``workload`` is; None for any other workload, such as one that reduces, gathers,
+    or transposes by no single pair of axes."""
     stages = resolved_outputs(workload)
     if stages is None or any(has_indirect_load(s) for s in stages):
         return None
@@ -96,7 +96,8 @@ def permute_of(workload: Workload) -> Permute | None:
 
 
 def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[LinearForm]) -> tuple[Axis, ...]:
-    """The adjacent axes up to number ``last`` through which outputs and ``offsets`` go as if they were one axis."""
+    """Return the adjacent axes up to number ``last`` through which outputs and ``offsets`` go as if they were one
+    axis."""
     first = last
     known = tuple(offsets)
     while first > 0 and all(
@@ -109,7 +110,7 @@ def _merged(axes: Sequence[Axis], last: int, offsets: Iterable[LinearForm]) -> t
 def _lengthened(
     axes: Sequence[Axis], input_axes: tuple[Axis, ...], output_axes: tuple[Axis, ...], offsets: Iterable[LinearForm]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
-    """Both sides with further axes, the shorter side first, as long as tiles do not cover them well.
+    """Return both sides with further axes, the shorter side first, as long as tiles do not cover them well.
 
     An axis that comes next in the memory of a side need not be adjacent on the other one: elements that follow each
     other along a side may then be anywhere on the other, but each tile is contiguous on both.

@@ -92,8 +92,8 @@ class Pointwise:
 
 
 def pointwise_of(workload: Workload) -> Pointwise | None:
-    """The pointwise problem that ``workload`` is; None where its outputs differ in shape, and where it is a problem of
-    another class: where it reduces more than a small window, and where it permutes axes."""
+    """Return the pointwise problem that ``workload`` is; None where its outputs differ in shape, and where it is a
+    problem of another class: where it reduces more than a small window, and where it permutes axes."""
     stages = resolved_outputs(workload)
     if stages is None:
         return _windows(workload)
@@ -108,8 +108,8 @@ def pointwise_of(workload: Workload) -> Pointwise | None:
 
 
 def _windows(workload: Workload) -> Pointwise | None:
-    """The problem of a workload that is one reduction over small windows, each point of which belongs to few outputs,
-    and what is computed from it. None where a sketch for reductions takes it."""
+    """Return the problem of a workload that is one reduction over small windows, each point of which belongs to few
+    outputs, and what is computed from it. None where a sketch for reductions takes it."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
@@ -136,7 +136,7 @@ def _windows(workload: Workload) -> Pointwise | None:
 
 
 def _of_all_points(reduction: Stage) -> Expr:
-    """What a reduction computes, as an expression without reduced axes."""
+    """Return what a reduction computes, as an expression without reduced axes."""
     assert reduction.reducer is not None
     how = Accumulation(reduction.reducer, reduction.body.dtype, reduction.tensor.dtype)
     state = how.identity
@@ -155,7 +155,8 @@ def _on_axes(
 
 
 def _is_flat(problem: Pointwise) -> bool:
-    """Whether every load has the offset of the output element, so that all axes may be treated as a single one."""
+    """Return whether every load has the offset of the output element, so that all axes may be treated as a single
+    one."""
     whole = flat_offset(problem.output_offset_load)
     same = all(r.mask is None and flat_offset(r.load) == whole for r in problem.loads.values())
     values = (map_loads(s.body, lambda load: const(0, load.dtype)) for s in problem.stages)
@@ -163,8 +164,8 @@ def _is_flat(problem: Pointwise) -> bool:
 
 
 def _flattened(problem: Pointwise) -> Pointwise:
-    """The same problem on one axis. A vector may then reach from one row into the next, so that the length of the rows
-    does not limit the width of vectors."""
+    """Return the same problem on one axis. A vector may then reach from one row into the next, so that the length of
+    the rows does not limit the width of vectors."""
     flat = Axis("flat#", problem.elements)
     at = axis_indices(Var(flat.name), problem.axes)
     stages = tuple(replace(s, body=substitute(s.body, at)) for s in problem.stages)
@@ -173,9 +174,9 @@ def _flattened(problem: Pointwise) -> Pointwise:
 
 
 def _in_output_order(masked: MaskedLoad, problem: Pointwise) -> bool:
-    """Whether a load walks through its buffer as the outputs are walked through: with stride 1 or 0 along the innermost
-    axis, and with larger strides along outer axes. The outer strides may be in any order where enough elements are
-    contiguous."""
+    """Return whether a load walks through its buffer as the outputs are walked through: with stride 1 or 0 along the
+    innermost axis, and with larger strides along outer axes. The outer strides may be in any order where enough
+    elements are contiguous."""
     offset = flat_offset(masked.load)
     if offset is None or any(isinstance(e, Load) for i in masked.load.indices for e in walk(i)):
         return False

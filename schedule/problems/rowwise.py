@@ -75,7 +75,7 @@ class RowwiseProblem:
     joined_extent: int = 0
 
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where row inputs are read, at an index of each row axis and each column axis."""
+        """Return where row inputs are read, at an index of each row axis and each column axis."""
         if not self.joined_extent:
             return (*rows, *columns)
         (column,), begin = columns, self.part_begin(rows[-1])
@@ -84,14 +84,14 @@ class RowwiseProblem:
         return (*rows[:-1], begin + column)
 
     def part_begin(self, part: Expr) -> Expr:
-        """Where row number ``part`` along the last row axis begins in the axis of ``joined_extent`` elements."""
+        """Return where row number ``part`` along the last row axis begins in the axis of ``joined_extent`` elements."""
         begin = part * self.column_count
         if self.rows[-1] * self.column_count == self.joined_extent:
             return begin
         return minimum(begin, index(self.joined_extent - self.column_count))
 
     def row_begin(self, rows: Sequence[Expr]) -> Expr:
-        """The offset of a row in the row inputs, in elements."""
+        """Return the offset of a row in the row inputs, in elements."""
         shape = (*self.rows, *self.columns)
         at = self.input_indices(rows, [index(0)] * len(self.columns))
         if self.joined_extent:
@@ -166,18 +166,18 @@ class RowwiseProblem:
         return False
 
     def broadcasts_in(self, bodies: Sequence[Expr]) -> tuple[Load, ...]:
-        """The broadcast loads of some bodies, each once."""
+        """Return the broadcast loads of some bodies, each once."""
         loads = {load for body in bodies for load in _loads(body)}
         return tuple(load for load in self.broadcast_loads if load in loads)
 
 
 def row_axis(n: int) -> str:
-    """The name of a row axis in the bodies of a problem. No tensor has such a name."""
+    """Return the name of a row axis in the bodies of a problem. No tensor has such a name."""
     return f"{_ROW_AXIS}{n}"
 
 
 def column_axis(n: int) -> str:
-    """The name of a column axis in the bodies of a problem."""
+    """Return the name of a column axis in the bodies of a problem."""
     return f"{_COLUMN_AXIS}{n}"
 
 
@@ -187,17 +187,17 @@ _ROUNDED = 1e-6
 
 
 def has_row_axis(e: Expr) -> bool:
-    """Whether an expression depends on a row axis."""
+    """Return whether an expression depends on a row axis."""
     return any(name.startswith(_ROW_AXIS) for name in free_variables(e))
 
 
 def has_column_axis(e: Expr) -> bool:
-    """Whether an expression depends on a column axis."""
+    """Return whether an expression depends on a column axis."""
     return any(isinstance(v, Var) and v.name.startswith(_COLUMN_AXIS) for v in walk(e))
 
 
 def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
-    """The workload as work on rows, or None where it is no such work.
+    """Return the workload as work on rows, or None where it is no such work.
 
     It is none where a reduction is over other axes than the last ones or than those of the other reductions, and where
     something is read that belongs to another row or column.
@@ -234,7 +234,7 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
 
 
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
-    """The stages, with every stage that does not reduce inlined into those that read it, outputs included.
+    """Return the stages, with every stage that does not reduce inlined into those that read it, outputs included.
 
     What is left reads only inputs and reductions. None where a body would grow beyond ``MAX_INLINED_NODES``.
     """
@@ -259,8 +259,8 @@ def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
 
 
 def _on_problem_axes(stage: Stage, rank: int) -> Expr:
-    """The body on the axes of the problem, of which the first ``rank`` are row axes. What is read along an axis of one
-    element is read at that axis, and not at the constant 0."""
+    """Return the body on the axes of the problem, of which the first ``rank`` are row axes. What is read along an axis
+    of one element is read at that axis, and not at the constant 0."""
     axes = [*stage.axes, *stage.reduce_axes]
     own = [Var(row_axis(n) if n < rank else column_axis(n - rank)) for n in range(len(axes))]
     extents = tuple(a.extent for a in axes)
@@ -283,7 +283,7 @@ def _with_loads(
     elementwise: Sequence[ComputedTensor],
     per_row: Sequence[ComputedTensor],
 ) -> RowwiseProblem | None:
-    """The problem, or None where a load is not one that it allows."""
+    """Return the problem, or None where a load is not one that it allows."""
     row_names = [row_axis(n) for n in range(len(rows))]
     column_names = [column_axis(n) for n in range(len(columns))]
     row_inputs: dict[str, Buffer] = {}
@@ -325,12 +325,13 @@ def _reads(body: Expr, tensors: Mapping[str, Buffer]) -> bool:
 
 
 def _variables(names: Sequence[str]) -> list[LinearForm | None]:
-    """The affine forms of indices that are just these variables."""
+    """Return the affine forms of indices that are just these variables."""
     return [LinearForm({Var(n): 1}) for n in names]
 
 
 def _kind_of(load: Load, rows: Sequence[str], columns: Sequence[str]) -> str | None:
-    """Which of the loads in ``RowwiseProblem`` it is: ``row input``, ``broadcast`` or ``row``; None for any other."""
+    """Return which of the loads in ``RowwiseProblem`` it is: ``row input``, ``broadcast`` or ``row``; None for any
+    other."""
     forms = [affine_form(i) for i in load.indices]
     if load.mask is not None or any(f is None for f in forms):
         return None

@@ -84,8 +84,9 @@ class ScanProblem:
         return (*(s.tensor.dtype.bytes for s in self.outputs), *loads)
 
     def vectors(self, widest: int) -> tuple[int, ...]:
-        """How many neighbours in memory may be taken as one vector, the most first. The vector has up to ``widest``
-        bytes of the widest element. It is 1 alone where something is read in another order than it lies in memory."""
+        """Return how many neighbours in memory may be taken as one vector, the most first. The vector has up to
+        ``widest`` bytes of the widest element. It is 1 alone where something is read in another order than it lies in
+        memory."""
         lane = self.lane_axis
         if any(_is_scattered(m.load, lane) for m in self.loads.values()):
             return (1,)
@@ -94,7 +95,7 @@ class ScanProblem:
 
 
 def scan_problem(workload: Workload) -> ScanProblem | None:
-    """The workload as one scan, or None where it is anything else."""
+    """Return the workload as one scan, or None where it is anything else."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     scan = scan_of(reductions[0]) if len(reductions) == 1 else None
@@ -121,7 +122,7 @@ def scan_problem(workload: Workload) -> ScanProblem | None:
 
 
 def _is_scattered(load: Load, lane: Axis) -> bool:
-    """Whether neighbours along ``lane`` are read from places that are neither neighbours nor the same."""
+    """Return whether neighbours along ``lane`` are read from places that are neither neighbours nor the same."""
     offset = flat_offset(load)
     if offset is None or any(isinstance(e, Load) for i in load.indices for e in walk(i)):
         return True

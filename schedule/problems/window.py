@@ -60,15 +60,15 @@ class ReduceWindow:
         return tuple(a for a in self.reduction.reduce_axes if a not in windows)
 
     def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
-        """The axes of the reduction, longer than 1, that a load depends on."""
+        """Return the axes of the reduction, longer than 1, that a load depends on."""
         free = _free(masked)
         return tuple(a for a in self.reduction.reduce_axes if a.name in free and a.extent > 1)
 
 
 def reduce_window_of(workload: Workload) -> ReduceWindow | None:
-    """The windows of a workload that is one reduction over at most ``MAX_WINDOW_POINTS`` points and what is computed
-    from it at the same point. None for any other workload, for one in which neighbouring outputs share no input, and
-    for windows along the innermost axis."""
+    """Return the windows of a workload that is one reduction over at most ``MAX_WINDOW_POINTS`` points and what is
+    computed from it at the same point. None for any other workload, for one in which neighbouring outputs share no
+    input, and for windows along the innermost axis."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1:
@@ -107,6 +107,6 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
 
 
 def _free(masked: MaskedLoad) -> frozenset[str]:
-    """The variables that the load and its mask depend on."""
+    """Return the variables that the load and its mask depend on."""
     mask = free_variables(masked.mask) if masked.mask is not None else frozenset()
     return free_variables(masked.load) | mask

@@ -37,7 +37,7 @@ class WindowAxis:
         return self.window.extent if self.window is not None else 1
 
     def positions(self, outputs: _Count) -> _Count:
-        """How many positions of the input the windows of ``outputs`` neighbouring outputs span."""
+        """Return how many positions of the input the windows of ``outputs`` neighbouring outputs span."""
         return (outputs - 1) * self.stride + (self.window_points - 1) * self.dilation + 1
 
     def at(self, first_output: Expr, position: Expr) -> dict[str, Expr]:
@@ -51,7 +51,8 @@ class WindowAxis:
 
 
 def address_forms(loads: Iterable[MaskedLoad]) -> list[LinearForm] | None:
-    """Every affine form that the indices and masks of ``loads`` address or compare by; None where one is not affine."""
+    """Return every affine form that the indices and masks of ``loads`` address or compare by; None where one is not
+    affine."""
     found: list[LinearForm] = []
     for masked in loads:
         forms = _forms_of(masked)
@@ -73,8 +74,8 @@ def _forms_of(masked: MaskedLoad) -> list[LinearForm] | None:
 
 
 def window_axis(axis: Axis, reduce_axes: Sequence[Axis], forms: Sequence[LinearForm]) -> WindowAxis | None:
-    """How windows move along ``axis``. None where the address ``forms`` depend on it together with several axes of the
-    reduction, or with one of them by more than one ratio of stride to dilation."""
+    """Return how windows move along ``axis``. None where the address ``forms`` depend on it together with several axes
+    of the reduction, or with one of them by more than one ratio of stride to dilation."""
     partners = {a.name: a for f in forms if f.coefficient(axis.name) for a in reduce_axes if f.coefficient(a.name)}
     if not partners:
         return WindowAxis(axis)

@@ -34,14 +34,14 @@ class Columns:
         return len(self.codes)
 
     def ints(self, name: str) -> Ints:
-        """The values of a numeric knob, int64[n]."""
+        """Return the values of a numeric knob, int64[n]."""
         for position, knob in enumerate(self.knobs):
             if knob.name == name:
                 return np.array(knob.values, dtype=np.int64)[self.codes[:, position]]
         return np.full(len(self), self.defaults[name], dtype=np.int64)
 
     def flags(self, name: str, value: KnobValue) -> Bools:
-        """Where a knob has the value, bool[n]."""
+        """Return where a knob has the value, bool[n]."""
         for position, knob in enumerate(self.knobs):
             if knob.name == name:
                 hits: Bools = np.array([v == value for v in knob.values])[self.codes[:, position]]
@@ -103,7 +103,7 @@ def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np
 def columns_of_setting(
     knobs: tuple[Knob, ...], setting: Mapping[str, KnobValue], defaults: Mapping[str, KnobValue] | None = None
 ) -> Columns:
-    """The columns of one setting, with one row. Raises IllegalSchedule like ``codes_of``."""
+    """Return the columns of one setting, with one row. Raises IllegalSchedule like ``codes_of``."""
     return Columns(knobs, codes_of(knobs, [Schedule.of("", 0, setting)]), defaults or {})
 
 

@@ -81,7 +81,7 @@ class _Bucket:
     cumulative: Floats | None
 
     def completed(self, codes: Codes, sizes: Sequence[int]) -> Codes:
-        """All completions of all ``codes``."""
+        """Return all completions of all ``codes``."""
         if not self.kept:
             return (codes[:, None] + self.completions).reshape(-1, codes.shape[1])
         group = self._groups(codes, sizes)
@@ -159,7 +159,7 @@ class Elimination:
         return codes
 
     def distinct(self, codes: Codes) -> Codes:
-        """The rows of ``codes`` without repeats, each where it stood first."""
+        """Return the rows of ``codes`` without repeats, each where it stood first."""
         (keys,) = _keys(range(len(self._knobs)), self._sizes, codes)
         return codes[np.sort(np.unique(keys, return_index=True)[1])]
 
@@ -199,8 +199,8 @@ class Elimination:
         return counts
 
     def _table(self, reach: frozenset[int], rules: Sequence[_Rule], summaries: Sequence[_Factor]) -> _Factor:
-        """The settings of the knobs at ``reach`` that keep ``rules`` and are in ``summaries``, by joining what the
-        rules read: the smallest join first. Raises _TooLarge."""
+        """Return the settings of the knobs at ``reach`` that keep ``rules`` and are in ``summaries``, by joining what
+        the rules read: the smallest join first. Raises _TooLarge."""
         covered = frozenset[int]().union(*(s.positions for s in summaries))
         tables, waiting = [*summaries, *(self._single(p) for p in sorted(reach - covered))], list(rules)
         while waiting:
@@ -214,13 +214,13 @@ class Elimination:
         return reduce(lambda a, b: self._join(a, b, reach), tables)
 
     def _single(self, position: int) -> _Factor:
-        """All values of one knob."""
+        """Return all values of one knob."""
         codes = np.zeros((self._sizes[position], len(self._knobs)), dtype=np.int16)
         codes[:, position] = np.arange(self._sizes[position])
         return _Factor(frozenset({position}), codes, np.ones(len(codes)))
 
     def _join(self, a: _Factor, b: _Factor, reach: frozenset[int]) -> _Factor:
-        """The pairs of a row of ``a`` and one of ``b`` that agree on the knobs of both."""
+        """Return the pairs of a row of ``a`` and one of ``b`` that agree on the knobs of both."""
         shared = tuple(sorted(a.positions & b.positions))
         of_a, of_b = _keys(shared, self._sizes, a.codes, b.codes)
         order = np.argsort(of_b, kind="stable")
@@ -261,7 +261,7 @@ def _cumulative(weights: Floats, group: Ints, first: Ints, totals: Floats) -> Fl
 
 
 def _steps(buckets: Iterable[_Bucket], rules: Sequence[_Rule]) -> Iterator[tuple[_Bucket, tuple[Constraint, ...]]]:
-    """Each bucket with those of ``rules`` whose last knob it sets."""
+    """Yield each bucket with those of ``rules`` whose last knob it sets."""
     known, waiting = frozenset[int](), list(rules)
     for bucket in buckets:
         known |= set(bucket.own)
@@ -270,13 +270,13 @@ def _steps(buckets: Iterable[_Bucket], rules: Sequence[_Rule]) -> Iterator[tuple
 
 
 def _reach(position: int, rules: Sequence[_Rule], summaries: Sequence[_Factor]) -> frozenset[int]:
-    """The knobs that stand with the one at ``position`` in a rule or a summary, and itself."""
+    """Return the knobs that stand with the one at ``position`` in a rule or a summary, and itself."""
     scopes = [*(r.scope for r in rules), *(s.positions for s in summaries)]
     return frozenset({position}).union(*(scope for scope in scopes if position in scope))
 
 
 def _keys(positions: Iterable[int], sizes: Sequence[int], *tables: Codes) -> list[Ints]:
-    """A number for each row of all ``tables``, equal and in order as the codes at ``positions`` are."""
+    """Return a number for each row of all ``tables``, equal and in order as the codes at ``positions`` are."""
     codes = np.concatenate(tables)
     keys, values = np.zeros(len(codes), dtype=np.int64), 1
     for position in positions:
@@ -289,7 +289,7 @@ def _keys(positions: Iterable[int], sizes: Sequence[int], *tables: Codes) -> lis
 
 
 def _ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """The numbers from each ``first`` up to its ``last``, range after range, and how many each range has."""
+    """Return the numbers from each ``first`` up to its ``last``, range after range, and how many each range has."""
     times = last - first
     ends = np.cumsum(times)
     return np.arange(int(times.sum())) - np.repeat(ends - times - first, times), times

@@ -58,7 +58,7 @@ def legal_settings(
 
 
 def all_settings(knobs: tuple[Knob, ...]) -> Columns:
-    """Every combination of the knobs' values, legal or not."""
+    """Return every combination of the knobs' values, legal or not."""
     return Columns(knobs, grid_codes(knobs), {})
 
 

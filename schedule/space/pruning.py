@@ -9,7 +9,7 @@ from .columns import Bools
 
 
 def best_by_prior(prior: NDArray[np.float64], candidates: Bools, most: int, within: float = inf) -> Bools:
-    """The ``most`` candidates of the least ``prior``, those equal to the last one included, bool[n].
+    """Return the ``most`` candidates of the least ``prior``, those equal to the last one included, bool[n].
 
     None of them is over ``within`` times the least. ``prior`` is a time for each row, float64[n]; ``candidates`` says
     which rows to choose from.

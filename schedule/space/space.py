@@ -37,7 +37,7 @@ class Space:
         return len(self.codes)
 
     def schedule(self, row: int) -> Schedule:
-        """The schedule in ``row``. Raises IndexError outside 0..n-1."""
+        """Return the schedule in ``row``. Raises IndexError outside 0..n-1."""
         if not 0 <= row < len(self.codes):
             raise IndexError(f"row {row} of a space of {len(self.codes)}")
         codes = self.codes[row]
@@ -46,14 +46,15 @@ class Space:
         )
 
     def column(self, knob: str) -> NDArray[np.generic]:
-        """The values of one knob, as an array of n numbers or strings. Raises InvalidParameter for an unknown knob."""
+        """Return the values of one knob, as an array of n numbers or strings. Raises InvalidParameter for an unknown
+        knob."""
         for position, k in enumerate(self.knobs):
             if k.name == knob:
                 return np.asarray(k.values)[self.codes[:, position]]
         raise InvalidParameter(f"no knob {knob!r}; this space has {[k.name for k in self.knobs]}", field=knob)
 
     def row_of(self, schedule: Schedule) -> int | None:
-        """The row that holds ``schedule``, or None when it is not in this space."""
+        """Return the row that holds ``schedule``, or None when it is not in this space."""
         if (schedule.sketch, schedule.version) != (self.sketch, self.version):
             return None
         wanted = {**{knob.name: knob.values[0] for knob in self.knobs}, **dict(schedule.knobs)}

@@ -62,7 +62,7 @@ class Accumulation:
         return Select(better, wide, state[0]), Select(better, Cast(position, int32), state[1])
 
     def combine(self, a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Two states as one. Of equal values the first position is kept."""
+        """Return two states as one. Of equal values the first position is kept."""
         if self.reducer in _OPERATIONS:
             return (Binary(_OPERATIONS[self.reducer], a[0], b[0]),)
         earlier = Logic(LogicOp.AND, Compare(CompareOp.EQ, b[0], a[0]), Compare(CompareOp.LT, b[1], a[1]))
@@ -70,13 +70,13 @@ class Accumulation:
         return Select(better, b[0], a[0]), Select(better, b[1], a[1])
 
     def result(self, state: Sequence[Expr]) -> Expr:
-        """The result of a state that all values are in."""
+        """Return the result of a state that all values are in."""
         found = state[-1]
         return found if found.dtype == self.result_dtype else Cast(found, self.result_dtype)
 
 
 def limit_of(dtype: DType, *, low: bool) -> Const:
-    """The lowest value of a dtype, or the highest one: an infinity where the dtype has it."""
+    """Return the lowest value of a dtype, or the highest one: an infinity where the dtype has it."""
     if dtype.is_float:
         return Const(float("-inf") if low else float("inf"), dtype)
     if dtype == boolean:

@@ -6,5 +6,6 @@ from ...ir.expr import Expr, Ramp
 
 
 def contiguous_vector(indices: Sequence[Expr], lanes: int) -> tuple[Expr, ...]:
-    """The indices of ``lanes`` elements that are neighbours along the last axis, from the element at ``indices`` on."""
+    """Return the indices of ``lanes`` elements that are neighbours along the last axis, from the element at ``indices``
+    on."""
     return tuple(indices) if lanes == 1 else (*indices[:-1], Ramp(indices[-1], 1, lanes))

@@ -7,7 +7,7 @@ from ...te.workload import Axis
 
 
 def delinearize(flat: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
-    """The row-major indices along axes of ``extents`` of the flat index ``flat``, which is below their product.
+    """Return the row-major indices along axes of ``extents`` of the flat index ``flat``, which is below their product.
 
     The last axis is the fastest. Axes of extent 1 get the index 0.
     """

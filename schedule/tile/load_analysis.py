@@ -9,8 +9,8 @@ from ...te.workload import Axis
 
 
 def flat_offset(load: Load) -> LinearForm | None:
-    """The offset of the element that ``load`` reads, in elements from the start of its buffer; None where it is not
-    affine in the axes."""
+    """Return the offset of the element that ``load`` reads, in elements from the start of its buffer; None where it is
+    not affine in the axes."""
     total = LinearForm({})
     for at, stride in zip(load.indices, load.buffer.strides, strict=True):
         form = affine_form(at)
@@ -21,7 +21,7 @@ def flat_offset(load: Load) -> LinearForm | None:
 
 
 def in_bounds(load: Load, axes: Iterable[Axis]) -> bool:
-    """Whether ``load`` stays inside its buffer at every point of ``axes``, whatever masks it."""
+    """Return whether ``load`` stays inside its buffer at every point of ``axes``, whatever masks it."""
     box = {a.name: (0, a.extent - 1) for a in axes}
     for at, extent in zip(load.indices, load.buffer.shape, strict=True):
         form = affine_form(at)
@@ -34,5 +34,5 @@ def in_bounds(load: Load, axes: Iterable[Axis]) -> bool:
 
 
 def always_holds(condition: Expr, axes: Iterable[Axis]) -> bool:
-    """Whether the extents of the axes alone prove that ``condition`` holds at every point."""
+    """Return whether the extents of the axes alone prove that ``condition`` holds at every point."""
     return Region({a.name: (0, a.extent - 1) for a in axes}).where(condition, False).is_empty

@@ -20,8 +20,8 @@ class MaskedLoad:
 
 
 def masked_loads_of(body: Expr) -> tuple[MaskedLoad, ...]:
-    """The distinct masked loads of ``body`` in the order in which they occur: what a thread can load into registers
-    before it computes anything.
+    """Return the distinct masked loads of ``body`` in the order in which they occur: what a thread can load into
+    registers before it computes anything.
 
     A select between a load and a constant is one masked load. A condition on data is no mask, since it keeps no load in
     bounds.
@@ -63,5 +63,5 @@ def _visit(expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], 
 
 
 def _on_axes(condition: Expr) -> bool:
-    """Whether ``condition`` reads no tensor."""
+    """Return whether ``condition`` reads no tensor."""
     return not any(isinstance(e, Load) for e in walk(condition))

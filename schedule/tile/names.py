@@ -43,7 +43,7 @@ class FreshNameWriter(Writer):
         self._names = NameSupply(taken)
 
     def fresh(self, name: str) -> str:
-        """A free name for anything else."""
+        """Return a free name for anything else."""
         return self._names.fresh(name)
 
     def allocate(

@@ -28,7 +28,7 @@ class RegisterLoad:
     vector: bool
 
     def value(self, prefix: Sequence[Expr], lane: Expr) -> Load:
-        """The loaded value of one lane, at the indices ``prefix`` of the leading dimensions."""
+        """Return the loaded value of one lane, at the indices ``prefix`` of the leading dimensions."""
         return Load(self.buffer, (*prefix, lane) if self.vector else tuple(prefix))
 
 
@@ -43,7 +43,7 @@ def allocate_registers(
 
 
 def depends_on(masked: MaskedLoad, axis: str) -> bool:
-    """Whether the loaded value may differ along ``axis``."""
+    """Return whether the loaded value may differ along ``axis``."""
     free = free_variables(masked.load)
     return axis in free or (masked.mask is not None and axis in free_variables(masked.mask))
 

@@ -57,7 +57,7 @@ def _widened_if_needed(expr: Expr, lanes: int) -> Expr:
 
 
 def _ramp(expr: Expr, lanes: int) -> Expr | None:
-    """An index that grows by the same stride from lane to lane, as a Ramp; None for anything else."""
+    """Return an index that grows by the same stride from lane to lane, as a Ramp; None for anything else."""
     form = linear_form(expr) if expr.dtype == Var(_LANE).dtype and not isinstance(expr, Load) else None
     if form is None or any(_LANE in free_variables(t) for t in form.terms if t != Var(_LANE)):
         return None

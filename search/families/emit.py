@@ -88,7 +88,7 @@ def _asks_nearest(tree: Tree) -> bool:
 
 
 def _names(family: Family, name: str) -> list[str]:
-    """The names of the arguments. Raises InvalidParameter where one is no identifier."""
+    """Return the names of the arguments. Raises InvalidParameter where one is no identifier."""
     names = [dimension.name for dimension in family.dimensions]
     for one in (name, *names):
         if not one.isascii() or not one.isidentifier():

@@ -42,7 +42,7 @@ class Family:
     regret: Regret | None = None
 
     def choose(self, shape: Shape) -> int:
-        """The place of the schedule for a shape. Raises InvalidParameter for one that is out of range."""
+        """Return the place of the schedule for a shape. Raises InvalidParameter for one that is out of range."""
         self._check(shape)
         found = leaf_of(self.tree, shape).schedule
         return self._nearest(shape) if found is None else found
@@ -74,7 +74,7 @@ class Family:
 
     @classmethod
     def from_json(cls, data: object) -> "Family":
-        """The family that ``to_json`` wrote. Raises InvalidParameter for anything else."""
+        """Return the family that ``to_json`` wrote. Raises InvalidParameter for anything else."""
         members = {"dimensions", "schedules", "tree", "measured", "regret"}
         if not isinstance(data, Mapping) or set(data) != members:
             raise InvalidParameter(f"a family is an object with {', '.join(sorted(members))}", field="/")
@@ -96,8 +96,8 @@ class Family:
 def make_family(
     dimensions: Sequence[Dimension], table: ShapeTable, legal: Legal, *, most: int = 8, target: float = 0.02
 ) -> Family:
-    """The family of a range of shapes, made from times at some of them. Two out of three measured shapes say what its
-    regret is at the third; the family itself is made from all.
+    """Return the family of a range of shapes, made from times at some of them. Two out of three measured shapes say
+    what its regret is at the third; the family itself is made from all.
 
     Raises InvalidParameter where no dispatcher of at most ``most`` schedules is correct at every shape in range.
     """
@@ -117,7 +117,7 @@ def make_family(
 
 
 def regret_at(family: Family, table: ShapeTable) -> Regret | None:
-    """The regret of a family at shapes with times. Shapes at which the chosen schedule has no time are left
+    """Return the regret of a family at shapes with times. Shapes at which the chosen schedule has no time are left
     out; None where no shape is left."""
     regret = table.regret
     places = [table.schedules.index(schedule) for schedule in family.schedules]
@@ -152,7 +152,7 @@ def _prove(family: Family, legal: Legal) -> None:
 
 
 def shape_in(parameters: Mapping[str, Any], dimensions: Sequence[Dimension]) -> Shape:
-    """The extents of a shape that is given by name. Raises InvalidParameter for one that is missing."""
+    """Return the extents of a shape that is given by name. Raises InvalidParameter for one that is missing."""
     for dimension in dimensions:
         if type(parameters.get(dimension.name)) is not int:
             raise InvalidParameter(f"{dimension.name} is missing: a whole number", field=dimension.name)

@@ -55,12 +55,12 @@ def check_dimensions(dimensions: Sequence[Dimension]) -> None:
 
 
 def all_shapes(dimensions: Sequence[Dimension]) -> Iterator[Shape]:
-    """Every shape in range, the last dimension fastest."""
+    """Return every shape in range, the last dimension fastest."""
     return product(*(dimension.extents for dimension in dimensions))
 
 
 def distance(a: Shape, b: Shape) -> float:
-    """How unlike two shapes are: the product of the ratios of their extents, from 1 on."""
+    """Return how unlike two shapes are: the product of the ratios of their extents, from 1 on."""
     return math.prod(max(x / y, y / x) for x, y in zip(a, b, strict=True))
 
 
@@ -74,7 +74,7 @@ class ShapeTable:
 
     @classmethod
     def of(cls, times: Mapping[Shape, Mapping[Schedule, float]]) -> "ShapeTable":
-        """The table of what was timed. Raises InvalidParameter where a shape has no time."""
+        """Return the table of what was timed. Raises InvalidParameter where a shape has no time."""
         shapes = tuple(sorted(times))
         schedules = tuple(dict.fromkeys(s for shape in shapes for s in times[shape]))
         seconds = np.array([[times[shape].get(s, np.inf) for s in schedules] for shape in shapes])
@@ -88,5 +88,5 @@ class ShapeTable:
         return np.asarray(self.seconds / self.seconds.min(axis=1, keepdims=True) - 1)
 
     def rows(self, places: Sequence[int]) -> "ShapeTable":
-        """The table of some of the shapes."""
+        """Return the table of some of the shapes."""
         return ShapeTable(tuple(self.shapes[n] for n in places), self.schedules, self.seconds[list(places)])

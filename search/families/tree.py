@@ -43,7 +43,7 @@ Tree = Decision | Leaf
 
 
 def leaf_of(tree: Tree, shape: Shape) -> Leaf:
-    """The leaf that decides for a shape."""
+    """Return the leaf that decides for a shape."""
     while isinstance(tree, Decision):
         tree = tree.below if shape[tree.dimension] <= tree.at_most else tree.above
     return tree
@@ -62,7 +62,7 @@ class Grower:
     legal: NDArray[np.bool_]
 
     def grow(self) -> Tree:
-        """The tree of the whole range."""
+        """Return the tree of the whole range."""
         return self._grow(np.ones(len(self.points), np.bool_), np.ones(len(self.grid), np.bool_), MOST_DEPTH)
 
     def _grow(self, points: NDArray[np.bool_], grid: NDArray[np.bool_], depth: int) -> Tree:
@@ -98,8 +98,8 @@ class Grower:
         return min(found, default=None)
 
     def _bounds(self, dimension: int, extents: NDArray[np.int64], grid: NDArray[np.bool_]) -> list[int]:
-        """Where a box may be cut: half way between measured extents, in their logarithm, and where between them another
-        schedule begins or ends to be legal."""
+        """Return where a box may be cut: half way between measured extents, in their logarithm, and where between them
+        another schedule begins or ends to be legal."""
         column, legal = self.grid[grid, dimension], self.legal[grid]
         here, places = np.unique(column, return_inverse=True)
         everywhere = np.ones((len(here), legal.shape[1]), np.bool_)
@@ -121,7 +121,7 @@ def tree_to_json(tree: Tree) -> dict[str, object]:
 
 
 def tree_from_json(data: object, dimensions: int, schedules: int, depth: int = MOST_DEPTH) -> Tree:
-    """The tree that ``tree_to_json`` wrote. Raises InvalidParameter for anything else."""
+    """Return the tree that ``tree_to_json`` wrote. Raises InvalidParameter for anything else."""
     if isinstance(data, dict) and set(data) == {"schedule"}:
         place = data["schedule"]
         if place is None or (type(place) is int and 0 <= place < schedules):
@@ -139,5 +139,5 @@ def tree_from_json(data: object, dimensions: int, schedules: int, depth: int = M
 
 
 def nearest(shapes: Sequence[Shape], shape: Shape) -> int:
-    """The place of the measured shape that is nearest; the first of equals."""
+    """Return the place of the measured shape that is nearest; the first of equals."""
     return min(range(len(shapes)), key=lambda n: distance(shapes[n], shape))

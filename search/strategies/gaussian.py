@@ -63,7 +63,7 @@ class GaussianSearch:
         return np.where(np.isnan(logs), np.nanmax(logs) if np.isfinite(logs).any() else 0.0, logs)
 
     def _kernel(self, told: int) -> object:
-        """The kernel as fitted to the first results, a multiple of the step: it depends on the count alone."""
+        """Return the kernel as fitted to the first results, a multiple of the step: it depends on the count alone."""
         count = min(max(_STEP * (told // _STEP), _FIRST), _FITTED_TO)
         if self._fitted is None or self._fitted[0] != count:
             kernel = ConstantKernel() * Matern(np.full(self._points.shape[1], 0.6), (0.05, 50.0), nu=2.5)

@@ -93,7 +93,7 @@ class ModelSearch:
         self._seen.add(observations)
 
     def _smooth_count(self, count: int, told: int, rng: np.random.Generator) -> int:
-        """How many of ``count`` candidates the Gaussian process chooses."""
+        """Return how many of ``count`` candidates the Gaussian process chooses."""
         if len(self._earlier[1]) == 0 and told < _SMOOTH_UNTIL:
             return count
         return int(rng.binomial(count, _SMOOTH_SHARE))
@@ -147,7 +147,7 @@ class ModelSearch:
         return self._seen.fresh(children[np.argsort(-scores[children], kind="stable")], count, pending)
 
     def _pick(self, scores: NDArray[np.float32], count: int, pending: Collection[int]) -> list[int]:
-        """The best ``count`` new candidates. No two of them differ in one knob alone while there are others."""
+        """Return the best ``count`` new candidates. No two of them differ in one knob alone while there are others."""
         taken = self._seen.known.copy()
         taken[list(pending)] = True
         scores = np.where(taken, -np.inf, scores)
@@ -171,7 +171,7 @@ class ModelSearch:
 
 
 def _learning_point(told: int) -> int:
-    """How many of ``told`` results the trees are trained on.
+    """Return how many of ``told`` results the trees are trained on.
 
     It depends on the count alone, so that a resumed search ranks as an undisturbed one would.
     """

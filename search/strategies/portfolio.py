@@ -43,7 +43,7 @@ class Portfolio:
             member.tell(observations)
 
     def _member(self, n: int) -> int:
-        """The place of the member that trial ``n`` belongs to."""
+        """Return the place of the member that trial ``n`` belongs to."""
         while len(self._shares) <= n // _BLOCK:
             self._shares.append(self._next_share())
         share = self._shares[n // _BLOCK]

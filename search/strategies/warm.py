@@ -93,14 +93,14 @@ class WarmSearch:
 
 
 def _stacked_share(told: int) -> float:
-    """The share of the stacked trees in what is not the cold search's."""
+    """Return the share of the stacked trees in what is not the cold search's."""
     if told >= _JOINED_FROM:
         return 1 - _JOINED
     return _STACKED if told >= _STACKED_FROM else 0.0
 
 
 def _cold_share(told: int, agreement: Floats) -> float:
-    """The share of the cold search after so many results."""
+    """Return the share of the cold search after so many results."""
     if told < _COLD_FROM:
         return 0.0
     return _MOST_COLD + (_LEAST_COLD - _MOST_COLD) * float(np.clip(agreement.max(), 0.0, 1.0))

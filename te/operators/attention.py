@@ -27,8 +27,8 @@ def _check(v: Values) -> None:
 
 
 def _build(v: Values, queries_measured: int = 0, keys_measured: int = 0, sequence_measured: int = 0) -> Workload:
-    """The workload. The length of queries, that of keys, or that of both is dynamic where it is measured at more than
-    0."""
+    """Return the workload. The length of queries, that of keys, or that of both is dynamic where it is measured at more
+    than 0."""
     _check(v)
     heads, shared, m, n = v.integer("heads"), v.integer("queries_per_key"), v.integer("queries"), v.integer("keys")
     depth, columns, dtype, wide = v.integer("depth"), _value_depth(v), v.text("dtype"), accumulation(v)[0]

@@ -37,7 +37,7 @@ _FUNCTIONS: dict[str, _BinaryFunction] = {
 
 
 def _shape(v: Values) -> tuple[int, ...]:
-    """The shape of Y. Raises InvalidParameter where A and B do not go together."""
+    """Return the shape of Y. Raises InvalidParameter where A and B do not go together."""
     a, b = v.integers("shape"), v.integers("other")
     try:
         return np.broadcast_shapes(a, b)

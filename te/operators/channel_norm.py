@@ -53,7 +53,7 @@ def _batch_norm(v: Values) -> Workload:
 
 
 def _scale(variance: Expr, v: Values, affine: list[Tensor], channel: Expr) -> Expr:
-    """What a channel is multiplied by. A variance has no sign; random inputs do, and the magnitude is taken."""
+    """Return what a channel is multiplied by. A variance has no sign; random inputs do, and the magnitude is taken."""
     e = rsqrt(absolute(variance) + v.number("epsilon"))
     return e * cast(affine[0][channel], variance.dtype) if affine else e
 

@@ -118,7 +118,7 @@ class TransposedConvolutionSizes:
         return tuple(range(start, start + len(self.group) + 1))
 
     def image(self, channels: int, extents: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a batch of images with ``channels`` in all."""
+        """Return the shape of a batch of images with ``channels`` in all."""
         split = (*self.group, channels // self.groups)
         return (self.batch, *split, *extents) if self.first else (self.batch, *extents, *split)
 
@@ -193,7 +193,7 @@ def _build(v: Values) -> Workload:
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """One product for each group and element of the kernel, added where its pixels go."""
+    """Return one product for each group and element of the kernel, added where its pixels go."""
     s, wide, stride = _sizes(v), accumulation(v)[0], v.integer("stride")
     depth, filters = s.channels // s.groups, s.filters // s.groups
     height, width = s.rows.extent, s.columns.extent

@@ -99,7 +99,7 @@ class _Sizes:
         return tuple(range(start, start + len(self.group) + 1))
 
     def image(self, channels: int, extents: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a batch of images with ``channels`` in all."""
+        """Return the shape of a batch of images with ``channels`` in all."""
         split = (*self.group, channels // self.groups)
         return (self.batch, *split, *extents) if self.first else (self.batch, *extents, *split)
 

@@ -16,7 +16,8 @@ from .parameter import Choice, Flag, Parameter, Values
 
 
 def epilogue_parameters(bias: bool = False, name: str = "B") -> tuple[Parameter, ...]:
-    """The parameters that ``epilogue_of`` reads; ``bias``: whether there is one by default, ``name``: what it is."""
+    """Return the parameters that ``epilogue_of`` reads; ``bias``: whether there is one by default, ``name``: what it
+    is."""
     return (
         Parameter("bias", f"whether {name}, of one element per column (channel) of the result, is added", Flag(), bias),
         Parameter("residual", "whether R, of the result's shape, is added", Flag(), False),
@@ -42,7 +43,7 @@ class ProductEpilogue:
         return not (self.bias or self.residual) and self.activation == "none" and self.wide == self.result
 
     def apply(self, total: Tensor, name: str, dims: Sequence[int]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The result, called ``name``, and the further inputs; B has the dimensions ``dims`` of ``total``."""
+        """Return the result, called ``name``, and the further inputs; B has the dimensions ``dims`` of ``total``."""
         if self.is_nothing:
             return total, ()
         bias = placeholder([total.shape[d] for d in dims], self.result, self.bias_name) if self.bias else None
@@ -69,7 +70,7 @@ class ProductEpilogue:
         return compute(total.shape, body, name, _names(total)), given
 
     def numpy(self, total: NDArray[Any], inputs: Mapping[str, NDArray[Any]], bias_shape: Sequence[int]) -> NDArray[Any]:
-        """The same on an array of sums, which is overwritten; ``bias_shape``: what B broadcasts from."""
+        """Return the same on an array of sums, which is overwritten; ``bias_shape``: what B broadcasts from."""
         if self.bias:
             total += widened(inputs[self.bias_name]).reshape(bias_shape)
         if self.residual:
@@ -93,6 +94,6 @@ def epilogue_of(v: Values, bias_name: str = "B") -> ProductEpilogue:
 
 
 def _names(total: Tensor) -> list[str]:
-    """The names of the axes of ``total``, for the stages after it."""
+    """Return the names of the axes of ``total``, for the stages after it."""
     assert total.stage is not None
     return [a.name.split("#")[0] for a in total.stage.axes]

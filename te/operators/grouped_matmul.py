@@ -18,7 +18,7 @@ from .parameter import FLOATS, Flag, Integer, Number, Parameter, Values, dtype_p
 
 
 def row_groups(ends: Tensor, rows: int) -> Tensor:
-    """The group of each of ``rows`` rows, of which ``ends`` says where each ends (``te.groups``)."""
+    """Return the group of each of ``rows`` rows, of which ``ends`` says where each ends (``te.groups``)."""
     e = reduce_axis(ends.shape[0], "e")
     return compute((rows,), lambda i: min(group_of_row(ends[e], i, e, ends.shape[0]), axis=e), "group")
 

@@ -31,7 +31,8 @@ class Operator:
     """Small cases with odd extents (1, primes), legal for every dtype unless they name one."""
 
     def schema(self) -> dict[str, object]:
-        """The JSON Schema (2020-12) of the parameters; closed. What depends on several of them, ``workload`` checks."""
+        """Return the JSON Schema (2020-12) of the parameters; closed. What depends on several of them, ``workload``
+        checks."""
         return {
             "type": "object",
             "properties": {p.name: p.schema() for p in self.parameters},
@@ -49,20 +50,21 @@ class Operator:
         return ()
 
     def cases(self) -> Iterator[dict[str, object]]:
-        """Every example with every dtype it may have: what the tests of values run an operator on."""
+        """Yield every example with every dtype it may have: what the tests of values run an operator on."""
         for example in self.examples:
             for dtype in [example["dtype"]] if "dtype" in example else self.dtypes:
                 yield {**example, "dtype": dtype}
 
     def few_cases(self) -> Iterator[dict[str, object]]:
-        """Some of ``cases``: every example and every dtype at least once. For tests that cannot run all of them."""
+        """Yield some of ``cases``: every example and every dtype at least once. For tests that cannot run all of
+        them."""
         free = [e for e in self.examples if "dtype" not in e]
         for n in range(max(len(free), len(self.dtypes)) if free else 0):
             yield {**free[n % len(free)], "dtype": self.dtypes[n % len(self.dtypes)]}
         yield from (dict(e) for e in self.examples if "dtype" in e)
 
     def values(self, parameters: Mapping[str, object]) -> Values:
-        """All parameters, defaults filled in; raises InvalidParameter naming the first that is wrong."""
+        """Return all parameters, defaults filled in; raises InvalidParameter naming the first that is wrong."""
         names = [p.name for p in self.parameters]
         for name in parameters:
             if name not in names:
@@ -73,8 +75,8 @@ class Operator:
         return Values({p.name: p.read(parameters) for p in self.parameters})
 
     def workload(self, parameters: Mapping[str, object]) -> Workload:
-        """The workload of these parameters. Raises InvalidParameter that names the parameter, or the first extent
-        when together they make a tensor beyond the limits of ``te.limits``."""
+        """Return the workload of these parameters. Raises InvalidParameter that names the parameter, or the first
+        extent when together they make a tensor beyond the limits of ``te.limits``."""
         values = self.values(parameters)
         try:
             return self.build(values)
@@ -85,32 +87,33 @@ class Operator:
             ) from error
 
     def numpy(self, parameters: Mapping[str, object], inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-        """The outputs by plain NumPy, in the order and dtypes of the workload's; raises like ``workload``."""
+        """Return the outputs by plain NumPy, in the order and dtypes of the workload's; raises like ``workload``."""
         with np.errstate(all="ignore"):
             return self.baseline(self.values(parameters), inputs)
 
 
 def constant_parameter(name: str) -> Parameter:
-    """The parameter ``constant_weights`` of an operator whose input ``name`` is weights."""
+    """Return the parameter ``constant_weights`` of an operator whose input ``name`` is weights."""
     meaning = f"whether {name} stays the same from call to call, so that a copy of it in another order may be kept"
     return Parameter("constant_weights", meaning, Flag(), False)
 
 
 def precision_parameter(*names: str) -> Parameter:
-    """The parameter ``precision`` of an operator with sums of products."""
+    """Return the parameter ``precision`` of an operator with sums of products."""
     meanings = "; ".join(f"{name}: {PRECISIONS[name].meaning}" for name in names)
     return Parameter("precision", f"which roundings its sums may have ({meanings})", Choice(names), IEEE)
 
 
 def accumulation_parameter(*names: str) -> Parameter:
-    """The parameter ``accumulate`` of an operator that sums."""
+    """Return the parameter ``accumulate`` of an operator that sums."""
     meaning = "what sums are kept in: auto is float32 for 16-bit floats, int32 for 8-bit integers, else dtype itself"
     return Parameter("accumulate", meaning, Choice(("auto", *names)), "auto")
 
 
 def accumulation(v: Values) -> tuple[DType, DType]:
-    """What sums are kept in, by the parameters ``dtype`` and ``accumulate``, and what they are returned in: integers as
-    accumulated, floats as given. Raises InvalidParameter where that is of another kind or narrower than the dtype."""
+    """Return what sums are kept in, by the parameters ``dtype`` and ``accumulate``, and what they are returned in:
+    integers as accumulated, floats as given. Raises InvalidParameter where that is of another kind or narrower than the
+    dtype."""
     given, chosen = DTYPES[v.text("dtype")], v.text("accumulate")
     if chosen == "auto":
         return accumulator(given), result_dtype(given)
@@ -125,7 +128,8 @@ def accumulation(v: Values) -> tuple[DType, DType]:
 
 
 def accumulator(dtype: str | DType) -> DType:
-    """What sums of ``dtype`` are kept in: float32 for the half floats, int32 for the 8-bit integers, else itself."""
+    """Return what sums of ``dtype`` are kept in: float32 for the half floats, int32 for the 8-bit integers, else
+    itself."""
     d = DTYPES[dtype] if isinstance(dtype, str) else dtype
     if d.bits >= 32 or d.is_bool:
         return d
@@ -133,7 +137,7 @@ def accumulator(dtype: str | DType) -> DType:
 
 
 def result_dtype(dtype: str | DType) -> DType:
-    """What sums of ``dtype`` are returned in: integers as accumulated (8 bits would wrap), floats as given."""
+    """Return what sums of ``dtype`` are returned in: integers as accumulated (8 bits would wrap), floats as given."""
     d = DTYPES[dtype] if isinstance(dtype, str) else dtype
     return accumulator(d) if d.is_integer else d
 

@@ -21,7 +21,7 @@ class Domain(Protocol):
         ...
 
     def holds(self, value: object) -> bool:
-        """Whether ``value`` (as read from JSON) is one of them."""
+        """Return whether ``value`` (as read from JSON) is one of them."""
         ...
 
 
@@ -139,7 +139,7 @@ class Parameter:
         return schema
 
     def read(self, given: Mapping[str, object]) -> object:
-        """The value in ``given``, or the default; raises InvalidParameter naming this parameter."""
+        """Return the value in ``given``, or the default; raises InvalidParameter naming this parameter."""
         if self.name not in given:
             if self.required:
                 raise InvalidParameter(f"{self.name} is missing; allowed: {self.domain.allowed()}", field=self.name)
@@ -192,7 +192,7 @@ class Values:
 
 
 def dtype_parameter(*names: str, default: str = "float32") -> Parameter:
-    """The parameter ``dtype`` that every operator has."""
+    """Return the parameter ``dtype`` that every operator has."""
     return Parameter("dtype", "element type of the inputs", Choice(names), default)
 
 

@@ -38,13 +38,13 @@ class _PooledDim:
         return (self.extent + 2 * self.padding - self.span) // self.stride + 1
 
     def inside(self, at: Expr) -> Expr:
-        """How many elements of window ``at``, which is not dilated, are not padding (int64)."""
+        """Return how many elements of window ``at``, which is not dilated, are not padding (int64)."""
         first = at * self.stride - self.padding
         return minimum(first + self.kernel, self.extent) - maximum(first, 0)
 
 
 def _windows(v: Values) -> tuple[_PooledDim, _PooledDim]:
-    """Those along height and width, checked."""
+    """Return those along height and width, checked."""
     stride, padding, dilation = v.integer("stride"), v.integer("padding"), v.integer("dilation")
     found = []
     for name, extent in (("kernel_h", v.integer("height")), ("kernel_w", v.integer("width"))):
@@ -111,7 +111,7 @@ def _build(v: Values) -> Workload:
 
 
 def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """One pass over the whole image for each element of the kernel."""
+    """Return one pass over the whole image for each element of the kernel."""
     rows, columns = _windows(v)
     average, row = v.text("kind") == "average", 2 if v.text("layout") == "NCHW" else 1
     x = inputs["X"].astype(accumulation(v)[0].numpy, copy=False) if average else widened(inputs["X"])
@@ -138,7 +138,7 @@ def _numpy(v: Values, inputs: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any],
 
 
 def _counts(v: Values, rows: _PooledDim, columns: _PooledDim, row: int) -> NDArray[Any]:
-    """What each window's sum is divided by."""
+    """Return what each window's sum is divided by."""
     if v.flag("count_include_pad"):
         return np.array(rows.kernel * columns.kernel)
     counts = []

@@ -62,7 +62,7 @@ def _check(shape: tuple[int, ...], over: tuple[int, ...], kind: str, dtype: str)
 
 
 def _dtypes(v: Values) -> tuple[DType, DType]:
-    """What is accumulated in, and what is returned."""
+    """Return what is accumulated in, and what is returned."""
     given, kind, sums = DTYPES[v.text("dtype")], v.text("kind"), accumulation(v)
     if kind in _POSITIONS:
         return int64, int64

@@ -57,7 +57,7 @@ def _dimension(v: Values) -> int:
 
 
 def _dtypes(v: Values) -> tuple[DType, DType]:
-    """What is accumulated in, and what is returned."""
+    """Return what is accumulated in, and what is returned."""
     given, sums = DTYPES[v.text("dtype")], accumulation(v)
     return (given, given) if v.text("kind") in ("max", "min") else sums
 

@@ -72,7 +72,7 @@ class BlockedProduct:
         return 1 if self.pixels is None else self.pixels.shared
 
     def sizes(self, c: Columns) -> CpuGemmSizes[Ints]:
-        """The sizes that settings imply."""
+        """Return the sizes that settings imply."""
         return gemm_sizes(
             self.gemm,
             self.micro_kernel.lanes,
@@ -88,7 +88,7 @@ class BlockedProduct:
         )
 
     def uses(self, c: Columns, s: CpuGemmSizes[Ints]) -> tuple[OperandUse, OperandUse]:
-        """How settings use the left operand and the right one."""
+        """Return how settings use the left operand and the right one."""
         p = self.gemm
         return (
             OperandUse(
@@ -116,20 +116,20 @@ class BlockedProduct:
         )
 
     def columns_inside(self, c: Columns) -> Bools:
-        """Whether the register tiles of one row of C follow one another, bool[n]."""
+        """Return whether the register tiles of one row of C follow one another, bool[n]."""
         return c.flags("order", COLUMNS_INSIDE) if self.micro_kernel.memory_knobs else np.zeros(len(c), dtype=bool)
 
     def can_be_whole(self, operand: Operand) -> bool:
-        """Whether an operand can be packed before the tasks begin."""
+        """Return whether an operand can be packed before the tasks begin."""
         return self.micro_kernel.a_whole if operand is self.gemm.a else self.micro_kernel.b_whole
 
     def is_constant(self, operand: Operand) -> bool:
-        """Whether an operand is packed once, for all calls."""
+        """Return whether an operand is packed once, for all calls."""
         read = {load.buffer.name for load in loads_of(operand.body)}
         return bool(read) and read <= self.constants and self.can_be_whole(operand)
 
     def is_scattered(self, operand: Operand) -> bool:
-        """Whether rows of an operand, read where it lies, fall on the same few sets of a cache.
+        """Return whether rows of an operand, read where it lies, fall on the same few sets of a cache.
 
         A matrix tile takes whole lines and needs none of them again soon, so that only pages matter to it.
         """

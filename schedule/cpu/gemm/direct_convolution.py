@@ -29,8 +29,8 @@ def with_padded_columns(p: Gemm, columns: ConvolutionColumns, window: SlidingWin
 def lower_direct_convolution(
     p: Gemm, name: str, setting: CpuGemmSetting, columns: ConvolutionColumns, window: SlidingWindow
 ) -> Kernel:
-    """The kernel of one setting for ``p`` as ``with_padded_columns`` gives it; each task packs the image. ``kc`` is a
-    multiple of the positions of a window. A padded row has as many pixels as a vector has lanes, or more."""
+    """Return the kernel of one setting for ``p`` as ``with_padded_columns`` gives it; each task packs the image. ``kc``
+    is a multiple of the positions of a window. A padded row has as many pixels as a vector has lanes, or more."""
     return DirectConvolutionWriter(p, setting, columns, window).kernel(name)
 
 
@@ -58,7 +58,7 @@ class DirectConvolutionWriter(BlockedGemmWriter):
             self.rank_update(accumulators, t, step)
 
     def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
-        """The outputs in the row of a vector's first lane, and those in the next row."""
+        """Return the outputs in the row of a vector's first lane, and those in the next row."""
         lanes, width, padded = self.s.lanes, self.columns.width, self.window.padded_width
         column = t.column + vector * lanes
         row, pixel = column // padded, column % padded

@@ -22,7 +22,7 @@ SHIFT = 128
 
 
 def atom_for(p: Gemm) -> DotAtom | None:
-    """The atom that multiplies the operands of ``p`` as they lie in memory; None where there is none."""
+    """Return the atom that multiplies the operands of ``p`` as they lie in memory; None where there is none."""
     a, b = p.a.load, p.b.load
     if a is None or b is None or p.a.k != 1:
         return None

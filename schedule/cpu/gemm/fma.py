@@ -35,7 +35,7 @@ LEAST_FILTERS = 16
 
 
 def _is_plain(operand: Operand) -> bool:
-    """Whether an operand is a load of what is summed, with stride 1 along ``k`` or along its own axis."""
+    """Return whether an operand is a load of what is summed, with stride 1 along ``k`` or along its own axis."""
     return isinstance(operand.body, Load) and operand.load is not None and 1 in (operand.row, operand.k)
 
 

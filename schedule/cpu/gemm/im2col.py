@@ -21,7 +21,7 @@ from .packing import BlockedOperand, OperandPanel, lanes_below
 
 
 def lower_im2col(p: Gemm, name: str, setting: CpuGemmSetting, columns: ConvolutionColumns) -> Kernel:
-    """The kernel of one setting, with ``columns`` as the right operand of ``p``; each task packs it."""
+    """Return the kernel of one setting, with ``columns`` as the right operand of ``p``; each task packs it."""
     writer = BlockedGemmWriter(p, setting, taken=(ROW, PIXEL))
     images = PackedImages(columns.body, p.k.name, p.k.extent, 1, columns.rows, columns.width)
     writer.b = Im2colOperand(**fields_of(writer.b), images=images)
@@ -29,7 +29,7 @@ def lower_im2col(p: Gemm, name: str, setting: CpuGemmSetting, columns: Convoluti
 
 
 def fields_of(value: BlockedOperand | OperandPanel) -> dict[str, Any]:
-    """The fields of a dataclass, to make one of a subclass from."""
+    """Return the fields of a dataclass, to make one of a subclass from."""
     return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
@@ -73,7 +73,7 @@ class Im2colOperand(BlockedOperand):
                 w.store(buffer, (image, Ramp(i * width + v * lanes, 1, lanes)), self._pixels(here))
 
     def _pixels(self, here: Mapping[str, Expr]) -> Expr:
-        """A vector of one row of pixels; zeros where there are none."""
+        """Return a vector of one row of pixels; zeros where there are none."""
         lanes, images = self.lanes, self.images
         terms: list[Expr] = [Broadcast(Compare(CompareOp.LT, here[ROW], index(images.rows)), lanes)]
         if self.steps > self.k.extent:

@@ -59,7 +59,8 @@ class CpuGemmSetting:
 
 
 def lower_fma(p: Gemm, name: str, setting: CpuGemmSetting) -> Kernel:
-    """The kernel of one setting, by plain multiply-adds. Where an operand is never packed, ``kc`` divides ``k``."""
+    """Return the kernel of one setting, by plain multiply-adds. Where an operand is never packed, ``kc`` divides
+    ``k``."""
     return BlockedGemmWriter(p, setting).kernel(name)
 
 
@@ -108,7 +109,7 @@ class BlockedGemmWriter:
         self.minimal_passes = p.n.extent % s.nr == 0  # LLVM places masks beside many accumulators better
 
     def kernel(self, name: str) -> Kernel:
-        """The whole kernel."""
+        """Return the whole kernel."""
         p, s, w, a, b = self.p, self.s, self.w, self.a, self.b
         packed = {o.axis.name: o.pack_whole(w, f"{o.axis.name}_packed") for o in (a, b) if o.packing == WHOLE}
         workspace = tuple(packed.values())
@@ -194,7 +195,7 @@ class BlockedGemmWriter:
             self.epilogue(whole, (), t)
 
     def zero_accumulators(self) -> Buffer:
-        """The accumulators of a register tile before anything has been added."""
+        """Return the accumulators of a register tile before anything has been added."""
         w, s = self.w, self.s
         accumulators = w.allocate("accumulators", (s.mr, s.nr), self.dtype, MemoryScope.REGISTER)
         with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
@@ -220,7 +221,7 @@ class BlockedGemmWriter:
             w.store(accumulators, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))) + product)
 
     def vector(self, v: Expr) -> Expr:
-        """The columns of vector ``v`` of a register tile."""
+        """Return the columns of vector ``v`` of a register tile."""
         return Ramp(v * self.s.lanes, 1, self.s.lanes)
 
     def move_accumulators(self, accumulators: Buffer, t: RegisterTile, *, load: bool) -> None:
@@ -274,34 +275,34 @@ class BlockedGemmWriter:
             self.w.store(result.tensor, self._output_indices(result, here), value, mask)
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
-        """Whether C has row ``i`` of a register tile; None where it has all of them always."""
+        """Return whether C has row ``i`` of a register tile; None where it has all of them always."""
         return below(t.row + i, self.p.m.extent, self.s.mr)
 
     def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
-        """Where the outputs of a vector of a register tile go: together they are all that it has."""
+        """Return where the outputs of a vector of a register tile go: together they are all that it has."""
         return (OutputVector(t.column + vector * self.store_lanes, None, self.column_mask(t, vector)),)
 
     def _output_indices(self, result: Result, here: Mapping[str, Expr]) -> tuple[Expr, ...]:
-        """The indices in an output of a vector from the axes ``here`` on."""
+        """Return the indices in an output of a vector from the axes ``here`` on."""
         return tuple(vector_at(at, here, "n", self.store_lanes) for at in result.indices)
 
     def column_mask(self, t: RegisterTile, vector: Expr) -> Expr | None:
-        """Which columns of a vector of a register tile C has; None where it has all of them always."""
+        """Return which columns of a vector of a register tile C has; None where it has all of them always."""
         lanes, extent = self.store_lanes, self.p.n.extent
         return None if extent % self.s.nr == 0 else lanes_below(t.column + vector * lanes, extent, lanes)
 
 
 def batch_of(operand: Operand, p: Gemm) -> tuple[Axis, ...]:
-    """The axes of the batch that an operand follows."""
+    """Return the axes of the batch that an operand follows."""
     free = free_variables(operand.body)
     return tuple(a for a in p.batch if a.name in free)
 
 
 def can_accumulate(result: Result, dtype: object) -> bool:
-    """Whether accumulators can wait in an output between two blocks of ``k``: in vectors along ``n``."""
+    """Return whether accumulators can wait in an output between two blocks of ``k``: in vectors along ``n``."""
     return result.tensor.dtype == dtype and result.step("n") == 1
 
 
 def _is_accumulator(result: Result, p: Gemm) -> bool:
-    """Whether an output is the sum itself, without an epilogue."""
+    """Return whether an output is the sum itself, without an epilogue."""
     return isinstance(result.value, Load) and result.value.buffer.name == p.accumulator.name

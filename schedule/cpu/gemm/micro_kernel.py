@@ -61,7 +61,7 @@ class MicroKernel:
         return loads
 
     def fits(self, mr: Ints, vectors: Ints) -> Bools:
-        """Whether the registers hold the accumulators, a row of B and what is held of A, bool[n].
+        """Return whether the registers hold the accumulators, a row of B and what is held of A, bool[n].
 
         One register is enough for A on vectors, where each element is broadcast in turn. A tile holds all of its rows.
         """
@@ -71,7 +71,7 @@ class MicroKernel:
         return fitting
 
     def slowdown(self, mr: Ints, vectors: Ints) -> NDArray[np.float64]:
-        """How much longer a register tile takes than its multiply-adds at the peak rate, float64[n].
+        """Return how much longer a register tile takes than its multiply-adds at the peak rate, float64[n].
 
         With fewer accumulators than ``busy``, each multiply-add waits for the one before it.
         """

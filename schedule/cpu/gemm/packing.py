@@ -65,7 +65,7 @@ class BlockedOperand:
         return -(-self.k.extent // self.kc) * self.kc
 
     def pack_whole(self, w: FreshNameWriter, name: str) -> Buffer:
-        """The buffer of all packed panels; writes the loop that fills it."""
+        """Return the buffer of all packed panels; writes the loop that fills it."""
         batch = tuple(a.extent for a in self.batch)
         buffer = Buffer(w.fresh(name), (*batch, self.panels, *self.panel_shape(self.steps)), self.operand.body.dtype)
         extents = (*batch, self.panels if self.reads_along_k else self.steps // self.steps_at_a_time)
@@ -116,15 +116,15 @@ class BlockedOperand:
     def panel(
         self, buffer: Buffer | None, at: Mapping[str, Expr], first: Expr, j: Expr, k_block: Expr
     ) -> "OperandPanel":
-        """The panel ``j`` behind number ``first``, in a block of ``k``, in ``buffer`` if it was packed."""
+        """Return the panel ``j`` behind number ``first``, in a block of ``k``, in ``buffer`` if it was packed."""
         batch = tuple(at[a.name] for a in self.batch)
         prefix = (*batch, first + j) if self.packing == WHOLE else (j,)
         group = k_block * (self.kc // self.k_group) if self.packing == WHOLE else index(0)
         return OperandPanel(self, at, first + j, k_block * self.kc, buffer, prefix, group)
 
     def panel_shape(self, steps: int) -> tuple[int, int]:
-        """The shape of a packed panel. Rows along ``k`` are padded by a vector, so that those of one panel do not fall
-        on the same few sets of a cache."""
+        """Return the shape of a packed panel. Rows along ``k`` are padded by a vector, so that those of one panel do
+        not fall on the same few sets of a cache."""
         vector = self.lanes * self.k_group
         if self.k_innermost:
             return (self.size, _whole_vectors(steps, vector) + vector)
@@ -153,13 +153,13 @@ class OperandPanel:
     # --- reading
 
     def element(self, own: Expr, k: Expr) -> Expr:
-        """One element, by its indices within the panel and the block of ``k``."""
+        """Return one element, by its indices within the panel and the block of ``k``."""
         if self.buffer is None:
             return scalar_at(self.of.operand.body, self._point(self._clamped(own), self.k0 + k))
         return Load(*self.group(own, k))
 
     def group(self, own: Expr, step: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
-        """The buffer and the indices where group ``step`` of the block begins."""
+        """Return the buffer and the indices where group ``step`` of the block begins."""
         if self.buffer is None:
             here = self._point(self._clamped(own), self.k0 + step * self.of.k_group)
             load = substitute(self.of.operand.body, here)
@@ -231,14 +231,14 @@ class OperandPanel:
         w.emit(Transpose(self.buffer, target, pitch, source, zeros, row, rows, self.of.lanes, unit))
 
     def _along_k(self, own: Expr, k: Expr) -> Expr:
-        """A vector of the original along ``k``; zeros beyond its end."""
+        """Return a vector of the original along ``k``; zeros beyond its end."""
         here = self._point(self._clamped(own), self.k0 + k)
         vector, extent = self.of.lanes * self.of.k_group, self.of.k.extent
         mask = lanes_below(self.k0 + k, extent, vector) if extent % vector or self.of.kc % vector else None
         return _masked(mask, vector_at(self.of.operand.body, here, "k", vector))
 
     def _along_own(self, own: Expr, k: Expr) -> Expr:
-        """A vector of the original along the own axis; zeros beyond its end and that of ``k``."""
+        """Return a vector of the original along the own axis; zeros beyond its end and that of ``k``."""
         lanes, extent, size = self.of.lanes, self.of.axis.extent, self.of.size
         first = self.number * size + own
         terms = []
@@ -254,14 +254,14 @@ class OperandPanel:
         return {**self.at, self.of.axis.name: own, "k": k}
 
     def _clamped(self, own: Expr) -> Expr:
-        """An index within the panel as one of the original: the last one instead of those beyond it."""
+        """Return an index within the panel as one of the original: the last one instead of those beyond it."""
         original = self.number * self.of.size + own
         extent = self.of.axis.extent
         return minimum(original, index(extent - 1)) if extent % self.of.size else original
 
 
 def below(index_: Expr, extent: int, step: int = 1) -> Expr | None:
-    """Whether an index is below ``extent``; None where it always is, because ``step`` divides that.
+    """Return whether an index is below ``extent``; None where it always is, because ``step`` divides that.
 
     The condition is written so that loops stay whole: the code of a register tile is large, and a second copy of it for
     the edge gains nothing.
@@ -270,7 +270,7 @@ def below(index_: Expr, extent: int, step: int = 1) -> Expr | None:
 
 
 def lanes_below(first: Expr, extent: int, lanes: int) -> Expr:
-    """Which of the ``lanes`` indices from ``first`` on are below ``extent``."""
+    """Return which of the ``lanes`` indices from ``first`` on are below ``extent``."""
     return Compare(CompareOp.LT, Ramp(first, 1, lanes), Broadcast(index(extent), lanes))
 
 

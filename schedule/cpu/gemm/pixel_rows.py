@@ -95,8 +95,8 @@ class PixelRows:
         return (self.tiles(mr) * mr - 1) * self.strides[2] + (self.taps[2] - 1) * self.dilations[2] + 1
 
     def load(self, plane: Expr, at: tuple[Expr, Expr, Expr], channel: Expr) -> Expr:
-        """The pixel ``at`` (depth, height, width) of the image that ``plane`` belongs to, in ``dtype``; ``channel`` may
-        be a vector."""
+        """Return the pixel ``at`` (depth, height, width) of the image that ``plane`` belongs to, in ``dtype``;
+        ``channel`` may be a vector."""
         number = plane // self.positions[0] if self.positions[0] > 1 else plane
         indices = ([number] if self.numbered else []) + list(at[3 - self.dimensions :])
         if self.grouped:
@@ -105,7 +105,7 @@ class PixelRows:
         return found if self.dtype == found.dtype else Cast(found, self.dtype)
 
     def corner(self, plane: Expr, row: Expr) -> tuple[Expr, Expr]:
-        """The depth and height at which windows stand for a row of output pixels."""
+        """Return the depth and height at which windows stand for a row of output pixels."""
         z = plane % self.positions[0] * self.strides[0] if self.positions[0] > 1 else index(0)
         return z + self.lower[0], row * self.strides[1] + self.lower[1]
 
@@ -169,7 +169,7 @@ def _three(numbers: tuple[int, ...], missing: int) -> Three:
 
 
 def lower_pixel_rows(p: Gemm, name: str, setting: CpuGemmSetting, rows: PixelRows) -> Kernel:
-    """The kernel of one setting for ``p`` as ``pixel_rows_of`` gives it. ``kc`` is all of ``k``."""
+    """Return the kernel of one setting for ``p`` as ``pixel_rows_of`` gives it. ``kc`` is all of ``k``."""
     return PixelRowsWriter(p, setting, rows).kernel(name)
 
 

@@ -22,7 +22,7 @@ Seconds = NDArray[np.float64]
 
 
 def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
     multiply = multiply_seconds(product, s, peaks)
     caches = _cache_seconds(product, c, s, peaks)
@@ -31,8 +31,9 @@ def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Second
 
 
 def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """The multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of ``k``
-    too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide unevenly."""
+    """Return the multiply-adds of the thread that has most tasks, of whole register tiles, beyond the edges of C and of
+    ``k`` too. Where a thread has one task, that is a whole one: the last ones are smaller where tiles divide
+    unevenly."""
     kernel, threads = product.micro_kernel, product.target.threads
     whole = (s.m_tiles * s.n_panels * product.batches) / (1 - idle_share(s.tasks, threads))
     tiles = np.where(s.tasks <= threads, threads * s.mc_tiles * s.nc_panels, whole)
@@ -41,9 +42,9 @@ def multiply_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuP
 
 
 def _cache_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """The operand that register tiles read again and again comes from the second-level cache: A once for each panel, or
-    B once for each row of register tiles. Blocks that do not fit that cache come from further away, at the rate of
-    memory. Of rows that fall on the same sets, each element costs a line."""
+    """Return the operand that register tiles read again and again comes from the second-level cache: A once for each
+    panel, or B once for each row of register tiles. Blocks that do not fit that cache come from further away, at the
+    rate of memory. Of rows that fall on the same sets, each element costs a line."""
     columns_inside = product.columns_inside(c)
     fits = block_bytes(s, columns_inside) <= CACHE_BYTES
     rate = np.where(fits, peaks.l2_bytes_per_second, min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second))
@@ -60,9 +61,9 @@ def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
 
 
 def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """All inputs once, A again for each further block of columns, and C for each block of ``k``: written, and read
-    again by the next one. An output that goes through the caches is read before it is written, in pairs of lines: tasks
-    that share the rows of C fetch more than they write."""
+    """Return all inputs once, A again for each further block of columns, and C for each block of ``k``: written, and
+    read again by the next one. An output that goes through the caches is read before it is written, in pairs of lines:
+    tasks that share the rows of C fetch more than they write."""
     p = product.gemm
     read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
     accumulators = p.m.extent * p.n.extent * product.batches * p.accumulator.dtype.bytes
@@ -95,5 +96,5 @@ def _packing_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints],
 
 
 def operand_bytes(product: BlockedProduct, use: OperandUse) -> float:
-    """How many bytes an operand has when it is packed."""
+    """Return how many bytes an operand has when it is packed."""
     return float(use.elements * product.micro_kernel.packed_bytes)

@@ -35,7 +35,7 @@ LEAST_NON_TEMPORAL_BYTES = 1 << 20
 
 
 def promising(product: BlockedProduct, c: Columns) -> Bools:
-    """Which settings keep all rules, bool[n]."""
+    """Return which settings keep all rules, bool[n]."""
     s = product.sizes(c)
     good: Bools = _tiles_are_fast(product, s) & _tasks_are_even(product, c, s) & _packing_pays(product, c, s)
     small = sum(r.tensor.bytes for r in product.gemm.results) < LEAST_NON_TEMPORAL_BYTES

@@ -51,7 +51,7 @@ def gemm_sizes(
     m_tiles: Ints,
     a_shared: int = 1,
 ) -> CpuGemmSizes[Ints]:
-    """The sizes where C is cut into ``m_blocks`` x ``n_blocks`` tasks. ``element_bytes``: of a packed element.
+    """Return the sizes where C is cut into ``m_blocks`` x ``n_blocks`` tasks. ``element_bytes``: of a packed element.
     ``k_shared`` and ``a_shared``: how many steps of ``k`` one packed element of the right operand and of the left one
     serves. ``m_tiles``: the register tiles that cover the rows."""
     nr = vectors * lanes

@@ -169,8 +169,8 @@ class CpuGemmPlan(Plan):
 
     @staticmethod
     def _is_canonical(tiles: Ints, blocks: Ints) -> Bools:
-        """Whether ``blocks`` blocks of even sizes are needed for ``tiles`` register tiles: fewer would do the same
-        else."""
+        """Return whether ``blocks`` blocks of even sizes are needed for ``tiles`` register tiles: fewer would do the
+        same else."""
         needed: Bools = ceil_div(tiles, ceil_div(tiles, blocks)) == blocks
         return needed
 
@@ -254,12 +254,12 @@ class CpuGemmPlan(Plan):
 
 
 def reads_nothing_else(p: Gemm) -> bool:
-    """Whether the outputs are computed from the accumulators and inputs alone."""
+    """Return whether the outputs are computed from the accumulators and inputs alone."""
     inputs = {b.name for b in p.inputs} | {p.accumulator.name}
     return all(load.buffer.name in inputs for r in p.results for load in loads_of(r.value))
 
 
 def is_large(p: Gemm, kernel: MicroKernel) -> bool:
-    """Whether there is something to block."""
+    """Return whether there is something to block."""
     enough = prod(a.extent for a in (p.m, p.n, p.k, *p.batch)) >= LEAST_WORK
     return enough and p.m.extent >= LEAST_ROWS and p.n.extent >= kernel.lanes

@@ -55,7 +55,7 @@ LEAST_PARALLEL_ELEMENTS = 1 << 16
 
 
 def lower_gemv(p: Gemm, name: str, s: CpuGemvSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     return CpuGemvWriter(p, name, s).kernel()
 
 
@@ -67,7 +67,7 @@ class CpuGemvWriter:
         self.extents = (*(a.extent for a in p.batch), s.n_ranges)
 
     def kernel(self) -> Kernel:
-        """The whole kernel."""
+        """Return the whole kernel."""
         p, s, w = self.p, self.s, self.w
         shape = (s.split_k, prod(self.extents), p.m.extent, s.nc)
         partial_sums = Buffer(w.fresh("partial_sums"), shape, p.accumulator.dtype) if s.split_k > 1 else None
@@ -94,7 +94,7 @@ class CpuGemvWriter:
         return {**at, "n": columns * self.s.nc}
 
     def _vector(self, vector: Expr) -> Ramp:
-        """The columns of a vector of a task."""
+        """Return the columns of a vector of a task."""
         return Ramp(vector * self.s.lanes, 1, self.s.lanes)
 
     def _multiply(self, accumulators: Buffer, at: Mapping[str, Expr], part: Expr) -> None:
@@ -151,7 +151,7 @@ class CpuGemvWriter:
 
 
 def _masked_row(p: Gemm, s: CpuGemvSizes[int], here: Mapping[str, Expr]) -> Expr:
-    """A vector of a row of B; zeros beyond its end."""
+    """Return a vector of a row of B; zeros beyond its end."""
     value = vector_at(p.b.body, here, "n", s.lanes)
     if p.n.extent % s.nc == 0:
         return value

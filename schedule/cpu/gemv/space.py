@@ -81,7 +81,7 @@ class CpuGemvPlan(Plan):
         )
 
     def sizes(self, c: Columns) -> CpuGemvSizes[Ints]:
-        """The sizes that settings imply. The columns of a task are whole unrolled bodies."""
+        """Return the sizes that settings imply. The columns of a task are whole unrolled bodies."""
         n, vectors, split_k = self.product.n.extent, c.ints("vectors"), c.ints("split_k")
         body = vectors * self.lanes
         nc = ceil_div(n, c.ints("n_blocks") * body) * body
@@ -124,7 +124,7 @@ class CpuGemvPlan(Plan):
         return ok & (s.k_unroll >= min(BUSY_K_UNROLL, int(unroll[-1])))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """The matrix from memory or the arithmetic, whichever takes longer, and then the partial sums."""
+        """Return the matrix from memory or the arithmetic, whichever takes longer, and then the partial sums."""
         s, rates = self.sizes(columns), cpu_peaks(self.target, peaks)
         work = np.maximum(self._memory_seconds(s, rates), self._instruction_seconds(s, rates))
         partial_sums = np.where(s.split_k > 1, s.tasks * self._accumulator_bytes(s), 0)
@@ -135,7 +135,7 @@ class CpuGemvPlan(Plan):
         return found
 
     def _memory_seconds(self, s: CpuGemvSizes[Ints], rates: CpuPeaks) -> NDArray[np.float64]:
-        """All inputs once. The first bytes of each contiguous piece of a row of the matrix come late."""
+        """Return all inputs once. The first bytes of each contiguous piece of a row of the matrix come late."""
         late = 1 + PREFETCH_BYTES / (s.nc * self.product.accumulator.dtype.bytes)
         return late * sum(b.bytes for b in self.product.inputs) / rates.read_bytes_per_second
 

@@ -19,7 +19,7 @@ REGISTER_TILE = ("vectorise", "lanes", "vectors", "rows", "planes")
 
 
 def tile_constraints(tiles: LoopTileAxes, target: Target) -> tuple[Constraint, ...]:
-    """The rules of a tile group."""
+    """Return the rules of a tile group."""
     registers = vector_registers(target)
     rules = [
         Constraint(
@@ -89,7 +89,7 @@ def registers_of(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
 
 
 def _last_vector(c: Columns) -> Ints:
-    """The first column of the last vector of a register tile."""
+    """Return the first column of the last vector of a register tile."""
     lanes = np.where(c.flags("vectorise", COLUMNS), c.ints("lanes"), 1)
     return (c.ints("vectors") - 1) * lanes
 

@@ -25,7 +25,7 @@ knobs keep their first value."""
 
 
 def default_setting(group: FusedGroup, target: Target, defaults: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
-    """One value for each knob of the group's kind."""
+    """Return one value for each knob of the group's kind."""
     if group.kind != "tile":
         knobs = row_knobs(group, target) if group.kind == "row" else scalar_knobs(group, target)
         return {k.name: k.values[min(1, len(k.values) - 1)] if k.name == "vectors" else k.values[0] for k in knobs}

@@ -41,7 +41,7 @@ class LoopEditor:
         return found
 
     def extent(self, loop: str) -> int:
-        """How many iterations a loop has."""
+        """Return how many iterations a loop has."""
         return find_loop(self.kernel, loop, primitive="cpu_loops").loop.extent
 
     def fresh(self, base: str) -> str:

@@ -18,12 +18,12 @@ AxisExtents = Mapping[int, Ints]
 
 
 def body_loads(stage: Stage) -> tuple[Load, ...]:
-    """The different loads of a stage."""
+    """Return the different loads of a stage."""
     return tuple(dict.fromkeys(loads_of(stage.body)))
 
 
 def spans(stage: Stage, load: Load, extents: AxisExtents) -> list[Ints]:
-    """How many elements are covered along each dimension of the tensor, over the whole reduction."""
+    """Return how many elements are covered along each dimension of the tensor, over the whole reduction."""
     values: dict[str, Ints | int] = {a.name: extents.get(p, a.extent) for p, a in enumerate(stage.axes)}
     values |= {a.name: a.extent for a in stage.reduce_axes}
     found = []
@@ -37,7 +37,8 @@ def spans(stage: Stage, load: Load, extents: AxisExtents) -> list[Ints]:
 
 
 def read_bytes(group: FusedGroup, tensor: str, extents: AxisExtents) -> Ints:
-    """How many bytes of ``tensor`` the stages of the group read: of several loads, by the one that covers most."""
+    """Return how many bytes of ``tensor`` the stages of the group read: of several loads, by the one that covers
+    most."""
     total = _zeros(extents)
     for stage, load in _outside_loads(group):
         if load.buffer.name == tensor:
@@ -46,8 +47,8 @@ def read_bytes(group: FusedGroup, tensor: str, extents: AxisExtents) -> Ints:
 
 
 def tensor_bytes(group: FusedGroup, extents: AxisExtents, *, without: int | None = None) -> Ints:
-    """How many bytes are read of tensors from outside of the group. ``without``: only of those that do not follow that
-    axis."""
+    """Return how many bytes are read of tensors from outside of the group. ``without``: only of those that do not
+    follow that axis."""
     total = _zeros(extents)
     done: set[str] = set()
     for stage, load in _outside_loads(group):
@@ -64,7 +65,7 @@ def tensor_bytes(group: FusedGroup, extents: AxisExtents, *, without: int | None
 
 
 def written_bytes(group: FusedGroup, extents: AxisExtents) -> Ints:
-    """How many bytes of the root's tensor are written."""
+    """Return how many bytes of the root's tensor are written."""
     sizes = [extents.get(p, a.extent) for p, a in enumerate(group.root.axes)]
     total = _zeros(extents) + group.root.tensor.dtype.bytes
     for size in sizes:

@@ -81,17 +81,17 @@ class FusionPlan:
 
 
 def points(stage: Stage) -> int:
-    """How often the body of ``stage`` is evaluated."""
+    """Return how often the body of ``stage`` is evaluated."""
     return prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
 
 
 def cost(expr: Expr) -> int:
-    """The work of one evaluation in plain operations, without that of indices."""
+    """Return the work of one evaluation in plain operations, without that of indices."""
     return 1 if isinstance(expr, Load) else own_cost(expr) + sum(cost(c) for c in expr.children)
 
 
 def own_cost(expr: Expr) -> int:
-    """The work of one operation in plain operations, without that of its operands."""
+    """Return the work of one operation in plain operations, without that of its operands."""
     match expr:
         case Unary(op=op):
             return HEAVY_COST if op in HEAVY else 1
@@ -128,7 +128,7 @@ def paddings(workload: Workload) -> tuple[str, ...]:
 
 
 def repeats(stage: Stage, readers: Iterable[Stage]) -> float:
-    """How often an element of ``stage`` is read, on average."""
+    """Return how often an element of ``stage`` is read, on average."""
     reads = sum(points(r) * sum(load.buffer.name == stage.name for load in loads_of(r.body)) for r in readers)
     return reads / max(stage.tensor.elements, 1)
 
@@ -172,8 +172,8 @@ def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool,
 
 
 def _is_streamed(stage: Stage, threads: int) -> bool:
-    """Whether a tensor goes through memory: it does not fit the caches, and its rows are too few or too long for those
-    who read it to take one at a time."""
+    """Return whether a tensor goes through memory: it does not fit the caches, and its rows are too few or too long for
+    those who read it to take one at a time."""
     if stage.tensor.bytes <= threads * MOST_LOCAL_BYTES or len(stage.axes) < 1:
         return False
     depth = len(stage.axes) - 1
@@ -214,7 +214,7 @@ def with_epilogue(workload: Workload, reduction: Stage) -> Workload:
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether every operand of a reduction is used again along some axis of the result, so that tiles pay."""
+    """Return whether every operand of a reduction is used again along some axis of the result, so that tiles pay."""
     if stage.reducer is None:
         return False
     wide = {a.name for a in stage.axes if a.extent > 1}
@@ -258,8 +258,8 @@ def _group(root: Stage, members: tuple[Stage, ...], shared: Mapping[str, int]) -
 
 
 def _prefix(stage: Stage, reader: Stage, shared: int) -> int:
-    """How many leading dimensions of ``stage`` every load in ``reader`` indexes by the reader's own leading axes, of
-    the same extents."""
+    """Return how many leading dimensions of ``stage`` every load in ``reader`` indexes by the reader's own leading
+    axes, of the same extents."""
     depth = min(shared, len(stage.axes))
     equal = [a.extent == b.extent for a, b in zip(stage.axes, reader.axes, strict=False)]
     depth = min(depth, equal.index(False) if False in equal else depth)
@@ -283,13 +283,13 @@ def _fuses(stage: Stage, root: Stage, depth: int, threads: int) -> bool:
 
 
 def _has_long_rows(stage: Stage, depth: int, threads: int) -> bool:
-    """Whether rows of ``depth`` leading axes are so few and so long that each is worth several threads."""
+    """Return whether rows of ``depth`` leading axes are so few and so long that each is worth several threads."""
     few = prod(stage.tensor.shape[:depth]) < 2 * threads
     return few and max(stage.tensor.elements, points(stage)) > LONG_ROW
 
 
 def _shape(group: FusedGroup) -> tuple[object, ...]:
-    """What groups that differ only in names have in common."""
+    """Return what groups that differ only in names have in common."""
     return group.kind, [([a.extent for a in s.axes], [a.extent for a in s.reduce_axes]) for s in group.stages]
 
 

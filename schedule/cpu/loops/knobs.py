@@ -18,7 +18,7 @@ MOST_STEPS = 36
 
 
 def padding_knob() -> Knob:
-    """How stages that only pad their input are computed."""
+    """Return how stages that only pad their input are computed."""
     return Knob(
         "padding",
         (STORE, INLINE),
@@ -27,7 +27,7 @@ def padding_knob() -> Knob:
 
 
 def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
-    """The knobs of a tile group. A knob that has no effect on it is left out; ``lanes`` is always there."""
+    """Return the knobs of a tile group. A knob that has no effect on it is left out; ``lanes`` is always there."""
     column, row, plane = (tiles.extent(p) for p in (tiles.column, tiles.row, tiles.plane))
     name = tiles.axes[tiles.column].name
     knobs: list[Knob] = []
@@ -65,7 +65,7 @@ def tile_knobs(tiles: LoopTileAxes, target: Target) -> tuple[Knob, ...]:
 
 
 def row_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
-    """The knobs of a row group."""
+    """Return the knobs of a row group."""
     width = max(_last_extent(s) for s in group.stages)
     lanes = lane_values(group, width, target)
     vectors = tuple(v for v in VECTORS if v == 1 or v <= -(-width // min(lanes)))
@@ -77,7 +77,7 @@ def row_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
 
 
 def scalar_knobs(group: FusedGroup, target: Target) -> tuple[Knob, ...]:
-    """The knobs of a reduction to one element, or of a computation of one element."""
+    """Return the knobs of a reduction to one element, or of a computation of one element."""
     width = _last_extent(group.root)
     lanes = lane_values(group, width, target)
     vectors = tuple(v for v in VECTORS if v == 1 or v <= -(-width // min(lanes)))
@@ -93,7 +93,7 @@ def _last_extent(stage: Stage) -> int:
 
 
 def lane_values(group: FusedGroup, width: int, target: Target) -> tuple[int, ...]:
-    """The two widest useful vectors, widest first; 1 where there are too few elements for a vector."""
+    """Return the two widest useful vectors, widest first; 1 where there are too few elements for a vector."""
     full = most_lanes(group, target)
     while full > 1 and full // 2 >= width:
         full //= 2
@@ -102,12 +102,12 @@ def lane_values(group: FusedGroup, width: int, target: Target) -> tuple[int, ...
 
 
 def counts(extent: int) -> tuple[int, ...]:
-    """The powers of two up to the first that covers ``extent``."""
+    """Return the powers of two up to the first that covers ``extent``."""
     return tuple(c for c in COUNTS if c == 1 or c < 2 * extent)
 
 
 def unroll_values(reduction: Stage) -> tuple[int, ...]:
-    """How many steps can be unrolled: whole inner loops (a 3 x 3 window), and powers of two of a longer loop."""
+    """Return how many steps can be unrolled: whole inner loops (a 3 x 3 window), and powers of two of a longer loop."""
     values = {1}
     whole = 1
     for axis in reversed(reduction.reduce_axes):

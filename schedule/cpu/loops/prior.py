@@ -33,8 +33,8 @@ LOOP_STEPS = 2
 
 
 def group_seconds(group: FusedGroup, c: Columns, q: Quantities, peaks: CpuPeaks) -> Seconds:
-    """The estimated time in seconds, float64[n], of a group and of those of its shape, which take the same setting.
-    ``q``: the derived columns of the settings. What goes through memory is not in it."""
+    """Return the estimated time in seconds, float64[n], of a group and of those of its shape, which take the same
+    setting. ``q``: the derived columns of the settings. What goes through memory is not in it."""
     packing = 2 * q["packing_share"] * group.work * lane_bytes(group) / peaks.l2_bytes_per_second
     steps = overlapped(_instruction_seconds(group, c, q, peaks), _cache_seconds(q, peaks))
     seconds: Seconds = group.same_shape * (peaks.launch_seconds + steps + packing)
@@ -55,8 +55,8 @@ def memory_seconds(workload: Workload, c: Columns, peaks: CpuPeaks) -> Seconds:
 
 
 def _is_aligned(output: Buffer, lanes: Ints) -> Bools:
-    """Whether all vectors along the rows of an output begin at a multiple of their size, which past the caches they
-    must."""
+    """Return whether all vectors along the rows of an output begin at a multiple of their size, which past the caches
+    they must."""
     aligned: Bools = output.shape[-1] % lanes == 0 if len(output.shape) > 1 else np.ones(len(lanes), dtype=bool)
     return aligned
 
@@ -87,8 +87,8 @@ def _operations(body: Expr) -> int:
 
 
 def _cache_seconds(q: Quantities, peaks: CpuPeaks) -> Seconds:
-    """What tiles read, less what the first-level cache keeps from tile to tile. Where a task's data does not fit the
-    second level, it comes from further away, at the rate of memory."""
+    """Return what tiles read, less what the first-level cache keeps from tile to tile. Where a task's data does not fit
+    the second level, it comes from further away, at the rate of memory."""
     kept = np.where(q["reused_bytes"] <= L1_BYTES, q["reused_bytes"] * q["tiles"], 0)
     traffic = np.maximum(q["tile_traffic"] - kept, q["task_traffic"])
     far = min(peaks.read_bytes_per_second, peaks.l2_bytes_per_second)

@@ -25,7 +25,7 @@ BUSY_REDUCTION = 4
 
 
 def promising(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
-    """Which settings keep all rules, bool[n]. With few accumulators, those with the most stay."""
+    """Return which settings keep all rules, bool[n]. With few accumulators, those with the most stay."""
     good = keeps_rules(tiles, target, c)
     if tiles.group.reductions:
         accumulators, small = accumulator_registers(tiles, target, c), _is_small(tiles, target, c)
@@ -41,8 +41,8 @@ def promising(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
 
 
 def _has_window(tiles: LoopTileAxes) -> bool:
-    """Whether all reductions go over a window that moves along rows or planes, such as those of a depthwise convolution
-    with channels last, and can be unrolled as a whole."""
+    """Return whether all reductions go over a window that moves along rows or planes, such as those of a depthwise
+    convolution with channels last, and can be unrolled as a whole."""
     for stage in tiles.group.reductions:
         column, *moving = (stage.axes[p].name for p in (tiles.column, tiles.row, tiles.plane) if p is not None)
         used = [free_variables(i) for load in body_loads(stage) for i in load.indices]
@@ -81,8 +81,8 @@ def _window_registers(tiles: LoopTileAxes, target: Target, c: Columns) -> Ints:
 
 
 def keeps_rules(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
-    """The rules that look at one setting alone: a body of bearable size, a packed operand that is used again and stays
-    in the cache, and a task for each thread."""
+    """Return the rules that look at one setting alone: a body of bearable size, a packed operand that is used again and
+    stays in the cache, and a task for each thread."""
     s = tile_sizes(tiles, c)
     good = _is_small(tiles, target, c) & (packed_bytes(tiles, c, s) <= MOST_LOCAL_BYTES) & _packing_pays(tiles, c)
     return good & _has_tasks(tiles, target, s)
@@ -96,7 +96,7 @@ def _is_small(tiles: LoopTileAxes, target: Target, c: Columns) -> Bools:
 
 
 def _packing_pays(tiles: LoopTileAxes, c: Columns) -> Bools:
-    """Whether several register tiles of a task read the same packed elements."""
+    """Return whether several register tiles of a task read the same packed elements."""
     pays: Bools = np.ones(len(c), dtype=bool)
     row_tiles, column_tiles = c.ints("row_tiles"), c.ints("column_tiles")
     for i, (_, follows) in enumerate(tiles.packable):
@@ -109,7 +109,7 @@ def _packing_pays(tiles: LoopTileAxes, c: Columns) -> Bools:
 
 
 def _has_tasks(tiles: LoopTileAxes, target: Target, s: LoopTileSizes[Ints]) -> Bools:
-    """Whether every thread has a task, as far as any setting gives it one."""
+    """Return whether every thread has a task, as far as any setting gives it one."""
     if tiles.group.work < PARALLEL_WORK:
         return np.ones(len(s.tasks), dtype=bool)
     most = tiles.outer_points * tiles.extent(tiles.row) * tiles.extent(tiles.plane)

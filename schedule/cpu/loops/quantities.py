@@ -65,7 +65,7 @@ QUANTITIES = (
 
 
 def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) -> Mapping[str, NDArray[np.float64]]:
-    """The derived columns of n settings of the group's knobs, float64[n] each."""
+    """Return the derived columns of n settings of the group's knobs, float64[n] each."""
     found: dict[str, Ints | NDArray[np.float64] | float] = {q.name: 0.0 for q in QUANTITIES}
     found["non_temporal"] = c.flags("store", NON_TEMPORAL).astype(np.float64)
     found["inlined_padding"] = c.flags("padding", INLINE).astype(np.float64)
@@ -83,7 +83,7 @@ def derive(workload: Workload, group: FusedGroup, target: Target, c: Columns) ->
 
 
 def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64]]:
-    """The columns of a tile group."""
+    """Return the columns of a tile group."""
     s = tile_sizes(tiles, c)
     accumulators = accumulator_registers(tiles, target, c)
     main = max(tiles.group.reductions or (tiles.group.root,), key=points)
@@ -131,7 +131,7 @@ def _tile_columns(tiles: LoopTileAxes, target: Target, c: Columns) -> dict[str, 
 
 
 def _extents(tiles: LoopTileAxes, sizes: Mapping[int | None, Ints]) -> AxisExtents:
-    """How many values of each axis a tile or task covers: at most the axis's own."""
+    """Return how many values of each axis a tile or task covers: at most the axis's own."""
     ones = np.ones(len(sizes[tiles.column]), dtype=np.int64)
     extents = {p: ones for p in tiles.untiled}
     return extents | {p: np.minimum(sizes[p], tiles.extent(p)) for p in tiles.tiled}
@@ -182,7 +182,7 @@ def _loads(
     by_columns: NDArray[np.bool_],
     lanes: Ints,
 ) -> tuple[Ints, NDArray[np.float64]]:
-    """How many loads one step of a tile has, and how many of them take a load for each lane."""
+    """Return how many loads one step of a tile has, and how many of them take a load for each lane."""
     loads = np.zeros(len(s.columns), dtype=np.int64)
     uneven = np.zeros(len(s.columns))
     column = stage.axes[tiles.column].name
@@ -205,7 +205,7 @@ def _loads(
 
 
 def _gathered_share(rows: Ints, lanes: Ints) -> NDArray[np.float64]:
-    """The share of gathers that would take as long as what is loaded where ``rows`` neighbouring gathers are
+    """Return the share of gathers that would take as long as what is loaded where ``rows`` neighbouring gathers are
     transposed in registers: blocks of powers of two of them, each with a load for each lane, and the rest alone
     (``codegen.passes.transpose_gathers``)."""
     rest = rows % lanes
@@ -216,7 +216,7 @@ def _gathered_share(rows: Ints, lanes: Ints) -> NDArray[np.float64]:
 
 
 def _row_columns(group: FusedGroup, target: Target, c: Columns) -> dict[str, Ints | NDArray[np.float64] | float]:
-    """The columns of a row group or a scalar group."""
+    """Return the columns of a row group or a scalar group."""
     lanes, vectors, rows = c.ints("lanes"), c.ints("vectors"), c.ints("rows")
     outer = prod(a.extent for a in group.root.axes[: group.depth]) if group.kind == "row" else 1
     elements = max(points(s) // max(outer, 1) for s in group.stages)

@@ -30,7 +30,7 @@ class LoopTileSizes(Generic[N]):
 
 
 def tile_sizes(tiles: LoopTileAxes, c: Columns) -> LoopTileSizes[Ints]:
-    """The sizes that settings imply."""
+    """Return the sizes that settings imply."""
     vectors = c.ints("vectors")
     columns = np.where(c.flags("vectorise", COLUMNS), c.ints("lanes") * vectors, vectors)
     rows, planes = c.ints("rows"), c.ints("planes")
@@ -79,7 +79,7 @@ def packed_bytes(tiles: LoopTileAxes, c: Columns, s: LoopTileSizes[Ints]) -> Int
 
 
 def pack_loop(follows: tuple[int, ...], order: list[int]) -> int | None:
-    """The axis whose tile loop holds the packed copy, or None where the whole task does.
+    """Return the axis whose tile loop holds the packed copy, or None where the whole task does.
 
     The copy is made as far in as it is used again. ``follows``: the tiled axes that the tensor follows. ``order``: the
     axes of the tile loops, outermost first.

@@ -114,8 +114,8 @@ class CpuLoopsPlan(Plan):
         return replace(kernel, non_temporal=frozenset(non_temporal), minimal_passes=only_maps)
 
     def _takes(self, group: FusedGroup, columns: Columns) -> bool:
-        """Whether another group takes the setting of the main one. It has the same knobs, the setting is legal for it,
-        and it is as promising as for the main group."""
+        """Return whether another group takes the setting of the main one. It has the same knobs, the setting is legal
+        for it, and it is as promising as for the main group."""
         own = [(k.name, k.values) for k in _knobs(self.workload, group, self.target)]
         if own != [(k.name, k.values) for k in self.knobs]:
             return False
@@ -141,12 +141,12 @@ def _knobs(workload: Workload, group: FusedGroup, target: Target) -> tuple[Knob,
 
 
 def _constraints(group: FusedGroup, target: Target) -> tuple[Constraint, ...]:
-    """The rules of a group. Every setting of a row group or a scalar group is legal."""
+    """Return the rules of a group. Every setting of a row group or a scalar group is legal."""
     return tile_constraints(tiles_of(group), target) if group.kind == "tile" else ()
 
 
 def _is_promising(group: FusedGroup, target: Target, setting: Columns) -> bool:
-    """Whether one setting keeps the rules of thumb of a group."""
+    """Return whether one setting keeps the rules of thumb of a group."""
     return group.kind != "tile" or bool(keeps_rules(tiles_of(group), target, setting)[0])
 
 
@@ -160,7 +160,7 @@ class _GroupSetting:
 
 
 def _lower_separately(kernel: Kernel, settings: Sequence[_GroupSetting]) -> Kernel | None:
-    """The kernel with every group lowered in a small kernel of its own, which is searched far faster.
+    """Return the kernel with every group lowered in a small kernel of its own, which is searched far faster.
 
     Groups with a default setting come first: they are the same for all candidates, and so are found in the cache. None
     where two groups gave the same name to something.

@@ -39,7 +39,7 @@ class LoopTileAxes:
         return self.group.root.axes
 
     def extent(self, position: int | None) -> int:
-        """The extent of the axis in ``position``; 1 for None."""
+        """Return the extent of the axis in ``position``; 1 for None."""
         return 1 if position is None else self.axes[position].extent
 
     @property
@@ -59,17 +59,17 @@ class LoopTileAxes:
 
 
 def lane_bytes(group: FusedGroup) -> int:
-    """How many bytes the widest element has that the group computes."""
+    """Return how many bytes the widest element has that the group computes."""
     return max(s.tensor.dtype.bytes for s in group.stages)
 
 
 def most_lanes(group: FusedGroup, target: Target) -> int:
-    """How many elements of the group fit the widest vector register."""
+    """Return how many elements of the group fit the widest vector register."""
     return max(1, target.vector_bytes // lane_bytes(group))
 
 
 def tiles_of(group: FusedGroup) -> LoopTileAxes:
-    """The tiled axes of a group of kind ``tile``."""
+    """Return the tiled axes of a group of kind ``tile``."""
     root = group.root
     wide = [p for p, a in enumerate(root.axes) if a.extent > 1]
     column = wide[-1] if wide else len(root.axes) - 1
@@ -83,19 +83,19 @@ def tiles_of(group: FusedGroup) -> LoopTileAxes:
 
 
 def bodies(group: FusedGroup) -> tuple[tuple[Stage, tuple[str, ...]], ...]:
-    """The stages whose inner loops matter, with the names of their axes: the reductions, or the root alone."""
+    """Return the stages whose inner loops matter, with the names of their axes: the reductions, or the root alone."""
     stages = group.reductions or (group.root,)
     return tuple((s, tuple(a.name for a in s.axes)) for s in stages)
 
 
 def uses(load: Load, name: str) -> bool:
-    """Whether an index of the load depends on the variable."""
+    """Return whether an index of the load depends on the variable."""
     return any(name in free_variables(i) for i in load.indices)
 
 
 def stride_along(load: Load, name: str) -> int | None:
-    """How many elements lie between the loads of neighbouring values of the variable: 0 where the load does not use it,
-    None where the distance varies."""
+    """Return how many elements lie between the loads of neighbouring values of the variable: 0 where the load does not
+    use it, None where the distance varies."""
     total = 0
     for i, stride in zip(load.indices, load.buffer.strides, strict=True):
         if name in free_variables(i):
@@ -107,13 +107,13 @@ def stride_along(load: Load, name: str) -> int | None:
 
 
 def coefficient(expr: Expr, name: str) -> int | None:
-    """How much an index grows with the variable; None when it is not affine."""
+    """Return how much an index grows with the variable; None when it is not affine."""
     form = affine_form(expr)
     return None if form is None else dict(form.coefficients).get(name, 0)
 
 
 def _reuse(group: FusedGroup, position: int, column: int) -> float:
-    """A score of what a tile along the axis saves, in loads; loads of vectors weigh most."""
+    """Return a score of what a tile along the axis saves, in loads; loads of vectors weigh most."""
     score = 0.0
     for stage, names in bodies(group):
         for load in loads_of(stage.body):

@@ -39,8 +39,8 @@ def _split(stage: Stage) -> Expr:
 
 
 def _first_of_two_quotients(atom: Expr, axis: Axis, extents: dict[str, int]) -> int | None:
-    """The lesser of the two values of ``a // n``, where ``atom`` is ``a // n`` or ``a % n`` and varies along ``axis``;
-    None where there are not two values."""
+    """Return the lesser of the two values of ``a // n``, where ``atom`` is ``a // n`` or ``a % n`` and varies along
+    ``axis``; None where there are not two values."""
     if not (isinstance(atom, Binary) and atom.op in (BinaryOp.FLOORDIV, BinaryOp.MOD) and isinstance(atom.b, Const)):
         return None
     form, divisor = affine_form(atom.a), _divisor(atom)

@@ -40,15 +40,15 @@ class CpuScanSizes(Generic[N]):
 
 
 def accumulation_of(p: ScanProblem) -> Accumulation:
-    """How the scan accumulates: sums and products of float32 in float64, as libraries for processors do. Each running
-    value is a result, so that its roundings cannot be put off to the end of a block."""
+    """Return how the scan accumulates: sums and products of float32 in float64, as libraries for processors do. Each
+    running value is a result, so that its roundings cannot be put off to the end of a block."""
     how = p.accumulation
     grows = how.reducer in (Reducer.SUM, Reducer.PROD) and how.accumulator_dtype == float32
     return replace(how, value_dtype=float64) if grows else how
 
 
 def lower_scan(p: ScanProblem, s: CpuScanSizes[int]) -> Kernel:
-    """The kernel of one setting."""
+    """Return the kernel of one setting."""
     buffers = (*p.workload.inputs, *(stage.tensor for stage in p.outputs))
     w, how = FreshNameWriter({b.name for b in buffers} | {a.name for a in p.axes}), accumulation_of(p)
     lane = p.lane_axis

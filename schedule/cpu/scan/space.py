@@ -59,7 +59,7 @@ class CpuScanPlan(Plan):
         )
 
     def sizes(self, c: Columns) -> CpuScanSizes[Ints]:
-        """The sizes that settings imply."""
+        """Return the sizes that settings imply."""
         vector, unroll = c.ints("vector_width"), c.ints("unroll")
         return CpuScanSizes(vector, unroll, self.problem.lines // (vector * unroll))
 
@@ -87,8 +87,8 @@ class CpuScanPlan(Plan):
         return good & (s.tasks >= min(self.target.threads, self.problem.lines // int(np.max(s.vector))))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """The bytes and the arithmetic, which overlap for the most part. A step takes at least as long as one addition.
-        What does not fill a cache line is moved all the same."""
+        """Return the bytes and the arithmetic, which overlap for the most part. A step takes at least as long as one
+        addition. What does not fill a cache line is moved all the same."""
         s, p, rates = self.sizes(columns), self.problem, cpu_peaks(self.target, peaks)
         elements = p.lines * p.length
         operations = max(flops(p.workload) / elements, 1.0) + len(p.loads) + len(p.outputs)

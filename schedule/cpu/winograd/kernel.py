@@ -113,8 +113,8 @@ def tile_rows_of(workload: Workload) -> tuple[Gemm, TileRows] | None:
 
 
 def lower_winograd(p: Gemm, name: str, setting: CpuGemmSetting, tiles: TileRows) -> Kernel:
-    """The kernel of one setting for ``p`` as ``tile_rows_of`` gives it. ``kc`` is all of ``k``, and tasks transform the
-    tiles (``pack_a``)."""
+    """Return the kernel of one setting for ``p`` as ``tile_rows_of`` gives it. ``kc`` is all of ``k``, and tasks
+    transform the tiles (``pack_a``)."""
     return WinogradWriter(p, setting, tiles).kernel(name)
 
 
@@ -173,7 +173,7 @@ class TransformedOperand(BlockedOperand):
         return w.allocate(name, self.shape(panels), self.operand.body.dtype, MemoryScope.LOCAL)
 
     def shape(self, panels: int) -> tuple[int, ...]:
-        """The shape of ``panels`` packed panels of each point."""
+        """Return the shape of ``panels`` packed panels of each point."""
         return (POINTS, panels, *self.panel_shape(self.kc))
 
 
@@ -255,7 +255,7 @@ def _transformed(
 
 
 def _combined(coefficients: Sequence[float], terms: Sequence[Expr]) -> Expr:
-    """The sum of ``terms`` times their ``coefficients``, which are 0, or plus or minus one common factor."""
+    """Return the sum of ``terms`` times their ``coefficients``, which are 0, or plus or minus one common factor."""
     used = [(c, t) for c, t in zip(coefficients, terms, strict=True) if c]
     used.sort(key=lambda item: item[0] < 0)  # the first is positive
     total = reduce(lambda a, b: (1.0, a[1] + b[1] if b[0] > 0 else a[1] - b[1]), used)[1]

@@ -24,7 +24,7 @@ OUTPUT_INSTRUCTIONS = POINTS + 24 + TILE * TILE
 
 
 def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:
-    """The estimated time of each setting in seconds, float64[n]."""
+    """Return the estimated time of each setting in seconds, float64[n]."""
     s = product.sizes(c)
     tiles, filters = product.uses(c, s)
     v, u = operand_bytes(product, tiles), operand_bytes(product, filters)
