@@ -96,7 +96,7 @@ def tile_kernel(atom: DotAtom, threads: int) -> Kernel:
 
 
 def copy_kernel(lanes: int, nbytes: int) -> Kernel:
-    """Return the kernel computes ``Y[i] = X[i]`` in whole vectors."""
+    """The kernel computes ``Y[i] = X[i]`` in whole vectors."""
     source, result = _traffic("X", nbytes), _traffic("Y", nbytes)
     at = (Var("block"), Ramp(Var("step") * lanes, 1, lanes))
     inner = For("step", _BLOCK // lanes, LoopKind.SERIAL, Store(result, at, Load(source, at)))
@@ -104,7 +104,7 @@ def copy_kernel(lanes: int, nbytes: int) -> Kernel:
 
 
 def read_kernel(lanes: int, nbytes: int) -> Kernel:
-    """Return the kernel computes one sum for each block of X."""
+    """The kernel computes one sum for each block of X."""
     source = _traffic("X", nbytes)
     result = Buffer("Y", (source.shape[0],), float32)
     unroll = 4
