@@ -155,16 +155,21 @@ def run(options: Options) -> Result:
     device = CpuDevice()
     torch.set_num_threads(device.info.target.threads)
     peaks = best_peaks(tuned.peaks, device.measure_peaks())  # whichever was disturbed less
+    about = {"name": device.info.name, **device.info.hardware, **peaks}
+    settings = {"rounds": _rounds(options), "trials": options.trials or _TRIALS, **options.extra}
+    versions = {"torch": torch.__version__, "tvm": cpu_tvm.version(), **tuned.toolchain}
     table: list[dict[str, object]] = []
+
+    def result() -> Result:
+        summary = _summary(table, tuned)
+        return Result(tuple(table), summary, not summary["below_bar"], settings, about, versions)
+
     with torch.inference_mode():
         for name, row in rows.items():
             table.append(_measured(name, row, tuned, peaks, options))
             print(json.dumps(table[-1]), flush=True)
-    summary = _summary(table, tuned)
-    about = {"name": device.info.name, **device.info.hardware, **peaks}
-    settings = {"rounds": _rounds(options), "trials": options.trials or _TRIALS, **options.extra}
-    versions = {"torch": torch.__version__, "tvm": cpu_tvm.version(), **tuned.toolchain}
-    return Result(tuple(table), summary, not summary["below_bar"], settings, about, versions)
+            options.keep(result())
+    return result()
 
 
 def _rounds(options: Options) -> int:

@@ -66,19 +66,24 @@ def run(options: Options) -> Result:
     """Compile, compare and time every network whose name matches."""
     recycle_memory()
     torch.set_num_threads(int(options.extra.get("threads", THREADS)))
+    device = CpuDevice()
+    versions = {n: import_module(n).__version__ for n in ("onnxruntime", "openvino") if find_spec(n)}
+    settings = {"rounds": _rounds(options), "threads": torch.get_num_threads(), **options.extra}
+    about_device = {"name": device.info.name, **device.info.hardware}
     table: list[dict[str, object]] = []
+
+    def result() -> Result:
+        summary = _summary(table)
+        return Result(tuple(table), summary, not summary["below_bar"], settings, about_device, versions)
+
     with torch.inference_mode():
         for name, (make, inputs) in NETWORKS.items():
             if fnmatch(name, options.rows):
                 torch.manual_seed(options.seed)
                 table.append(_measured(name, make().eval(), inputs(), options))
                 print(json.dumps(table[-1]), flush=True)
-    summary = _summary(table)
-    device = CpuDevice()
-    versions = {n: import_module(n).__version__ for n in ("onnxruntime", "openvino") if find_spec(n)}
-    settings = {"rounds": _rounds(options), "threads": torch.get_num_threads(), **options.extra}
-    about_device = {"name": device.info.name, **device.info.hardware}
-    return Result(tuple(table), summary, not summary["below_bar"], settings, about_device, versions)
+                options.keep(result())
+    return result()
 
 
 def _rounds(options: Options) -> int:
