@@ -11,14 +11,15 @@ for k in 4096:                           for k_block in 16:
 Libraries for processors do the same: their products add a block of k to the result, and their sums are pairwise.
 """
 
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from ...core.dtypes import float32
 from ...ir.buffer import Buffer, MemoryScope
-from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Var, const, index
+from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Var, const, index, logical_and
 from ...ir.provenance import rewrites
-from ...ir.rewrite import loads_of
+from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify_kernel
 from ...ir.stmt import Allocate, For, If, Kernel, Launch, LoopKind, Seq, Stmt, Store, seq
 from .copies import FreshNames, bound_names, replace_names
@@ -29,8 +30,18 @@ as long as two additions to each of its elements.)"""
 MANY_BLOCKS = 8
 """From so many blocks on, the rounding of each addition to the total is taken off the next block (Kahan, 1965)."""
 
-_Places = Counter[tuple[Expr, ...]]
-"""The indices of elements of a buffer, and how often a statement adds to each."""
+
+@dataclass(frozen=True, slots=True)
+class _Additions:
+    """How often a statement adds to some elements, and under which ``conditions`` it does so each time. Elements need
+    not have been written where these do not hold."""
+
+    count: int
+    conditions: tuple[Expr, ...] = ()
+
+
+_Places = Mapping[tuple[Expr, ...], _Additions]
+"""The indices of elements of a buffer -> what a statement adds to them."""
 
 
 def block_sums(kernel: Kernel) -> Kernel:
@@ -62,7 +73,7 @@ def _blocked(stmt: Stmt, buffer: Buffer, names: FreshNames) -> Stmt:
     match stmt:
         case For(extent=extent, kind=kind, body=body):
             places = _additions(body, buffer)
-            most = max(places.values(), default=0) if places is not None else 0
+            most = max((a.count for a in places.values()), default=0) if places is not None else 0
             if places and kind is LoopKind.SERIAL and most <= BLOCK and _are_apart(places):
                 return _cut(stmt, buffer, places, names) if most * extent >= 2 * BLOCK else stmt
             return replace(stmt, body=_blocked(body, buffer, names))
@@ -76,31 +87,44 @@ def _blocked(stmt: Stmt, buffer: Buffer, names: FreshNames) -> Stmt:
 
 
 def _additions(stmt: Stmt, buffer: Buffer) -> _Places | None:
-    """Return how often ``stmt`` adds to each element of ``buffer``. None where it does anything else with it."""
+    """Return what ``stmt`` adds to each element of ``buffer``. None where it does anything else with it."""
     match stmt:
         case Store(buffer=written, indices=indices, value=value, mask=mask) if written == buffer:
             match value:
                 case Binary(op=BinaryOp.ADD, a=Load(buffer=read, indices=place, mask=None), b=term) if (
                     read == buffer and place == indices and mask is None
                 ):
-                    return None if _reads(term, buffer) else Counter({indices: 1})
+                    return None if _reads(term, buffer) else {indices: _Additions(1)}
             return None
-        case For(extent=extent, body=body):
+        case For(var=var, extent=extent, body=body):
             inner = _additions(body, buffer)
-            return None if inner is None else Counter({place: count * extent for place, count in inner.items()})
+            if inner is None:
+                return None
+            return {place: _Additions(a.count * extent, _without(a.conditions, var)) for place, a in inner.items()}
         case If(condition=condition, then=body):
-            return None if _reads(condition, buffer) else _additions(body, buffer)
+            inner = None if _reads(condition, buffer) else _additions(body, buffer)
+            if inner is None or loads_of(condition):  # what is loaded may change
+                return inner
+            return {place: _Additions(a.count, (condition, *a.conditions)) for place, a in inner.items()}
         case Allocate(body=body):
             return _additions(body, buffer)
         case Seq(statements=statements):
-            total: _Places = Counter()
+            total: dict[tuple[Expr, ...], _Additions] = {}
             for s in statements:
                 found = _additions(s, buffer)
                 if found is None:
                     return None
-                total += found
+                for place, more in found.items():
+                    before = total.get(place, _Additions(0, more.conditions))
+                    shared = tuple(c for c in before.conditions if c in more.conditions)
+                    total[place] = _Additions(before.count + more.count, shared)
             return total
-    return None if _reads(stmt, buffer) else Counter()
+    return None if _reads(stmt, buffer) else {}
+
+
+def _without(conditions: tuple[Expr, ...], var: str) -> tuple[Expr, ...]:
+    """Return the conditions that a variable has no part in."""
+    return tuple(c for c in conditions if var not in free_variables(c))
 
 
 def _are_apart(places: _Places) -> bool:
@@ -129,7 +153,7 @@ def _reads(node: Expr | Stmt, buffer: Buffer) -> bool:
 
 
 def _cut(loop: For, buffer: Buffer, places: _Places, names: FreshNames) -> Stmt:
-    length = BLOCK // max(places.values())
+    length = BLOCK // max(a.count for a in places.values())
     length = next((n for n in range(length, length // 2, -1) if loop.extent % n == 0), length)
     blocks, rest = divmod(loop.extent, length)
     total, lost = (replace(buffer, name=names.fresh(buffer.name)) for _ in range(2))
@@ -137,21 +161,27 @@ def _cut(loop: For, buffer: Buffer, places: _Places, names: FreshNames) -> Stmt:
     first: list[Stmt] = []
     added: list[Stmt] = []
     last: list[Stmt] = []
-    for place in places:
-        here, there, off = (Load(b, place) for b in (buffer, total, lost))
-        nothing: Expr = zero if here.lanes == 1 else Broadcast(zero, here.lanes)
-        first += [Store(total, place, here), Store(buffer, place, nothing)]
-        if blocks < MANY_BLOCKS:
-            added += [Store(total, place, there + here), Store(buffer, place, nothing)]
-        else:  # a total of many blocks is compensated
-            first.append(Store(lost, place, nothing))
-            added += [
-                Store(buffer, place, here - off),
-                Store(lost, place, (there + here) - there - here),
-                Store(total, place, there + here),
-                Store(buffer, place, nothing),
-            ]
-        last.append(Store(buffer, place, there + here))
+    for conditions, group in groupby(places, lambda place: _without(places[place].conditions, loop.var)):
+        begin: list[Stmt] = []
+        flush: list[Stmt] = []
+        end: list[Stmt] = []
+        for place in group:
+            here, there, off = (Load(b, place) for b in (buffer, total, lost))
+            nothing: Expr = zero if here.lanes == 1 else Broadcast(zero, here.lanes)
+            begin += [Store(total, place, here), Store(buffer, place, nothing)]
+            if blocks < MANY_BLOCKS:
+                flush += [Store(total, place, there + here), Store(buffer, place, nothing)]
+            else:  # a total of many blocks is compensated
+                begin.append(Store(lost, place, nothing))
+                flush += [
+                    Store(buffer, place, here - off),
+                    Store(lost, place, (there + here) - there - here),
+                    Store(total, place, there + here),
+                    Store(buffer, place, nothing),
+                ]
+            end.append(Store(buffer, place, there + here))
+        for moves, statements in ((begin, first), (flush, added), (end, last)):
+            statements.append(If(logical_and(*conditions), seq(*moves)) if conditions else seq(*moves))
     body = replace_names(loop.body, {loop.var: Var(block) * length + Var(loop.var)}, {})
     whole = For(block, blocks, LoopKind.SERIAL, seq(For(loop.var, length, LoopKind.SERIAL, body), *added))
     left: list[Stmt] = []
