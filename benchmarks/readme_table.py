@@ -25,7 +25,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped",),
     "whole models, float16": ("2026-11-24-h200-models-default", "2026-11-23-h200-models-autotune"),
     "single modules, float32, in training mode": ("2026-11-23-h200-modules", "2026-11-23-h200-modules-2"),
-    "all operators, processor": ("2026-11-22-epyc-2-cores-cpu",),
+    "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
+    "all operators, and odd shapes, processor": ("2026-11-27-epyc-2-cores-cpu", "2026-11-27-epyc-2-cores-cpu-odd"),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
 
@@ -39,8 +40,11 @@ def table() -> str:
     for name, files in ROWS.items():
         found = [json.loads((RESULTS / f"{file}.json").read_text()) for file in files]
         rows: list[dict[str, Any]] = list({row["row"]: row for one in found for row in one["rows"]}.values())
-        ratios = [row["ratio"] for row in rows]
-        timed = {peer.partition(",")[0] for row in rows for peer in row.get("peers_us") or row["us"]} - {"ours"}
+        ratios = [min(row["ratio"], row.get("openvino_ratio", math.inf)) for row in rows]
+        times = [row.get("peers_us") or row["us"] for row in rows]
+        timed = {peer.partition(",")[0] for own in times for peer, us in own.items() if not isinstance(us, str)} - {
+            "ours"
+        }
         peers = ", ".join(sorted(timed, key=str.lower))
         device, day = found[0]["device"], found[0]["started"][:10]
         cores = f", {device['cores']:.0f} cores" if device["name"].startswith(("AMD", "Intel")) else ""
