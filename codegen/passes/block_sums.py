@@ -17,7 +17,22 @@ from itertools import groupby
 
 from ...core.dtypes import float32
 from ...ir.buffer import Buffer, MemoryScope
-from ...ir.expr import Binary, BinaryOp, Broadcast, Const, Expr, Load, Ramp, Var, const, index, logical_and
+from ...ir.expr import (
+    Binary,
+    BinaryOp,
+    Broadcast,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Load,
+    Ramp,
+    Select,
+    Var,
+    const,
+    index,
+    logical_and,
+)
 from ...ir.provenance import rewrites
 from ...ir.rewrite import free_variables, loads_of
 from ...ir.simplify import simplify_kernel
@@ -173,9 +188,11 @@ def _cut(loop: For, buffer: Buffer, places: _Places, names: FreshNames) -> Stmt:
                 flush += [Store(total, place, there + here), Store(buffer, place, nothing)]
             else:  # a total of many blocks is compensated
                 begin.append(Store(lost, place, nothing))
+                rounding = (there + here) - there - here
+                finite = Compare(CompareOp.EQ, rounding, rounding)  # otherwise it is NaN, and totals must stay infinite
                 flush += [
                     Store(buffer, place, here - off),
-                    Store(lost, place, (there + here) - there - here),
+                    Store(lost, place, Select(finite, rounding, nothing)),
                     Store(total, place, there + here),
                     Store(buffer, place, nothing),
                 ]

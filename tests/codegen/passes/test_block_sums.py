@@ -10,6 +10,7 @@ from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.lowering import build, lower
 from tilewright.codegen.passes.pipeline import run_passes
 from tilewright.runtime.devices import open_device
+from tilewright.runtime.module import load_module
 from tilewright.schedule.defaults import default_schedule
 from tilewright.te.parse import parse_workload
 
@@ -49,6 +50,20 @@ def test_the_error_of_a_long_sum_is_a_few_roundings(name: str) -> None:
         "running columns": lambda: wide.cumsum(0) * scale,
     }[name]
     assert np.abs(found - exact()).max() <= 6 * np.finfo(np.float32).eps * np.abs(exact()).max()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("name", ["product", "columns", "rows"])
+def test_what_is_not_finite_stays_what_it_is(name: str, value: float) -> None:
+    """The rounding of an infinite total is no number, and must not be taken off what comes next."""
+    first, second, stage = SUMS[name]
+    shapes = [f"{n}: float32[{', '.join(map(str, s))}]" for n, s in (("a", first), ("b", second))]
+    workload = parse_workload("\n".join((*shapes, stage)))
+    a, b = (np.ones(shape, np.float32) for shape in (first, second))
+    a[1, 2] = value
+    (found,) = load_module(workload, default_schedule(workload, TARGET))(a, b)
+    wanted = {"product": lambda: a @ b, "columns": lambda: a.sum(0), "rows": lambda: a.sum(1)}[name]()
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("extent", [512, 1_021, 2_500])
