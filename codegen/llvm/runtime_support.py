@@ -157,7 +157,9 @@ part:
   %behind = add i64 %number, 1
   %stop = call i64 @first_task(i64 %behind, i64 %tasks)
   %counter = getelementptr [16 x i64], ptr @next, i64 %number
-  br label %more
+  %claimed = load atomic i64, ptr %counter monotonic, align 128
+  %any = icmp ult i64 %claimed, %stop
+  br i1 %any, label %more, label %next.part
 more:
   %begin = atomicrmw add ptr %counter, i64 %chunk monotonic
   %left = icmp ult i64 %begin, %stop
