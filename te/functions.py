@@ -125,17 +125,17 @@ def minimum(a: Expr, b: Expr | float) -> Expr:
     return Binary(BinaryOp.MIN, a, as_expr(b, a.dtype))
 
 
-def bits_and(a: Expr, b: Expr | int) -> Expr:
+def bitwise_and(a: Expr, b: Expr | int) -> Expr:
     """Return the bits that two integers both have."""
     return Binary(BinaryOp.BIT_AND, a, as_expr(b, a.dtype))
 
 
-def bits_or(a: Expr, b: Expr | int) -> Expr:
+def bitwise_or(a: Expr, b: Expr | int) -> Expr:
     """Return the bits that at least one of two integers has."""
     return Binary(BinaryOp.BIT_OR, a, as_expr(b, a.dtype))
 
 
-def bits_xor(a: Expr, b: Expr | int) -> Expr:
+def bitwise_xor(a: Expr, b: Expr | int) -> Expr:
     """Return the bits that one of two integers has, and the other one has not."""
     return Binary(BinaryOp.BIT_XOR, a, as_expr(b, a.dtype))
 

@@ -200,9 +200,9 @@ _SAME = (
 
 FUNCTIONS: dict[str, _Function] = {
     **{name: _plain(getattr(torch, name)) for name in _SAME},
-    "bits_and": _plain(torch.bitwise_and),
-    "bits_or": _plain(torch.bitwise_or),
-    "bits_xor": _plain(torch.bitwise_xor),
+    "bitwise_and": _plain(torch.bitwise_and),
+    "bitwise_or": _plain(torch.bitwise_or),
+    "bitwise_xor": _plain(torch.bitwise_xor),
     "shift_left": _plain(torch.bitwise_left_shift),
     "shift_right": _plain(torch.bitwise_right_shift),
     **{n: _plain(getattr(functional, n)) for n in ("silu", "gelu", "hardsigmoid", "hardswish", "mish")},

@@ -179,15 +179,15 @@ def truth(b: Emitter, x: Value) -> Value:
     return cast(b, x, DTYPES["bool"])
 
 
-def turned_over(b: NodeMaker, x: Value) -> Value:
+def bitwise_not(b: NodeMaker, x: Value) -> Value:
     """Return an integer with each bit turned over."""
-    return b.node("bits_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
+    return b.node("bitwise_xor", x, number(b, -1 if x.dtype.kind == "int" else x.dtype.integer_range[1], x.dtype))
 
 
 @rule("logical_not.default", "bitwise_not.default")
 def _not(b: Emitter, x: Value) -> Value:
     if x.dtype.is_integer and b.target == "aten.bitwise_not.default":
-        return turned_over(b, x)
+        return bitwise_not(b, x)
     return b.node("logical_not", truth(b, x))
 
 
@@ -201,7 +201,7 @@ def _logic(op: str, bits: str) -> Rule:
 
 
 for _kind, _op in (("and", "logical_and"), ("or", "logical_or"), ("xor", "ne")):
-    _both = _logic(_op, f"bits_{_kind}")
+    _both = _logic(_op, f"bitwise_{_kind}")
     RULES.update({f"aten.bitwise_{_kind}.{form}": _both for form in ("Tensor", "Scalar", "Scalar_Tensor")})
     RULES[f"aten.logical_{_kind}.default"] = _both
 

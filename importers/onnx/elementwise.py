@@ -6,7 +6,7 @@ from typing import Any
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from ..aten.compound import COMPOUND, of_integers, remainder
-from ..aten.pointwise import turned_over
+from ..aten.pointwise import bitwise_not
 from ..aten.rule import number
 from .call import RULES, Call, Rule, cast, need, rule
 
@@ -17,8 +17,8 @@ _SAME = {
     "Round": "round", "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hardswish", "Mish": "mish",
     "Identity": "identity", "Add": "add", "Sub": "sub", "Mul": "mul", "Equal": "eq", "Less": "lt",
     "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge", "And": "logical_and", "Or": "logical_or",
-    "Xor": "ne", "Not": "logical_not", "Where": "where", "Softplus": "softplus", "BitwiseAnd": "bits_and",
-    "BitwiseOr": "bits_or", "BitwiseXor": "bits_xor",
+    "Xor": "ne", "Not": "logical_not", "Where": "where", "Softplus": "softplus", "BitwiseAnd": "bitwise_and",
+    "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
 }  # fmt: skip
 """Operators that are one of ours on the same operands."""
 
@@ -39,7 +39,7 @@ RULES.update({name.capitalize(): _compound(name) for name in COMPOUND})
 
 @rule("BitwiseNot")
 def _bitwise_not(c: Call) -> Value:
-    return turned_over(c, c.value(0))
+    return bitwise_not(c, c.value(0))
 
 
 @rule("BitShift")
