@@ -27,8 +27,7 @@ from .pixel_rows import lower_pixel_rows, pixel_rows_of
 from .space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 
 MR = (4, 6, 7, 8, 9, 12, 14, 16)
-PIXELS = (4, 6, 7, 8, 9, 12, 14, 16)
-"""Rows of a register tile whose rows are pixels side by side: images are often 7, 14, 28 or 56 pixels wide."""
+"""Rows of a register tile. Where they are pixels side by side, images are often 7, 14, 28 or 56 of them wide."""
 VECTORS = (1, 2, 3, 4)
 LEAST_FILTERS = 16
 """Rows from which on packing an image pixel by pixel is paid for."""
@@ -71,7 +70,7 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
 
     kernel = MicroKernel(
         lanes=lanes,
-        mr=MR if pixels is None else PIXELS,
+        mr=MR,
         vectors=VECTORS,
         registers=registers,
         register_rows=1,
