@@ -11,7 +11,6 @@ rows of ``PACKED_ROWS`` instead, whose weights stay the same: ours binds them an
 timed. TVM takes part where its package is importable (``cpu_tvm``).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -36,7 +35,7 @@ from benchmarks.cpu_peers import (
     torch_calls,
 )
 from benchmarks.odd_rows import CPU_ROWS
-from benchmarks.suite import Options, Result
+from benchmarks.suite import Options, Result, kept_result, printed
 from benchmarks.tuned import Tuned, TunedOperator, tune_rows
 from tilewright.core.schedule import Schedule
 from tilewright.runtime.cpu import CpuDevice
@@ -158,18 +157,14 @@ def run(options: Options) -> Result:
     about = {"name": device.info.name, **device.info.hardware, **peaks}
     settings = {"rounds": _rounds(options), "trials": options.trials or _TRIALS, **options.extra}
     versions = {"torch": torch.__version__, "tvm": cpu_tvm.version(), **tuned.toolchain}
-    table: list[dict[str, object]] = []
 
-    def result() -> Result:
+    def judged(table: list[dict[str, object]]) -> Result:
         summary = _summary(table, tuned)
         return Result(tuple(table), summary, not summary["below_bar"], settings, about, versions)
 
     with torch.inference_mode():
-        for name, row in rows.items():
-            table.append(_measured(name, row, tuned, peaks, options))
-            print(json.dumps(table[-1]), flush=True)
-            options.keep(result())
-    return result()
+        measured = (_measured(name, row, tuned, peaks, options) for name, row in rows.items())
+        return kept_result(printed(measured), judged, options)
 
 
 def _rounds(options: Options) -> int:

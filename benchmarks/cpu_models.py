@@ -16,7 +16,6 @@ stand. ``kernels=N`` lists the N kernels of each model that take longest.
 """
 
 import copy
-import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ from benchmarks import networks
 from benchmarks.compiled_models import about, compile_model, program_call, slowest_kernels, tune
 from benchmarks.cpu_peers import Call, interleaved, middle, recycle_memory
 from benchmarks.gpu_table import geometric_mean
-from benchmarks.suite import Options, Result
+from benchmarks.suite import Options, Result, kept_result, printed
 from tilewright.runtime.cpu import CpuDevice
 
 Inputs = tuple[torch.Tensor, ...]
@@ -70,28 +69,25 @@ def run(options: Options) -> Result:
     versions = {n: import_module(n).__version__ for n in ("onnxruntime", "openvino") if find_spec(n)}
     settings = {"rounds": _rounds(options), "threads": torch.get_num_threads(), **options.extra}
     about_device = {"name": device.info.name, **device.info.hardware}
-    table: list[dict[str, object]] = []
 
-    def result() -> Result:
+    def judged(table: list[dict[str, object]]) -> Result:
         summary = _summary(table)
         return Result(tuple(table), summary, not summary["below_bar"], settings, about_device, versions)
 
     with torch.inference_mode():
-        for name, (make, inputs) in NETWORKS.items():
-            if fnmatch(name, options.rows):
-                torch.manual_seed(options.seed)
-                table.append(_measured(name, make().eval(), inputs(), options))
-                print(json.dumps(table[-1]), flush=True)
-                options.keep(result())
-    return result()
+        measured = (_measured(name, options) for name in NETWORKS if fnmatch(name, options.rows))
+        return kept_result(printed(measured), judged, options)
 
 
 def _rounds(options: Options) -> int:
     return int(options.extra.get("rounds", ROUNDS))
 
 
-def _measured(name: str, module: nn.Module, inputs: Inputs, options: Options) -> dict[str, object]:
+def _measured(name: str, options: Options) -> dict[str, object]:
     """Return one row of the table."""
+    torch.manual_seed(options.seed)
+    make, draw = NETWORKS[name]
+    module, inputs = make().eval(), draw()
     torch._dynamo.reset()
     began = time.perf_counter()
     ours, shapes = compile_model(module, inputs)

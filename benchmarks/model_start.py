@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.models import MODELS
-from benchmarks.suite import Options, Result
+from benchmarks.suite import Options, Result, kept_result
 from tilewright.api.client import Client
 from tilewright.api.local_service import local_service
 from tilewright.core.keys import content_key
@@ -43,11 +43,7 @@ _MOST_SECONDS = 240
 def run(options: Options) -> Result:
     """Start processes for every model whose name matches; by default for four of them."""
     wanted = _USUAL.split() if options.rows == "*" else [n for n in MODELS if fnmatch(n, options.rows)]
-    rows: list[dict[str, object]] = []
-    for name in wanted:
-        rows.append(_row(name, options.trials or 0))
-        options.keep(_judged(rows))
-    return _judged(rows)
+    return kept_result((_row(name, options.trials or 0) for name in wanted), _judged, options)
 
 
 def _judged(rows: list[dict[str, object]]) -> Result:

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from benchmarks.compiled_models import about, compile_model, tune
 from benchmarks.gpu_table import geometric_mean
-from benchmarks.suite import Options, Result
+from benchmarks.suite import Options, Result, kept_result
 from benchmarks.torch_peers import Call, interleaved, middle, peer_options
 from tilewright.runtime.cuda.kernel import CudaKernel
 from tilewright.runtime.devices import open_device
@@ -167,12 +167,8 @@ MODELS: Mapping[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every model whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows: list[dict[str, object]] = []
-    for name, model in MODELS.items():
-        if fnmatch(name, options.rows):
-            rows.append(measured_row(name, model, options))
-            options.keep(_judged(rows))
-    return _judged(rows)
+    rows = (measured_row(name, model, options) for name, model in MODELS.items() if fnmatch(name, options.rows))
+    return kept_result(rows, _judged, options)
 
 
 def _judged(rows: list[dict[str, object]]) -> Result:

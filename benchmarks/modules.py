@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from benchmarks.gpu_table import geometric_mean
 from benchmarks.models import Model, measured_row
-from benchmarks.suite import Options, Result
+from benchmarks.suite import Options, Result, kept_result
 from benchmarks.torch_peers import peer_options
 from tilewright.runtime.devices import open_device
 
@@ -149,12 +149,8 @@ MODULES: dict[str, Model] = {
 def run(options: Options) -> Result:
     """Compile, compare and time every module whose name matches."""
     torch.backends.cudnn.benchmark = True
-    rows: list[dict[str, object]] = []
-    for name, model in MODULES.items():
-        if fnmatch(name, options.rows):
-            rows.append(measured_row(name, model, options))
-            options.keep(_judged(rows))
-    return _judged(rows)
+    rows = (measured_row(name, model, options) for name, model in MODULES.items() if fnmatch(name, options.rows))
+    return kept_result(rows, _judged, options)
 
 
 def _judged(rows: list[dict[str, object]]) -> Result:

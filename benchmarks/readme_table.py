@@ -41,11 +41,9 @@ def table() -> str:
         found = [json.loads((RESULTS / f"{file}.json").read_text()) for file in files]
         rows: list[dict[str, Any]] = list({row["row"]: row for one in found for row in one["rows"]}.values())
         ratios = [min(row["ratio"], row.get("openvino_ratio", math.inf)) for row in rows]
-        times = [row.get("peers_us") or row["us"] for row in rows]
-        timed = {peer.partition(",")[0] for own in times for peer, us in own.items() if not isinstance(us, str)} - {
-            "ours"
-        }
-        peers = ", ".join(sorted(timed, key=str.lower))
+        times = [item for row in rows for item in (row.get("peers_us") or row["us"]).items()]
+        timed = {peer.partition(",")[0] for peer, us in times if not isinstance(us, str)}
+        peers = ", ".join(sorted(timed - {"ours"}, key=str.lower))
         device, day = found[0]["device"], found[0]["started"][:10]
         cores = f", {device['cores']:.0f} cores" if device["name"].startswith(("AMD", "Intel")) else ""
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

@@ -1,7 +1,8 @@
 """What a suite is given and what it returns."""
 
+import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,23 @@ class Options:
 
 
 Suite = Callable[[Options], Result]
+Row = dict[str, object]
+
+
+def kept_result(rows: Iterable[Row], judge: Callable[[list[Row]], Result], options: Options) -> Result:
+    """Return what ``judge`` makes of all rows. It judges those so far after each one, for ``options.keep``."""
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        options.keep(judge(found))
+    return judge(found)
+
+
+def printed(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows, each printed as a line of JSON."""
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        yield row
 
 
 def commit() -> str:
