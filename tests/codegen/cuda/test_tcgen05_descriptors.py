@@ -23,7 +23,7 @@ _BLOCK_SCALED = (
 
 def _fields(layout: str, value: int) -> dict[str, int]:
     """Return the fields of a descriptor that are not 0."""
-    found = {}
+    found: dict[str, int] = {}
     for field in layout.split():
         name, _, bits = field.partition(":")
         found |= {name: value & (1 << int(bits)) - 1} if value & (1 << int(bits)) - 1 else {}

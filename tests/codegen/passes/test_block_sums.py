@@ -62,7 +62,7 @@ def test_what_is_not_finite_stays_what_it_is(name: str, value: float) -> None:
     a, b = (np.ones(shape, np.float32) for shape in (first, second))
     a[1, 2] = value
     (found,) = load_module(workload, default_schedule(workload, TARGET))(a, b)
-    wanted = {"product": lambda: a @ b, "columns": lambda: a.sum(0), "rows": lambda: a.sum(1)}[name]()
+    wanted = a @ b if name == "product" else a.sum(0 if name == "columns" else 1)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
