@@ -15,7 +15,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 from urllib.parse import quote
 
 import httpx2
@@ -23,10 +23,6 @@ from pydantic import BaseModel, ValidationError
 
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .problem import ProblemDetails
-
-if TYPE_CHECKING:
-    from .async_connection import AsyncConnection
-    from .connection import ServiceConnection
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,6 +67,30 @@ def advance(flow: RequestFlow[T], answer: httpx2.Response | None) -> FlowRequest
         return Done(over.value)
 
 
+class BlockingConnection(Protocol):
+    """Waits for the answers of a flow, as ``ServiceConnection`` does."""
+
+    def run_flow(self, flow: RequestFlow[T]) -> T:
+        """Carry a flow on until it is over; return its result."""
+        ...
+
+    def run_listing(self, listing: "Listing[T]") -> Iterator[T]:
+        """Yield what is on all pages."""
+        ...
+
+
+class AwaitedConnection(Protocol):
+    """Awaits the answers of a flow, as ``AsyncConnection`` does."""
+
+    async def run_flow(self, flow: RequestFlow[T]) -> T:
+        """Carry a flow on until it is over; return its result."""
+        ...
+
+    def run_listing(self, listing: "Listing[T]") -> AsyncIterator[T]:
+        """Yield what is on all pages."""
+        ...
+
+
 class call(Generic[P, T]):
     """Makes a method of a description; see the module."""
 
@@ -81,9 +101,9 @@ class call(Generic[P, T]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: "ServiceConnection", owner: type) -> Callable[P, T]: ...
+    def __get__(self, instance: BlockingConnection, owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, instance: "AsyncConnection", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, instance: AwaitedConnection, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
@@ -125,9 +145,9 @@ class listed(Generic[P, T]):
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, instance: "ServiceConnection", owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, instance: BlockingConnection, owner: type) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, instance: "AsyncConnection", owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    def __get__(self, instance: AwaitedConnection, owner: type) -> Callable[P, AsyncIterator[T]]: ...
 
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
