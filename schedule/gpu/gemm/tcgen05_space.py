@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....core.dtypes import float8_e4m3fn, float8_e5m2
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.gpu.wgmma import WGMMA_M
 from ....te.workload import Workload
-from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of, with_dynamic_rows
+from ...problems.gemm import gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.knob import Knob
@@ -66,20 +65,12 @@ def _plan(workload: Workload, target: Target) -> Tcgen05Plan | None:
     if gemm is None or not can_use_wgmma(gemm) or pair_count(gemm) > 1 or promoted_k_atoms(gemm):
         return None
     if gemm.block_scales is not None:
-        return Tcgen05Plan(gemm, target) if _can_scale_blocks(gemm) else None
+        return Tcgen05Plan(gemm, target) if gemm.dynamic is None and not gemm.batch else None
     if gemm.dynamic is not None:
         return Tcgen05Plan(gemm, target) if takes_dynamic_rows(gemm) else None
     if not gemm.others and gemm.a.load is not None and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload):
         return None
     return Tcgen05Plan(gemm, target)
-
-
-def _can_scale_blocks(gemm: Gemm) -> bool:
-    """Return whether there is a block-scaled instruction: for 8-bit floats, where rows are no dynamic ones and there is
-    no batch."""
-    assert gemm.a.load is not None and gemm.b.load is not None
-    floats = all(load.dtype in (float8_e4m3fn, float8_e5m2) for load in (gemm.a.load, gemm.b.load))
-    return floats and gemm.dynamic is None and not gemm.batch
 
 
 CUDA_GEMM_TCGEN05 = TileSketch("cuda_gemm_tcgen05", VERSION, QUANTITIES, _plan, dynamic=True)
