@@ -5,6 +5,7 @@
     8-bit integers      any                 they are, into int32      yes        no
     8-bit floats        ieee                they are                  yes        after every 128 of k
     8-bit floats        fast_accumulation   they are                  yes        no, unless scales are for 128 of k
+    4-bit floats        fast_accumulation   they are, with scales     yes        no
     float32             tf32                TF32                      yes        no
     float32             tf32x3              two planes of TF32        yes        after all pairs of planes
     float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
@@ -12,7 +13,7 @@
 Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
 (``pack``). ``tcgen05`` takes operands just as ``wgmma`` does, so that this module speaks for both. Images seen through
 a window are K-major as they are. *Promoted* accumulators are added to others in float32, since those of matrix units
-keep fewer bits (``promotion``).
+keep fewer bits (``promotion``). Only ``tcgen05`` takes floats of 4 bits.
 """
 
 from ....core.dtypes import float32, tfloat32, uint8

@@ -2,8 +2,13 @@
 
 The kernel is that of ``cuda_gemm`` with its accumulators in tensor memory (``tensor_memory``). Operands are floats of
 16 bits, 8-bit integers, or, where the precision of the workload lets matrix units keep all sums, TF32 and floats of 8
-bits. These may have a power of two for every 32 places of k of a row within the sums (MXFP8), which is written as
-``cast(A[i, k], "float32") * exp2(cast(S[i, k // 32], "float32") - 127.0)`` with S of ``uint8``. There is neither
+bits. Within the sums, floats of 8 and of 4 bits may have a scale for every block of k of a row (``block_scales``):
+
+    MXFP8    cast(A[i, k], "float32") * e8m0(S[i, k // 32])                     S of uint8
+    MXFP4    e2m1(A[i, k // 2], k) * e8m0(S[i, k // 32])                        A and S of uint8
+    NVFP4    e2m1(A[i, k // 2], k) * absolute(cast(S[i, k // 16], "float32"))   A of uint8, S of float8_e4m3fn
+
+Scales of NVFP4 have no sign for matrix units. Those of whole tensors are factors of the result. There is neither
 split-K nor stream-K, and no producer gives registers away, since accumulators take none.
 
 Kernels are compiled and interpreted, and were run on no device. The estimates are those of ``cuda_gemm`` with figures
