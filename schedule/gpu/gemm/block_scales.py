@@ -44,14 +44,16 @@ def pack_scales(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...
     scales = gemm.block_scales
     if scales is None:
         return gemm, ()
+    blocks = -(-gemm.k.extent * 8 // scales.atom.bits // scales.atom.block)
     groups = k_atom_count(gemm) * scale_groups(gemm)
-    a, b = (_write_launch(w, buffer, axis, groups) for buffer, axis in ((scales.a, "m"), (scales.b, "n")))
+    a, b = (_write_launch(w, buffer, axis, groups, blocks) for buffer, axis in ((scales.a, "m"), (scales.b, "n")))
     return replace(gemm, block_scales=replace(scales, a=a, b=b)), (a, b)
 
 
-def _write_launch(w: FreshNameWriter, scales: Buffer, axis: str, groups: int) -> Buffer:
-    """Write the launch that packs the scales of one operand, without signs. Where there are none it writes zeros."""
-    rows, blocks = scales.shape
+def _write_launch(w: FreshNameWriter, scales: Buffer, axis: str, groups: int, blocks: int) -> Buffer:
+    """Write the launch that packs ``blocks`` scales of each row of one operand, without signs. Where there are none it
+    writes zeros."""
+    rows = scales.shape[0]
     chunks = -(-rows // SCALE_ROWS)
     packed = Buffer(w.fresh(f"{scales.name}_chunks"), (groups, chunks, *CHUNK_SHAPE), scales.dtype)
     axes = [

@@ -89,8 +89,8 @@ class GemmMainloop(ABC, Generic[A]):
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
         self.atom = wgmma_atom(gemm)
-        a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a)
-        b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b)
+        a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a, gemm.k.extent)
+        b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b, gemm.k.extent)
         self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
         self.groups = joined_groups(gemm)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups)

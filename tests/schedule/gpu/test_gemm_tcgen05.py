@@ -227,6 +227,19 @@ def _by_hand(
     return te.workload(total, precision=precision or "fast_accumulation")
 
 
+def test_what_lies_behind_k_does_not_count() -> None:
+    """Rows go on behind the last place of k, and their scales are no numbers there."""
+    workload, draw = _by_hand(k=160), stream(1, "behind k")
+    inputs = {b.name: draw.integers(0, 256, b.shape).astype(np.uint8).view(b.dtype.numpy) for b in workload.inputs}
+    for name in ("SA", "SB"):
+        inputs[name] = draw.choice([-0.5, 1.0, 2.0], (128, 32)).astype(inputs[name].dtype)
+        inputs[name][:, 10:] = np.nan
+    knobs = {"consumer_warpgroups": 1, "atoms_m": 2, "mma_n": 128, "k_atoms": 4}
+    kernel = SKETCH.lower(workload, B200, _schedule(**knobs))
+    got = interpret(finish(kernel, B200), inputs)["total"]
+    np.testing.assert_array_equal(got, reference(workload, inputs)["total"])
+
+
 @pytest.mark.parametrize(
     "change",
     [{"block": 32}, {"scale": lambda s: s}, {"place": 1}, {"k": 255}, {"precision": "ieee"}],
