@@ -57,7 +57,7 @@ def ending_at(load: Load, extents: Mapping[str, int]) -> Load:
     """``load`` on a tensor that ends where the axes do by which it is read, so that TMA brings zeros for what lies
     behind. It stays as it is where the tensor goes no further anyway. ``extents``: axis -> how many places it has."""
     tensor = load.buffer
-    ends = {Var(axis): extent for axis, extent in extents.items()}
+    ends: dict[Expr, int] = {Var(axis): extent for axis, extent in extents.items()}
     shape = tuple(min(n, ends.get(i, n)) for i, n in zip(load.indices, tensor.shape, strict=True))
     if shape == tensor.shape:
         return load

@@ -145,7 +145,7 @@ def allocate_stages(
     joined_groups: int = 1,
 ) -> OperandStages:
     """Return the stages of an operand, or of several that are multiplied together; they must lie the same way.
-    ``dtype``: what they are multiplied as. ``k_extent``: how many places of k there are, where rows may have more.
+    ``dtype``: what they are multiplied as. ``k_extent``: how many places of k count, where rows may have more.
     ``joined_groups``: how many groups of columns there are, each with a part of k alone. What lies along its own axis
     has all groups side by side, so that an atom has fewer places of k; what lies along k has whole rows."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes

@@ -24,9 +24,15 @@ A100 = Target("cuda", "sm_80", (), threads=108, vector_bytes=16)
 B200 = Target("cuda", "sm_100a", (), threads=148, vector_bytes=16)
 
 
+IMAGES = {"batch": 2, "height": 12, "width": 12, "kernel_h": 3, "kernel_w": 3, "layout": "NHWC"}
+FILTERS = "W"
+
+
 def _longer(workload: Workload, by: int) -> Workload:
-    """The same expression on inputs that go on in all dimensions."""
-    inputs = {t.name: replace(t, shape=tuple(n + by for n in t.shape)) for t in workload.inputs}
+    """The same expression on inputs that go on in all dimensions, or on such filters where there are some."""
+    names = {t.name for t in workload.inputs}
+    names = names & {FILTERS} if len(workload.stages[0].reduce_axes) > 1 else names
+    inputs = {t.name: replace(t, shape=tuple(n + by * (t.name in names) for n in t.shape)) for t in workload.inputs}
 
     def moved(load: Load) -> Load:
         tensor: Buffer = inputs.get(load.buffer.name, load.buffer)
@@ -43,6 +49,7 @@ def _longer(workload: Workload, by: int) -> Workload:
         ("cuda_gemm", H200, "matmul", {"m": 72, "n": 88, "k": 101}, 3),
         ("cuda_gemm_tcgen05", B200, "matmul", {"m": 72, "n": 80, "k": 104, "transpose_b": True}, 8),
         ("cuda_skinny_tma", H200, "linear", {"rows": 20, "inputs": 648, "outputs": 96}, 8),
+        ("cuda_conv", H200, "conv2d", {**IMAGES, "channels": 24, "filters": 64}, 8),
         ("cuda_gemm_mma", A100, "linear", {"rows": 130, "inputs": 104, "outputs": 88}, 8),
         ("cuda_attention", H200, "attention", {"heads": 2, "queries": 70, "keys": 90, "depth": 40}, 24),
     ],
