@@ -67,6 +67,9 @@ boolean = DType("bool", "bool", 8)
 float8_e4m3fn = DType("float8_e4m3fn", "float", 8)
 """4 bits of exponent, 3 of mantissa; up to 448, without infinities (OCP 8-bit Floating Point Specification)."""
 float8_e5m2 = DType("float8_e5m2", "float", 8)
+float4_e2m1fn = DType("float4_e2m1fn", "float", 4)
+"""2 bits of exponent, 1 of mantissa; up to 6. Two lie in each byte of a tensor of uint8 (``te.packed_floats``), so that
+no tensor has this dtype. It names what matrix units multiply."""
 tfloat32 = DType("tfloat32", "float", 32)
 """TF32: a float32 whose mantissa has 10 bits. Kernels have it inside, tensors of workloads do not."""
 

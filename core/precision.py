@@ -52,7 +52,9 @@ PRECISIONS: dict[str, Precision] = {
             3,
             _pairs(3, 4),
         ),
-        Precision("fast_accumulation", "sums of products of 8-bit floats stay in the accumulators of matrix units"),
+        Precision(
+            "fast_accumulation", "sums of products of floats of 8 or 4 bits stay in the accumulators of matrix units"
+        ),
     )
 }
 """Name -> precision. The names for float32 are those of Triton's ``input_precision``."""

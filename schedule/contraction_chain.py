@@ -1,4 +1,5 @@
-"""Chains of contractions: sums of products that are computed one sum after the other (``cpu_chain``, ``cuda_chain``).
+"""Chains of contractions: sums of products that are computed one sum after the other (``cpu_chain``, ``cuda_chain``,
+``amdgpu_chain``).
 
     out[i, l] = sum over j, k of A[i, j] * B[j, k] * C[k, l]
         ->  T[i, k] = sum over j of A[i, j] * B[j, k]          step 1, a workload of its own

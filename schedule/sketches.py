@@ -62,7 +62,11 @@ _CLASSES = (
     AMDGPU_SCAN,
     AMDGPU_GEMM,
 )
-_CHAINS = (ContractionChain("cpu_chain", "llvm", _CLASSES), ContractionChain("cuda_chain", "cuda", _CLASSES))
+_CHAINS = (
+    ContractionChain("cpu_chain", "llvm", _CLASSES),
+    ContractionChain("cuda_chain", "cuda", _CLASSES),
+    ContractionChain("amdgpu_chain", "amdgpu", _CLASSES),
+)
 SKETCHES: dict[str, Sketch] = {s.name: s for s in (*_CLASSES, *_CHAINS)}
 """Name -> sketch. A schedule names the sketch that it belongs to."""
 ALL_SKETCHES: dict[str, Sketch] = {**SKETCHES, CUDA_TRITON.name: CUDA_TRITON}

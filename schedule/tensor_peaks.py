@@ -1,6 +1,6 @@
 """How fast the best matrix instructions of a device are, for factors of each dtype."""
 
-from ..core.dtypes import DType
+from ..core.dtypes import DType, float4_e2m1fn
 from ..core.precision import IEEE, PRECISIONS
 from ..core.target import Target
 from .gpu.peaks import ARCHITECTURES, gpu_peaks
@@ -8,6 +8,8 @@ from .sketch import Peaks
 
 FLOAT8_ARCHITECTURES = ("sm_89", "sm_90a", "sm_100a", "gfx942", "gfx950")
 """Devices whose matrix units take floats of 8 bits."""
+FLOAT4_ARCHITECTURES = ("sm_100a", "gfx950")
+"""Those that take floats of 4 bits."""
 
 
 def tensor_flops_per_second(target: Target, measured: Peaks, dtype: DType, precision: str = IEEE) -> float | None:
@@ -32,6 +34,8 @@ def _share(target: Target, dtype: DType, precision: str) -> float:
         return 1.0
     if dtype.bits == 8 and (dtype.is_integer or (dtype.is_float and target.arch in FLOAT8_ARCHITECTURES)):
         return 2.0
+    if dtype == float4_e2m1fn and target.arch in FLOAT4_ARCHITECTURES:
+        return 4.0
     found = PRECISIONS[precision]
     if dtype.name == "float32" and found.pairs:
         return (0.5 if found.part == "tfloat32" else 1.0) / len(found.pairs)

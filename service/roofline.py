@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..core.target import DeviceInfo, Target
-from ..ir.buffer import Buffer
-from ..ir.expr import Load, walk
 from ..schedule.tensor_peaks import tensor_flops_per_second
 from ..te.contraction import product_of
 from ..te.cost import cheapest_stages, flops, minimum_bytes, stage_flops
 from ..te.dynamic import at_representative
-from ..te.workload import Stage, Workload
+from ..te.packed_floats import read_dtypes
+from ..te.workload import Workload
 
 COPY, READ = "copy_bytes_per_second", "read_bytes_per_second"
 
@@ -68,7 +67,7 @@ def _arithmetic_seconds(workload: Workload, target: Target, measured: Mapping[st
         unit = "float64" if stage.tensor.dtype.name == "float64" else "float32"
         rate = measured.get(f"peak_{unit}_flops_per_second")
         if product_of(stage) is not None:
-            dtypes = {tensor.dtype for tensor in _loaded(stage)}
+            dtypes = read_dtypes(stage.body)
             rates = [tensor_flops_per_second(target, measured, dtype, workload.precision) for dtype in dtypes]
             best = max((found for found in rates if found), default=None)
             unit, rate = (unit, rate) if best is None else ("tensor", best)
@@ -88,7 +87,3 @@ def _traffic_seconds(workload: Workload, traffic: int, measured: Mapping[str, fl
 
 def _is_cache(column: str) -> bool:
     return column in ("l2_bytes", "l3_bytes", "l4_bytes")
-
-
-def _loaded(stage: Stage) -> list[Buffer]:
-    return [e.buffer for e in walk(stage.body) if isinstance(e, Load)]

@@ -54,6 +54,7 @@ from .functions import (
     tanh,
     within,
 )
+from .packed_floats import e2m1, e8m0
 from .workload import Axis, DynamicDimension, Reducer, Stage, Workload
 
 __all__ = [
@@ -74,6 +75,8 @@ __all__ = [
     "compute",
     "constant",
     "cos",
+    "e2m1",
+    "e8m0",
     "equal",
     "erf",
     "exp",

@@ -4,6 +4,8 @@ does at its representative extent."""
 from math import prod
 
 from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
+from ..ir.rewrite import free_variables
+from .contraction import contraction_of
 from .contraction_path import contraction_paths
 from .dynamic import at_representative
 from .scan import scan_of
@@ -16,7 +18,8 @@ def flops(workload: Workload) -> int:
 
     Every arithmetic node and math function of a body counts as one for each point, and so does each combination of a
     reduction. Arithmetic on axes alone, conditions, casts and loads count as nothing. A select costs as much as its
-    dearer branch. A sum of products costs what the cheapest of its contraction paths does.
+    dearer branch. A sum of products costs what the cheapest of its contraction paths does, and what its factors are
+    made by counts once for each of their own points.
     """
     return sum(stage_flops(part) for stage in at_representative(workload).stages for part in cheapest_stages(stage))
 
@@ -31,12 +34,20 @@ def cheapest_stages(stage: Stage) -> tuple[Stage, ...]:
 
 
 def stage_flops(stage: Stage) -> int:
-    """Return the operations of one stage as it is written, counted as in ``flops``. A scan combines each value once."""
+    """Return the operations of one stage in the order that is written, counted as in ``flops``. A scan combines each
+    value once."""
     scan = scan_of(stage)
     if scan is not None:
         return stage.tensor.elements * (_operations(scan.body)[0] + 1)
-    points = prod(a.extent for a in (*stage.axes, *stage.reduce_axes))
-    return points * (_operations(stage.body)[0] + (stage.reducer is not None))
+    extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+    points = prod(extents.values())
+    written = points * (_operations(stage.body)[0] + (stage.reducer is not None))
+    product = contraction_of(stage)
+    if product is None:
+        return written
+    factors = (product.left, product.right)
+    own = (prod(extents[name] for name in free_variables(f) & extents.keys()) * _operations(f)[0] for f in factors)
+    return min(written, 2 * points + sum(own))
 
 
 def minimum_bytes(workload: Workload) -> int:

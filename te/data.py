@@ -13,12 +13,16 @@ from ..ir.buffer import Buffer
 from ..ir.expr import Load, walk
 from .groups import all_row_groups, draw_sizes
 from .index import loaded_index
+from .packed_floats import e8m0_of
 from .threads import thread_count
 from .triton import TritonPointer, TritonWorkload, pointer_buffer
 from .workload import Workload
 
 WIDE_INTEGERS = 1000
 """Integers of 32 bits and more are drawn from -1000 to 1000."""
+
+EXPONENTS = (120, 128)
+"""Bytes that stand for powers of two (``packed_floats.e8m0``) are drawn from here, to before the second: 2^-7 to 1."""
 
 _BLOCK = 1 << 22
 
@@ -28,8 +32,8 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
 
     Floats are uniform in [-1, 1). Integers of 8 bits are drawn from their whole range and wider ones from -1000 to
     1000. Those that say where another tensor is read are drawn from the places that it has. Those that are the ends of
-    groups of rows (``te.groups``) ascend, and groups are as skewed as the workload says. Bools are true half of the
-    time.
+    groups of rows (``te.groups``) ascend, and groups are as skewed as the workload says. Those that stand for powers of
+    two are drawn from ``EXPONENTS``. Bools are true half of the time.
     An input depends on the seed, on its position and on what it is read for alone: not on its name, on other inputs, or
     on the number of ``threads`` that draw large ones. ``threads`` of None means those that this process may run on, at
     most 16.
@@ -40,15 +44,24 @@ def random_inputs(workload: Workload, seed: int, threads: int | None = None) -> 
         pointers = enumerate(workload.triton.pointers)
         return {p.name: _of_pointer(p, stream(seed, "inputs", n), threads) for n, p in pointers}
     places, groups, skews = _places(workload), all_row_groups(workload), dict(workload.skews)
+    powers = exponents(workload)
     inputs = dict[str, NDArray[Any]]()
     for n, t in enumerate(workload.inputs):
         draw = stream(seed, "inputs", n)
         if t.name in groups:
             sizes = draw_sizes(groups[t.name].rows, t.elements, skews.get(t.name, 0.0), draw)
             inputs[t.name] = np.minimum(sizes.cumsum(), t.dtype.integer_range[1]).astype(t.dtype.numpy)
+        elif t.name in powers:
+            inputs[t.name] = draw.integers(*EXPONENTS, t.shape, dtype=np.uint8)
         else:
             inputs[t.name] = _drawn(t, draw, threads, places.get(t.name))
     return inputs
+
+
+def exponents(workload: Workload) -> set[str]:
+    """Return the names of the inputs that stand for powers of two."""
+    read = {load.buffer.name for s in workload.stages for e in walk(s.body) if (load := e8m0_of(e)) is not None}
+    return read & {t.name for t in workload.inputs}
 
 
 def _places(workload: Workload) -> dict[str, int]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NoReturn
 
-from ..core.dtypes import DTYPES, INDEX, INPUT_DTYPES, DType, boolean, float32, int64
+from ..core.dtypes import DTYPES, INDEX, INPUT_DTYPES, DType, boolean, float32, int64, uint8
 from ..core.errors import InvalidWorkload
 from ..core.precision import IEEE, PRECISIONS
 from ..ir.buffer import Buffer
@@ -47,6 +47,7 @@ from ..ir.expr import (
 )
 from .check import check
 from .limits import MAX_DEPTH, MAX_TENSORS
+from .packed_floats import e2m1, e8m0
 from .workload import Axis, DynamicDimension, Reducer, Stage, Workload
 
 MAX_TEXT = 1 << 18
@@ -389,7 +390,11 @@ class _Expression:
             return Binary(_PAIRS[name], *_alike(*given))
         if name in _FUNCTIONS and len(given) == 1:
             return Unary(_FUNCTIONS[name], _typed(given[0], None))
-        allowed = f"{', '.join(_FUNCTIONS)}, max, min and pow of two, select of three, and dtypes as casts"
+        if name == "e2m1" and len(given) == 2:
+            return e2m1(_typed(given[0], uint8), _typed(given[1], INDEX))
+        if name == "e8m0" and len(given) == 1:
+            return e8m0(_typed(given[0], uint8))
+        allowed = f"{', '.join(_FUNCTIONS)}, e8m0, max, min, pow and e2m1 of two, select of three, and dtypes as casts"
         _fail(self.line, f"{name} of {len(given)} is no function; allowed: {allowed}")
 
 

@@ -2,7 +2,10 @@
 
 from ..core.precision import IEEE
 from ..ir.buffer import Buffer
+from ..ir.expr import Expr, Var
+from ..ir.rewrite import map_expr
 from ..ir.text import expr_text
+from .packed_floats import e2m1_of, e8m0_of
 from .triton import TritonWorkload, triton_text
 from .workload import Stage, Workload
 
@@ -34,7 +37,15 @@ def workload_text(workload: Workload) -> str:
 def _definition(stage: Stage) -> str:
     over = ", ".join(f"{a.name} < {a.extent}" for a in stage.reduce_axes)
     reducer = "" if stage.reducer is None else f"{stage.reducer} over {over} of "
-    return f"{stage.name}[{', '.join(a.name for a in stage.axes)}] = {reducer}{expr_text(stage.body)}"
+    return f"{stage.name}[{', '.join(a.name for a in stage.axes)}] = {reducer}{expr_text(map_expr(stage.body, _named))}"
+
+
+def _named(e: Expr) -> Expr:
+    """Return the call of a function of ``packed_floats``, as a name, in the place of the expression that it gives."""
+    unpacked, exponent = e2m1_of(e), e8m0_of(e)
+    if unpacked is not None:
+        return Var(f"e2m1({', '.join(map(expr_text, unpacked))})")
+    return e if exponent is None else Var(f"e8m0({expr_text(exponent)})")
 
 
 def _note(name: str, workload: Workload) -> str:

@@ -36,11 +36,11 @@ from ..ir.expr import (
     Var,
     walk,
 )
-from ..ir.rewrite import loads_of
 from .contraction import contraction_of
 from .contraction_path import contraction_paths
-from .data import random_inputs
+from .data import EXPONENTS, exponents, random_inputs
 from .evaluate import BINARY, COMPARE, LOGIC, UNARY, rounded
+from .packed_floats import read_dtypes
 from .workload import Reducer, Stage, Workload
 
 _SAFETY = 4.0
@@ -54,7 +54,7 @@ _ROWS, _TERMS = 128, 256
 """How many points of a reduction are sampled, and how many terms of each."""
 
 MATRIX_UNIT_ROUNDOFF = 2.0**-13
-"""The relative error of a sum of products of 8-bit floats that one matrix instruction makes: on Hopper its
+"""The relative error of a sum of products of floats of 8 bits that one matrix instruction makes: on Hopper its
 accumulators keep about 14 bits (DeepSeek-V3 Technical Report, section 3.3.2)."""
 FLOAT8_MMA_K, PROMOTED_K = 32, 128
 """An instruction takes so many places of k; after the second number of them accumulators are added to float32."""
@@ -73,7 +73,8 @@ def tolerance(workload: Workload) -> dict[str, tuple[float, float]]:
     Integers and bools are ``(0, 0)`` unless they are made from floats that were computed. Comparisons are taken to
     be exact: an expression that compares computed floats can differ from its reference where they nearly meet.
     """
-    tensors = {t.name: _input(t, n) for n, t in enumerate(workload.inputs)}
+    powers = exponents(workload)
+    tensors = {t.name: _input(t, n, t.name in powers) for n, t in enumerate(workload.inputs)}
     with np.errstate(all="ignore"):
         for n, stage in enumerate(workload.stages):
             tensors[stage.name] = _stage(stage, tensors, stream(0, "tolerance", n), workload.precision)
@@ -88,10 +89,11 @@ class _Bounded:
     error: Floats
 
 
-def _input(tensor: Buffer, position: int) -> _Bounded:
+def _input(tensor: Buffer, position: int, is_exponent: bool) -> _Bounded:
+    if is_exponent:
+        return _exact(np.resize(np.arange(*EXPONENTS, dtype=np.float64), _POINTS))
     sampled = Workload((Buffer(tensor.name, (_POINTS,), tensor.dtype),), (), ())
-    value = random_inputs(sampled, position)[tensor.name].astype(np.float64)
-    return _Bounded(value, np.zeros_like(value))
+    return _exact(random_inputs(sampled, position)[tensor.name].astype(np.float64))
 
 
 def _roundoff(dtype: DType) -> float:
@@ -135,7 +137,7 @@ def _stage(stage: Stage, tensors: Mapping[str, _Bounded], draw: np.random.Genera
         case Reducer.SUM:
             products, read = _products(stage)
             factors = products * PRECISIONS[precision].factor_error if float32 in read else 0.0  # they err at random
-            steps = _matrix_unit_steps(length, precision) if any(d.is_float8 for d in read) else 0.0
+            steps = _matrix_unit_steps(length, precision) if any(d.is_float and d.bits <= 8 for d in read) else 0.0
             return _sum(value, error, length, _roundoff(stage.tensor.dtype), factors + MATRIX_UNIT_ROUNDOFF * steps)
         case Reducer.PROD:
             return _product(value, error, length, _roundoff(stage.tensor.dtype))
@@ -152,7 +154,7 @@ def _products(stage: Stage) -> tuple[int, set[DType]]:
     steps = max((len(path.intermediates) + 1 for path in contraction_paths(stage)), default=0)
     if not steps and contraction_of(stage) is None:
         return 0, set()
-    read = {load.buffer.dtype for load in loads_of(stage.body)}
+    read = read_dtypes(stage.body)
     return max(steps, 1), {*read, stage.tensor.dtype} if steps else read
 
 
@@ -167,7 +169,7 @@ def _product(value: Floats, error: Floats, length: int, unit: float) -> _Bounded
 
 
 def _matrix_unit_steps(length: int, precision: str) -> float:
-    """Return how many instructions add up products of 8-bit floats before their accumulators are added to float32."""
+    """Return how many instructions add up products of narrow floats before their accumulators are added to float32."""
     return min(length, length if precision == "fast_accumulation" else PROMOTED_K) / FLOAT8_MMA_K
 
 

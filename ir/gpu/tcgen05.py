@@ -150,7 +150,8 @@ class TensorMemoryMma(Operation):
 
 @dataclass(frozen=True, slots=True)
 class TensorMemoryCopy(Operation):
-    """One thread starts a copy of ``chunks`` chunks of scales from shared memory, ``uint8``, to tensor memory, int32.
+    """One thread starts a copy of ``chunks`` chunks of scales from shared memory to tensor memory, int32. Scales are
+    ``uint8`` or ``float8_e4m3fn``.
 
     A chunk has 4 neighbouring scales along k of 128 rows. Those of row ``i`` begin at byte ``i % 32 * 16 + i // 32 *
     4`` and arrive in column ``i // 32`` of 4, in each lane whose number modulo 32 is ``i % 32`` (``tcgen05.cp`` of

@@ -301,7 +301,7 @@ def tensor_memory_copy(stmt: TensorMemoryCopy, context: LaunchContext) -> Launch
             check_fenced(source, state, context, read, readers)
             flat = (first[n] + steps).ravel()
             _begin(memory, state, context, flat, thread, False)
-            values = np.ascontiguousarray(source.data[begin[n] + bytes].astype(np.uint8))
+            values = np.ascontiguousarray(source.data[begin[n] + bytes].astype(stmt.source.dtype.numpy))
             memory.data[flat] = values.view(np.int32).ravel()
             _issue(memory, state, flat, thread, [WgmmaOperand(source, read)])
 

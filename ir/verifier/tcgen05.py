@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...core.dtypes import INDEX, boolean, float32, int32, uint8
+from ...core.dtypes import INDEX, boolean, float8_e4m3fn, float32, int32, uint8
 from ..buffer import Buffer, MemoryScope
 from ..expr import Const, Expr
 from ..gpu.tcgen05 import (
@@ -163,8 +163,10 @@ def _block_scaled(stmt: BlockScaledMma, names: BoundNames) -> None:
 def _copy(stmt: TensorMemoryCopy, names: BoundNames) -> None:
     check_element(stmt.target, stmt.target_indices, names, MemoryScope.TENSOR)
     check_element(stmt.source, stmt.source_indices, names, MemoryScope.SHARED)
-    if stmt.source.dtype != uint8 or (stmt.source.layout is not None and stmt.source.layout.swizzle is not None):
-        raise RuleBroken("operation", f"scales in {stmt.source.name} of {stmt.source.dtype}; plain {uint8} is needed")
+    dtypes = (uint8, float8_e4m3fn)
+    if stmt.source.dtype not in dtypes or (stmt.source.layout is not None and stmt.source.layout.swizzle is not None):
+        allowed = " or ".join(map(str, dtypes))
+        raise RuleBroken("operation", f"scales in {stmt.source.name} of {stmt.source.dtype}; plain {allowed} is needed")
     check_contiguous(stmt.source, CHUNK_BYTES)
     check_aligned(stmt.source, stmt.source_indices, SCALE_ROWS)
     _check_scales(stmt.target, stmt.target_indices, stmt.chunks)

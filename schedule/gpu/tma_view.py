@@ -1,5 +1,6 @@
 """Tensors as TMA sees them: dimensions that are indexed as one are one dimension."""
 
+from collections.abc import Mapping
 from math import prod
 
 from ...ir.buffer import Buffer, Layout
@@ -50,6 +51,17 @@ def _joined(
     if len(atoms) > 2 or not is_remainder or extent % shape[-1] or elements % extent:
         return ()
     return ((elements // extent, outer), (extent, inner))
+
+
+def ending_at(load: Load, extents: Mapping[str, int]) -> Load:
+    """``load`` on a tensor that ends where the axes do by which it is read, so that TMA brings zeros for what lies
+    behind. It stays as it is where the tensor goes no further anyway. ``extents``: axis -> how many places it has."""
+    tensor = load.buffer
+    ends: dict[Expr, int] = {Var(axis): extent for axis, extent in extents.items()}
+    shape = tuple(min(n, ends.get(i, n)) for i, n in zip(load.indices, tensor.shape, strict=True))
+    if shape == tensor.shape:
+        return load
+    return Load(Buffer(tensor.name, shape, tensor.dtype, tensor.scope, Layout(tensor.strides)), load.indices)
 
 
 def moved_dimensions(load: Load, first: tuple[int, ...]) -> Load:

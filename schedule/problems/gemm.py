@@ -13,17 +13,19 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.dtypes import float32, uint8
+from ...core.dtypes import float8_e4m3fn, float32
 from ...core.precision import IEEE
 from ...core.streams import stream
 from ...ir.buffer import Buffer
 from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Unary, UnaryOp, Var, index, rebuild, walk
+from ...ir.gpu.tcgen05 import BLOCK_SCALED_ATOMS, BlockScaledAtom
 from ...ir.linear_form import LinearForm, flat_form, linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.contraction import Contraction, contraction_of
 from ...te.dynamic import row_extent
 from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
+from ...te.packed_floats import e2m1_of, e8m0_of
 from ...te.workload import Axis, Stage, Workload
 from ..tile.delinearize import axis_indices, delinearize
 from .image_window import ImageWindow
@@ -32,9 +34,6 @@ LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
 SCALED_K = 128
 """A scale within the sums is one for so many places of k."""
-BLOCK_SCALED_K, SCALE_BIAS = 32, 127
-"""A power of two within the sums is one for so many places of k, and its byte is so much larger than its exponent (OCP
-Microscaling Formats Specification)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +126,29 @@ class GroupedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockScales:
+    """What the operands are multiplied with within the sums: a scale for each block of k of a row. ``name``: the
+    format, a key of ``BLOCK_SCALED_ATOMS``. ``a`` and ``b`` are (row, block), bytes of powers of two, or floats of 8
+    bits whose signs count as nothing."""
+
+    name: str
+    a: Buffer
+    b: Buffer
+
+    @property
+    def atom(self) -> BlockScaledAtom:
+        return BLOCK_SCALED_ATOMS[self.name]
+
+
+@dataclass(frozen=True, slots=True)
 class Gemm:
     """A workload as a product. Its expressions read the variables ``m``, ``n``, ``k`` and those of ``batch`` alone.
     ``others``: further sums that the results read. ``window``: how A is read where it is images seen through a
     window. Then ``a`` is the load of the first tap, and both operands take ``k`` for the channel alone
     (``implicit_gemm``). ``scales``: what both operands are multiplied with within the sums, the same for
     ``SCALED_K`` places of k; that of B is the same for as many columns, too. ``precision``: which roundings the sums
-    may have (``core.precision``). ``block_scales``: what both operands are multiplied with within the sums, as
-    powers of two: bytes that are the same for ``BLOCK_SCALED_K`` places of k in a row, and stand for 2^(byte - 127).
+    may have (``core.precision``). ``block_scales``: the scales of blocks of k, if there are any. Of a format of 4 bits
+    the operands are bytes with two elements each, and ``k`` counts these bytes.
     ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call
     has, where the rows are a dynamic dimension; ``m`` has the most then."""
 
@@ -150,7 +164,7 @@ class Gemm:
     others: tuple[ExtraAccumulator, ...] = ()
     window: ImageWindow | None = None
     scales: tuple[Load, Load] | None = None
-    block_scales: tuple[Load, Load] | None = None
+    block_scales: BlockScales | None = None
     precision: str = IEEE
     groups: GroupedRows | None = None
     dynamic: Expr | None = None
@@ -207,7 +221,7 @@ def gemm_of(
     Neighbouring axes that all tensors index as one are fused (height and width of an image, for a kernel of one pixel).
     If the first output is contiguous along one of the two axes, that one is ``n``. ``several``: whether there may be
     several sums, as long as they share their left factor, A. ``scaled``: whether there may be scales within the sums.
-    ``block_scaled``: whether these may be powers of two.
+    ``block_scaled``: whether they may be those of a format with scales of blocks.
     """
     found = sides_of(workload, joined=True, several=several)
     for sides in () if found is None else found.alternatives():
@@ -389,26 +403,53 @@ def _scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
 
 
 def _with_block_scales(gemm: Gemm) -> Gemm:
-    """Return the product with the powers of two apart that its operands are multiplied with, where both are."""
-    a, b = _block_scale_of(gemm.a.body, "m"), _block_scale_of(gemm.b.body, "n")
-    if a is None or b is None or gemm.others:
-        return gemm
-    return replace(gemm, a=operand_of(a[0], "m"), b=operand_of(b[0], "n"), block_scales=(a[1], b[1]))
+    """Return the product with the scales of blocks of its operands apart from them, where both are of one format."""
+    for name, atom in BLOCK_SCALED_ATOMS.items():
+        a, b = _block_scaled(gemm.a.body, "m", atom), _block_scaled(gemm.b.body, "n", atom)
+        if a is None or b is None or gemm.others or gemm.k.extent * atom.bits % 8:
+            continue
+        k = replace(gemm.k, extent=gemm.k.extent * atom.bits // 8)
+        return replace(gemm, a=a[0], b=b[0], k=k, block_scales=BlockScales(name, a[1], b[1]))
+    return gemm
 
 
-def _block_scale_of(body: Expr, axis: str) -> tuple[Expr, Load] | None:
-    """``body`` as a factor and the bytes of its scale, 2^(byte - 127); None where it is anything else."""
+def _block_scaled(body: Expr, axis: str, atom: BlockScaledAtom) -> tuple[Operand, Buffer] | None:
+    """``body`` as an operand of a format and its scales; None where it is anything else."""
     if not isinstance(body, Binary) or body.op is not BinaryOp.MUL:
         return None
-    allowed = [Var(axis), Binary(BinaryOp.FLOORDIV, Var("k"), index(BLOCK_SCALED_K))]
     for factor, scale in ((body.a, body.b), (body.b, body.a)):
-        if operand_of(factor, axis).load is None:
+        operand = _narrow_operand(factor, axis) if atom.bits == 8 else _packed_operand(factor, axis)
+        found = e8m0_of(scale) if atom.powers_of_two else _unsigned_scale(scale)
+        if operand is None or found is None:
             continue
-        exponent = scale.value if isinstance(scale, Unary) and scale.op is UnaryOp.EXP2 else None
-        match exponent:
-            case Binary(op=BinaryOp.SUB, a=Cast(value=Load() as byte), b=Const(value=bias)):
-                if byte.dtype == uint8 and bias == SCALE_BIAS and list(byte.indices) == allowed:
-                    return factor, byte
+        if list(found.indices) == [Var(axis), Binary(BinaryOp.FLOORDIV, Var("k"), index(atom.block))]:
+            return operand, found.buffer
+    return None
+
+
+def _narrow_operand(factor: Expr, axis: str) -> Operand | None:
+    """Return an operand of floats of 8 bits; None where ``factor`` is anything else."""
+    operand = operand_of(factor, axis)
+    return operand if operand.load is not None and operand.load.dtype.is_float8 else None
+
+
+def _packed_operand(factor: Expr, axis: str) -> Operand | None:
+    """Return the bytes that floats of 4 bits are unpacked from, on ``k`` of bytes; None where ``factor`` is anything
+    else."""
+    unpacked = e2m1_of(factor)
+    if unpacked is None or unpacked[1] != Var("k"):
+        return None
+    load, byte = unpacked[0], Binary(BinaryOp.FLOORDIV, Var("k"), index(2))
+    places = [i for i in load.indices if "k" in free_variables(i)]
+    packed = Load(load.buffer, tuple(Var("k") if i == byte else i for i in load.indices))
+    return operand_of(packed, axis) if places == [byte] else None
+
+
+def _unsigned_scale(scale: Expr) -> Load | None:
+    """Return the float of 8 bits that ``scale`` is without its sign; None where it is anything else."""
+    match scale:
+        case Unary(op=UnaryOp.ABS, value=Cast(value=Load() as load)) if load.dtype == float8_e4m3fn:
+            return load
     return None
 
 

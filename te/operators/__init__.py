@@ -7,6 +7,7 @@ from .attention import ATTENTION
 from .batch_matmul import BATCH_MATMUL
 from .bilinear import BILINEAR
 from .binary import BINARY
+from .block_scaled_matmul import BLOCK_SCALED_MATMUL
 from .broadcast_affine import BROADCAST_AFFINE
 from .channel_norm import BATCH_NORM, GROUP_NORM
 from .concatenate import CONCATENATE
@@ -35,6 +36,7 @@ OPERATORS: dict[str, Operator] = {
         BATCH_MATMUL,
         GROUPED_MATMUL,
         SCALED_MATMUL,
+        BLOCK_SCALED_MATMUL,
         LINEAR,
         GATED_LINEAR,
         MULTI_DOT,

@@ -24,6 +24,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
+MI300 = Target("amdgpu", "gfx942", threads=304, vector_bytes=16)
 HOST = host_target("llvm")
 AVX512 = target_named("x86-64+avx512f+avx512bw+avx512vl+avx512bf16+avx512vnni")
 EVERY_LEGAL = SpacePolicy(prune=False)
@@ -42,7 +43,7 @@ and one with outer products."""
 
 
 def _name(target: Target) -> str:
-    return {"cuda": "cuda_chain", "llvm": "cpu_chain"}[target.kind]
+    return {"cuda": "cuda_chain", "llvm": "cpu_chain", "amdgpu": "amdgpu_chain"}[target.kind]
 
 
 def _choices(workload: Workload, target: Target) -> dict[tuple[str, ...], Schedule]:
@@ -73,6 +74,25 @@ def test_every_order_with_every_choice_of_sketches_computes_the_sum(equation: st
     assert found
     for schedule in (*found.values(), _as_written(workload, target)):
         assert_kernel_agrees(workload, lower(workload, target, schedule), target)
+
+
+@pytest.mark.parametrize(
+    ("equation", "written"),
+    [
+        ("ij,jk,kl->il", {"amdgpu_gemm"}),
+        ("bi,oij,bj->bo", {"amdgpu_gemm", "amdgpu_rowwise"}),
+        ("i,ij,j->", {"amdgpu_rowwise"}),
+        ("ij,kl,bj->ik", set()),
+    ],
+)
+def test_classes_for_amd_write_steps_and_there_is_no_sum_as_it_is_written(equation: str, written: set[str]) -> None:
+    """No generic sketch writes for AMD, so that a path is left out where a step of it has no class."""
+    workload = einsum(equation, {"b": 24, "i": 32, "j": 40, "k": 16, "l": 48, "o": 12})
+    assert SKETCHES["amdgpu_chain"].matches(workload, MI300) == bool(written)
+    found = _choices(workload, MI300) if written else {}
+    assert {sketch for path, *steps in found for sketch in steps} == written
+    for schedule in found.values():
+        assert_kernel_agrees(workload, lower(workload, MI300, schedule), MI300)
 
 
 @pytest.mark.parametrize("target", [HOST, H200], ids=["llvm", "cuda"])

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, index
+from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, Unary, UnaryOp, index
 from ....ir.linear_form import LinearForm, linear_form
 from ....ir.rewrite import free_variables
 from .access import StridedOffset, lane_offsets, split_multiples, strided_offset, uniform_mask, vector_accesses
@@ -152,7 +152,7 @@ def cluster_element(emitter: AccessEmitter, expr: ClusterLoad) -> CppValue:
 
 def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
     """Return the bits of a 16-bit or 8-bit float, or of this lane of a vector, that is only moved; None where it is
-    computed."""
+    computed. One of 8 bits may lose its sign."""
     dtype = expr.dtype
     match expr:
         case Const(value=value):
@@ -166,6 +166,9 @@ def raw_bits(emitter: AccessEmitter, expr: Expr) -> CppValue | None:
         case Load(buffer=buffer, mask=mask) if mask is not None and not _is_vectorised(expr) and is_linear(buffer):
             test, cell = emitter.value(mask), _cell(emitter, buffer, expr.indices)
             return conditional(test, cell, CppValue("0", "int"), storage_type(dtype))
+        case Unary(op=UnaryOp.ABS, value=value) if dtype.is_float8:
+            bits = raw_bits(emitter, value)
+            return bits and infix(bits, "&", CppValue("0x7f", "int"), "int", Precedence.BITWISE)
         case Select(condition=condition, then=then, otherwise=otherwise):
             if not (_is_one_expression(then) and _is_one_expression(otherwise)):
                 return None

@@ -23,6 +23,7 @@ from ...problems.attention import Attention
 from ...tile.names import FreshNameWriter
 from ..gemm.mainloop import StageBarriers, WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
+from ..tma_view import ending_at
 from .operand_tiles import OperandTiles, allocate_tiles
 from .sizes import AttentionSizes
 from .softmax import UNROLLED, OnlineSoftmax
@@ -40,9 +41,11 @@ class AttentionMainloop:
         self.w, self.p, self.s, self.roles = w, p, s, roles
         self.most_steps = AttentionTileScheduler(p, s).most_steps
         k, d, widest = p.k.extent, p.d.extent, max(p.k.extent, p.d.extent)
-        self.q = allocate_tiles(w, "q", p.q, ("m", "k"), s.tile_q, k, s.q_stages, widest)
-        self.k = allocate_tiles(w, "k", p.key, ("n", "k"), s.tile_kv, k, s.stages, k)
-        self.v = allocate_tiles(w, "v", p.v, ("n", "d"), s.tile_kv, d, s.stages, d)
+        ends = {axis.name: axis.extent for axis in (p.m, p.n, p.k, p.d)}
+        q, key, v = (ending_at(load, ends) for load in (p.q, p.key, p.v))
+        self.q = allocate_tiles(w, "q", q, ("m", "k"), s.tile_q, k, s.q_stages, widest)
+        self.k = allocate_tiles(w, "k", key, ("n", "k"), s.tile_kv, k, s.stages, k)
+        self.v = allocate_tiles(w, "v", v, ("n", "d"), s.tile_kv, d, s.stages, d)
         self.q_barriers, self.k_barriers = StageBarriers(w, s.q_stages), StageBarriers(w, s.stages)
         self.v_barriers = StageBarriers(w, s.stages)
         self.sums = w.allocate("sums", (d // 2,), float32, MemoryScope.REGISTER)

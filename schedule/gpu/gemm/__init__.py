@@ -13,7 +13,7 @@ take as they lie, or list the tiles of groups of rows. One stands behind it for 
 ``kernel``          the launch: warp roles, the persistent loop over tiles, ping-pong, split-K and stream-K
 ``mainloop``        the loop over k: mbarriers, TMA loads, wgmma
 ``tensor_memory``   the same loop with tcgen05, and accumulators in tensor memory
-``block_scales``    scales of 32 places of k: packed, loaded beside the operands, copied to tensor memory
+``block_scales``    scales of blocks of k: packed, loaded beside the operands, copied to tensor memory
 ``tcgen05_space``   the sketch for Blackwell: its knobs, and what is promising
 ``mma_atom``        which wgmma multiplies operands of which types, and what these ask of operands and accumulators
 ``k_atoms``         how k is taken apart, that of convolutions included

@@ -17,7 +17,17 @@ from ..occupancy import limits_of
 from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers, spare_registers
 from .k_atoms import halo_taps, joined_groups
 from .mma_atom import promoted_k_atoms
-from .sizes import GROUP_M, KNOBS, GemmSizes, b_along_k, epilogue_subtiles, gemm_sizes, stores_tiles, subtile_columns
+from .sizes import (
+    GROUP_M,
+    KNOBS,
+    GemmSizes,
+    b_along_k,
+    epilogue_subtiles,
+    gemm_sizes,
+    stores_tiles,
+    subtile_columns,
+    warpgroup_scale_columns,
+)
 
 MOST_CLUSTER_CTAS = 8
 """Every Hopper device can run clusters of so many CTAs (CUDA C++ Programming Guide, "Thread Block Clusters")."""
@@ -149,7 +159,7 @@ def _shapes(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
 def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...]:
     """Return what tensor memory has room for."""
     columns = limits_of(target).tensor_columns
-    scales = "" if gemm.block_scales is None else ", and 32 or 64 columns of scales"
+    scales = "" if gemm.block_scales is None else f", and {warpgroup_scale_columns(gemm)} columns of scales for each"
     whole_chunks = rule(
         f"scales of blocks come for {SCALE_ROWS} rows or columns at once: atoms_m is 2, and mma_n a multiple of that",
         "atoms_m mma_n",
@@ -157,7 +167,7 @@ def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint,
     )
     return (
         rule(
-            f"consumer_warpgroups x mma_n columns of accumulators, rounded up to a power of two{scales}, fit into the "
+            f"consumer_warpgroups x mma_n columns of accumulators{scales}, rounded up to a power of two, fit into the "
             f"{columns} of a multiprocessor ctas_per_sm times",
             "consumer_warpgroups mma_n ctas_per_sm",
             lambda s: (s.tensor_columns + s.scale_columns) * s.ctas_per_sm <= columns,

@@ -25,6 +25,11 @@ def k_atom_count(gemm: Gemm) -> int:
     return gemm.window.tap_count * _channel_atoms(gemm)
 
 
+def row_depth(gemm: Gemm) -> int:
+    """Return how many places of k a row has: all, or the channels of one tap and one group."""
+    return gemm.k.extent if gemm.window is None else gemm.window.channels // gemm.window.joined_groups
+
+
 def halo_taps(gemm: Gemm) -> int:
     """Return how many atoms of a stage read the same lines of A."""
     return 1 if gemm.window is None else gemm.window.halo_taps

@@ -28,7 +28,7 @@ from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..tma_view import tma_view
 from .block_scales import allocate_scale_stages
-from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k
+from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k, row_depth
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
 from .operand_stages import NO_MULTICAST, Multicast, allocate_stages, multicast_mask
 from .sizes import WARPGROUP_WARPS, GemmSizes
@@ -89,8 +89,8 @@ class GemmMainloop(ABC, Generic[A]):
         self.barriers, self.tile, self.k_rank = barriers, tile, k_rank
         s = sizes
         self.atom = wgmma_atom(gemm)
-        a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a)
-        b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b)
+        a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a, row_depth(gemm))
+        b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b, row_depth(gemm))
         self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
         self.groups = joined_groups(gemm)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups)

@@ -5,6 +5,7 @@
     8-bit integers      any                 they are, into int32      yes        no
     8-bit floats        ieee                they are                  yes        after every 128 of k
     8-bit floats        fast_accumulation   they are                  yes        no, unless scales are for 128 of k
+    4-bit floats        fast_accumulation   they are, with scales     yes        no
     float32             tf32                TF32                      yes        no
     float32             tf32x3              two planes of TF32        yes        after all pairs of planes
     float32             bf16x6, bf16x9      three planes of bfloat16  yes        after all pairs of planes
@@ -12,10 +13,10 @@
 Operands that must be K-major and are not, and those that are split into planes, are packed by a first launch
 (``pack``). ``tcgen05`` takes operands just as ``wgmma`` does, so that this module speaks for both. Images seen through
 a window are K-major as they are. *Promoted* accumulators are added to others in float32, since those of matrix units
-keep fewer bits (``promotion``).
+keep fewer bits (``promotion``). Only ``tcgen05`` takes floats of 4 bits.
 """
 
-from ....core.dtypes import float32, tfloat32
+from ....core.dtypes import float32, tfloat32, uint8
 from ....core.precision import IEEE, PRECISIONS, Precision
 from ....ir.expr import Var
 from ....ir.gpu.wgmma import WGMMA_ATOMS, WgmmaAtom
@@ -25,12 +26,17 @@ from ..tma_view import tma_view
 
 PLANES = {"m": "plane_a", "n": "plane_b"}
 """The indices of the planes of A and B, by the operand's own axis."""
+PACKED_FLOATS = WgmmaAtom(uint8, uint8, float32)
+"""Stands for a block-scaled instruction whose operands have two elements in a byte. All but the instruction itself
+takes the bytes for elements."""
 
 
 def find_atom(gemm: Gemm) -> WgmmaAtom | None:
     """Return the instruction; None where there is none for these operands and this precision."""
     if gemm.a.load is None or gemm.b.load is None:
         return None
+    if gemm.block_scales is not None and gemm.block_scales.atom.bits == 4:
+        return PACKED_FLOATS
     part = splitting(gemm).part
     types = (gemm.a.load.dtype.name, gemm.b.load.dtype.name)
     if part and {*types} <= {"float32", part}:
@@ -63,7 +69,8 @@ def promoted_k_atoms(gemm: Gemm) -> int:
     if pair_count(gemm) > 1:
         return pair_count(gemm)
     atom = wgmma_atom(gemm)
-    promoted = atom.a.is_float8 and (gemm.precision == IEEE or gemm.scales is not None)
+    narrow = atom.a.is_float8 or gemm.block_scales is not None
+    promoted = narrow and (gemm.precision == IEEE or gemm.scales is not None)
     return SCALED_K // atom.line if promoted else 0
 
 

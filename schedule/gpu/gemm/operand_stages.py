@@ -19,7 +19,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Operand
 from ...problems.image_window import TAP, ImageWindow
-from ..tma_view import moved_dimensions, tma_view
+from ..tma_view import ending_at, moved_dimensions, tma_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +140,16 @@ def allocate_stages(
     k_atoms: int,
     multicast: Multicast,
     dtype: DType,
+    k_extent: int,
     window: ImageWindow | None = None,
     joined_groups: int = 1,
 ) -> OperandStages:
     """Return the stages of an operand, or of several that are multiplied together; they must lie the same way.
-    ``dtype``: what they are multiplied as. ``joined_groups``: how many groups of columns there are, each with a part of
-    k alone. What lies along its own axis has all groups side by side, so that an atom has fewer places of k; what lies
-    along k has whole rows."""
+    ``dtype``: what they are multiplied as. ``k_extent``: how many places of k count, where rows may have more.
+    ``joined_groups``: how many groups of columns there are, each with a part of k alone. What lies along its own axis
+    has all groups side by side, so that an atom has fewer places of k; what lies along k has whole rows."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
-    loads = tuple(tma_view(load) if window is None else load for load in given)
+    loads = tuple(ending_at(tma_view(load), {"k": k_extent}) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
     lines = side // joined_groups
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)

@@ -20,6 +20,7 @@ from ...problems.image_window import TAP
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..tma_view import tma_view
+from .k_atoms import row_depth
 from .mma_atom import PLANES, is_packed, splitting, wgmma_atom
 
 SIDE = 64
@@ -53,7 +54,7 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
     return what the product loads instead."""
     assert operand.load is not None
     source, planes = operand.load, max(splitting(gemm).planes, 1)
-    extents, depth = {"m": gemm.m.extent, "n": gemm.n.extent}, _depth(gemm)
+    extents, depth = {"m": gemm.m.extent, "n": gemm.n.extent}, row_depth(gemm)
     batch = [x for x in gemm.batch if x.name in {v for i in source.indices for v in free_variables(i)}]
     batch += [] if gemm.window is None else [Axis(TAP, gemm.window.tap_count)]
     unit = max(ROW_ALIGNMENT_BYTES // dtype.bytes, VECTOR)
@@ -93,11 +94,6 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
     return Load(packed, (*numbers, *plane, Var(axis), Var("k")))
 
 
-def _depth(gemm: Gemm) -> int:
-    """Return how many places of k a row has: all, or the channels of one tap and one group."""
-    return gemm.k.extent if gemm.window is None else gemm.window.channels // gemm.window.joined_groups
-
-
 def _stage(
     w: FreshNameWriter, gemm: Gemm, source: Load, axis: str, extent: int, at: dict[str, Expr], thread: Expr
 ) -> Buffer:
@@ -108,7 +104,7 @@ def _stage(
         element = number * THREADS + thread
         k, column = element // SIDE, element % SIDE
         here = {**at, axis: at[axis] + column, "k": at["k"] + k}
-        inside = logical_and(here[axis] < extent, here["k"] < _depth(gemm))
+        inside = logical_and(here[axis] < extent, here["k"] < row_depth(gemm))
         w.store(tile, (k, column), Load(source.buffer, tuple(substitute(i, here) for i in source.indices), inside))
     w.barrier(SyncScope.BLOCK)
     return tile

@@ -15,6 +15,7 @@ from ...problems.gemm import Gemm
 from ...space.columns import Bools, Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..occupancy import limits_of
+from .block_scales import scale_groups
 from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms
 
@@ -47,8 +48,9 @@ MOST_STAGES = 12
 """More stages than these do not hide more latency."""
 BARRIER_BYTES = 48
 """The barriers that belong to no stage, and what aligns them, take so many bytes of shared memory."""
-WARPGROUP_SCALE_COLUMNS = 16
-"""A warpgroup has so many columns of tensor memory for scales of blocks. Those of 128 rows and 256 columns take 12."""
+GROUP_SCALE_COLUMNS = 16
+"""A warpgroup has so many columns of tensor memory for each group of 4 scales of a k atom. Those of 128 rows and 256
+columns take 12."""
 TENSOR_MEMORY_BYTES = 48
 """The barriers of accumulators in tensor memory, and its address, take so many bytes more."""
 PARTIAL_PADDING = 8
@@ -208,18 +210,16 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     accumulator_registers, tensor_columns = (k["atoms_m"] + block_sums) * k["mma_n"] // 2, np.zeros_like(tile_m)
     limits, scale_columns = limits_of(target), np.zeros_like(tile_m)
     if gemm.block_scales is not None:
-        several = k["consumer_warpgroups"] * WARPGROUP_SCALE_COLUMNS > LEAST_COLUMNS
-        scale_columns = np.where(several, 2 * LEAST_COLUMNS, LEAST_COLUMNS)
+        scale_columns = _allocated_columns(k["consumer_warpgroups"] * warpgroup_scale_columns(gemm))
     if limits.tensor_columns:
         accumulator_registers = accumulators * np.minimum(tile_n, subtile_columns(gemm)) // 2
-        wanted = k["consumer_warpgroups"] * k["mma_n"]
-        tensor_columns = np.maximum(2 ** np.ceil(np.log2(wanted)).astype(np.int64), LEAST_COLUMNS)
+        tensor_columns = _allocated_columns(k["consumer_warpgroups"] * k["mma_n"])
     # shared memory
     lines = stage_lines(gemm, tile_m, k["k_atoms"]) + k["k_atoms"] * _stage_columns(gemm, k["mma_n"])
     stage_bytes = LINE_BYTES * lines + 16
     if gemm.block_scales is not None:
         chunks = _ceil(tile_m, SCALE_ROWS) + _ceil(k["mma_n"], SCALE_ROWS)
-        stage_bytes = stage_bytes + CHUNK_BYTES * k["k_atoms"] * chunks
+        stage_bytes = stage_bytes + CHUNK_BYTES * k["k_atoms"] * scale_groups(gemm) * chunks
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
     staged = np.minimum(tile_n, side)
     staged = staged + np.where(tile_n > side, tile_n % side, 0)
@@ -256,6 +256,17 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
         tensor_columns=tensor_columns,
         scale_columns=scale_columns,
     )
+
+
+def warpgroup_scale_columns(gemm: Gemm) -> int:
+    """Return how many columns of tensor memory a warpgroup has for scales of blocks."""
+    return GROUP_SCALE_COLUMNS * scale_groups(gemm)
+
+
+def _allocated_columns(wanted: Ints) -> Ints:
+    """Return how many columns of tensor memory are allocated where so many are wanted."""
+    columns: Ints = np.maximum(2 ** np.ceil(np.log2(wanted)).astype(np.int64), LEAST_COLUMNS)
+    return columns
 
 
 def stores_tiles(sizes: GemmSizes[Ints]) -> Bools:

@@ -2,8 +2,13 @@
 
 The kernel is that of ``cuda_gemm`` with its accumulators in tensor memory (``tensor_memory``). Operands are floats of
 16 bits, 8-bit integers, or, where the precision of the workload lets matrix units keep all sums, TF32 and floats of 8
-bits. These may have a power of two for every 32 places of k of a row within the sums (MXFP8), which is written as
-``cast(A[i, k], "float32") * exp2(cast(S[i, k // 32], "float32") - 127.0)`` with S of ``uint8``. There is neither
+bits. Within the sums, floats of 8 and of 4 bits may have a scale for every block of k of a row (``block_scales``):
+
+    MXFP8    cast(A[i, k], "float32") * e8m0(S[i, k // 32])                     S of uint8
+    MXFP4    e2m1(A[i, k // 2], k) * e8m0(S[i, k // 32])                        A and S of uint8
+    NVFP4    e2m1(A[i, k // 2], k) * absolute(cast(S[i, k // 16], "float32"))   A of uint8, S of float8_e4m3fn
+
+Scales of NVFP4 have no sign for matrix units. Those of whole tensors are factors of the result. There is neither
 split-K nor stream-K, and no producer gives registers away, since accumulators take none.
 
 Kernels are compiled and interpreted, and were run on no device. The estimates are those of ``cuda_gemm`` with figures
@@ -15,12 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....core.dtypes import float8_e4m3fn, float8_e5m2
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.gpu.wgmma import WGMMA_M
 from ....te.workload import Workload
-from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of, with_dynamic_rows
+from ...problems.gemm import gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.knob import Knob
@@ -66,20 +70,12 @@ def _plan(workload: Workload, target: Target) -> Tcgen05Plan | None:
     if gemm is None or not can_use_wgmma(gemm) or pair_count(gemm) > 1 or promoted_k_atoms(gemm):
         return None
     if gemm.block_scales is not None:
-        return Tcgen05Plan(gemm, target) if _can_scale_blocks(gemm) else None
+        return Tcgen05Plan(gemm, target) if gemm.dynamic is None and not gemm.batch else None
     if gemm.dynamic is not None:
         return Tcgen05Plan(gemm, target) if takes_dynamic_rows(gemm) else None
     if not gemm.others and gemm.a.load is not None and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload):
         return None
     return Tcgen05Plan(gemm, target)
-
-
-def _can_scale_blocks(gemm: Gemm) -> bool:
-    """Return whether there is a block-scaled instruction: for 8-bit floats, where rows are no dynamic ones and there is
-    no batch."""
-    assert gemm.a.load is not None and gemm.b.load is not None
-    floats = all(load.dtype in (float8_e4m3fn, float8_e5m2) for load in (gemm.a.load, gemm.b.load))
-    return floats and gemm.dynamic is None and not gemm.batch
 
 
 CUDA_GEMM_TCGEN05 = TileSketch("cuda_gemm_tcgen05", VERSION, QUANTITIES, _plan, dynamic=True)

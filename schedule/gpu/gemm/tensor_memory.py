@@ -21,10 +21,9 @@ from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from ....ir.gpu.tcgen05 import SCALE_ROWS, BlockScaledMma, TensorMemoryCommit, TensorMemoryMma
 from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.stmt import Operation
-from .block_scales import ATOM
 from .k_atoms import multiplied_k
 from .mainloop import GemmMainloop
-from .sizes import WARPGROUP_SCALE_COLUMNS
+from .sizes import warpgroup_scale_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +79,18 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
         d = (accumulators.buffer, (index(0), accumulators.column))
         a = (self.a.buffer, (stage, *self._a_rows(first_atom, k_atom, 0)))
         b = (self.b.buffer, (stage, index(k_atom), *first_of_b))
-        k = multiplied_k(self.gemm)
-        if accumulators.scales is None:
-            turned = (not self.a.along_k, not self.b.along_k)
+        scales = self.gemm.block_scales
+        if accumulators.scales is None or scales is None:
+            k, turned = multiplied_k(self.gemm), (not self.a.along_k, not self.b.along_k)
             yield TensorMemoryMma(*d, *a, *b, WGMMA_M * s.atoms_m, s.mma_n, k, accumulates, *turned)
             return
-        memory, first = accumulators.scales, accumulators.warpgroup * WARPGROUP_SCALE_COLUMNS
+        memory, first = accumulators.scales, accumulators.warpgroup * warpgroup_scale_columns(self.gemm)
         own = index(0) if s.ping_pong else self.roles.warpgroup
         of_a, of_b = self.scales
-        yield of_a.copy(memory, first, stage, k_atom, own, 1)
-        yield of_b.copy(memory, first, stage, k_atom, index(0), s.mma_n // SCALE_ROWS)
+        yield from of_a.copies(memory, first, stage, k_atom, own, 1)
+        yield from of_b.copies(memory, first, stage, k_atom, index(0), s.mma_n // SCALE_ROWS)
         columns = [(memory, (index(0), first + of.column)) for of in self.scales]
-        yield BlockScaledMma(*d, *a, *b, *columns[0], *columns[1], ATOM, s.mma_n, k, accumulates)
+        yield BlockScaledMma(*d, *a, *b, *columns[0], *columns[1], scales.name, s.mma_n, scales.atom.line, accumulates)
 
     def finish(self, accumulators: TensorAccumulators, number: Expr) -> None:
         w, s = self.w, self.s

@@ -33,6 +33,7 @@ from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
 from ..gemm.pack import pack_operand
 from ..l2_prefetch import L2Prefetch, prefetch_operands
 from ..split_k import ColumnSlice, allocate_partials, reduce_columns
+from ..tma_view import ending_at
 from .mma_mainloop import can_lower_skinny_mma
 from .split_fragments import SplitFragments
 from .tma_sizes import SkinnyTmaSizes
@@ -53,7 +54,7 @@ class _SkinnyTmaWriter:
     def __init__(self, p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
         self.p, self.s, self.name = p, s, name
-        self.b, self.a = p.b.load, p.a.load
+        self.b, self.a = (ending_at(load, {"k": p.k.extent}) for load in (p.b.load, p.a.load))
         self.atom, self.precision = wgmma_atom(p), splitting(p)
         self.planes = max(self.precision.planes, 1)
         self.b_is_k_major = p.b.k == 1

@@ -1,9 +1,11 @@
 """Large products with accumulators in tensor memory: what the kernels compute, and what the compiler makes of them.
 Nothing here runs on a device."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -11,12 +13,13 @@ from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda.compile.compiler import compiled
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.dtypes import uint8
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.expr import Expr
-from tilewright.ir.gpu.tcgen05 import TensorMemoryMma
+from tilewright.ir.gpu.tcgen05 import BLOCK_SCALED_ATOMS, BlockScaledMma, TensorMemoryMma
 from tilewright.ir.interpret import interpret
 from tilewright.ir.stmt import walk_statements
 from tilewright.schedule.gpu.gemm.tcgen05_space import CUDA_GEMM_TCGEN05 as SKETCH
@@ -128,56 +131,142 @@ def test_they_compile_to_instructions_of_tensor_memory(
     assert mnemonic in backend_for(B200).assembly(source, B200)
 
 
-def _mxfp8(m: int, n: int, k: int, block: int = 32, bias: float = 127.0, precision: str = "") -> Workload:
-    """A product of 8-bit floats with a power of two for so many places of k of each row."""
-    a, b = te.placeholder((m, k), "float8_e4m3fn", "A"), te.placeholder((n, k), "float8_e5m2", "B")
-    of_a, of_b = (te.placeholder((rows, -(-k // block)), "uint8", name) for rows, name in ((m, "SA"), (n, "SB")))
-    r = te.reduce_axis(k, "k")
+FORMATS: dict[str, dict[str, Any]] = {
+    "mxfp8": {"dtype": "float8_e4m3fn"},
+    "mxfp4": {"dtype": "uint8"},
+    "nvfp4": {"dtype": "uint8", "scales": "e4m3"},
+}
+"""Formats with scales of blocks, as parameters of their operator."""
 
-    def factor(values: te.Tensor, scales: te.Tensor, row: Expr) -> Expr:
-        return te.cast(values[row, r], "float32") * te.exp2(te.cast(scales[row, r // block], "float32") - bias)
 
-    total = te.compute((m, n), lambda i, j: te.sum(factor(a, of_a, i) * factor(b, of_b, j), axis=r), "total")
-    half = te.compute((m, n), lambda i, j: total[i, j] * 0.5, "C")
-    return te.workload(half, precision=precision or "fast_accumulation")
+def _scaled(name: str, m: int, n: int, k: int, result: str = "float32") -> Workload:
+    given = {"m": m, "n": n, "k": k, "result": result, "precision": "fast_accumulation"}
+    return workload_of("block_scaled_matmul", **given, **FORMATS[name])
+
+
+def _whole_numbers(workload: Workload, k: int, powers: bool) -> tuple[dict[str, Any], np.ndarray]:
+    """Inputs such that no order of additions rounds, and their product. Some scales are negative zeros."""
+    draw, inputs, sides = stream(1, "block scales"), dict[str, Any](), list[np.ndarray]()
+    for name in "AB":
+        values, scales = (next(b for b in workload.inputs if b.name == x) for x in (name, f"S{name}"))
+        if values.dtype == uint8:
+            codes = draw.integers(0, 16, (values.shape[0], k)).astype(np.uint8)
+            inputs[name], numbers = codes[:, ::2] | codes[:, 1::2] << 4, codes.view(ml_dtypes.float4_e2m1fn)
+        else:
+            numbers = inputs[name] = draw.integers(-4, 5, values.shape).astype(values.dtype.numpy)
+        if powers:
+            inputs[scales.name] = draw.integers(126, 130, scales.shape).astype(np.uint8)
+            factors = 2.0 ** (inputs[scales.name].astype(np.float64) - 127)
+        else:
+            inputs[scales.name] = draw.choice([-0.0, 0.5, 0.75, -1.5, 2.0], scales.shape).astype(scales.dtype.numpy)
+            factors = np.abs(inputs[scales.name].astype(np.float64))
+            inputs[f"G{name}"] = np.full(1, 0.5, np.float32)
+        repeated = np.repeat(factors, -(-k // factors.shape[1] // 16) * 16, axis=1)[:, :k]
+        sides.append(numbers.astype(np.float64) * repeated)
+    return inputs, sides[0] @ sides[1].T * (1.0 if powers else 0.25)
 
 
 @pytest.mark.parametrize(
-    "knobs",
+    ("name", "knobs"),
     [
-        {"consumer_warpgroups": 2, "ping_pong": 0, "mma_n": 128, "epilogue_stages": 2},
-        {"consumer_warpgroups": 2, "ping_pong": 1, "mma_n": 128, "epilogue_stages": 0},
-        {"consumer_warpgroups": 1, "mma_n": 256, "k_atoms": 2, "cluster_m": 2},
+        ("mxfp8", {"consumer_warpgroups": 2, "ping_pong": 1, "mma_n": 128, "epilogue_stages": 0}),
+        ("mxfp8", {"consumer_warpgroups": 1, "mma_n": 256, "k_atoms": 2, "cluster_m": 2}),
+        ("mxfp4", {"consumer_warpgroups": 2, "ping_pong": 0, "mma_n": 128, "epilogue_stages": 2}),
+        ("mxfp4", {"consumer_warpgroups": 1, "mma_n": 256, "k_atoms": 2, "cluster_m": 2, "epilogue_stages": 0}),
+        ("nvfp4", {"consumer_warpgroups": 2, "ping_pong": 1, "mma_n": 128, "epilogue_stages": 0}),
+        ("nvfp4", {"consumer_warpgroups": 1, "mma_n": 256, "cluster_n": 2, "epilogue_stages": 0}),
     ],
-    ids=["cooperative", "ping-pong", "clusters"],
+    ids=lambda x: x if isinstance(x, str) else "-".join(f"{k}={v}" for k, v in x.items()),
 )
-def test_block_scaled_products_agree(knobs: dict[str, int]) -> None:
-    """All numbers are such that no order of additions rounds."""
+def test_block_scaled_products_agree(name: str, knobs: dict[str, int]) -> None:
+    """All numbers are such that no order of additions rounds. Rows of 4-bit operands are repacked."""
     m, n, k = 264, 272, 400
-    workload, target = _mxfp8(m, n, k), Target("cuda", "sm_100a", (), threads=4, vector_bytes=16)
-    assert SKETCH.matches(workload, target)
-    draw = stream(1, "mxfp8")
-    values = {name: draw.integers(-4, 5, (rows, k)) for name, rows in (("A", m), ("B", n))}
-    scales = {name: draw.integers(126, 130, (rows, -(-k // 32))) for name, rows in (("SA", m), ("SB", n))}
-    inputs = {b.name: {**values, **scales}[b.name].astype(b.dtype.numpy) for b in workload.inputs}
+    workload, target = _scaled(name, m, n, k), Target("cuda", "sm_100a", (), threads=4, vector_bytes=16)
+    inputs, wanted = _whole_numbers(workload, k, name != "nvfp4")
     kernel = SKETCH.lower(workload, target, _schedule(atoms_m=2, **knobs))
-    a, b = (values[x] * np.repeat(2.0 ** (scales[f"S{x}"] - 127), 32, axis=1)[:, :k] for x in "AB")
-    np.testing.assert_array_equal(interpret(finish(kernel, target), inputs)["C"], a @ b.T * 0.5)
+    assert {s.atom for s in walk_statements(kernel.body) if isinstance(s, BlockScaledMma)} == {name}
+    np.testing.assert_array_equal(interpret(finish(kernel, target), inputs)["C"], wanted)
 
 
-def test_block_scaled_products_compile_to_their_instruction() -> None:
-    workload = _mxfp8(512, 512, 1024)
+@pytest.mark.parametrize(
+    ("name", "instruction", "groups"),
+    [
+        ("mxfp8", "kind::mxf8f6f4.block_scale.scale_vec::1X", 1),
+        ("mxfp4", "kind::mxf4.block_scale.scale_vec::2X", 2),
+        ("nvfp4", "kind::mxf4nvf4.block_scale.scale_vec::4X", 4),
+    ],
+)
+def test_block_scaled_products_compile_to_their_instruction(name: str, instruction: str, groups: int) -> None:
+    workload = _scaled(name, 512, 512, 1024)
     knobs = {"consumer_warpgroups": 1, "atoms_m": 2, "mma_n": 256, "epilogue_stages": 2}
     kernel = SKETCH.lower(workload, B200, _schedule(**knobs))
     assert build_kernel(kernel, B200).resources["tw_kernel"].spill_bytes == 0
-    ptx = compiled(backend_for(B200).emit(finish(kernel, B200), B200), B200).ptx
-    assert ptx.count("tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X") == 4
-    assert ptx.count("tcgen05.cp.cta_group::1.32x128b.warpx4") == 3  # 128 rows of A, twice as many of B
+    source = backend_for(B200).emit(finish(kernel, B200), B200)
+    ptx = compiled(source, B200).ptx
+    assert ptx.count(f"tcgen05.mma.cta_group::1.{instruction}") == 4
+    assert ptx.count("tcgen05.cp.cta_group::1.32x128b.warpx4") == 3 * groups  # 128 rows of A, twice as many of B
+    assert len(re.findall(r"\bUTC[OQ]MMA\b", backend_for(B200).assembly(source, B200))) == 4
+    lines = 1024 // BLOCK_SCALED_ATOMS[name].line
+    assert kernel.workspace[0].shape == (lines * groups, 4, 32, 16)
 
 
-@pytest.mark.parametrize("change", [{"block": 64}, {"bias": 126.0}, {"precision": "ieee"}], ids=str)
-def test_other_scales_are_no_block_scales(change: dict[str, Any]) -> None:
-    assert SKETCH.matches(_mxfp8(128, 128, 256), B200) and not SKETCH.matches(_mxfp8(128, 128, 256, **change), B200)
+def _by_hand(
+    k: int = 256, block: int = 16, scale: Callable[[Expr], Expr] = te.absolute, place: int = 0, precision: str = ""
+) -> Workload:
+    """A product of NVFP4, or of what is nearly it."""
+    a, b = te.placeholder((128, 256), "uint8", "A"), te.placeholder((128, 256), "uint8", "B")
+    of_a, of_b = te.placeholder((128, 32), "float8_e4m3fn", "SA"), te.placeholder((128, 32), "float8_e4m3fn", "SB")
+    r = te.reduce_axis(k, "k")
+
+    def factor(values: te.Tensor, scales: te.Tensor, row: Expr) -> Expr:
+        return te.e2m1(values[row, r // 2], r + place if place else r) * scale(
+            te.cast(scales[row, r // block], "float32")
+        )
+
+    total = te.compute((128, 128), lambda i, j: te.sum(factor(a, of_a, i) * factor(b, of_b, j), axis=r), "total")
+    return te.workload(total, precision=precision or "fast_accumulation")
+
+
+def test_what_lies_behind_k_does_not_count() -> None:
+    """Rows go on behind the last place of k, and their scales are no numbers there."""
+    workload, draw = _by_hand(k=160), stream(1, "behind k")
+    inputs = {b.name: draw.integers(0, 256, b.shape).astype(np.uint8).view(b.dtype.numpy) for b in workload.inputs}
+    for name in ("SA", "SB"):
+        inputs[name] = draw.choice([-0.5, 1.0, 2.0], (128, 32)).astype(inputs[name].dtype)
+        inputs[name][:, 10:] = np.nan
+    knobs = {"consumer_warpgroups": 1, "atoms_m": 2, "mma_n": 128, "k_atoms": 4}
+    kernel = SKETCH.lower(workload, B200, _schedule(**knobs))
+    got = interpret(finish(kernel, B200), inputs)["total"]
+    np.testing.assert_array_equal(got, reference(workload, inputs)["total"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"block": 32}, {"scale": lambda s: s}, {"place": 1}, {"k": 255}, {"precision": "ieee"}],
+    ids=["block", "signs", "other half", "odd k", "ieee"],
+)
+def test_what_is_nearly_a_format_is_left_to_others(change: dict[str, Any]) -> None:
+    workload = _by_hand(**change)
+    assert SKETCH.matches(_by_hand(), B200) and not SKETCH.matches(workload, B200) and sketches_for(workload, B200)
+
+
+def test_powers_of_two_have_one_block_and_one_bias() -> None:
+    def scaled(block: int, bias: float) -> Workload:
+        a, b = te.placeholder((128, 256), "float8_e4m3fn", "A"), te.placeholder((128, 256), "float8_e5m2", "B")
+        of_a, of_b = te.placeholder((128, 8), "uint8", "SA"), te.placeholder((128, 8), "uint8", "SB")
+        r = te.reduce_axis(256, "k")
+
+        def factor(values: te.Tensor, scales: te.Tensor, row: Expr) -> Expr:
+            return te.cast(values[row, r], "float32") * te.exp2(te.cast(scales[row, r // block], "float32") - bias)
+
+        total = te.compute((128, 128), lambda i, j: te.sum(factor(a, of_a, i) * factor(b, of_b, j), axis=r), "total")
+        return te.workload(total, precision="fast_accumulation")
+
+    assert [SKETCH.matches(scaled(*form), B200) for form in ((32, 127.0), (64, 127.0), (32, 126.0))] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_accumulators_fit_into_tensor_memory() -> None:
