@@ -57,7 +57,8 @@ def test_positions_and_products_agree_with_the_interpreter() -> None:
 
 def _part(inputs: dict[str, Any], least: int) -> int:
     """How many elements a part has, so that an example has several parts and a large one has no thousands."""
-    return max(least, max(array.size for array in inputs.values()) // 8)
+    largest: int = max(array.size for array in inputs.values())
+    return max(least, largest // 8)
 
 
 def _slow(w: Workload, inputs: dict[str, Any], patch: pytest.MonkeyPatch, chunk: int) -> dict[str, Any]:
