@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.random_expressions import random_workload
-from tests.sketch_agreement import check_dynamic, check_operator, check_random
+from tests.sketch_agreement import check_dynamic, check_schedules
 from tilewright.codegen.llvm.architectures import target_named
 from tilewright.core.errors import IllegalSchedule, InvalidWorkload
 from tilewright.core.schedule import Schedule
@@ -68,6 +68,12 @@ def _workloads() -> tuple[Workload, ...]:
     return (*large, *small, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
+@cache
+def _cases(operator: str) -> tuple[Workload, ...]:
+    """Some workloads of an operator, which every sketch is asked about."""
+    return tuple(OPERATORS[operator].workload(case) for case in OPERATORS[operator].few_cases())
+
+
 def _matched(sketch: str) -> list[Workload]:
     """Those of ``_workloads`` that the sketch takes."""
     return [w for w in _workloads() if SKETCHES[sketch].matches(w, _target(sketch))]
@@ -86,8 +92,7 @@ def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: 
     generic = SKETCHES[sketch].generic
     chain = isinstance(SKETCHES[sketch], ContractionChain)
     count = OPERATOR_SCHEDULES if generic else CHAIN_SCHEDULES if chain else CLASS_SCHEDULES
-    cases = OPERATORS[operator].few_cases()
-    compared = [check_operator(sketch, _target(sketch), operator, case, count) for case in cases]
+    compared = [check_schedules(sketch, _target(sketch), workload, 0, count) for workload in _cases(operator)]
     assert not generic or all(n >= 1 for n in compared)
 
 
@@ -96,7 +101,7 @@ def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: 
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, seeds: range) -> None:
     target = _target(sketch)
-    compared = [check_random(sketch, target, seed, RANDOM_SCHEDULES) for seed in seeds]
+    compared = [check_schedules(sketch, target, random_workload(seed), seed, RANDOM_SCHEDULES) for seed in seeds]
     assert not SKETCHES[sketch].generic or all(n >= 1 for n in compared)
 
 
