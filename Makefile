@@ -16,15 +16,12 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
-# mypy runs beside the tests, on what they leave of the processors; what it says comes last.
-test: lint
-	@nice $(BIN)/mypy >$(VENV)/mypy.log 2>&1 & mypy=$$!; \
-	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal; tests=$$?; \
-	wait $$mypy; types=$$?; cat $(VENV)/mypy.log; \
-	exit $$((tests ? tests : types))
+# The tests begin after all checks, which end much sooner: a type error costs no run of them.
+test: check
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 check: lint
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 lint: $(VENV)/dev.stamp assets
 	$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ and extremes of them) are compared, rounded to whole numbers or cast to integers
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -338,6 +339,7 @@ def _magnitude(dtype: DType) -> float:
     return 128.0 if dtype.bits == 8 else 2.0**40
 
 
+@cache
 def random_workload(seed: int) -> Workload:
     """The random workload numbered ``seed``: 1 to 4 stages, checked."""
     draw = stream(seed, "random_workload")

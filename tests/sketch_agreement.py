@@ -27,21 +27,11 @@ from tilewright.schedule.sketches import SKETCHES
 from tilewright.schedule.space.space import Space
 from tilewright.te.data import random_inputs
 from tilewright.te.dynamic import at_extent
-from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
-from tilewright.tests.random_expressions import random_workload
 
 Arrays = Mapping[str, NDArray[Any]]
-
-
-def check_operator(sketch: str, target: Target, operator: str, parameters: Mapping[str, Any], schedules: int) -> int:
-    return check_schedules(sketch, target, OPERATORS[operator].workload(parameters), 0, schedules)
-
-
-def check_random(sketch: str, target: Target, seed: int, schedules: int) -> int:
-    return check_schedules(sketch, target, random_workload(seed), seed, schedules)
 
 
 def check_schedules(

@@ -53,16 +53,17 @@ TABLE = Path("core/renamed.py")
 
 
 @cache
-def modules() -> tuple[tuple[Path, ast.Module], ...]:
+def modules() -> tuple[tuple[Path, tuple[ast.AST, ...]], ...]:
+    """Every file with all nodes of its tree: to walk a tree takes longer than to parse the file."""
     paths = [p for p in tracked() if p.suffix == ".py" and p.parts[0] not in NOT_SHIPPED]
-    return tuple((path, ast.parse((ROOT / path).read_text())) for path in paths)
+    return tuple((path, tuple(ast.walk(ast.parse((ROOT / path).read_text())))) for path in paths)
 
 
 def defined_names(variables: bool) -> Iterator[tuple[str, Path]]:
     """The names of files, classes, functions and knobs; those of ``variables``, constants and fields as well."""
-    for path, tree in modules():
+    for path, nodes in modules():
         yield path.stem, path
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 yield node.name, path
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and variables:
@@ -73,6 +74,7 @@ def defined_names(variables: bool) -> Iterator[tuple[str, Path]]:
                     yield str(first.value), path
 
 
+@cache
 def parts_of(name: str) -> str:
     """``ClusterSwizzle`` and ``cluster_swizzle`` are both ``_cluster_swizzle_``."""
     return "_" + re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_") + "_"
@@ -93,9 +95,9 @@ def test_old_names_of_sketches_stand_in_their_table_alone() -> None:
     assert len(old) > 10
     found = {
         f"{path}:{node.lineno}: {node.value}"
-        for path, tree in modules()
+        for path, nodes in modules()
         if path != TABLE
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and node.value in old
     }
     assert not found
@@ -104,8 +106,8 @@ def test_old_names_of_sketches_stand_in_their_table_alone() -> None:
 def test_no_two_classes_share_a_name() -> None:
     """Private ones neither: a reader who greps for a name finds one thing. ``_Axis`` and ``Axis`` are one name."""
     where: dict[str, list[str]] = {}
-    for path, tree in modules():
-        for node in ast.walk(tree):
+    for path, nodes in modules():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name.lstrip("_"), []).append(str(path))
     assert not {name: paths for name, paths in where.items() if len(paths) > 1}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.random_expressions import random_workload
-from tests.sketch_agreement import check_dynamic, check_operator, check_random
+from tests.sketch_agreement import check_dynamic, check_schedules
 from tilewright.codegen.llvm.architectures import target_named
 from tilewright.core.errors import IllegalSchedule, InvalidWorkload
 from tilewright.core.schedule import Schedule
@@ -16,6 +16,7 @@ from tilewright.core.target import Target
 from tilewright.cost_model.knob_names import KNOBS
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
+from tilewright.schedule.contraction_chain import ContractionChain
 from tilewright.schedule.sketches import SKETCHES, sketches_for
 from tilewright.schedule.space.space import Space
 from tilewright.te.dynamic import with_dynamic
@@ -27,8 +28,11 @@ RANDOM_EXPRESSIONS = 60
 RANDOM_SCHEDULES = 3
 OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
-DEVICE_SCHEDULES = 5
+CLASS_SCHEDULES = 5
 """The same for sketches of one class, which take few of them."""
+CHAIN_SCHEDULES = 2
+"""The same for chains, whose kernels are several ones of other sketches. ``tests/schedule/test_contraction_chain.py``
+goes through every order with every choice of sketches."""
 DYNAMIC_SCHEDULES = 2
 DYNAMIC_EXTENTS: list[tuple[int, ...]] = [(1,), (67,), (130,)]
 """Extents at which each kernel with a dynamic dimension is compared, and how many kernels of each workload."""
@@ -64,6 +68,12 @@ def _workloads() -> tuple[Workload, ...]:
     return (*large, *small, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
+@cache
+def _cases(operator: str) -> tuple[Workload, ...]:
+    """Some workloads of an operator, which every sketch is asked about."""
+    return tuple(OPERATORS[operator].workload(case) for case in OPERATORS[operator].few_cases())
+
+
 def _matched(sketch: str) -> list[Workload]:
     """Those of ``_workloads`` that the sketch takes."""
     return [w for w in _workloads() if SKETCHES[sketch].matches(w, _target(sketch))]
@@ -80,9 +90,9 @@ def _space(sketch: str, workload: Workload) -> Space:
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: str) -> None:
     generic = SKETCHES[sketch].generic
-    count = OPERATOR_SCHEDULES if generic else DEVICE_SCHEDULES
-    cases = OPERATORS[operator].few_cases()
-    compared = [check_operator(sketch, _target(sketch), operator, case, count) for case in cases]
+    chain = isinstance(SKETCHES[sketch], ContractionChain)
+    count = OPERATOR_SCHEDULES if generic else CHAIN_SCHEDULES if chain else CLASS_SCHEDULES
+    compared = [check_schedules(sketch, _target(sketch), workload, 0, count) for workload in _cases(operator)]
     assert not generic or all(n >= 1 for n in compared)
 
 
@@ -91,7 +101,7 @@ def test_kernels_of_an_operator_agree_with_the_reference(sketch: str, operator: 
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_kernels_of_random_expressions_agree_with_the_reference(sketch: str, seeds: range) -> None:
     target = _target(sketch)
-    compared = [check_random(sketch, target, seed, RANDOM_SCHEDULES) for seed in seeds]
+    compared = [check_schedules(sketch, target, random_workload(seed), seed, RANDOM_SCHEDULES) for seed in seeds]
     assert not SKETCHES[sketch].generic or all(n >= 1 for n in compared)
 
 

@@ -55,6 +55,12 @@ def test_positions_and_products_agree_with_the_interpreter() -> None:
     assert {Reducer.PROD, Reducer.ARGMAX, Reducer.ARGMIN} <= found
 
 
+def _part(inputs: dict[str, Any], least: int) -> int:
+    """How many elements a part has, so that an example has several parts and a large one has no thousands."""
+    largest: int = max(array.size for array in inputs.values())
+    return max(least, largest // 8)
+
+
 def _slow(w: Workload, inputs: dict[str, Any], patch: pytest.MonkeyPatch, chunk: int) -> dict[str, Any]:
     with patch.context() as p:
         p.setattr(reference_module, "contraction_of", lambda stage: None)
@@ -65,10 +71,10 @@ def _slow(w: Workload, inputs: dict[str, Any], patch: pytest.MonkeyPatch, chunk:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_threads_compute_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_module, "_WORTH_THREADS", 1)
-    monkeypatch.setattr(contraction_module, "_LIMIT", 100)
     for case in OPERATORS[name].examples:
         w = OPERATORS[name].workload(case)
         inputs = random_inputs(w, 1)
+        monkeypatch.setattr(contraction_module, "_LIMIT", _part(inputs, 100))
         one, three = reference(w, inputs, threads=1), reference(w, inputs, threads=3)
         for output in w.outputs:
             np.testing.assert_allclose(one[output], three[output], 1e-13, 1e-13)
@@ -122,10 +128,10 @@ def test_products_agree_with_plain_sums(name: str, monkeypatch: pytest.MonkeyPat
         w = OPERATORS[name].workload(case)
         inputs = random_inputs(w, 1)
         fast = reference(w, inputs)
-        monkeypatch.setattr(contraction_module, "_LIMIT", 7)
+        monkeypatch.setattr(contraction_module, "_LIMIT", _part(inputs, 7))
         cut = reference(w, inputs)
         monkeypatch.undo()
-        slow = _slow(w, inputs, monkeypatch, 50)
+        slow = _slow(w, inputs, monkeypatch, _part(inputs, 50))
         for output in w.outputs:
             np.testing.assert_allclose(
                 fast[output], slow[output], 1e-12, 1e-12 if case["dtype"] != "bfloat16" else 1e-2
