@@ -168,6 +168,8 @@ def test_orders() -> None:
         lambda x: torch.sinh(20 * x - 9), lambda x: torch.cosh(3 * x), lambda x: torch.asinh(9 * x - 4),
         lambda x: torch.acosh(x + 1), lambda x: torch.atanh(x * 0.8),
         lambda x: torch.acos(x * 1.8 - 1), lambda x: torch.erfc(x), lambda x: torch.log10(x),
+        lambda x: torch.erfinv(x * 0.8) + torch.special.erfcx(x), lambda x: torch.lgamma(x) + torch.polygamma(0, x),
+        lambda x: torch.i0(9 * x) + torch.special.i1(x) * torch.special.i1e(x), lambda x: torch.special.i0e(x),
         lambda x: torch.ops.aten.rrelu_with_noise_functional(x - 0.5, x, 0.1, 0.3)[0] * 1,
         lambda x: torch.nn.functional.group_norm(x, 2, x[0]), lambda x: x[:, :1] @ x[:1],
         lambda x: x.round().norm(0, 1), lambda x: torch.sign(torch.where(x > 0.5, x - 0.8, float("nan"))),
