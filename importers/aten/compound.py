@@ -104,6 +104,19 @@ def _polygamma(b: Emitter, order: int, x: Value) -> Value:
     return b.node("digamma", cast(b, x, b.dtype))
 
 
+@rule("angle.default")
+def _angle(b: Emitter, x: Value) -> Value:
+    """Return that of a real number: π below 0, and NaN of NaN."""
+    x = cast(b, x, b.dtype)
+    below = b.node("where", b.node("lt", x, _n(b, x, 0.0)), _n(b, x, math.pi), _n(b, x, 0.0))
+    return b.node("where", b.node("ne", x, x), x, below)
+
+
+@rule("ldexp.Tensor")
+def _ldexp(b: Emitter, x: Value, exponent: Value) -> Value:
+    return b.node("mul", cast(b, x, b.dtype), b.node("exp2", cast(b, exponent, b.dtype)))
+
+
 @rule("hypot.default")
 def _hypot(b: Emitter, x: Value, y: Value) -> Value:
     return b.node("sqrt", b.node("add", b.node("square", x), b.node("square", y)))

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
+from .ranks import greatest
 from .rule import Emitter, NodeMaker, cast, need, number, operand, reshape, rule, slice_, transpose
 
 FEW = 8
@@ -71,9 +72,10 @@ def _greatest(b: NodeMaker, x: Value, dim: int, count: int) -> list[tuple[Value,
 
 @rule("topk.default")
 def _topk(b: Emitter, x: Value, count: int, dim: int = -1, largest: bool = True, in_order: bool = True) -> list[Value]:
-    need(x.dtype.is_float and bool(x.shape) and 0 < count <= FEW, "so many elements")
-    need(largest, "the least elements, among which NaN comes last")
+    need(bool(x.shape) and count > 0, "a scalar")
     d = dim % len(x.shape)
+    if count > FEW or not largest or not x.dtype.is_float:
+        return greatest(b, x, d, count, largest)
     values, places = zip(*_greatest(b, x, d, count), strict=True)
     return [part[0] if count == 1 else b.node("concatenate", *part, dim=d) for part in (values, places)]
 
