@@ -6,6 +6,7 @@ python -m tests.importers.onnx_nodes [STEP]
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ FIXED = {
 """Operators whose inputs after the first say shapes and places: in these tests their data count as known."""
 
 
+@cache
 def node_tests() -> list[Any]:
     return sorted(load_model_tests(kind="node"), key=lambda t: t.name)
 
