@@ -195,7 +195,7 @@ _SAME = (
     "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
     "exp2", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu",
-    "sigmoid", "matmul", "tan", "atan", "atan2",
+    "sigmoid", "matmul", "tan", "atan", "atan2", "erfc", "erfinv", "lgamma", "digamma",
 )  # fmt: skip
 
 FUNCTIONS: dict[str, _Function] = {
@@ -206,6 +206,7 @@ FUNCTIONS: dict[str, _Function] = {
     "shift_left": _plain(torch.bitwise_left_shift),
     "shift_right": _plain(torch.bitwise_right_shift),
     **{n: _plain(getattr(functional, n)) for n in ("silu", "gelu", "hardsigmoid", "hardswish", "mish")},
+    **{n: _plain(getattr(torch.special, n)) for n in ("erfcx", "i0e", "i1e")},
     "identity": lambda o, v: o[0],
     "reshape": lambda o, v: o[0].reshape(v.integers("shape")),
     "permute": lambda o, v: o[0].permute(v.integers("order")),

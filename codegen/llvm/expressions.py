@@ -191,9 +191,9 @@ def _branch(
 
 
 def _is_safe_to_speculate(ctx: FunctionContext, expr: Expr) -> bool:
-    """Say whether every load in ``expr`` stays in its buffer at every iteration of the loops around it, guarded or
-    not. Then it costs less to compute both branches of a select than to branch."""
-    loads = [e for e in walk(expr) if isinstance(e, Load)]
+    """Say whether every load in ``expr`` has happened, or stays in its buffer at every iteration of the loops around
+    it, guarded or not. Then it costs less to compute both branches of a select than to branch."""
+    loads = {e for e in walk(expr) if isinstance(e, Load) and ctx.known_result(e, None) is None}
     return len(loads) <= _MOST_SPECULATED and all(_is_in_bounds(ctx, load) for load in loads)
 
 

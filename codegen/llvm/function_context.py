@@ -22,9 +22,8 @@ class FunctionContext:
     ``tiles`` maps a buffer of tiles to the number of its first tile register; ``tiles_configured`` says whether the
     function has configured these registers. ``known_addresses`` and ``known_results`` are stacks of values that were
     computed before (value numbering). An inner scope, such as a loop body or a branch, sees what dominates it; its own
-    entries vanish with it. ``known_results`` keeps the expression too, so that no other object takes its identity.
-    ``emit_shuffle`` writes how lanes of a warp read each other's values, where there are warps. ``non_temporal`` names
-    buffers whose vectors are stored past the caches.
+    entries vanish with it. ``emit_shuffle`` writes how lanes of a warp read each other's values, where there are warps.
+    ``non_temporal`` names buffers whose vectors are stored past the caches.
     """
 
     w: FunctionWriter
@@ -38,7 +37,7 @@ class FunctionContext:
     emit_shuffle: EmitShuffle | None = None
     non_temporal: frozenset[str] = frozenset()
     known_addresses: list[dict[object, LlvmValue]] = field(default_factory=lambda: [{}])
-    known_results: list[dict[tuple[int, str], tuple[Expr, LlvmValue]]] = field(default_factory=lambda: [{}])
+    known_results: list[dict[tuple[Expr, str], LlvmValue]] = field(default_factory=lambda: [{}])
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -66,14 +65,14 @@ class FunctionContext:
         return None
 
     def known_result(self, expr: Expr, mask: LlvmValue | None) -> LlvmValue | None:
-        key = (id(expr), mask.text if mask else "")
+        key = (expr, mask.text if mask else "")
         for scope in reversed(self.known_results):
             if key in scope:
-                return scope[key][1]
+                return scope[key]
         return None
 
     def remember(self, expr: Expr, mask: LlvmValue | None, value: LlvmValue) -> LlvmValue:
-        self.known_results[-1][(id(expr), mask.text if mask else "")] = (expr, value)
+        self.known_results[-1][expr, mask.text if mask else ""] = value
         return value
 
     def pointer(self, name: str) -> LlvmValue:

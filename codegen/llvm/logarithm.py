@@ -48,6 +48,8 @@ _FORMATS = {
     "float": (23, 0x3F3504F3, 2.0**-126, 25),
     "double": (52, 0x3FE6A09E667F3BCD, 2.0**-1022, 54),
 }
+_BIAS, _TWO_TO_52 = 1023, 0x4330000000000000
+"""The bias of exponents of float64, and the bits of 2^52."""
 
 
 def log(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
@@ -100,9 +102,15 @@ def _split_exponent(w: FunctionWriter, x: LlvmValue) -> tuple[LlvmValue, LlvmVal
     tiny = w.compare("olt", x, w.number(smallest, x))
     scaled = w.select(tiny, w.mul(x, w.number(2.0**up, x)), x)
     bits = w.bits(scaled)
-    k = w.op("ashr", w.sub(bits, w.number(root_bits, bits)), w.number(mantissa_bits, bits))
+    if x.element == "float":
+        k = w.op("ashr", w.sub(bits, w.number(root_bits, bits)), w.number(mantissa_bits, bits))
+        k_float = w.convert("sitofp", k, x.element)
+    else:  # AVX2 neither shifts the signs of 64-bit integers nor converts them: k + bias is put behind a power of two
+        k = w.op("lshr", w.sub(bits, w.number(root_bits - (_BIAS << mantissa_bits), bits)), w.number(52, bits))
+        k_float = w.convert("bitcast", w.op("or", k, w.number(_TWO_TO_52, bits)), x.element)
+        k_float = w.sub(k_float, w.number(2.0**52 + _BIAS, x))
+        k = w.sub(k, w.number(_BIAS, bits))
     m = w.convert("bitcast", w.sub(bits, w.op("shl", k, w.number(mantissa_bits, bits))), x.element)
-    k_float = w.convert("sitofp", k, x.element)
     k_float = w.sub(k_float, w.select(tiny, w.number(float(up), x), w.number(0.0, x)))
     return k_float, w.sub(m, w.number(1.0, x))
 

@@ -9,7 +9,7 @@ serial loop, which is correct but slow. That is one with a vectorised loop insid
 another. In a launch it becomes an unrolled loop, because registers of a thread have no indices that vary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...core.dtypes import INDEX, DType
@@ -162,6 +162,7 @@ class _LoopVectoriser:
 
     privatised: Which buffers are allocated inside the loop, as they are with one copy for each lane.
     strict: Whether a load with the same index in every lane might not happen in the scalar program.
+    certain: Loads that the conditions of the selects around an expression have done, and the masks they had.
     """
 
     var: str
@@ -169,6 +170,7 @@ class _LoopVectoriser:
     facts: _KernelFacts
     privatised: dict[str, Buffer] = field(default_factory=dict)
     strict: bool = False
+    certain: Mapping[Load, Expr | None] = field(default_factory=dict)
 
     # Statements
 
@@ -310,6 +312,7 @@ class _LoopVectoriser:
                 return affine
         match expr:
             case Load(buffer=buffer, indices=indices, mask=None):
+                mask = self.certain.get(expr, mask)
                 wide = self.indices(buffer, indices, mask)
                 unmasked = mask is None or self.unmasked(buffer, indices)
                 return Load(self.privatised.get(buffer.name, buffer), wide, None if unmasked else mask)
@@ -366,8 +369,11 @@ class _LoopVectoriser:
 
     def select(self, condition: Expr, then: Expr, otherwise: Expr, mask: Expr | None) -> Expr:
         wide = self.vector(condition, mask)
-        inverse = Unary(UnaryOp.NOT, wide)
-        return Select(wide, self.arm(then, wide, mask), self.arm(otherwise, inverse, mask))
+        inverse, before = Unary(UnaryOp.NOT, wide), self.certain
+        self.certain = {**{load: mask for load in _certain_loads(condition)}, **before}
+        result = Select(wide, self.arm(then, wide, mask), self.arm(otherwise, inverse, mask))
+        self.certain = before
+        return result
 
     def arm(self, expr: Expr, chosen: Expr, mask: Expr | None) -> Expr:
         """Vectorise one arm of a select. Its loads happen only in the lanes that select it."""
@@ -375,6 +381,14 @@ class _LoopVectoriser:
         wide = self.vector(expr, _and(mask, chosen))
         self.strict = before
         return wide
+
+
+def _certain_loads(expr: Expr) -> Iterator[Load]:
+    """Yield the loads that computing ``expr`` does whatever its selects choose."""
+    if isinstance(expr, Load):
+        yield expr
+    for child in (expr.condition,) if isinstance(expr, Select) else expr.children:
+        yield from _certain_loads(child)
 
 
 def _and(a: Expr | None, b: Expr) -> Expr:

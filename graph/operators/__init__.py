@@ -16,6 +16,7 @@ from .pools import POOLS
 from .products import CONVOLUTION, GROUPED_MATMUL, MATMUL
 from .reductions import REDUCTIONS
 from .scans import SCANS
+from .special import SPECIAL
 from .views import EXPAND, FLIP, IDENTITY, PERMUTE, REPEAT, RESHAPE, SLICE
 
 OPERATORS: dict[str, GraphOperator] = {
@@ -37,6 +38,7 @@ OPERATORS: dict[str, GraphOperator] = {
         *COMPARISONS,
         *FUNCTIONS,
         *ACTIVATIONS,
+        *SPECIAL,
         *REDUCTIONS,
         *GATHERS,
         *SCANS,

@@ -78,7 +78,6 @@ def _acos(b: NodeMaker, x: Value) -> Value:
 
 COMPOUND: dict[str, Callable[[NodeMaker, Value], Value]] = {
     "sinh": _sinh, "cosh": _cosh, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh, "asin": _asin, "acos": _acos,
-    "erfc": lambda b, x: b.node("sub", _n(b, x, 1.0), b.node("erf", x)),
     "log10": lambda b, x: _times(b, b.node("log", x), 1.0 / math.log(10.0)),
 }  # fmt: skip
 """Functions of a float."""
@@ -90,6 +89,32 @@ def _of_float(function: Callable[[NodeMaker, Value], Value]) -> Rule:
 
 # No kernel class takes the stages of asin: torch's own kernel is faster than its steps.
 RULES.update({f"aten.{name}.default": _of_float(function) for name, function in COMPOUND.items() if name != "asin"})
+
+
+@rule("i0.default", "special_i1.default")
+def _bessel(b: Emitter, x: Value) -> Value:
+    x = cast(b, x, b.dtype)
+    scaled = b.node("i1e" if "i1" in b.target else "i0e", x)
+    return b.node("mul", b.node("exp", b.node("abs", x)), scaled)
+
+
+@rule("polygamma.default")
+def _polygamma(b: Emitter, order: int, x: Value) -> Value:
+    need(order == 0, "further derivatives")
+    return b.node("digamma", cast(b, x, b.dtype))
+
+
+@rule("angle.default")
+def _angle(b: Emitter, x: Value) -> Value:
+    """Return that of a real number: π below 0, and NaN of NaN."""
+    x = cast(b, x, b.dtype)
+    below = b.node("where", b.node("lt", x, _n(b, x, 0.0)), _n(b, x, math.pi), _n(b, x, 0.0))
+    return b.node("where", b.node("ne", x, x), x, below)
+
+
+@rule("ldexp.Tensor")
+def _ldexp(b: Emitter, x: Value, exponent: Value) -> Value:
+    return b.node("mul", cast(b, x, b.dtype), b.node("exp2", cast(b, exponent, b.dtype)))
 
 
 @rule("hypot.default")

@@ -13,7 +13,8 @@ _UNARY = {
     "tan": "tan", "atan": "atan",
     "tanh": "tanh", "erf": "erf", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "round",
     "relu": "relu", "sigmoid": "sigmoid", "silu": "silu", "hardsigmoid": "hardsigmoid", "hardswish": "hardswish",
-    "mish": "mish",
+    "mish": "mish", "erfc": "erfc", "special_erfcx": "erfcx", "erfinv": "erfinv", "lgamma": "lgamma",
+    "digamma": "digamma", "special_i0e": "i0e", "special_i1e": "i1e",
 }  # fmt: skip
 _BINARY = {
     "add.Tensor": "add", "add.Scalar": "add", "sub.Tensor": "sub", "sub.Scalar": "sub", "mul.Tensor": "mul",

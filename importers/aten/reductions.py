@@ -77,13 +77,12 @@ def _var_mean(b: Emitter, x: Value, dims: Any = None, *, correction: Any = 1, ke
 
 @rule("linalg_vector_norm.default")
 def _vector_norm(b: Emitter, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **keywords: Any) -> Value:
-    need(bool(x.shape) and not keywords.get("dtype"), "another norm")
-    over, order = dims_of(dims, len(x.shape)), float(order)
+    need(bool(x.shape), "a scalar")
+    x, over, order = cast(b, x, b.dtype), dims_of(dims, len(x.shape)), float(order)
     if abs(order) == math.inf:
         return b.node("max" if order > 0 else "min", b.node("abs", x), dims=over, keep=keep)
     if order == 0:
         return b.node("sum", cast(b, b.node("ne", x, number(b, 0.0, x.dtype)), x.dtype), dims=over, keep=keep)
-    need(order > 0, "another norm")
     if order == 2:
         return b.node("sqrt", b.node("sum", b.node("square", x), dims=over, keep=keep))
     if order == 1:
@@ -119,9 +118,34 @@ _MOST_DIFFERENCES = 1 << 24
 @rule("_cdist_forward.default")
 def _cdist(b: Emitter, x: Value, y: Value, order: float, mode: Any = None) -> Value:
     """Distances by their definition: torch takes products where there are many of them, and ``order`` is 2."""
-    need(x.dtype == y.dtype and order > 0, "another distance")
+    need(x.dtype == y.dtype, "another distance")
     need(math.prod(b.shape) * x.shape[-1] <= _MOST_DIFFERENCES, "so many differences")
     rows = reshape(b, x, (*x.shape[:-1], 1, x.shape[-1]))
     columns = reshape(b, y, (*y.shape[:-2], 1, *y.shape[-2:]))
     apart = b.node("sub", rows, columns)
     return _vector_norm(b, apart, order, (-1,))
+
+
+@rule("_pdist_forward.default")
+def _pdist(b: Emitter, x: Value, order: float = 2.0) -> Value:
+    """Distances of all pairs of rows, of which the first is ahead of the second: pair k of n rows begins with row i
+    where (2n - i - 1) i / 2 is at most k, so that i is what a square root says, rounded down."""
+    n, pairs = x.shape[0], b.shape[0]
+    need(pairs * x.shape[1] <= _MOST_DIFFERENCES and n < 1 << 15, "so many differences")
+    wide = DTYPES["float64"]
+    k = b.node("range", count=pairs, dtype=wide.name)
+    left = b.node(
+        "sub", number(b, (2 * n - 1) ** 2 - 7.5, wide), b.node("mul", k, number(b, 8.0, wide))
+    )  # between wholes
+    root = b.node("sub", number(b, 2 * n - 1, wide), b.node("sqrt", left))
+    first = b.node("floor", b.node("mul", root, number(b, 0.5, wide)))
+    before = b.node("mul", b.node("mul", first, b.node("sub", number(b, 2 * n - 1, wide), first)), number(b, 0.5, wide))
+    second = b.node("add", b.node("sub", k, before), b.node("add", first, number(b, 1.0, wide)))
+    rows = [b.node("gather", x, cast(b, i, DTYPES["int64"]), dim=0) for i in (first, second)]
+    return _vector_norm(b, b.node("sub", *rows), order, (1,))
+
+
+@rule("dist.default")
+def _dist(b: Emitter, x: Value, y: Value, order: float = 2.0) -> Value:
+    apart = b.node("sub", x, y)
+    return _vector_norm(b, apart, order) if apart.shape else b.node("abs", apart)

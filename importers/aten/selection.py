@@ -13,6 +13,7 @@ from typing import Any
 
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
+from .ranks import greatest
 from .rule import Emitter, NodeMaker, cast, need, number, operand, reshape, rule, slice_, transpose
 
 FEW = 8
@@ -71,9 +72,10 @@ def _greatest(b: NodeMaker, x: Value, dim: int, count: int) -> list[tuple[Value,
 
 @rule("topk.default")
 def _topk(b: Emitter, x: Value, count: int, dim: int = -1, largest: bool = True, in_order: bool = True) -> list[Value]:
-    need(x.dtype.is_float and bool(x.shape) and 0 < count <= FEW, "so many elements")
-    need(largest, "the least elements, among which NaN comes last")
+    need(bool(x.shape) and count > 0, "a scalar")
     d = dim % len(x.shape)
+    if count > FEW or not largest or not x.dtype.is_float:
+        return greatest(b, x, d, count, largest)
     values, places = zip(*_greatest(b, x, d, count), strict=True)
     return [part[0] if count == 1 else b.node("concatenate", *part, dim=d) for part in (values, places)]
 
@@ -94,10 +96,10 @@ def _running_extreme(b: Emitter, x: Value, dim: int) -> list[Value]:
 # Scattering
 
 
-def _placed(b: NodeMaker, x: Value, dim: int, places: Value, source: Value,
+def placed(b: NodeMaker, x: Value, dim: int, places: Value, source: Value,
             write: Callable[[Value, Value], Value]) -> Value:  # fmt: skip
-    """``x``, in which ``write(old, new)`` stands where ``places`` are along a dimension. ``places`` and ``source`` have
-    the shape of ``x`` but for that dimension, or one element in the place of any."""
+    """Return ``x``, in which ``write(old, new)`` stands where ``places`` are along a dimension. ``places`` and
+    ``source`` have the shape of ``x`` but for that dimension, or one element in the place of any."""
     along, count = _along(b, x.shape[dim], dim, len(x.shape)), places.shape[dim]
     need(count <= FEW, "so many places")
     for n in range(count):
@@ -106,7 +108,7 @@ def _placed(b: NodeMaker, x: Value, dim: int, places: Value, source: Value,
     return x
 
 
-def _written(b: NodeMaker, how: str | None) -> Callable[[Value, Value], Value]:
+def written(b: NodeMaker, how: str | None) -> Callable[[Value, Value], Value]:
     """Return how a new element and an old one are combined."""
     names = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "maximum", "amin": "minimum"}
     if how is None:
@@ -127,7 +129,7 @@ def _scatter(b: Emitter, x: Value, dim: int, places: Value, source: Any, reduce:
         for e, n in enumerate(places.shape):
             source = source if source.shape[e] == n else slice_(b, source, e, 0, n)
     how = "add" if "scatter_add" in b.target else reduce
-    return _placed(b, x, d, places, operand(b, source, x.dtype), _written(b, how))
+    return placed(b, x, d, places, operand(b, source, x.dtype), written(b, how))
 
 
 @rule("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor")
@@ -135,7 +137,7 @@ def _index_write(b: Emitter, x: Value, dim: int, places: Value, source: Any, *, 
     need(bool(x.shape) and alpha == 1, "a scalar")
     d = dim % len(x.shape)
     how = "add" if "index_add" in b.target else None
-    return _placed(b, x, d, _lined(b, places, d, x), operand(b, source, x.dtype), _written(b, how))
+    return placed(b, x, d, _lined(b, places, d, x), operand(b, source, x.dtype), written(b, how))
 
 
 def _lined(b: NodeMaker, places: Value, dim: int, x: Value) -> Value:
@@ -150,7 +152,7 @@ def _index_put(b: Emitter, x: Value, indices: Sequence[Any], source: Value, accu
     """Return a number or rows where a mask says so, lines along one dimension, or an element of each line."""
     dims = [d for d, i in enumerate(indices) if i is not None]
     given = [indices[d] for d in dims]
-    source, write = cast(b, source, x.dtype), _written(b, "add" if accumulate else None)
+    source, write = cast(b, source, x.dtype), written(b, "add" if accumulate else None)
     if len(given) == 1 and given[0].dtype.is_bool:
         mask, d = given[0], dims[0]
         need(source.elements == 1, "an element for each place of a mask")
@@ -163,7 +165,7 @@ def _index_put(b: Emitter, x: Value, indices: Sequence[Any], source: Value, accu
         need(len(source.shape) <= len(x.shape), "a source of more dimensions")
         if not given[0].shape and len(source.shape) == len(x.shape) - 1:
             source = reshape(b, source, (*source.shape[:d], 1, *source.shape[d:]))
-        return _placed(b, x, d, _lined(b, given[0], d, x), _expanded(b, source, shape), write)
+        return placed(b, x, d, _lined(b, given[0], d, x), _expanded(b, source, shape), write)
     return _one_of_each_line(b, x, dims, given, source, write)
 
 
@@ -182,7 +184,7 @@ def _one_of_each_line(b: Emitter, x: Value, dims: Sequence[int], given: Sequence
     source = reshape(b, _expanded(b, source, shape), (lines, count, *x.shape[2:]))
     line = cast(b, reshape(b, places, (lines, count, *behind)), _INT64)
     end = b.node("add", line, number(b, x.shape[1], _INT64))
-    return _placed(b, x, 1, b.node("where", b.node("lt", line, number(b, 0, _INT64)), end, line), source, write)
+    return placed(b, x, 1, b.node("where", b.node("lt", line, number(b, 0, _INT64)), end, line), source, write)
 
 
 # Pools

@@ -334,9 +334,24 @@ def _fill(b: Emitter, x: Value, value: Any) -> Value:
 
 @rule("arange.start_step", "arange.default", "arange.start")
 def _arange(b: Emitter, *arguments: Any, **keywords: Any) -> Value:
-    need(all(isinstance(a, int) or a.is_integer() for a in arguments[:3:2] + arguments[:1]), "steps that are not whole")
-    start, step = (int(arguments[0]) if len(arguments) > 1 else 0), int(arguments[2] if len(arguments) > 2 else 1)
-    return b.node("range", count=b.shape[0], start=start, step=step, dtype=b.dtype.name)
+    start, step = (arguments[0] if len(arguments) > 1 else 0), (arguments[2] if len(arguments) > 2 else 1)
+    if float(start).is_integer() and float(step).is_integer():
+        return b.node("range", count=b.shape[0], start=int(start), step=int(step), dtype=b.dtype.name)
+    need(b.dtype.is_float, "integers between others")
+    wide = DTYPES["float64"]
+    places = b.node("range", count=b.shape[0], dtype=wide.name)
+    return cast(b, b.node("add", b.node("mul", places, number(b, step, wide)), number(b, start, wide)), b.dtype)
+
+
+@rule("diagonal_scatter.default")
+def _diagonal_scatter(b: Emitter, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """A matrix with another diagonal."""
+    need(len(x.shape) == 2 and (dim1 % 2, dim2 % 2) == (0, 1), "diagonals of several matrices")
+    above = max(0, -offset)
+    rows = b.node("pad", source, before=(above,), behind=(x.shape[0] - above - source.elements,), value=0)
+    places = reshape(b, b.node("range", count=x.shape[0], start=offset, dtype="int64"), (x.shape[0], 1))
+    on_it = b.node("eq", places, b.node("range", count=x.shape[1], dtype="int64"))
+    return b.node("where", on_it, reshape(b, rows, (x.shape[0], 1)), x)
 
 
 @rule("col2im.default")

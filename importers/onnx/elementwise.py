@@ -98,8 +98,10 @@ def _pow(c: Call) -> Value:
     x, y = c.value(0), c.value(1)
     if c.constants[1] is not None and c.constants[1].size == 1 and float(c.constants[1].ravel()[0]) == 2.0:
         return c.node("square", x)
-    need(x.dtype.is_float, "powers of integers")
-    return c.node("pow", x, cast(c, y, x.dtype))
+    if x.dtype.is_float:
+        return c.node("pow", x, cast(c, y, x.dtype))
+    wide = c.node("pow", *(cast(c, v, DTYPES["float64"]) for v in (x, y)))  # whole numbers up to 2^53 are exact
+    return cast(c, c.node("round", wide) if y.dtype.is_integer else wide, x.dtype)
 
 
 @rule("PRelu")

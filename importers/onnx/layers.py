@@ -5,16 +5,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from ..aten.products import transposed_convolution
-from ..aten.rule import reshape, transpose
-from .call import RULES, Call, Rule, dims_of, need, rule
+from ..aten.rule import NodeMaker, reshape, transpose
+from ..aten.selection import pool_places
+from .call import RULES, Call, Rule, cast, dims_of, need, rule
 from .elementwise import like
 
 
 def _reduce(op: str, before: str = "", after: str = "") -> Rule:
     def apply(c: Call) -> Value:
         x, dims, noop = c.value(0), c.given_twice("axes", 1), c.get("noop_with_empty_axes", 0)
+        if x.dtype.is_bool and op in ("max", "min"):
+            keep, over = bool(c.get("keepdims", 1)), dims_of(dims or None, len(x.shape))
+            found = c.node(op, cast(c, x, DTYPES["int32"]), dims=over, keep=keep)
+            return cast(c, found, x.dtype)
         if not dims and (noop or not x.shape):
             need(not x.shape or not (before or after), "another way to reduce nothing")
             return c.node("identity", c.node(before, x) if before else x)
@@ -126,7 +132,11 @@ def _batch_norm(c: Call) -> Value:
 
 @rule("MatMul")
 def _matmul(c: Call) -> Value:
-    a, b = c.value(0), c.value(1)
+    return float_product(c, c.value(0), c.value(1))
+
+
+def float_product(c: NodeMaker, a: Value, b: Value) -> Value:
+    """Return the product of matrices, of which either may be a vector."""
     first, last = len(a.shape) == 1, len(b.shape) == 1
     a = reshape(c, a, (1, *a.shape)) if first else a
     b = reshape(c, b, (*b.shape, 1)) if last else b
@@ -235,9 +245,13 @@ def _borders(c: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str
 
 @rule("Conv")
 def _conv(c: Call) -> Value:
-    operands = [c.value(0), c.value(1), *([c.value(2)] if c.has(2) else [])]
-    window = _borders(c, operands[0].shape[2:], operands[1].shape[2:])
-    return c.node("convolution", *operands, **window, groups=c.get("group", 1))
+    return float_convolution(c, c.value(0), c.value(1), *([c.value(2)] if c.has(2) else []))
+
+
+def float_convolution(c: Call, x: Value, weight: Value, *bias: Value) -> Value:
+    """Return the convolution of these operands with the windows that the attributes say."""
+    window = _borders(c, x.shape[2:], weight.shape[2:])
+    return c.node("convolution", x, weight, *bias, **window, groups=c.get("group", 1))
 
 
 @rule("ConvTranspose")
@@ -262,16 +276,48 @@ def _conv_transpose(c: Call) -> Value:
     return transposed_convolution(c, x, w, bias, stride, pads[:rank], dilation, behind, c.get("group", 1))
 
 
-@rule("MaxPool", "AveragePool")
-def _pool(c: Call) -> Value:
+@rule("AveragePool")
+def _average_pool(c: Call) -> Value:
     x, kernel = c.value(0), tuple(c.get("kernel_shape"))
-    need(c.results == 1 and x.dtype.is_float, "positions, or integers")
     window = _borders(c, x.shape[2:], kernel)
-    if c.op == "MaxPool":
-        return c.node("max_pool", x, kernel=kernel, **window)
-    counted = bool(c.get("count_include_pad", 0))
-    need(not (counted and c.get("ceil_mode", 0)) and max(window["dilation"]) == 1, "another divisor")
-    return c.node("average_pool", x, kernel=kernel, **window, count_border=counted)
+    if not c.get("count_include_pad", 0):
+        return c.node("average_pool", x, kernel=kernel, **window)
+    # What the border counts as is written as zeros. What only rounding up has added counts nothing.
+    pads, rank = c.get("pads") or [0] * 2 * len(kernel), len(kernel)
+    behind = tuple(pads[rank:]) if c.get("auto_pad", "NOTSET") == "NOTSET" else window["behind"]
+    x = c.node("pad", x, before=(0, 0, *window["before"]), behind=(0, 0, *behind), value=0.0)
+    further = tuple(n - m for n, m in zip(window["behind"], behind, strict=True))
+    return c.node("average_pool", x, kernel=kernel, **{**window, "before": (0,) * rank, "behind": further})
+
+
+@rule("MaxPool")
+def _max_pool(c: Call) -> Value | Sequence[Value]:
+    """Integers of 8 bits are those of float32."""
+    x, kernel = c.value(0), tuple(c.get("kernel_shape"))
+    need(x.dtype.is_float or x.dtype.bits == 8, "wide integers")
+    window = _borders(c, x.shape[2:], kernel)
+    image = x if x.dtype.is_float else cast(c, x, DTYPES["float32"])
+    greatest = c.node("max_pool", image, kernel=kernel, **window)
+    if c.results == 1:
+        return cast(c, greatest, x.dtype)
+    need(not c.get("storage_order", 0), "places that count rows first")
+    places = pool_places(c, image, greatest, {"kernel": kernel, **window})
+    images = c.node("range", count=x.shape[0] * x.shape[1], step=math.prod(x.shape[2:]), dtype="int64")
+    images = reshape(c, images, (*x.shape[:2], *[1] * len(kernel)))
+    return [cast(c, greatest, x.dtype), c.node("add", places, images)]
+
+
+@rule("LRN")
+def _local_response(c: Call) -> Value:
+    """x / (bias + alpha * the mean of the squares of neighbouring channels)^beta"""
+    x, size = c.value(0), c.get("size")
+    rank, before = len(x.shape) - 1, (size - 1) // 2
+    none, ones = (0,) * (rank - 1), (1,) * (rank - 1)
+    mean = c.node("average_pool", c.node("square", x), kernel=(size, *ones), stride=(1, *ones), dilation=(1, *ones),
+                  before=(before, *none), behind=(size - 1 - before, *none), count_border=True)  # fmt: skip
+    line = c.node("mul", mean, like(c, x, c.get("alpha", 1e-4)))
+    line = c.node("add", line, like(c, x, c.get("bias", 1.0)))
+    return c.node("div", x, c.node("pow", line, like(c, x, c.get("beta", 0.75))))
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from math import prod
 
+from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
 from ...graph.operators.operator import broadcast
-from ..aten.rule import reshape, slice_
-from ..aten.views import taken
-from .call import Call, dims_of, need, rule
+from ..aten.rule import number, reshape, slice_
+from ..aten.selection import placed, written
+from ..aten.views import folded, taken
+from .call import Call, cast, dims_of, need, rule
 from .elementwise import onnx_dtype
 
 
@@ -112,6 +114,77 @@ def _gather(c: Call) -> Value:
 def _gather_elements(c: Call) -> Value:
     x, places = c.value(0), c.value(1)
     return c.node("gather_elements", x, places, dim=c.get("axis", 0) % len(x.shape))
+
+
+@rule("GatherND")
+def _gather_nd(c: Call) -> Value:
+    """Places along several dimensions at once, which become one, together with those of the batch."""
+    x, places, batch = c.value(0), c.value(1), c.get("batch_dims", 0)
+    count = places.shape[-1]
+    outer, rest = places.shape[:-1], x.shape[batch + count :]
+    first = _flat_places(c, places, x.shape[batch : batch + count])
+    if batch:
+        size = prod(x.shape[batch : batch + count])
+        starts = c.node("range", count=prod(x.shape[:batch]), step=size, dtype="int64")
+        starts = reshape(c, starts, (*x.shape[:batch], *[1] * (len(outer) - batch)))
+        first = c.node("add", first, starts)
+    flat = reshape(c, x, (prod(x.shape[: batch + count]), *rest))
+    return c.node("gather", flat, first, dim=0)
+
+
+def _flat_places(c: Call, places: Value, extents: Sequence[int]) -> Value:
+    """Places [.., k] along ``k`` dimensions as one number each, row-major. Those from the end are counted from the
+    front."""
+    last, total = len(places.shape) - 1, None
+    for n, extent in enumerate(extents):
+        own = cast(c, reshape(c, slice_(c, places, last, n, n + 1), places.shape[:-1]), DTYPES["int64"])
+        own = _from_front(c, own, extent)
+        if total is not None:
+            own = c.node("add", c.node("mul", total, number(c, extent, own.dtype)), own)
+        total = own
+    assert total is not None
+    return total
+
+
+def _from_front(c: Call, places: Value, extent: int) -> Value:
+    end = c.node("add", places, number(c, extent, places.dtype))
+    return c.node("where", c.node("lt", places, number(c, 0, places.dtype)), end, places)
+
+
+@rule("ScatterND")
+def _scatter_nd(c: Call) -> Value:
+    """Few slices are written."""
+    x, places, source = c.value(0), c.value(1), c.value(2)
+    count = places.shape[-1]
+    flat = reshape(c, x, (prod(x.shape[:count]), *x.shape[count:]))
+    line = _flat_places(c, places, x.shape[:count])
+    line = reshape(c, line, (line.elements, *[1] * (len(flat.shape) - 1)))
+    source = reshape(c, source, (line.elements, *flat.shape[1:]))
+    return reshape(c, placed(c, flat, 0, line, source, written(c, _reduction(c))), x.shape)
+
+
+@rule("ScatterElements", "Scatter")
+def _scatter_elements(c: Call) -> Value:
+    """Few elements of each line are written."""
+    x, places, source = c.value(0), c.value(1), c.value(2)
+    d = c.get("axis", 0) % len(x.shape)
+    fits = all(n == m for e, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if e != d)
+    need(fits, "places for a part")
+    own = _from_front(c, cast(c, places, DTYPES["int64"]), x.shape[d])
+    return placed(c, x, d, own, source, written(c, _reduction(c)))
+
+
+def _reduction(c: Call) -> str | None:
+    found = c.get("reduction", "none")
+    return {"none": None, "mul": "prod", "max": "amax", "min": "amin"}.get(found, str(found))
+
+
+@rule("Col2Im")
+def _col2im(c: Call) -> Value:
+    x, size, kernel = c.value(0), c.integers(1), c.integers(2)
+    rank = len(size)
+    stride, dilation = (list(c.get(n) or [1] * rank) for n in ("strides", "dilations"))
+    return folded(c, x, size, kernel, dilation, list(c.get("pads") or [0] * 2 * rank), stride)
 
 
 @rule("CumSum", "CumProd")

@@ -12,7 +12,8 @@ _SAME = {
     "exponential_minus_one": "expm1", "floor": "floor", "log": "log", "log_plus_one": "log1p", "logistic": "sigmoid",
     "multiply": "mul", "negate": "neg", "round_nearest_even": "round", "rsqrt": "rsqrt", "select": "where",
     "atan2": "atan2", "sign": "sign", "sine": "sin", "sqrt": "sqrt", "subtract": "sub", "tan": "tan", "tanh": "tanh",
-    "chlo.erf": "erf", "chlo.square": "square", "chlo.tan": "tan",
+    "chlo.erf": "erf", "chlo.square": "square", "chlo.tan": "tan", "chlo.erfc": "erfc", "chlo.erf_inv": "erfinv",
+    "chlo.lgamma": "lgamma", "chlo.digamma": "digamma", "chlo.bessel_i1e": "i1e",
 }  # fmt: skip
 """Operations that are one of ours on the same operands."""
 

@@ -168,6 +168,8 @@ def test_orders() -> None:
         lambda x: torch.sinh(20 * x - 9), lambda x: torch.cosh(3 * x), lambda x: torch.asinh(9 * x - 4),
         lambda x: torch.acosh(x + 1), lambda x: torch.atanh(x * 0.8),
         lambda x: torch.acos(x * 1.8 - 1), lambda x: torch.erfc(x), lambda x: torch.log10(x),
+        lambda x: torch.erfinv(x * 0.8) + torch.special.erfcx(x), lambda x: torch.lgamma(x) + torch.polygamma(0, x),
+        lambda x: torch.i0(9 * x) + torch.special.i1(x) * torch.special.i1e(x), lambda x: torch.special.i0e(x),
         lambda x: torch.ops.aten.rrelu_with_noise_functional(x - 0.5, x, 0.1, 0.3)[0] * 1,
         lambda x: torch.nn.functional.group_norm(x, 2, x[0]), lambda x: x[:, :1] @ x[:1],
         lambda x: x.round().norm(0, 1), lambda x: torch.sign(torch.where(x > 0.5, x - 0.8, float("nan"))),
@@ -178,6 +180,11 @@ def test_orders() -> None:
         lambda x: (x * 99).long() & 12 | (x * 50).long() ^ -5, lambda x: ~(x * 99).int() << 3,
         lambda x: (x * 99 - 50).long() >> (x * 90 - 9).long(), lambda x: ~(x * 99).to(torch.uint8) >> 1,
         lambda x: 1 << (x * 90 - 9).long(), lambda x: (x * 9).int() ** 5,
+        lambda x: torch.pdist(x.T), lambda x: torch.pdist(x, 1), lambda x: torch.pdist(x.T, float("inf")),
+        lambda x: torch.cdist(x, x[:2], 0), lambda x: torch.dist(x, x.flip(0), 3), lambda x: x.norm(-1, 1),
+        lambda x: torch.linalg.vector_norm(x, 2, 1, dtype=torch.float64), lambda x: torch.angle(x - 0.5),
+        lambda x: torch.ldexp(x, (x * 9).int()), lambda x: x + torch.arange(0.5, 1.5, 0.25),
+        lambda x: torch.diagonal_scatter(x, x[0, :3], 1), lambda x: torch.diagonal_scatter(x, x[0, :2], -1),
     ],
 )  # fmt: skip
 def test_single_operators_by_the_reference(function: Any) -> None:

@@ -59,13 +59,63 @@ def test_places_by_the_reference(function: Any) -> None:
 def test_more_places_than_a_kernel_selects_stay_foreign() -> None:
     x = torch.rand(3, 20)
     model = import_fx(trace(lambda x: (x.topk(17)[0], x.scatter(1, x.argsort(), x)), x))
-    assert {"aten.topk.default", "aten.scatter.src"} <= set(model.foreign)
+    assert {"aten.topk.default", "aten.scatter.src", "aten.sort.default"} <= set(model.foreign)
 
 
-def test_the_least_elements_stay_foreign() -> None:
-    """Among them NaN comes last, while the least element of a line with NaN is NaN."""
-    model = import_fx(trace(lambda x: x.topk(2, largest=False)[0], torch.rand(3, 20)))
-    assert model.foreign == ("aten.topk.default",)
+def test_which_place_of_equal_elements_a_median_has_torch_does_not_say() -> None:
+    assert import_fx(trace(lambda x: x.median(1)[1], torch.rand(3, 4))).foreign == ("aten.median.dim",)
+
+
+def _stable(dim: int, descending: bool, count: int) -> Any:
+    """Return what sorting gives that keeps the order of equal elements."""
+    return lambda x: [v.narrow(dim, 0, count) for v in torch.sort(x, dim=dim, descending=descending, stable=True)]
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: x.sort(1), _stable(1, False, 13)), (lambda x: x.sort(0, descending=True), _stable(0, True, 5)),
+        (lambda x: x.sort(stable=True, dim=1, descending=True), _stable(1, True, 13)),
+        (lambda x: x.topk(11, 1), _stable(1, True, 11)), (lambda x: x.topk(3, 1, largest=False), _stable(1, False, 3)),
+        (lambda x: (x * 9).int().topk(4, 1), lambda x: _stable(1, True, 4)((x * 9).int())),
+        (lambda x: (x > 0.5).sort(1), lambda x: _stable(1, False, 13)(x > 0.5)),
+        *((f, f) for f in (
+            lambda x: x.argsort(dim=1, stable=True), lambda x: x.kthvalue(3, 1)[0], lambda x: x.kthvalue(2, 0, True)[0],
+            lambda x: x.median(1)[0], lambda x: x.nanmedian(1)[0], lambda x: x.median(0, True)[0],
+            lambda x: x[:1].median(), lambda x: x[3].nanmedian(), lambda x: (x * 9).long().median(1)[0],
+        )),
+    ],
+)  # fmt: skip
+def test_orders_of_short_lines_with_equal_elements_and_nan(function: Any, expected: Any) -> None:
+    x = (torch.rand(5, 13, generator=torch.Generator().manual_seed(1)) * 4).round() / 4
+    if not {"int", "long"} & {*function.__code__.co_names}:
+        x[1, 2], x[2], x[3, ::2], x[4, 5] = NAN, NAN, NAN, LOW
+    model = import_fx(trace(function, x))
+    assert not model.foreign
+    found = graph_reference(model.graph, {v.name: x.numpy() for v in model.graph.inputs})
+    for name, result, wanted in zip(model.graph.outputs, model.outputs, leaves(expected(x)), strict=True):
+        np.testing.assert_array_equal(np.transpose(found[name], result.order), wanted.numpy())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, b: torch.searchsorted(b, x), lambda x, b: torch.searchsorted(b, x, right=True),
+        lambda x, b: torch.bucketize(x, b[0]), lambda x, b: torch.bucketize(x, b[0], right=True, out_int32=True),
+        lambda x, b: torch.searchsorted(b[0], x[0, 0], side="right"), lambda x, b: torch.searchsorted(b[0], 0.5),
+        lambda x, b: torch.bucketize(x, b[0].double()), lambda x, b: torch.bucketize((x > 0).int(), b[0]),
+    ],
+)  # fmt: skip
+def test_places_among_boundaries(function: Any) -> None:
+    x = torch.tensor([[0.0, 0.5, 0.7, NAN], [-LOW, LOW, 1.0, -1.0]])
+    b = torch.tensor([[0.0, 0.5, 0.5, 1.0, 1.5], [-1.0, 0.0, 1.0, 1.0, -LOW]])
+    model = import_fx(trace(function, x, b))
+    assert not model.foreign
+    arrays = dict(zip([v.name for v in model.graph.inputs], (x.numpy(), b.numpy()), strict=False))
+    found = graph_reference(model.graph, arrays)[model.graph.outputs[0]]
+    expected = function(x, b).numpy()
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == expected.dtype
 
 
 def test_nan_is_greater_than_all_and_the_first_of_equal_elements_comes_first() -> None:
@@ -78,7 +128,8 @@ def test_nan_is_greater_than_all_and_the_first_of_equal_elements_comes_first() -
 
 
 class Selects(torch.nn.Module):  # type: ignore[misc,name-defined]
-    """A mixture of experts that counts: the weights of the two best, greatest values so far, pools with places."""
+    """A mixture of experts that counts: the weights of the two best, greatest values so far, pools with places, orders
+    of short lines, and places among boundaries."""
 
     def forward(self, x: Any) -> Any:
         weights, places = torch.softmax(x, -1).topk(2)
@@ -88,7 +139,8 @@ class Selects(torch.nn.Module):  # type: ignore[misc,name-defined]
         y[:, 2:9] = 0
         y[::2] += 1
         y[y < 0] = 5
-        return gates @ x.T, torch.cummax(x, 1), pooled, where, y
+        ordered, edges = x[:, :12].sort(1), torch.cumsum(gates[0].abs(), 0)
+        return gates @ x.T, torch.cummax(x, 1), pooled, where, y, ordered, torch.bucketize(x, edges), torch.pdist(x)
 
 
 def test_a_model_that_selects_and_places_runs_on_kernels_alone() -> None:
