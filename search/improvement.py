@@ -39,9 +39,12 @@ FIRST = 3
 class Improvement:
     """Proposes candidates of a pool. Proposals depend on the seed, the results and what is pending alone."""
 
-    def __init__(self, pool: CandidatePool, seed: int, points: NDArray[np.float32] | None = None) -> None:
+    def __init__(self, pool: CandidatePool, seed: int, beside: NDArray[np.float32] | None = None) -> None:
+        """``beside``: float32[pool, columns] of what the process sees beside the settings."""
         self._pool, self._seed = pool, seed
-        self.points = Encoding.of(pool).points(pool) if points is None else points
+        self.points = Encoding.of(pool, alignment=True).points(pool)
+        if beside is not None:
+            self.points = np.concatenate([self.points, beside], axis=1)
         self._learned_from = self._seen = -1
 
     def first(self, known: Sequence[int], rng: np.random.Generator, free: NDArray[np.int64]) -> int:

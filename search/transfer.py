@@ -52,16 +52,20 @@ class Transfer:
         largest = sorted(history, key=lambda e: -len(e.results))[:_SOURCES]
         places = _PoolRows(points)
         kept = [s for e in largest if (s := _source(encoding, places, e.results)) is not None]
-        self.points = points
+        self._points = points
         with BLAS.limit(limits=1):
             self.sources = np.array(_filled(points, kept, seed), np.float32).reshape(-1, len(pool))
 
     @property
-    def features(self) -> NDArray[np.float32]:
-        """float32[pool, columns]: the settings, and what every source says. All sources together are as wide as one
-        knob."""
+    def columns(self) -> NDArray[np.float32]:
+        """float32[pool, sources]: what every source says. All sources together are as wide as one knob."""
         wide = np.maximum(np.quantile(self.sources, _WIDE, axis=1), 1e-6) * np.sqrt(len(self.sources))
-        return np.concatenate([self.points, self.sources.T / wide.astype(np.float32)], axis=1)
+        return np.asarray(self.sources.T / wide, np.float32)
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """float32[pool, columns]: the settings, and what every source says."""
+        return np.concatenate([self._points, self.columns], axis=1)
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -40,11 +40,11 @@ class TreeParzen:
         encoding = Encoding.of(problem.pool)
         self._points = encoding.points(problem.pool)
         self._columns: Mapping[str, Mapping[KnobValue, float]] = {
-            **encoding.columns,
+            **dict(encoding.columns),
             **({"sketch": {}} if len(encoding.sketches) > 1 else {}),
         }
         self._sketches = len(encoding.sketches)
-        self._numbers = {name: sorted(set(c.values())) for name, c in encoding.columns.items()}
+        self._numbers = {name: sorted(set(c.values())) for name, c in encoding.columns}
         self._study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
 
     def ask(self, count: int, pending: Collection[int] = ()) -> list[int]:

@@ -47,7 +47,7 @@ class WarmSearch:
         self._first = self._transfer.cover(2 * _COVER)
         self._stacking = Stacking(self._transfer, problem.model, problem.seed)
         self._pool = problem.pool
-        self._smooth = Improvement(problem.pool, problem.seed, self._transfer.points)
+        self._smooth = Improvement(problem.pool, problem.seed)
         self._joined: Improvement | None = None
         self._weighed_from = -1
 
@@ -59,7 +59,7 @@ class WarmSearch:
             chosen = self._seen.fresh(self._first, count, pending)
             return chosen + self._cold.ask(count - len(chosen), [*pending, *chosen])
         if self._joined is None and len(results) >= _JOINED_FROM:
-            self._joined = Improvement(self._pool, self._seed, self._transfer.features)
+            self._joined = Improvement(self._pool, self._seed, self._transfer.columns)
         agreement, expected = self._weighed(results)
         rng = stream(self._seed, "guard", len(results) + len(pending))
         cold = int(rng.binomial(count, _cold_share(len(results), agreement)))

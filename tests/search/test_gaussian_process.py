@@ -13,9 +13,12 @@ from tilewright.core.trial import Timed
 from tilewright.cost_model.dataset import Experience
 from tilewright.cost_model.metrics import rank_correlation
 from tilewright.runtime.devices import device_infos
+from tilewright.schedule.space.knob import Knob
+from tilewright.schedule.space.space import Space
 from tilewright.search.encoding import Encoding
 from tilewright.search.gaussian_process import GaussianProcess
 from tilewright.search.improvement import FIRST, Improvement, learning_point, logarithms
+from tilewright.search.pool import CandidatePool
 from tilewright.search.recorded import read_table
 from tilewright.search.seen import Seen
 from tilewright.search.stacking import Stacking
@@ -100,17 +103,27 @@ def test_expected_improvement_finds_the_top_of_a_smooth_space_soon() -> None:
 
 
 def test_settings_keep_their_order_and_what_is_not_in_the_pool_has_no_point() -> None:
-    encoding = Encoding.of(TABLE.pool)
+    encoding = Encoding.of(TABLE.pool, alignment=True)
     points = encoding.points(TABLE.pool)
     assert points.min() == 0 and points.max() == 1 and points.shape == (4362, encoding.width)
     schedule = TABLE.space.schedule(77)
     assert np.array_equal(encoding.rows([schedule])[0][0], points[77])
-    name, column = next((n, c) for c, n in enumerate(encoding.columns))
+    name, column = encoding.columns[0][0], 0
     by_value = sorted(zip(TABLE.space.column(name).tolist(), points[:, column].tolist(), strict=True))
     assert [p for _, p in by_value] == sorted(p for _, p in by_value)
     strange = type(schedule)(schedule.sketch, 1, ((name, 10_000), *schedule.knobs[1:]))
     another = type(schedule)("another", 1, schedule.knobs)
     assert encoding.rows([strange, schedule, another])[1].tolist() == [False, True, False]
+
+
+def test_knobs_of_which_few_values_are_powers_of_two_also_say_what_divides_them() -> None:
+    values = {"rows": (0, 8, 12, 18, 20), "columns": (32, 64, 96), "odd": (3, 5, 7), "name": ("a", "b")}
+    knobs = tuple(Knob(name, found, name) for name, found in values.items())
+    codes = np.array([[place % len(found) for found in values.values()] for place in range(5)], np.int16)
+    encoding = Encoding.of(CandidatePool([Space("made_up", 1, knobs, codes, {}, len(codes))]), alignment=True)
+    assert [name for name, _ in encoding.columns] == ["rows", "rows", "columns", "odd", "name"]
+    divisors = encoding.columns[1][1]
+    assert divisors == {0: 1.0, 8: 1.0, 12: 0.5, 18: 0.0, 20: 0.5}
 
 
 @pytest.mark.parametrize("step", [2, 20])
