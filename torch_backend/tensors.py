@@ -60,13 +60,15 @@ class TorchTensors:
 
     def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         addresses = tuple(map(torch.Tensor.data_ptr, tensors))
-        try:
-            return (*addresses, *[t._version for t in tensors])
-        except RuntimeError:  # tensors of inference mode count no changes
-            if len(tensors) != len(self._stamped) or not all(map(is_, tensors, self._stamped)):
-                self._stamped = tuple(tensors)
-                self._counting = [t for t in tensors if not t.is_inference()]
-            return (*addresses, *[t._version for t in self._counting])
+        if not self._stamped:
+            try:
+                return (*addresses, *[t._version for t in tensors])
+            except RuntimeError:  # tensors of inference mode count no changes; the error takes long in every call
+                pass
+        if len(tensors) != len(self._stamped) or not all(map(is_, tensors, self._stamped)):
+            self._stamped = tuple(tensors)
+            self._counting = [t for t in tensors if not t.is_inference()]
+        return (*addresses, *[t._version for t in self._counting])
 
     def on_device(self) -> AbstractContextManager[object]:
         return self._context

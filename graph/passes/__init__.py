@@ -43,6 +43,7 @@ FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
     find_layer_norms,
     find_softmax,
     *PASSES,
+    use_subpixels,
     use_channels_last,
     multiply_as_stored,
     split_longest_scans,

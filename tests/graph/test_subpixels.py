@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.graph.test_passes import check_equal
 from tests.schedule.gpu.tiles import H200
 from tilewright.core.dtypes import float32
+from tilewright.core.target import Target
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.partition import KernelCall
@@ -17,6 +18,9 @@ from tilewright.graph.passes.subpixels import use_subpixels
 from tilewright.graph.program import compile_program
 from tilewright.importers.aten.products import transposed_convolution
 from tilewright.schedule.defaults import has_class
+from tilewright.te.cost import flops
+
+PROCESSOR = Target("llvm", "x86-64", ("avx2", "avx512f", "fma"), threads=2, vector_bytes=64)
 
 
 def decoder(
@@ -61,6 +65,14 @@ def test_values_stay(
     check_equal(before, after, 1e-5)
     if stride > 1 and min(extents) > kernel:
         assert not any(node.op == "spread" for node in after.nodes)
+
+
+def test_processors_multiply_no_zeros_between_pixels_either() -> None:
+    graph = decoder((8, 8), 2, 2, 0, channels=32, filters=16, next_filters=8)
+    program = compile_program(graph, lambda w: has_class(w, PROCESSOR))
+    assert not any(node.op == "spread" for node in program.graph.nodes)
+    products = 2 * (2 * 8 * 8) * (4 * 16) * 32
+    assert products <= max(flops(call.workload) for call in program.kernels) < 1.1 * products
 
 
 @pytest.mark.parametrize(("kernel", "further"), [(2, 0), (3, 0), (3, 1), (4, 0)])

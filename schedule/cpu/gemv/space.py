@@ -25,7 +25,7 @@ from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_re
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
-from ..arithmetic import ceil_div, idle_share
+from ..arithmetic import ceil_div, idle_share, overlapped
 from ..gemm.space import LEAST_ROWS, LEAST_WORK, reads_nothing_else
 from ..limits import MOST_SCRATCH_BYTES
 from ..peaks import CpuPeaks, cpu_peaks
@@ -41,6 +41,9 @@ CACHE_BYTES = 32 << 10
 """What the accumulators of a task may take: the first-level cache, less what streams through it."""
 BUSY_K_UNROLL = 4
 """With fewer rows at a time, accumulators are read and written too often."""
+MOST_K_UNROLL = 8
+"""More rows at a time gain nothing: those that fall on the same set of the first-level cache, which has so many ways,
+drive each other out."""
 PREFETCH_BYTES = 128
 """What of each contiguous piece of a row arrives late, before the hardware prefetcher follows: about two lines."""
 
@@ -124,9 +127,9 @@ class CpuGemvPlan(Plan):
         return ok & (s.k_unroll >= min(BUSY_K_UNROLL, int(unroll[-1])))
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """Return the matrix from memory or the arithmetic, whichever takes longer, and then the partial sums."""
+        """Return the matrix from memory and the arithmetic, which overlap, and then the partial sums."""
         s, rates = self.sizes(columns), cpu_peaks(self.target, peaks)
-        work = np.maximum(self._memory_seconds(s, rates), self._instruction_seconds(s, rates))
+        work = overlapped(self._memory_seconds(s, rates), self._instruction_seconds(s, rates))
         partial_sums = np.where(s.split_k > 1, s.tasks * self._accumulator_bytes(s), 0)
         reduce = 2 * partial_sums / rates.l2_bytes_per_second
         found: NDArray[np.float64] = (
@@ -144,7 +147,7 @@ class CpuGemvPlan(Plan):
         cache move at the rate of the second level."""
         p = self.product
         vectors = p.k.extent * s.n_ranges * s.nc / self.lanes * self._batches
-        moved = 2 * p.m.extent / s.k_unroll
+        moved = 2 * p.m.extent / np.minimum(s.k_unroll, MOST_K_UNROLL)
         seconds: NDArray[np.float64] = vectors * np.maximum(p.m.extent, 1 + moved) / rates.vector_steps()
         spilled = vectors * moved * self.lanes * p.accumulator.dtype.bytes / rates.l2_bytes_per_second
         return seconds + np.where(self._accumulator_bytes(s) <= CACHE_BYTES, 0, spilled)

@@ -228,7 +228,7 @@ def _used(load: Load) -> frozenset[str]:
 
 def _grouped(workload: Workload, forced: set[str], threads: int) -> list[FusedGroup]:
     """Each stage joins the group of all its readers where that repeats no work, or starts a group of its own."""
-    readers = consumers(workload)
+    readers, padded = consumers(workload), paddings(workload)
     root_of: dict[str, Stage] = {}
     shared: dict[str, int] = {}
     for stage in reversed(workload.stages):
@@ -239,7 +239,7 @@ def _grouped(workload: Workload, forced: set[str], threads: int) -> list[FusedGr
             continue
         root = workload.stage(next(iter(roots)))
         depth = min(_prefix(stage, r, shared[r.name]) for r in reading)
-        if _fuses(stage, root, depth, threads):
+        if _fuses(stage, root, depth, threads) and not (stage.name in padded and _is_image(root, depth, threads)):
             root_of[stage.name], shared[stage.name] = root, depth
     groups = []
     for root in workload.stages:
@@ -280,6 +280,12 @@ def _fuses(stage: Stage, root: Stage, depth: int, threads: int) -> bool:
     if depth == 0 or is_contraction(stage):
         return False
     return not _has_long_rows(stage, depth, threads) and _row_bytes(stage, depth) <= MOST_LOCAL_BYTES
+
+
+def _is_image(root: Stage, depth: int, threads: int) -> bool:
+    """Return whether rows of ``depth`` leading axes are too few for all threads, or have vectors of one element: those
+    of an image with channels last, whose windows want tiles."""
+    return prod(a.extent for a in root.axes[:depth]) < threads or root.axes[-1].extent == 1
 
 
 def _has_long_rows(stage: Stage, depth: int, threads: int) -> bool:

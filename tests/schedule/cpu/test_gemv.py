@@ -9,6 +9,7 @@ from tests.schedule.gpu.tiles import workload_of
 from tests.sketch_agreement import check_schedules
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemv.space import CACHE_BYTES, CPU_GEMV
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.sketches import sketches_for
 
 HOST = host_target("llvm")
@@ -34,6 +35,14 @@ def test_accumulators_stay_in_the_cache() -> None:
     space = CPU_GEMV.space(workload, replace(HOST, threads=2))
     assert (space.quantities["accumulator_bytes"] <= CACHE_BYTES).all()
     assert (space.quantities["tasks"] >= 2).all()
+
+
+@pytest.mark.parametrize("rows, together", [(1, 8), (3, 4)])
+def test_rows_of_the_matrix_are_multiplied_together_as_far_as_a_set_of_the_cache_holds_them(
+    rows: int, together: int
+) -> None:
+    workload = workload_of("matmul", m=rows, n=3072, k=768)
+    assert dict(default_schedule(workload, replace(HOST, threads=2)).knobs)["k_unroll"] == together
 
 
 def test_what_is_left_to_others() -> None:

@@ -13,6 +13,7 @@ from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.ir.buffer import MemoryScope
+from tilewright.ir.expr import Expr
 from tilewright.ir.stmt import Allocate, For, LoopKind, walk_statements
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
@@ -21,6 +22,7 @@ from tilewright.schedule.cpu.loops.fusion import fusion_plan, is_contraction, pa
 from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
 from tilewright.schedule.cpu.loops.tiles import COLUMNS, REDUCTION, tiles_of
 from tilewright.schedule.cpu.shared_knobs import NON_TEMPORAL
+from tilewright.schedule.defaults import default_schedule
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
@@ -102,6 +104,28 @@ def test_padding_is_stored_or_inlined() -> None:
     inlined = fusion_plan(workload, inline_paddings=True, threads=2)
     assert len(stored.groups) == 2 and len(inlined.groups) == 1
     assert stored.main.root.name == inlined.main.root.name
+
+
+@pytest.mark.parametrize("images, channels", [(1, 24), (4, 24)])
+def test_windows_of_small_images_with_channels_last_have_tiles(images: int, channels: int) -> None:
+    """Their padding shares the axis of images with them: rows of that are few, or have vectors of one element."""
+    x, w = te.placeholder((images, 5, 5, channels, 1), name="X"), te.placeholder((3, 3, channels, 1), name="W")
+
+    def bordered(n: Expr, i: Expr, j: Expr, c: Expr, o: Expr) -> Expr:
+        return te.select(te.all_of(i >= 1, i < 6, j >= 1, j < 6), x[n, i - 1, j - 1, c, o], 0.0)
+
+    padded = te.compute((images, 7, 7, channels, 1), bordered, "padded")
+    u, v = te.reduce_axis(3, "u"), te.reduce_axis(3, "v")
+    y = te.compute(
+        (images, 5, 5, channels, 1),
+        lambda n, i, j, c, o: te.sum(padded[n, i + u, j + v, c, o] * w[u, v, c, o], axis=(u, v)),
+        "Y",
+    )
+    workload = te.workload(y)
+    assert [g.kind for g in fusion_plan(workload, inline_paddings=False, threads=2).groups] == ["tile", "tile"]
+    schedule = default_schedule(workload, AVX512)
+    assert dict(schedule.knobs)["lanes"] == 16
+    assert_computes(CPU_LOOPS.lower(workload, AVX512, schedule), workload)
 
 
 @pytest.mark.parametrize(
