@@ -9,6 +9,7 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .diagonals import multiply_by_diagonals
 from .large_windows import split_large_windows
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
@@ -25,6 +26,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     drop_unused,
     join_equal,
+    multiply_by_diagonals,
     put_steps_first,
     multiply_steps_at_once,
     join_steps_first,
