@@ -544,8 +544,7 @@ class _Partition:
             return
         joined = replace(region, nodes=[view, *region.nodes])
         self._written.clear()
-        written = self._write(joined)
-        if written is not None and self._fits(written.workload):
+        if self._may_fit(joined):
             self.regions.remove(self._region_of[view.name])
             region.nodes = joined.nodes
             self._region_of[view.name] = region
