@@ -13,6 +13,8 @@ from .rewrite import Rewriter, rewrite
 
 _VECTOR_BYTES, _LINE_BYTES = 16, 128
 """What matrix units load begins at multiples of so many bytes, and fills lines of so many."""
+_MOST_BYTES = 32
+"""Wider pixels are only permuted: kernels for permutations read and write whole sectors of these, but take no borders."""
 _FOLDED = 7
 """Images of two dimensions with so many channels at most are folded by the kernel of their convolution."""
 
@@ -33,7 +35,7 @@ def store_few_channels(graph: Graph) -> Graph:
         lines, apart = (-(-n * pitch * element // _LINE_BYTES) for n in (taps, 1))
         if lines >= taps * apart or given.integers("dilation")[-1] > 1 or not (low or high or pitch > channels):
             return None
-        if channels <= _FOLDED if rank == 2 else pitch > channels > _FOLDED:
+        if pitch * element > _MOST_BYTES or (channels <= _FOLDED if rank == 2 else pitch > channels > _FOLDED):
             return None
         zeros = (0,) * rank
         x = rewriter.node("pad", x, before=(*zeros, low, 0), behind=(*zeros, high, pitch - channels), value=0.0)
