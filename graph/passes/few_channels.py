@@ -14,7 +14,7 @@ from .rewrite import Rewriter, rewrite
 _VECTOR_BYTES, _LINE_BYTES = 16, 128
 """What matrix units load begins at multiples of so many bytes, and fills lines of so many."""
 _MOST_BYTES = 32
-"""Wider pixels are only permuted: kernels for permutations read and write whole sectors of these, but take no borders."""
+"""Wider pixels are only permuted, by kernels that read and write whole sectors of memory but take no borders."""
 _FOLDED = 7
 """Images of two dimensions with so many channels at most are folded by the kernel of their convolution."""
 
