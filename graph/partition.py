@@ -9,7 +9,7 @@ kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..core.errors import InvalidWorkload
 from ..te.workload import Workload
@@ -23,6 +23,8 @@ MOST_NODES = 48
 
 _MOVING = ("concatenate", "flip", "identity", "pad", "permute", "reshape", "slice")
 """Views that show no element twice."""
+_REORDERING = ("permute", "reshape", "slice")
+"""Those that an anchor may have behind it, so that its kernel stores what they show."""
 
 Fits = Callable[[Workload], bool]
 """Whether a sketch of a kernel class takes a workload on the target at hand: not just the generic sketch."""
@@ -344,7 +346,7 @@ class _Partition:
         found, cropped = [node], False
         while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
             (node,) = readers
-            is_moved = not node.is_foreign and node.op in ("permute", "reshape", "slice")
+            is_moved = node.op in _REORDERING
             if not is_moved and (cropped or node.is_foreign or OPERATORS[node.op].kind is not Kind.POINTWISE):
                 break
             cropped |= node.op == "slice"
@@ -525,6 +527,34 @@ class _Partition:
         if self._fits_with_stored(region, views):
             for name in views:
                 self._start(self.graph.producers[name])
+                self._join_to_anchor(self.graph.producers[name])
+
+    def _join_to_anchor(self, view: Node) -> None:
+        """Have the kernel of an anchor store ``view``, a region of its own, in the place of its result, where nothing
+        else reads that, and where a kernel class takes it."""
+        if view.op not in _REORDERING:
+            return
+        (name,) = view.operands
+        while self._is_moved_alone(name) and is_view(producer := self.graph.producers[name]):
+            name = producer.operands[0]
+        region = self._region_of.get(name)
+        if region is None or region.output.name != name or region.main is None or not self._is_moved_alone(name):
+            return
+        if OPERATORS[region.main.op].kind is not Kind.ANCHOR or view.result.elements > region.output.result.elements:
+            return
+        joined = replace(region, nodes=[view, *region.nodes])
+        self._written.clear()
+        if self._may_fit(joined):
+            self.regions.remove(self._region_of[view.name])
+            region.nodes = joined.nodes
+            self._region_of[view.name] = region
+            self.stored.discard(name)
+
+    def _is_moved_alone(self, name: str) -> bool:
+        """Return whether a computed value has one reader, which only moves its elements."""
+        readers = self.graph.readers[name]
+        moved = name in self.graph.producers and name not in self.graph.kept and len(readers) == 1
+        return moved and readers[0].op in _REORDERING
 
     def _write_in_steps(self, region: _GraphRegion) -> WrittenRegion | None:
         """Give each node of a region, and each view that they read, a kernel of its own, because the region would go

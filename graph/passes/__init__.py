@@ -9,6 +9,8 @@ from ..graph import Graph
 from .batch_norm import fold_batch_norm
 from .channels_last import use_channels_last
 from .cleanup import drop_identities, drop_unused, join_equal, repeat_casts
+from .diagonals import multiply_by_diagonals
+from .few_channels import store_few_channels
 from .large_windows import split_large_windows
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
@@ -25,6 +27,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     drop_unused,
     join_equal,
+    multiply_by_diagonals,
     put_steps_first,
     multiply_steps_at_once,
     join_steps_first,
@@ -73,6 +76,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     use_subpixels,
     split_large_windows,
     use_channels_last,
+    store_few_channels,
     multiply_as_stored,
     split_group_norms,
     keep_no_dims,

@@ -160,7 +160,7 @@ def _product_of_patches(b: _ChannelsLast, node: Node) -> None:
 def _pool(b: _ChannelsLast, node: Node) -> bool:
     """Windows get one element along the channels."""
     given, rank = attributes_of(node), len(node.result.shape)
-    if len(integers_of(node, "kernel")) != rank - 2:
+    if len(integers_of(node, "kernel")) != rank - 2 or node.operands[0] not in b.last:
         return False
     behind = {"kernel": 1, "stride": 1, "before": 0, "behind": 0, "dilation": 1}
     longer = {name: (*integers_of(node, name), more) for name, more in behind.items()}

@@ -19,8 +19,9 @@ from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
 from .rewrite import Rewriter, attributes_of
 
-_CHANNELS_LAST = ("convolution", "max_pool", "average_pool", "concatenate", "batch_norm", "group_norm", "spread")
-"""What is computed with channels last."""
+_CHANNELS_LAST = ("convolution", "concatenate", "spread")
+"""What is computed with channels last. Pools and norms take pixels side by side as well, which a convolution can store
+in their places. Group norms of 16-bit floats do not."""
 
 
 def use_subpixels(graph: Graph) -> Graph:
@@ -122,7 +123,9 @@ class _Subpixels(Rewriter):
     def _stays_last(self, node: Node) -> bool:
         """Return whether what reads a value wants its channels last, behind pointwise nodes."""
         return any(
-            reader.op in _CHANNELS_LAST or (_is_pointwise(reader) and self._stays_last(reader))
+            reader.op in _CHANNELS_LAST
+            or (reader.op == "group_norm" and reader.result.dtype.bits == 16)
+            or (_is_pointwise(reader) and self._stays_last(reader))
             for reader in self.graph.readers[node.name]
         )
 

@@ -165,14 +165,27 @@ def _own_attention(b: Emitter, q: Value, k: Value, v: Value, mask: Any, causal: 
     return attention(b, q, k, v, mask, causal, scale)
 
 
-def _self_attention(b: Emitter, x: Value, heads: int, qkv: Sequence[Value], projection: Sequence[Value]) -> Value:
-    """Attention of x[batch, length, width] to itself, in ``heads``. Weights and biases are pairs."""
+def _self_attention(b: Emitter, x: Value, heads: int, qkv: Sequence[Value], projection: Sequence[Value],
+                    seen: Value | None = None) -> Value:  # fmt: skip
+    """Attention of x[batch, length, width] to itself, in ``heads``. Weights and biases are pairs. ``seen``: which
+    weights are not zero."""
     batch, length, width = x.shape
     joined = reshape(b, _linear(b, x, *qkv), (batch, length, 3, heads, width // heads))
     parts = (reshape(b, slice_(b, joined, 2, n, n + 1), (batch, length, heads, width // heads)) for n in range(3))
     q, k, v = (transpose(b, part, 1, 2) for part in parts)
-    seen = transpose(b, attention(b, q, k, v, None, False, None), 1, 2)
-    return _linear(b, reshape(b, seen, x.shape), *projection)
+    found = transpose(b, attention(b, q, k, v, seen, False, None), 1, 2)
+    return _linear(b, reshape(b, found, x.shape), *projection)
+
+
+def _seen(b: Emitter, mask: Value | None, kind: int | None) -> Value | None:
+    """Return which weights of attention a mask of torch's fused layers leaves, in a shape that broadcasts to [batch,
+    heads, queries, keys]. Whatever is not zero masks, infinities too. ``kind``: whether the mask is of queries and keys
+    (0), of the keys of each batch (1), or of all dimensions (2)."""
+    if mask is None:
+        return None
+    need(kind in (0, 1, 2) and len(mask.shape) == (2, 2, 4)[kind], "another kind of mask")
+    mask = reshape(b, mask, (mask.shape[0], 1, 1, mask.shape[1])) if kind == 1 else mask
+    return b.node("eq", mask, number(b, 0, mask.dtype))
 
 
 @rule("_transformer_encoder_layer_fwd.default")
@@ -180,15 +193,16 @@ def _transformer_encoder_layer(b: Emitter, x: Value, width: int, heads: int, qkv
                                out_weight: Value, out_bias: Value, gelu: bool, norm_first: bool, epsilon: float,
                                *rest: Any) -> Value:  # fmt: skip
     """Return what ``nn.TransformerEncoderLayer`` calls where it does not train."""
-    *weights, mask, _kind = (*rest, None, None)[:10]
-    need(mask is None and len(x.shape) == 3, "a mask")
+    *weights, mask, kind = (*rest, None, None)[:10]
+    need(len(x.shape) == 3, "sequences of several lengths")
+    seen = _seen(b, mask, kind)
     (norm_1, norm_2), (first, second) = (weights[:2], weights[2:4]), (weights[4:6], weights[6:8])
 
     def normed(y: Value, norm: Sequence[Value]) -> Value:
         return b.node("layer_norm", y, *norm, dims=1, epsilon=epsilon)
 
     def attended(y: Value) -> Value:
-        return _self_attention(b, y, heads, (qkv_weight, qkv_bias), (out_weight, out_bias))
+        return _self_attention(b, y, heads, (qkv_weight, qkv_bias), (out_weight, out_bias), seen)
 
     def fed_forward(y: Value) -> Value:
         return _linear(b, b.node("gelu" if gelu else "relu", _linear(b, y, *first)), *second)
@@ -203,10 +217,11 @@ def _transformer_encoder_layer(b: Emitter, x: Value, width: int, heads: int, qkv
 @rule("_native_multi_head_attention.default")
 def _multi_head_attention(b: Emitter, q: Value, k: Value, v: Value, width: int, heads: int, qkv_weight: Value,
                           qkv_bias: Value, out_weight: Value, out_bias: Value, mask: Any = None,
-                          need_weights: bool = True, *rest: Any) -> Sequence[Value]:  # fmt: skip
+                          need_weights: bool = True, averaged: bool = True,
+                          kind: Any = None) -> Sequence[Value]:  # fmt: skip
     """Return what ``nn.MultiheadAttention`` calls where it does not train, of one tensor to itself."""
-    need(q == k == v and mask is None and not need_weights and len(q.shape) == 3, "another form of attention")
-    return [_self_attention(b, q, heads, (qkv_weight, qkv_bias), (out_weight, out_bias))]
+    need(q == k == v and not need_weights and len(q.shape) == 3, "another form of attention")
+    return [_self_attention(b, q, heads, (qkv_weight, qkv_bias), (out_weight, out_bias), _seen(b, mask, kind))]
 
 
 @rule("_trilinear.default")

@@ -1,12 +1,16 @@
 """Transposed convolutions as convolutions whose channels become pixels: the same values, and no zeros in between."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.graph.test_channels_last import results
 from tests.graph.test_passes import check_equal
+from tests.random_graphs import arrays_for
 from tests.schedule.gpu.tiles import H200
 from tilewright.core.dtypes import float32
 from tilewright.core.target import Target
@@ -16,6 +20,7 @@ from tilewright.graph.partition import KernelCall
 from tilewright.graph.passes.cleanup import drop_unused
 from tilewright.graph.passes.subpixels import use_subpixels
 from tilewright.graph.program import compile_program
+from tilewright.graph.reference import graph_reference
 from tilewright.importers.aten.products import transposed_convolution
 from tilewright.schedule.defaults import has_class
 from tilewright.te.cost import flops
@@ -86,6 +91,34 @@ def test_one_kernel_writes_what_a_transposed_convolution_gives(kernel: int, furt
     shape = program.graph.values[product.writes[0]].shape
     assert shape == ((2, 16, 8, 2, 8, 2) if whole else (2, 16, 15, 15))
     assert {"convolution", "mul", "relu"} <= {program.graph.producers[name].op for name in product.nodes}
+
+
+def with_reader(op: str, **attributes: object) -> Graph:
+    """A transposed convolution, and a reduction or a pool of what it gives."""
+    graph = decoder((8, 8), channels=32, filters=16)
+    b = GraphBuilder(list(graph.values))
+    for node in graph.nodes:
+        b.add(node)
+    y = b.node(op, graph.values[graph.outputs[0]], **attributes)
+    return check_graph(Graph(graph.inputs, graph.constants, b.nodes, (y.name,)))
+
+
+@pytest.mark.parametrize(("op", "attributes"), [
+    ("min", {"dims": (1,)}),
+    ("mean", {"dims": (2, 3)}),
+    ("max_pool", {"kernel": (3, 3), "stride": (2, 2), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}),
+    ("group_norm", {"groups": 4, "epsilon": 1e-5}),
+])  # fmt: skip
+def test_what_a_transposed_convolution_gives_is_not_copied_for_its_reader(op: str, attributes: dict[str, Any]) -> None:
+    """Its kernel stores the pixels where the reader wants them."""
+    graph = with_reader(op, **attributes)
+    program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
+    kernels = [{program.graph.producers[name].op for name in call.nodes} for call in program.kernels]
+    assert len(kernels) == 3 and {"convolution", "relu"} <= kernels[1] and op in kernels[2] | {"group_norm"}
+    assert all(has_class(call.workload, H200) for call in program.kernels)
+    data = arrays_for(graph)
+    old, new = graph_reference(graph, data), results(program, data)
+    np.testing.assert_allclose(new[program.graph.outputs[0]], old[graph.outputs[0]], rtol=1e-4, atol=1e-4)
 
 
 def test_what_is_read_with_channels_last_keeps_them_together() -> None:

@@ -410,6 +410,16 @@ def test_layers(name: str) -> None:
     assert status.state == "ready" and not status.foreign
 
 
+@pytest.mark.parametrize("kind", ("keys", "queries and keys", "both"))
+def test_masks_of_fused_transformer_layers(kind: str) -> None:
+    """Padding of a batch, what may be seen, and both at once."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True).eval()
+    padding = torch.arange(7) >= torch.tensor([[5], [7]]) if kind != "queries and keys" else None
+    later = torch.triu(torch.ones(7, 7, dtype=torch.bool), 1) if kind != "keys" else None
+    status = check_model(layer, torch.randn(2, 7, 16), later, padding)
+    assert status.state == "ready" and not status.foreign
+
+
 FUNCTIONS: dict[str, Any] = {
     "softmax": lambda x: F.softmax(x, -1) + F.log_softmax(x, 1),
     "logsumexp": lambda x: torch.logsumexp(x, (1, 2)),

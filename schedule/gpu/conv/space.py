@@ -3,7 +3,8 @@
 Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32. The channels of an
 image are side by side (NHWC and its kin). There are one to three dimensions, with padding, strides and dilations. TF32
 wants filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products;
-those of few channels are widened (``widen``) or joined (``join``). Epilogues are those of ``cuda_gemm``. Outputs may
+those of few channels are widened (``widen``) or joined (``join``). Places in a row that are side by side may be loaded
+as one (``row_taps``). Epilogues are those of ``cuda_gemm``. Outputs may
 also have their pixels side by side (NCHW), or channels that become pixels, as those of a transposed convolution do.
 What ``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few channels are
 folded by a first launch (``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes,
@@ -44,6 +45,7 @@ from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of
 from .join import SWIZZLE_LINES, join_groups, joinable_groups
+from .row_taps import join_row_taps
 from .widen import widening_of
 
 VERSION = 2
@@ -56,6 +58,8 @@ PIXELS, IM2COL = "pixels", "im2col"
 """The knob that says how pixels are loaded, and its value where they are loaded by im2col. Other values are patches."""
 JOINED = "joined_groups"
 """The knob that says how many groups are joined."""
+ROW_TAPS = "row_taps"
+"""The knob that says how many places in a row of pixels a window sees at once."""
 HALO = "halo"
 """How values of the knob ``pixels`` begin that are patches with a halo."""
 WIDENED = "widened_groups"
@@ -73,10 +77,12 @@ MOST_PATCHES = 2
 @dataclass(frozen=True)
 class ConvPlan(GemmPlan):
     """One convolution on one target. ``patched``: the same product for each kind of patch, by its name. ``given``: the
-    product of the workload, where ``gemm`` is a product on folded images or of widened groups."""
+    product of the workload, where ``gemm`` is a product on folded images or of widened groups. ``row_taps``: how many
+    places in a row ``gemm`` has joined to one."""
 
     patched: Mapping[str, Gemm]
     given: Gemm | None = None
+    row_taps: int = 1
 
     @property
     def pixels(self) -> tuple[str, ...]:
@@ -94,8 +100,8 @@ class ConvPlan(GemmPlan):
     def has(self, columns: Columns) -> Bools:
         """Return which settings are of this plan, bool[n]."""
         loaded = [columns.flags(PIXELS, value) for value in self.pixels]
-        rows: Bools = np.any(loaded, axis=0) & columns.flags(JOINED, self.joined_groups)
-        return rows
+        rows: Bools = np.any(loaded, axis=0)
+        return rows & columns.flags(JOINED, self.joined_groups) & columns.flags(ROW_TAPS, self.row_taps)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -175,29 +181,41 @@ class ConvPlans(Plan):
         *others, pixels = self.plans[0].knobs
         values = dict.fromkeys(value for plan in self.plans for value in plan.pixels)
         knobs = (*others, replace(pixels, values=tuple(values)))
-        why = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
-        return (*knobs, Knob(JOINED, self._joined, why)) if len(self._joined) > 1 else knobs
+        return (*knobs, *self._of_plans)
 
     @property
-    def _joined(self) -> tuple[int, ...]:
-        """The values of the knob for joined groups."""
-        return tuple(dict.fromkeys(plan.joined_groups for plan in self.plans))
+    def _of_plans(self) -> tuple[Knob, ...]:
+        """The knobs that say which product it is, where there are several."""
+        groups = "how many groups are joined, whose channels fill rows of 128 bytes in shared memory"
+        taps = "how many places in a row of pixels a window sees at once, whose channels fill such rows"
+        found = (
+            Knob(JOINED, tuple(dict.fromkeys(plan.joined_groups for plan in self.plans)), groups),
+            Knob(ROW_TAPS, tuple(dict.fromkeys(plan.row_taps for plan in self.plans)), taps),
+        )
+        return tuple(knob for knob in found if len(knob.values) > 1)
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {JOINED: 1}
+        return {JOINED: 1, ROW_TAPS: 1}
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        return tuple(self._where(plan, rule) for plan in self.plans for rule in plan.constraints)
+        rules = tuple(self._where(plan, rule) for plan in self.plans for rule in plan.constraints)
+        known = Constraint(
+            f"{ROW_TAPS} is 1 where pixels are loaded with a halo along a row",
+            (PIXELS, *(knob.name for knob in self._of_plans)),
+            lambda c: np.any([plan.has(c) for plan in self.plans], axis=0),
+        )
+        return (*rules, known) if len(self.plans) > 1 else rules
 
     def _where(self, plan: ConvPlan, rule: Constraint) -> Constraint:
         """``rule`` for the settings of ``plan``."""
         if len(self.plans) == 1:
             return rule
-        names = (PIXELS, JOINED) if len(self._joined) > 1 else (PIXELS,)
+        names = (PIXELS, *(knob.name for knob in self._of_plans))
         values = f"{PIXELS} is {' or '.join(plan.pixels)}"
-        values += f" and {JOINED} is {plan.joined_groups}" if JOINED in names else ""
+        for name, value in ((JOINED, plan.joined_groups), (ROW_TAPS, plan.row_taps)):
+            values += f" and {name} is {value}" if name in names else ""
 
         def holds(columns: Columns) -> Bools:
             found, rows = np.ones(len(columns), dtype=bool), plan.has(columns)
@@ -231,9 +249,9 @@ class ConvPlans(Plan):
         return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        others = {name: value for name, value in setting.items() if name != JOINED}
-        groups = setting.get(JOINED, 1)
-        (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and groups == p.joined_groups)
+        others = {name: value for name, value in setting.items() if name not in self.defaults}
+        wanted = tuple(setting.get(name, value) for name, value in self.defaults.items())
+        (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and wanted == (p.joined_groups, p.row_taps))
         return plan.lower(others)
 
 
@@ -286,7 +304,8 @@ def _plan(workload: Workload, target: Target) -> ConvPlans | None:
         plans.append(ConvPlan(found, target, {}, given))
     count = joinable_groups(product)
     joined = [_joined(plan, count) for plan in plans] if count > 1 else []
-    return ConvPlans((*plans, *joined))
+    in_rows = [_with_row_taps(plan) for plan in plans] if given is None else []
+    return ConvPlans((*plans, *joined, *(plan for plan in in_rows if plan is not None)))
 
 
 def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
@@ -318,6 +337,15 @@ def _joined(plan: ConvPlan, count: int) -> ConvPlan:
     """Return the plan of the product of joined groups."""
     patched = {name: join_groups(gemm, count) for name, gemm in plan.patched.items()}
     return replace(plan, gemm=join_groups(plan.gemm, count), patched=patched)
+
+
+def _with_row_taps(plan: ConvPlan) -> ConvPlan | None:
+    """Return the plan whose windows see all places in a row at once; None where they cannot."""
+    found = {name: join_row_taps(gemm) for name, gemm in plan.patched.items()}
+    gemm, patched = join_row_taps(plan.gemm), {name: gemm for name, gemm in found.items() if gemm is not None}
+    if gemm is None or plan.gemm.window is None or len(patched) < len(found):
+        return None
+    return replace(plan, gemm=gemm, patched=patched, row_taps=plan.gemm.window.taps[-1])
 
 
 def _patched(workload: Workload, gemm: Gemm) -> Mapping[str, Gemm]:

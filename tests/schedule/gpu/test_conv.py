@@ -291,6 +291,44 @@ def test_groups_of_few_channels_are_joined(case: str) -> None:
     _check(workload, target, schedule)
 
 
+ROWS: dict[str, tuple[Workload, int, dict[str, Any]]] = {
+    "line": (conv1d(channels=16, length=40, batch=2), 48, {"pixels": "im2col"}),
+    "strided": (conv2d(channels=16, height=9, width=33, padding=0, stride=2), 48, {"pixels": "im2col", "split_k": 1}),
+    "patches": (conv2d(channels=8, height=10, width=10, padding=0), 32, {"pixels": "1x8x8"}),
+    "halo, TF32": (
+        conv2d(channels=8, height=10, width=10, padding=0, filters_first=True, dtype="float32", precision="tf32"),
+        24,
+        {"pixels": "halo_1x8x8"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_places_in_a_row_are_loaded_as_one(case: str) -> None:
+    """A row of shared memory has the channels of three neighbours, and nothing is copied."""
+    workload, k, knobs = ROWS[case]
+    schedule = legal_schedule_of(SKETCH, workload, row_taps=3, atoms_m=1, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    taps = {s.k for s in walk_statements(kernel.body) if isinstance(s, WarpgroupMma)}
+    assert taps == {k} and not kernel.workspace and len(kernel.launches) == 1
+    _check(workload, H200, schedule)
+
+
+def test_places_in_a_row_stay_apart_where_some_are_missing_or_channels_fill_rows() -> None:
+    def values(workload: Workload) -> set[object]:
+        knobs = SKETCH.space(workload, H200, limit=64).knobs
+        return {value for knob in knobs if knob.name == "row_taps" for value in knob.values}
+
+    few = {"channels": 16, "padding": 0, "height": 10, "width": 10}
+    assert values(conv2d(**few)) == {1, 3}
+    for other in ({"padding": 1}, {"dilation": 2}, {"channels": 64}, {"groups": 2}):
+        assert not values(conv2d(**{**few, "filters": 64, **other}))
+    narrow = conv2d(channels=8, height=6, width=18, padding=0, filters=24)
+    knobs = dict(schedule_of(SKETCH, narrow).knobs) | {"pixels": "halo_2x4x8"}
+    with pytest.raises(IllegalSchedule, match="a halo along a row"):
+        SKETCH.lower(narrow, H200, Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "row_taps": 3}))
+
+
 def test_joined_groups_are_promising_where_they_are_few() -> None:
     workload = conv2d(batch=32, channels=512, height=28, width=28, filters=512, groups=32)
     space = SKETCH.space(workload, H200)

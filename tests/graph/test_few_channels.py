@@ -1,0 +1,60 @@
+"""Images of few channels are stored as convolutions on matrix units load them fastest."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.graph.test_channels_last import results
+from tests.random_graphs import arrays_for
+from tests.schedule.gpu.tiles import H200
+from tilewright.core.dtypes import DTYPES
+from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
+from tilewright.graph.operators.operator import TensorType
+from tilewright.graph.program import compile_program
+from tilewright.graph.reference import graph_reference
+from tilewright.schedule.defaults import has_class
+from tilewright.schedule.gpu.conv.space import CUDA_CONV
+from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
+
+
+def image(
+    channels: int, extents: Sequence[int], padding: int, dtype: str = "float32", kernel: int = 3, stride: int = 1
+) -> Graph:
+    rank = len(extents)
+    x = Value("x", TensorType((2, channels, *extents), DTYPES[dtype]))
+    w = Value("w", TensorType((16, channels, *[kernel] * rank), DTYPES[dtype]))
+    b = GraphBuilder(["x", "w"])
+    border = (padding,) * rank
+    rounded = {"precision": "tf32"} if dtype == "float32" else {}
+    y = b.node(
+        "convolution", x, w, stride=(stride,) * rank, before=border, behind=border, dilation=(1,) * rank, **rounded
+    )
+    y = b.node("relu", y)
+    return check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
+
+
+@pytest.mark.parametrize(("graph", "stored"), [
+    (image(3, (5, 6, 10), 0), (2, 5, 6, 10, 4)),
+    (image(3, (5, 6, 10), 1), (2, 5, 6, 12, 4)),
+    (image(8, (8, 10), 1), (2, 8, 12, 8)),
+    (image(1, (256,), 2, "float16", 5, 2), (2, 260, 8)),
+], ids=["volume", "padded volume", "padded image", "line"])  # fmt: skip
+def test_rows_are_stored_with_their_border_and_a_pitch(graph: Graph, stored: tuple[int, ...]) -> None:
+    program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
+    copy, product, *_ = program.kernels
+    assert program.graph.values[copy.writes[0]].shape == stored
+    taken = CUDA_GEMM if len(stored) == 3 else CUDA_CONV  # products take lines as overlapping rows
+    knobs = [knob.name for knob in taken.space(product.workload, H200, limit=64).knobs]
+    assert taken is CUDA_GEMM or "row_taps" in knobs
+    data = {name: a.astype(graph.values[name].dtype.numpy) for name, a in arrays_for(graph).items()}
+    old, new = graph_reference(graph, data), results(program, data)
+    np.testing.assert_allclose(new[program.graph.outputs[0]], old[graph.outputs[0]], rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("graph", [
+    image(3, (16, 16), 1), image(32, (16, 16), 1), image(8, (16, 16), 0), image(8, (16, 16), 0, kernel=1)
+], ids=["folded", "whole lines", "as they are", "one place"])  # fmt: skip
+def test_other_images_are_permuted_alone(graph: Graph) -> None:
+    program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
+    assert not any(node.op == "pad" for node in program.graph.nodes)
