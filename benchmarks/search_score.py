@@ -180,7 +180,7 @@ def _meets(overall: Mapping[str, object], bars: Mapping[str, float], ahead: Mapp
 
 
 def _history(folder: Path, space: str, history: str, run: int) -> tuple[Experience, ...]:
-    """Return the records of the same kernel on every other device."""
+    """Return the records of the same kernel on every other device. Raises ValueError where there are none."""
     if history == "none":
         return ()
     return _experiences(folder, space, None if history == "full" else int(history), 0 if history == "full" else run)
@@ -199,4 +199,8 @@ def _experiences(folder: Path, space: str, records: int | None, run: int) -> tup
                 rows = stream(run, "history", name).permutation(rows)[:records]
             results = tuple((table.space.schedule(int(r)), table.outcomes[int(r)]) for r in rows)
             found.append(Experience(workload, device_infos()[0], results))
+    if not found:
+        raise ValueError(
+            f"no history for {space} in {folder}: it has no table named {kernel}__DEVICE of another device"
+        )
     return tuple(found)
