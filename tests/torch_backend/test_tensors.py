@@ -1,9 +1,10 @@
 """Torch's tensors as those of a program."""
 
 import pytest
-import torch
 
-from tilewright.torch_backend.tensors import TorchTensors
+torch = pytest.importorskip("torch")
+
+from tilewright.torch_backend.tensors import TorchTensors  # noqa: E402
 
 
 @pytest.mark.parametrize("inference", [False, True])
