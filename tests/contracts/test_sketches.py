@@ -25,10 +25,10 @@ from tilewright.te.operators.attention import attention_of_lengths
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 60
-RANDOM_SCHEDULES = 3
+RANDOM_SCHEDULES = 2
 OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
-CLASS_SCHEDULES = 5
+CLASS_SCHEDULES = 3
 """The same for sketches of one class, which take few of them."""
 CHAIN_SCHEDULES = 2
 """The same for chains, whose kernels are several ones of other sketches. ``tests/schedule/test_contraction_chain.py``
