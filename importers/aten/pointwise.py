@@ -130,12 +130,31 @@ def _clamp_max(b: Emitter, x: Value, high: Any) -> Value:
     return b.node("minimum", cast(b, x, b.dtype), operand(b, high, b.dtype))
 
 
+def integer_power(b: NodeMaker, x: Value, exponent: Value) -> Value:
+    """Return an integer to the power of another one of its dtype, by squares. Beyond the range of the dtype the result
+    wraps around up to the power of 63. A negative power is 0, but for 1 and -1."""
+    one, zero, last = (number(b, n, x.dtype) for n in (1, 0, 63))
+    odd = b.node("bitwise_and", exponent, one)
+    inside = b.node("logical_and", b.node("ge", exponent, zero), b.node("le", exponent, last))
+    # Of further powers only those of 0, 1 and -1 are in range, and of these the last bit of the power decides.
+    left = b.node("where", inside, exponent, b.node("add", odd, number(b, 62, x.dtype)))
+    result, square = one, x
+    for bit in range(6):
+        chosen = b.node("ne", b.node("bitwise_and", left, number(b, 1 << bit, x.dtype)), zero)
+        result = b.node("where", chosen, b.node("mul", result, square), result)
+        square = b.node("mul", square, square)
+    if x.dtype.kind == "uint":
+        return result
+    is_unit = b.node("eq", b.node("abs", x), one)
+    return b.node("where", b.node("logical_or", b.node("ge", exponent, zero), is_unit), result, zero)
+
+
 @rule("pow.Tensor_Scalar", "pow.Tensor_Tensor")
 def _pow(b: Emitter, x: Value, exponent: Any) -> Value:
     x = cast(b, x, b.dtype)
     if isinstance(exponent, Value):
-        need(b.dtype.is_float, "powers of integers")
-        return b.node("pow", x, cast(b, exponent, b.dtype))
+        exponent = cast(b, exponent, b.dtype)
+        return integer_power(b, x, exponent) if b.dtype.is_integer else b.node("pow", x, exponent)
     match exponent:
         case 1:
             return b.node("identity", x)
@@ -157,8 +176,8 @@ def _pow(b: Emitter, x: Value, exponent: Any) -> Value:
 
 @rule("pow.Scalar")
 def _power_of(b: Emitter, base: Any, exponent: Value) -> Value:
-    need(b.dtype.is_float, "powers of integers")
-    return b.node("pow", number(b, base, b.dtype), cast(b, exponent, b.dtype))
+    first, exponent = number(b, base, b.dtype), cast(b, exponent, b.dtype)
+    return integer_power(b, first, exponent) if b.dtype.is_integer else b.node("pow", first, exponent)
 
 
 @rule("_to_copy.default")

@@ -6,7 +6,7 @@ from typing import Any
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from ..aten.compound import COMPOUND, of_integers, remainder
-from ..aten.pointwise import bitwise_not
+from ..aten.pointwise import bitwise_not, integer_power
 from ..aten.rule import number
 from .call import RULES, Call, Rule, cast, need, rule
 
@@ -100,8 +100,9 @@ def _pow(c: Call) -> Value:
         return c.node("square", x)
     if x.dtype.is_float:
         return c.node("pow", x, cast(c, y, x.dtype))
-    wide = c.node("pow", *(cast(c, v, DTYPES["float64"]) for v in (x, y)))  # whole numbers up to 2^53 are exact
-    return cast(c, c.node("round", wide) if y.dtype.is_integer else wide, x.dtype)
+    if y.dtype.is_integer:
+        return integer_power(c, x, cast(c, y, x.dtype))
+    return cast(c, c.node("pow", *(cast(c, v, DTYPES["float64"]) for v in (x, y))), x.dtype)
 
 
 @rule("PRelu")
