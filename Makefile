@@ -21,7 +21,7 @@ test: check
 	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 check: lint
-	$(BIN)/mypy --num-workers auto
+	$(BIN)/mypy
 
 lint: $(VENV)/dev.stamp assets
 	$(BIN)/ruff format --check .
