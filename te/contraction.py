@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -137,14 +138,22 @@ def _factors(e: Expr) -> Iterator[Expr]:
         yield e
 
 
-def contract(c: Contraction, tensors: Mapping[str, Array], threads: int | None = 1) -> Array:
+def contract(
+    c: Contraction,
+    tensors: Mapping[str, Array],
+    threads: int | None = 1,
+    box: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    origins: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+) -> Array:
     """Return the stage's tensor: float64 for floats, exact for integers (modulo the dtype).
 
     Its parts do not depend on the number of ``threads``, which compute that many parts at once; None: as in
-    ``reference``.
+    ``reference``. Where ``box`` has a range (start, stop) for an axis, only that part is computed. ``origins``: see
+    ``Evaluator``.
     """
-    result = _empty(c.stage)
-    _contract(c, tensors, threads, result, {})
+    ranges = {a.name: box.get(a.name, (0, a.extent)) for a in c.stage.axes}
+    result = _empty(c.stage, [stop - start for start, stop in ranges.values()])
+    _contract(c, tensors, threads, result, ranges, origins, {name: start for name, (start, _) in ranges.items()})
     return result
 
 
@@ -155,23 +164,30 @@ def contract_groups(g: GroupedContraction, tensors: Mapping[str, Array], threads
     with np.errstate(all="ignore"):
         groups = np.broadcast_to(Evaluator(tensors, {g.row: (0, extent)})(g.group), (extent,))
     ends = [*(np.flatnonzero(np.diff(groups)) + 1).tolist(), extent]
-    result = _empty(c.stage)
+    result = _empty(c.stage, c.stage.tensor.shape)
     for start, stop in zip([0, *ends], ends, strict=False):
         at = {GROUP: index(int(groups[start]))}
         own = replace(c, left=substitute(c.left, at), right=substitute(c.right, at))
-        _contract(own, tensors, threads, result, {g.row: (start, stop)})
+        _contract(own, tensors, threads, result, {g.row: (start, stop)}, {}, {})
     return result
 
 
-def _empty(stage: Stage) -> Array:
+def _empty(stage: Stage, shape: Sequence[int]) -> Array:
     dtype = np.dtype(np.float64) if stage.tensor.dtype.is_float else stage.tensor.dtype.numpy
-    return np.empty(stage.tensor.shape, dtype)
+    return np.empty(shape, dtype)
 
 
 def _contract(
-    c: Contraction, tensors: Mapping[str, Array], threads: int | None, result: Array, box: Mapping[str, tuple[int, int]]
+    c: Contraction,
+    tensors: Mapping[str, Array],
+    threads: int | None,
+    result: Array,
+    box: Mapping[str, tuple[int, int]],
+    origins: Mapping[str, tuple[int, ...]],
+    begin: Mapping[str, int],
 ) -> None:
-    """Compute ``result`` where axes in ``box`` are from ``start`` to before ``stop``."""
+    """Compute the part ``box`` of ``result``: axes in it go from ``start`` to before ``stop``. ``begin``: where axes of
+    ``result`` begin, if not at 0."""
     stage, dtype = c.stage, result.dtype
     ranges = {a.name: (0, a.extent) for a in (*stage.axes, *stage.reduce_axes)} | dict(box)
     order = [n for n in (*c.batch, *c.rows, *c.columns)]
@@ -179,12 +195,12 @@ def _contract(
 
     def fill(part: Mapping[str, tuple[int, int]]) -> None:
         with np.errstate(all="ignore"):  # here: the setting is a thread's own
-            evaluate = Evaluator(tensors, part)
+            evaluate = Evaluator(tensors, part, origins)
             left = _matrix(evaluate(c.left), part, c.batch, c.rows, c.shared)
             right = _matrix(evaluate(c.right), part, c.batch, c.columns, c.shared)
             product = _product(left, np.swapaxes(right, -1, -2)).astype(dtype, copy=False)
         product = product.reshape([part[n][1] - part[n][0] for n in order]).transpose(back)
-        result[tuple(slice(*part[a.name]) for a in stage.axes)] = product
+        result[tuple(slice(*(end - begin.get(a.name, 0) for end in part[a.name])) for a in stage.axes)] = product
 
     parts = list(_parts(c, ranges))
     count = thread_count(threads) if len(parts) > 1 else 1

@@ -5,7 +5,7 @@ Integers and bools are in their own dtype, so that they wrap as in a kernel.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,12 +88,14 @@ UNARY: dict[UnaryOp, Callable[[Array], Array]] = {
 class Evaluator:
     """Evaluates expressions where each axis runs over ``ranges[axis] = (start, stop)``.
 
-    ``tensors``: C-contiguous arrays by name (floats of any width). A result has one dimension per axis, in the order
-    of ``ranges``, of length 1 where the expression does not depend on the axis. Use inside ``np.errstate``.
+    ``tensors``: C-contiguous arrays by name (floats of any width). Of one in ``origins`` the array has a part, which
+    begins there. A result has one dimension per axis, in the order of ``ranges``, of length 1 where the expression does
+    not depend on the axis. Use inside ``np.errstate``.
     """
 
     tensors: Mapping[str, Array]
     ranges: Mapping[str, tuple[int, int]]
+    origins: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __call__(self, e: Expr) -> Array:
         match e:
@@ -129,20 +131,24 @@ class Evaluator:
 
     def _load(self, e: Load) -> Array:
         array = self.tensors[e.buffer.name]
-        indices = [form for i in e.indices if (form := affine_form(i)) is not None]
+        origin = self.origins.get(e.buffer.name, (0,) * array.ndim)
+        forms = [
+            (form, start) for i, start in zip(e.indices, origin, strict=True) if (form := affine_form(i)) is not None
+        ]
+        indices = [form + (-start) for form, start in forms]
         box = {n: (start, stop - 1) for n, (start, stop) in self.ranges.items()}
         bounds = [box_bounds(i, box) for i in indices]
         inside = len(indices) == len(e.indices) and all(
-            0 <= low and high < n for (low, high), n in zip(bounds, e.buffer.shape, strict=True)
+            0 <= low and high < n for (low, high), n in zip(bounds, array.shape, strict=True)
         )
-        result = self._view(array, e, indices) if inside else self._gathered(array, e)
+        result = self._view(array, indices) if inside else self._gathered(array, e, origin)
         return result.astype(np.float64, copy=False) if e.dtype.is_float else result
 
-    def _view(self, array: Array, e: Load, indices: list[LinearForm]) -> Array:
+    def _view(self, array: Array, indices: list[LinearForm]) -> Array:
         """Return an affine read inside the array as a view of it, whatever the coefficients are: no element moves."""
         flat = LinearForm({})
-        for i, stride in zip(indices, e.buffer.strides, strict=True):
-            flat = flat.plus(i, stride)
+        for i, stride in zip(indices, array.strides, strict=True):
+            flat = flat.plus(i, stride // array.itemsize)
         offset = flat.at({n: start for n, (start, _) in self.ranges.items()})
         shape = [stop - start if flat.coefficient(n) else 1 for n, (start, stop) in self.ranges.items()]
         strides = [flat.coefficient(n) * array.itemsize for n in self.ranges]
@@ -151,12 +157,12 @@ class Evaluator:
             return raw.view(array.dtype)
         return as_strided(array.reshape(-1)[offset:], shape, strides, writeable=False)
 
-    def _gathered(self, array: Array, e: Load) -> Array:
+    def _gathered(self, array: Array, e: Load, origin: tuple[int, ...]) -> Array:
         """Return the elements one by one. Indices outside the array are moved inside, since a select drops what is read
         there."""
         flat: Array = np.zeros((1,) * len(self.ranges), dtype=np.int64)
-        for i, extent, stride in zip(e.indices, e.buffer.shape, e.buffer.strides, strict=True):
-            flat = flat + np.clip(self(i), 0, extent - 1) * stride
+        for i, start, extent, stride in zip(e.indices, origin, array.shape, array.strides, strict=True):
+            flat = flat + np.clip(self(i) - start, 0, extent - 1) * (stride // array.itemsize)
         return np.asarray(array.reshape(-1)[flat])
 
 

@@ -22,7 +22,7 @@ from ..ir.buffer import Buffer
 from ..te.cost import cheapest_stages
 from ..te.data import random_inputs
 from ..te.dynamic import at_representative
-from ..te.reference import reference
+from ..te.reference import reference, reference_slicing, slice_bytes
 from ..te.tolerance import tolerance
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
@@ -59,17 +59,21 @@ def anonymous_file() -> int:
 
 def needed_bytes(workload: Workload) -> int:
     """About what computing a reference_data takes: inputs, every stage in the reference's types with the intermediates
-    of sums of products, and inputs and outputs once more in the file. A Triton kernel has what its pointers hold at
-    first, and no reference."""
+    of sums of products, and inputs and outputs once more in the file. Of stages that are computed in slices it is the
+    slices that are there at once. A Triton kernel has what its pointers hold at first, and no reference."""
     if isinstance(workload, TritonWorkload):
         return 2 * sum(b.bytes for b in (*workload.inputs, *workload.output_buffers))
     inputs = sum(b.elements * b.dtype.bytes for b in workload.inputs)
-    tensors = [part.tensor for stage in workload.stages for part in cheapest_stages(stage)]
+    sliced = reference_slicing(workload)
+    apart = {} if sliced is None else sliced.dimensions
+    tensors = [part.tensor for s in workload.stages if s.name not in apart for part in cheapest_stages(s)]
 
     def size(tensor: Buffer) -> int:
         return tensor.elements * (8 if tensor.dtype.is_float else tensor.dtype.bytes)
 
-    return 2 * inputs + sum(map(size, tensors)) + sum(map(size, workload.output_buffers))
+    slices = 0 if sliced is None else slice_bytes(workload, sliced)
+    outputs = [b for b in workload.output_buffers if b.name in apart] + list(workload.output_buffers)
+    return 2 * inputs + sum(map(size, tensors)) + slices + sum(map(size, outputs))
 
 
 def available_bytes() -> int | None:
