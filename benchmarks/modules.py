@@ -75,9 +75,25 @@ MODULES: dict[str, Model] = {
     "bmm": _function(torch.matmul, (64, 256, 512), (64, 512, 128)),
     "bmm-few-rows": _function(torch.matmul, (2048, 4, 64), (2048, 64, 512)),
     "bmm-outer": _function(torch.matmul, (64, 512, 1), (64, 1, 1024)),
+    "matmul-large-k": _function(torch.matmul, (256, 131072), (131072, 256)),
+    "matmul-transposed": _function(lambda a, b: torch.matmul(a.T, b.T), (4096, 1024), (2048, 4096)),
+    "matmul-symmetric": _function(lambda a: torch.matmul(a, a.T), (4096, 4096)),
+    "matmul-triangular": _function(
+        lambda a, b: torch.tril(torch.matmul(a.tril(), b.tril())), (4096, 4096), (4096, 4096)
+    ),
+    "matmul-diagonal": _function(lambda d, b: torch.diag(d) @ b, (4096,), (4096, 4096)),
+    "einsum-four": _function(lambda a, b: torch.einsum("bijl,lk->bijk", a, b), (8, 256, 512, 256), (256, 768)),
     "matvec": _function(torch.matmul, (2048, 65536), (65536, 1)),
     "softmax": _of(lambda: nn.Softmax(dim=1), (1024, 16384)),
     "gelu": _of(nn.GELU, (4096, 8192)),
+    "log_softmax": _of(lambda: nn.LogSoftmax(dim=1), (4096, 16384)),
+    "hardswish": _of(nn.Hardswish, (4096, 16384)),
+    "rms_norm": _function(lambda x: x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), (32, 64, 256, 256)),
+    "norm-frobenius": _function(lambda x: x / torch.norm(x, p="fro"), (32, 64, 256, 256)),
+    "norm-rows": _function(lambda x: x / x.abs().mean(1, keepdim=True), (8192, 32768)),
+    "mean": _function(lambda x: x.mean(1), (128, 2048, 1023)),
+    "product": _function(lambda x: x.prod(1), (64, 2048, 1024)),
+    "amax": _function(lambda x: x.amax(2), (64, 2048, 1024)),
     "cumsum": _function(lambda x: torch.cumsum(x, 1), (4096, 4096)),
     "cumsum-columns": _function(lambda x: torch.cumsum(x, 0), (4096, 4096)),
     "cumprod": _function(lambda x: torch.cumprod(x, 1), (4096, 4096)),
@@ -99,11 +115,18 @@ MODULES: dict[str, Model] = {
         (8192, 8192),
         (8192, 8192),
     ),
+    "mse": _function(functional.mse_loss, (16384, 8192), (16384, 8192)),
+    "cosine": _function(lambda x, y: (1 - functional.cosine_similarity(x, y)).mean(), (16384, 4096), (16384, 4096)),
+    "cross_entropy": _function(lambda x, y: functional.cross_entropy(x, y.argmax(1)), (16384, 1024), (16384, 16)),
     "smooth_l1": _function(functional.smooth_l1_loss, (4096, 2048), (4096, 2048)),
     "conv2d": _of(lambda: nn.Conv2d(64, 128, 3, padding=1), (16, 64, 128, 128)),
     "conv2d-5x7": _of(lambda: nn.Conv2d(32, 64, (5, 7)), (8, 32, 128, 128)),
     "conv3d": _of(lambda: nn.Conv3d(16, 64, 3), (8, 16, 32, 64, 64)),
     "conv1d-dilated": _of(lambda: nn.Conv1d(64, 128, 3, stride=3, dilation=4), (32, 64, 65536)),
+    "conv_transpose_1d": _of(lambda: nn.ConvTranspose1d(32, 64, 5, dilation=3), (16, 32, 32768)),
+    "avg_pool_1d": _of(lambda: nn.AvgPool1d(8, 1, 4), (32, 64, 32768)),
+    "max_pool_3d": _of(lambda: nn.MaxPool3d(3, 2, 1, dilation=3), (8, 32, 64, 64, 64)),
+    "conv2d-asymmetric": _of(lambda: nn.Conv2d(32, 64, (5, 9), stride=(1, 2), padding=(2, 4)), (8, 32, 256, 128)),
     "conv2d-depthwise": _of(lambda: nn.Conv2d(128, 128, 3, padding=1, groups=128), (16, 128, 128, 128)),
     "conv2d-pointwise": _of(lambda: nn.Conv2d(64, 128, 1), (16, 64, 256, 256)),
     "conv2d-odd-groups": _of(lambda: nn.Conv2d(33, 66, 3, padding=1, groups=11), (16, 33, 127, 131)),
@@ -123,6 +146,32 @@ MODULES: dict[str, Model] = {
     "conv-batch_norm-relu": _of(
         lambda: nn.Sequential(nn.Conv2d(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU()), (32, 32, 128, 128)
     ),
+    "conv_transpose_3d-norm-pool": _of(
+        lambda: nn.Sequential(
+            nn.ConvTranspose3d(16, 32, 3, stride=2, padding=1), nn.BatchNorm3d(32), nn.AvgPool3d(2), nn.AvgPool3d(2)
+        ),
+        (16, 16, 16, 32, 32),
+    ),
+    "conv3d-group_norm-mean": _of(
+        lambda: After(nn.Sequential(nn.Conv3d(3, 24, 3), nn.GroupNorm(8, 24)), lambda y: y.mean((1, 2, 3, 4))),
+        (16, 3, 24, 32, 32),
+    ),
+    "conv-instance_norm-divide": _of(
+        lambda: After(nn.Sequential(nn.Conv2d(64, 128, 3), nn.InstanceNorm2d(128)), lambda y: y / 2.0),
+        (16, 64, 128, 128),
+    ),
+    "conv-min-tanh-tanh": _of(
+        lambda: After(nn.Conv2d(16, 64, 3), lambda y: torch.tanh(torch.tanh(y.amin(1, keepdim=True)))),
+        (32, 16, 256, 256),
+    ),
+    "linear-swish-add-norm": _of(
+        lambda: After(nn.Linear(1024, 4096), lambda y: functional.group_norm(torch.sigmoid(y) * y + 1.0, 64)),
+        (8192, 1024),
+    ),
+    "linear-max_pool-sum": _of(
+        lambda: After(nn.Linear(8192, 8192), lambda y: functional.max_pool1d(y[:, None], 2)[:, 0].sum(1) * 0.5),
+        (512, 8192),
+    ),
     "linear-logsumexp": _of(lambda: After(nn.Linear(1024, 1024), _log_sum_exp), (1024, 1024)),
     "linear-group_norm-hardtanh": _of(
         lambda: nn.Sequential(nn.Linear(1024, 2048), nn.GroupNorm(32, 2048), nn.Hardtanh(-2, 2)), (1024, 1024)
@@ -136,6 +185,8 @@ MODULES: dict[str, Model] = {
         ),
         (128, 1024),
     ),
+    "encoder_layer": _of(lambda: nn.TransformerEncoderLayer(512, 8, 2048, 0.0, batch_first=True), (8, 256, 512)),
+    "lstm": _of(lambda: After(nn.LSTM(256, 256, 2, batch_first=True), lambda y: y[0][:, -1]), (16, 64, 256)),
     "resnet18": _network("resnet18", 8),
     "vgg16": _network("vgg16", 4),
     "densenet121": _network("densenet121", 4),

@@ -1,9 +1,11 @@
 """The least that a workload costs: arithmetic operations, and bytes moved. One with a dynamic dimension costs what it
 does at its representative extent."""
 
+from collections.abc import Mapping
 from math import prod
 
 from ..ir.expr import Binary, Compare, Expr, Load, Logic, Select, Unary, walk
+from ..ir.linear_form import affine_form
 from ..ir.rewrite import free_variables
 from .contraction import contraction_of
 from .contraction_path import contraction_paths
@@ -51,14 +53,32 @@ def stage_flops(stage: Stage) -> int:
 
 
 def minimum_bytes(workload: Workload) -> int:
-    """Return how many bytes cross the memory bus at least: each input that is read is read once, and each output is
-    written once. Nothing is known of a Triton kernel, so that it is 0."""
+    """Return how many bytes cross the memory bus at least: what is read of each input is read once, and each output is
+    written once. A load reads no more rows of its tensor than its indices have points, which are few in a slice with
+    steps or in a gather from a large table. Steps along a row save nothing. Nothing is known of a Triton kernel, so
+    that it is 0."""
     if isinstance(workload, TritonWorkload):
         return 0
     workload = at_representative(workload)
-    read = {e.buffer.name for stage in workload.stages for e in walk(stage.body) if isinstance(e, Load)}
-    inputs = sum(tensor.bytes for tensor in workload.inputs if tensor.name in read)
+    read = dict.fromkeys((tensor.name for tensor in workload.inputs), 0)
+    for stage in workload.stages:
+        extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+        for load in dict.fromkeys(e for e in walk(stage.body) if isinstance(e, Load) and e.buffer.name in read):
+            read[load.buffer.name] += _elements_read(load, extents)
+    inputs = sum(min(tensor.elements, read[tensor.name]) * tensor.dtype.bytes for tensor in workload.inputs)
     return inputs + sum(tensor.bytes for tensor in workload.output_buffers)
+
+
+def _elements_read(load: Load, extents: Mapping[str, int]) -> int:
+    """Return how many elements a load reads at most. ``extents``: those of all axes."""
+    if not load.indices:
+        return 1
+    *others, last = load.indices
+    axes = frozenset().union(*map(free_variables, others))
+    rows, form = prod(extents[name] for name in axes), affine_form(last)
+    if form is None or any(abs(c) != 1 for c in form.coefficients.values()):
+        return rows * load.buffer.shape[-1]
+    return rows * prod(extents[name] for name in form.variables if name not in axes)
 
 
 def _operations(expr: Expr) -> tuple[int, bool]:

@@ -11,6 +11,11 @@ from .rewrite import Rewriter, integers_of, rewrite
 PLAIN = ("sum", "prod", "max", "min", "mean")
 """Reductions whose result is the reduction of those of equal parts."""
 
+_SAMPLES = 16
+"""The pivot of a column is the mean of so many of its elements."""
+_LONG_COLUMN = 1024
+"""From so many elements, the variance of a column is computed in one pass."""
+
 
 def keep_no_dims(graph: Graph) -> Graph:
     """Write reductions that keep their dimensions as a reduction and a reshape."""
@@ -28,7 +33,8 @@ def split_reductions(graph: Graph) -> Graph:
     """Write reductions over other than the last dimensions as several of one kernel each.
 
     sum over 0, 2 and 3        ->    the sum over 0 of the sums over 2 and 3
-    variance over 0            ->    the mean of (x - mean(x))²
+    variance over 0            ->    the mean of (x - mean(x))², or of long columns, with their own pivots,
+                                     the sum of (x - pivot)² and that of x - pivot, in one pass
     variance over 0, 2 and 3   ->    the means and variances over 2 and 3, joined as Chan, Golub and LeVeque do
     """
 
@@ -108,6 +114,8 @@ def joined_variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]
     others."""
     *others, last = runs
     count = prod(x.shape[d] for run in runs for d in run)
+    if not others and last[-1] < len(x.shape) - 1 and count >= _LONG_COLUMN:
+        return _variance_of_columns(rewriter, x, last, count - correction)
     if last[-1] == len(x.shape) - 1:
         if not others:
             return rewriter.node("variance", x, dims=last, correction=correction)
@@ -126,12 +134,35 @@ def joined_variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]
     for run in reversed(others if inner is not None else runs):
         total = rewriter.node("sum", total, dims=run)
     left = count - correction
-    factor = weight / left if left > 0 else float("inf")
-    return rewriter.node("mul", total, rewriter.node("full", shape=(), value=_real(factor), dtype=x.dtype.name))
+    return _times(rewriter, total, weight / left if left > 0 else float("inf"))
 
 
-def _real(value: float) -> object:
-    return value if value != float("inf") else "inf"
+def _variance_of_columns(rewriter: Rewriter, x: Value, run: tuple[int, ...], left: int) -> Value:
+    """Return the sum of squares around the mean over ``run``, over ``left``, by one pass over ``x``.
+
+    Squares of x itself would cancel where the mean is large. Those around a pivot near the mean do not (Chan, Golub and
+    LeVeque, "Algorithms for computing the sample variance", 1983, on shifted data):
+
+    squares around the mean = sum((x - pivot)²) - sum(x - pivot)² / count
+    """
+    first, count = run[0], prod(x.shape[d] for d in run)
+    columns = reshaped(rewriter, x, (*x.shape[:first], count, *x.shape[run[-1] + 1 :]))
+    step = count // _SAMPLES
+    sample = rewriter.node("slice", columns, dim=first, start=step // 2, stop=step * _SAMPLES, step=step)
+    kept = tuple(1 if d in run else n for d, n in enumerate(x.shape))
+    pivot = rewriter.node("reshape", rewriter.node("mean", sample, dims=(first,)), shape=kept)
+    squares = rewriter.node("sum", rewriter.node("square", rewriter.node("sub", x, pivot)), dims=run)
+    once = rewriter.node(
+        "sum", rewriter.node("sub", pivot, x), dims=run
+    )  # not x - pivot, which would be stored for both
+    around = rewriter.node("sub", squares, _times(rewriter, rewriter.node("square", once), 1 / count))
+    least = rewriter.node("full", shape=(), value=0.0, dtype=x.dtype.name)
+    return _times(rewriter, rewriter.node("maximum", around, least), 1 / left if left > 0 else float("inf"))
+
+
+def _times(rewriter: Rewriter, x: Value, factor: float) -> Value:
+    value = factor if factor != float("inf") else "inf"
+    return rewriter.node("mul", x, rewriter.node("full", shape=(), value=value, dtype=x.dtype.name))
 
 
 def _softmax(rewriter: Rewriter, node: Node) -> Value | None:

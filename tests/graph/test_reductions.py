@@ -63,6 +63,16 @@ def test_variances(dims: tuple[int, ...], count: int) -> None:
     assert len(kernels(graph)) == count
 
 
+def test_mean_and_variance_of_long_columns_are_one_kernel() -> None:
+    """Beside it there is a small one for the pivots, which reads 16 elements of each column."""
+
+    def moments(b: GraphBuilder, x: Value) -> Any:
+        return tuple(b.node(op, x, dims=(0, 1)) for op in ("mean", "variance"))
+
+    x = Value("x", TensorType((4, 256, 8), float32))
+    assert kernels(graph_of(moments, x)) == ["mean", "mean sub square sum sub sum square mul sub maximum mul"]
+
+
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_softmax_over_a_dimension_in_the_middle(op: str) -> None:
     graph = graph_of(lambda b, x: b.node("exp", b.node(op, x, dim=1)))

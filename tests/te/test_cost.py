@@ -1,6 +1,7 @@
 """Operation and byte counts follow the field's conventions."""
 
-from tilewright.te.build import compute, maximum, placeholder, reduce_axis, workload
+from tilewright.ir.expr import Expr
+from tilewright.te.build import compute, maximum, placeholder, reduce_axis, within, workload
 from tilewright.te.build import sum as total
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.operators import OPERATORS
@@ -25,3 +26,14 @@ def test_an_input_that_nobody_reads_is_not_moved() -> None:
     w = workload([compute((), lambda: total(x[k], axis=k))], inputs=[x, y])
     assert minimum_bytes(w) == 4 * 8 + 4
     assert flops(w) == 8
+
+
+def test_bytes_of_rows_that_are_read() -> None:
+    """Every fourth row of ``x``, each row of the table that an index names, and each element of ``a`` once."""
+    x, table = placeholder((64, 8), "float32", "x"), placeholder((1000, 8), "float32", "table")
+    rows, a = placeholder((3,), "int32", "rows"), placeholder((3,), "float32", "a")
+
+    def body(i: Expr, j: Expr) -> Expr:
+        return x[i * 4, j] + table[within(rows[i], 1000), j] + a[i] * a[2 - i]
+
+    assert minimum_bytes(workload([compute((3, 8), body)])) == 4 * (24 + 24 + 3 + 3 + 24)
