@@ -11,13 +11,14 @@ LOCK := --universal --python-version 3.11 --generate-hashes --no-header --no-ann
 # The tests start many processes: they are to find compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint assets lock clean
+.PHONY: demo test check lint compiled assets lock clean
 
 demo: $(VENV)/server.stamp assets
 	$(BIN)/python -m examples.tune_over_http
 
 # The tests begin after all checks, which end much sooner: a type error costs no run of them.
-test: check
+test:
+	$(MAKE) --jobs=2 check compiled
 	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal
 
 check: lint
@@ -27,6 +28,11 @@ lint: $(VENV)/dev.stamp assets
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-logo
+
+# One collection compiles all modules and the assertions of all tests, beside mypy, which uses one processor. Without it
+# every worker would do so for itself, all at the same time. What cannot be collected is told by the tests.
+compiled: $(VENV)/dev.stamp assets
+	-@$(PYTEST) --collect-only -qq >/dev/null
 
 # The dashboard's two scripts: fetched by npm, checked against the lock's hashes, copied to api/static/vendor.
 assets: $(VENV)/server.stamp

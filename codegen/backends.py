@@ -1,10 +1,10 @@
 """Holds the table of backends: kind of target -> backend."""
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from importlib import import_module
 
 from ..core.errors import UnsupportedTarget
+from ..core.lazy_table import LazyTable
 from ..core.target import Target
 from .backend import Backend
 
@@ -16,30 +16,13 @@ _CLASSES = {
 """Kind -> ``module:class`` in this folder. Named rather than imported: a process loads the back ends that it uses."""
 
 
-class _Backends(Mapping[str, Backend]):
-    """The backend of each kind, which is loaded when it is asked for first."""
-
-    def __getitem__(self, kind: str) -> Backend:
-        return _loaded(kind)
-
-    def __contains__(self, kind: object) -> bool:
-        return kind in _CLASSES
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_CLASSES)
-
-    def __len__(self) -> int:
-        return len(_CLASSES)
-
-
-@cache
-def _loaded(kind: str) -> Backend:
+def _load(kind: str) -> Backend:
     module, name = _CLASSES[kind].split(":")
     backend: Backend = getattr(import_module(f".{module}", __package__), name)()
     return backend
 
 
-BACKENDS: Mapping[str, Backend] = _Backends()
+BACKENDS: Mapping[str, Backend] = LazyTable(_CLASSES, _load)
 
 
 def backend_for(target: Target) -> Backend:

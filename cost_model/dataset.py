@@ -13,7 +13,6 @@ from ..core.target import DeviceInfo
 from ..core.trial import Outcome, Reason, Timed, TrialStage
 from ..schedule.sketches import SKETCHES
 from ..te.workload import Workload
-from .features import COLUMNS, schedule_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,8 @@ def experience_data(
     Schedules of sketches or versions that this program no longer has are left out: their knobs mean nothing now. So are
     outcomes that say nothing of their schedule.
     """
+    from .features import COLUMNS, schedule_features  # loads all sketches, for their columns
+
     features: list[NDArray[np.float32]] = [np.zeros((0, len(COLUMNS)), np.float32)]
     goals: list[NDArray[np.float32]] = [np.zeros(0, np.float32)]
     for experience in experiences:

@@ -29,9 +29,6 @@ from .knob_names import KNOBS
 
 ARCHITECTURES: tuple[str, ...] = (*PROCESSORS, *GPU_ARCHITECTURES)
 
-FEATURE_VERSION = 4
-"""Grows whenever a column changes its place or meaning; models of another version are not loaded."""
-
 UNLISTED_KNOBS = 24
 """So many knobs that ``KNOBS`` does not list have a column, in the order of their names: those of other tuners, and
 of the steps of chains of contractions."""

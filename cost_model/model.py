@@ -5,6 +5,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+FEATURE_VERSION = 4
+"""Grows whenever a column of ``features`` changes its place or meaning; models of another version are not loaded."""
+
 
 class CostModel(Protocol):
     """Learns how good schedules are, from 0 (failed, or endlessly slow) to 1 (the best of its task)."""

@@ -19,7 +19,6 @@ import numpy as np
 from ..core.target import DeviceInfo, Target
 from ..schedule.sketches import sketches_for
 from ..te.workload import Workload
-from .features import workload_features
 
 DEVICE, ARCHITECTURE, TOOLCHAIN, PROTOCOL = 1.0, 3.0, 0.25, 0.5
 
@@ -36,6 +35,8 @@ class Situation:
 
 def distance(one: Situation, other: Situation) -> float:
     """Return how far apart two tasks are, 0 for equal ones; infinite where they are no relatives."""
+    from .features import workload_features  # loads all sketches, for their columns
+
     cache, protocol = one.profile.partition("-")[::2]
     other_cache, other_protocol = other.profile.partition("-")[::2]
     targets = one.device.target, other.device.target

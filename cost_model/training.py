@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import Experience, experience_data
-from .features import FEATURE_VERSION
 from .metrics import ranking_metrics
+from .model import FEATURE_VERSION
 from .models import new_model
 from .residual import predicted as predicted_by_prior
 

@@ -1,13 +1,16 @@
 """The devices of this machine, by the kind of target that is compiled for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from ..core.errors import UnsupportedTarget
+from ..core.lazy_table import LazyTable
 from ..core.target import DeviceInfo, Target
-from . import cpu
-from .cuda import device as cuda
 from .device import Device
+
+_CLASSES = {"llvm": "cpu:CpuDevice", "cuda": "cuda.device:CudaDevice"}
+"""Kind of target -> ``module:class`` in this folder. Named rather than imported: a process loads those that it uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +26,13 @@ class DeviceKind:
     open: Callable[[Target | None, int], Device]
 
 
-DEVICES: dict[str, DeviceKind] = {
-    "llvm": DeviceKind(cpu.count, cpu.info, cpu.uuid, cpu.CpuDevice),
-    "cuda": DeviceKind(cuda.count, cuda.info, cuda.uuid, cuda.CudaDevice),
-}
+def _load(kind: str) -> DeviceKind:
+    name, opened = _CLASSES[kind].split(":")
+    module = import_module(f".{name}", __package__)
+    return DeviceKind(module.count, module.info, module.uuid, getattr(module, opened))
+
+
+DEVICES: Mapping[str, DeviceKind] = LazyTable(_CLASSES, _load)
 """This maps the kind of a target to its devices."""
 
 

@@ -1,75 +1,80 @@
 """The table of all sketches. A new one is added here."""
 
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+
+from ..core.lazy_table import LazyTable
 from ..core.target import Target
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
 from .contraction_chain import ContractionChain
-from .cpu.gemm.dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
-from .cpu.gemm.fma import CPU_GEMM
-from .cpu.gemv.space import CPU_GEMV
-from .cpu.loops.sketch import CPU_LOOPS
-from .cpu.scan.space import CPU_SCAN
-from .cpu.winograd.space import CPU_WINOGRAD
-from .gpu.attention.space import CUDA_ATTENTION
-from .gpu.columnwise.space import CUDA_COLUMNWISE
-from .gpu.conv.space import CUDA_CONV
-from .gpu.gemm.space import CUDA_GEMM
-from .gpu.gemm.tcgen05_space import CUDA_GEMM_TCGEN05
-from .gpu.gemm_mfma.space import AMDGPU_GEMM
-from .gpu.gemm_mma.space import CUDA_GEMM_MMA
-from .gpu.gemm_simt.space import CUDA_GEMM_SIMT
-from .gpu.gemv.space import CUDA_GEMV
-from .gpu.loops.space import CUDA_LOOPS
-from .gpu.mlp.space import CUDA_MLP
-from .gpu.permute.space import CUDA_PERMUTE
-from .gpu.pointwise.space import CUDA_POINTWISE
-from .gpu.rowwise.space import AMDGPU_ROWWISE, CUDA_ROWWISE
-from .gpu.rowwise.split import CUDA_ROWWISE_SPLIT
-from .gpu.scan.space import AMDGPU_SCAN, CUDA_SCAN
-from .gpu.skinny.mma_space import CUDA_SKINNY_MMA
-from .gpu.skinny.tma_space import CUDA_SKINNY_TMA
 from .gpu.triton import CUDA_TRITON
-from .gpu.window.space import CUDA_WINDOW
 from .sketch import Sketch
+from .tile_sketch import TileSketch
 
-_CLASSES = (
-    CPU_LOOPS,
-    CPU_GEMM,
-    CPU_WINOGRAD,
-    CPU_GEMV,
-    CPU_GEMM_DOT,
-    CPU_GEMM_AMX,
-    CPU_SCAN,
-    CUDA_LOOPS,
-    CUDA_POINTWISE,
-    CUDA_PERMUTE,
-    CUDA_WINDOW,
-    CUDA_ROWWISE,
-    CUDA_ROWWISE_SPLIT,
-    CUDA_COLUMNWISE,
-    CUDA_SCAN,
-    CUDA_GEMV,
-    CUDA_SKINNY_MMA,
-    CUDA_SKINNY_TMA,
-    CUDA_GEMM,
-    CUDA_GEMM_TCGEN05,
-    CUDA_CONV,
-    CUDA_MLP,
-    CUDA_ATTENTION,
-    CUDA_GEMM_MMA,
-    CUDA_GEMM_SIMT,
-    AMDGPU_ROWWISE,
-    AMDGPU_SCAN,
-    AMDGPU_GEMM,
-)
-_CHAINS = (
-    ContractionChain("cpu_chain", "llvm", _CLASSES),
-    ContractionChain("cuda_chain", "cuda", _CLASSES),
-    ContractionChain("amdgpu_chain", "amdgpu", _CLASSES),
-)
-SKETCHES: dict[str, Sketch] = {s.name: s for s in (*_CLASSES, *_CHAINS)}
+_CLASSES: Mapping[str, Mapping[str, str]] = {
+    "llvm": {
+        "cpu_loops": "cpu.loops.sketch:CPU_LOOPS",
+        "cpu_gemm": "cpu.gemm.fma:CPU_GEMM",
+        "cpu_winograd": "cpu.winograd.space:CPU_WINOGRAD",
+        "cpu_gemv": "cpu.gemv.space:CPU_GEMV",
+        "cpu_gemm_dot": "cpu.gemm.dot_products:CPU_GEMM_DOT",
+        "cpu_gemm_amx": "cpu.gemm.dot_products:CPU_GEMM_AMX",
+        "cpu_scan": "cpu.scan.space:CPU_SCAN",
+    },
+    "cuda": {
+        "cuda_loops": "gpu.loops.space:CUDA_LOOPS",
+        "cuda_pointwise": "gpu.pointwise.space:CUDA_POINTWISE",
+        "cuda_permute": "gpu.permute.space:CUDA_PERMUTE",
+        "cuda_window": "gpu.window.space:CUDA_WINDOW",
+        "cuda_rowwise": "gpu.rowwise.space:CUDA_ROWWISE",
+        "cuda_rowwise_split": "gpu.rowwise.split:CUDA_ROWWISE_SPLIT",
+        "cuda_columnwise": "gpu.columnwise.space:CUDA_COLUMNWISE",
+        "cuda_scan": "gpu.scan.space:CUDA_SCAN",
+        "cuda_gemv": "gpu.gemv.space:CUDA_GEMV",
+        "cuda_skinny_mma": "gpu.skinny.mma_space:CUDA_SKINNY_MMA",
+        "cuda_skinny_tma": "gpu.skinny.tma_space:CUDA_SKINNY_TMA",
+        "cuda_gemm": "gpu.gemm.space:CUDA_GEMM",
+        "cuda_gemm_tcgen05": "gpu.gemm.tcgen05_space:CUDA_GEMM_TCGEN05",
+        "cuda_conv": "gpu.conv.space:CUDA_CONV",
+        "cuda_mlp": "gpu.mlp.space:CUDA_MLP",
+        "cuda_attention": "gpu.attention.space:CUDA_ATTENTION",
+        "cuda_gemm_mma": "gpu.gemm_mma.space:CUDA_GEMM_MMA",
+        "cuda_gemm_simt": "gpu.gemm_simt.space:CUDA_GEMM_SIMT",
+    },
+    "amdgpu": {
+        "amdgpu_rowwise": "gpu.rowwise.space:AMDGPU_ROWWISE",
+        "amdgpu_scan": "gpu.scan.space:AMDGPU_SCAN",
+        "amdgpu_gemm": "gpu.gemm_mfma.space:AMDGPU_GEMM",
+    },
+}
+"""Kind of target -> name -> ``module:sketch`` in this folder. Named rather than imported: a process loads the sketches
+of the kinds that it uses."""
+_CHAINS = {"llvm": "cpu_chain", "cuda": "cuda_chain", "amdgpu": "amdgpu_chain"}
+_KINDS = {name: kind for kind, names in _CLASSES.items() for name in names} | {c: k for k, c in _CHAINS.items()}
+
+
+@cache
+def _of_kind(kind: str) -> Mapping[str, Sketch]:
+    """Return the sketches for a kind of target by name; none for a kind that has none."""
+    if kind not in _CLASSES:
+        return {}
+    classes: list[TileSketch] = []
+    for place in _CLASSES[kind].values():
+        module, name = place.split(":")
+        classes.append(getattr(import_module(f".{module}", __package__), name))
+    sketches: list[Sketch] = [*classes, ContractionChain(_CHAINS[kind], kind, classes)]
+    return {sketch.name: sketch for sketch in sketches}
+
+
+def _load(name: str) -> Sketch:
+    return CUDA_TRITON if name == CUDA_TRITON.name else _of_kind(_KINDS[name])[name]
+
+
+SKETCHES: Mapping[str, Sketch] = LazyTable(_KINDS, _load)
 """Name -> sketch. A schedule names the sketch that it belongs to."""
-ALL_SKETCHES: dict[str, Sketch] = {**SKETCHES, CUDA_TRITON.name: CUDA_TRITON}
+ALL_SKETCHES: Mapping[str, Sketch] = LazyTable((*_KINDS, CUDA_TRITON.name), _load)
 """With the configurations of Triton kernels, which no kernel IR is made of and no cost model learns from."""
 
 
@@ -78,5 +83,5 @@ def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
     for its class, or the generic one where there is none."""
     if isinstance(workload, TritonWorkload):
         return (CUDA_TRITON,) if CUDA_TRITON.matches(workload, target) else ()
-    fitting = [sketch for sketch in SKETCHES.values() if sketch.matches(workload, target)]
+    fitting = [sketch for sketch in _of_kind(target.kind).values() if sketch.matches(workload, target)]
     return tuple([s for s in fitting if not s.generic] or fitting)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from ..core.policy import DEFAULT_POLICY, SpacePolicy
 from ..core.schedule import Schedule
 from ..core.target import DeviceInfo
-from ..cost_model.features import space_features
 from ..cost_model.model import CostModel
 from ..schedule.sketches import sketches_for
 from ..schedule.space.space import Space
@@ -107,6 +106,8 @@ class CandidatePool:
     @cached_property
     def features(self) -> NDArray[np.float32]:
         """float32[len, columns], see cost_model.features."""
+        from ..cost_model.features import space_features  # loads all sketches, for their columns
+
         return np.concatenate([space_features(s, self.workload, self.device) for s in self.spaces])
 
     @cached_property

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import InvalidParameter
 from ..core.target import DeviceInfo
-from ..cost_model.features import FEATURE_VERSION
-from ..cost_model.model import CostModel
+from ..cost_model.model import FEATURE_VERSION, CostModel
 from ..cost_model.similarity import family_name
 from ..te.workload import Workload
 from . import wiring

@@ -14,9 +14,9 @@ from ..core.errors import InvalidParameter, InvalidWorkload, NotFound
 from ..core.record import Record
 from ..core.target import DeviceInfo
 from ..cost_model.dataset import Experience, experience_data, says_of_schedule
-from ..cost_model.features import COLUMNS, FEATURE_VERSION
+from ..cost_model.features import COLUMNS
 from ..cost_model.metrics import rank_correlation, top_score
-from ..cost_model.model import CostModel
+from ..cost_model.model import FEATURE_VERSION, CostModel
 from ..db.rows import ModelSummary
 from ..db.store import RecordStore
 from ..te.json import workload_from_json

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..codegen.export import DESCRIPTION_FILE
 from ..codegen.lowering import sketch_of
@@ -16,8 +17,6 @@ from ..core.trial import Timed, Trial
 from ..cost_model.dataset import Experience
 from ..cost_model.model import CostModel
 from ..cost_model.models import new_model
-from ..cost_model.training import TrainedModel
-from ..cost_model.training import train as _train
 from ..db.rows import JobRow
 from ..runtime.devices import device_infos
 from ..schedule.sketches import ALL_SKETCHES, sketches_for
@@ -39,6 +38,9 @@ from ..workers.reference_data import available_bytes, needed_bytes
 from ..workers.settings import Deadlines, ExecutorSettings, settings_for
 from .settings import Settings
 from .targets import profile_of
+
+if TYPE_CHECKING:
+    from ..cost_model.training import TrainedModel
 
 STRATEGY_NAMES: tuple[str, ...] = tuple(STRATEGIES)
 EXECUTOR_NAMES: tuple[str, ...] = tuple(EXECUTORS)
@@ -215,8 +217,10 @@ def kept_kind(family: str, target: Target) -> str:
     return f"{MODEL}:{family}:{target.arch}"
 
 
-def train(experiences: Sequence[Experience], seed: int) -> TrainedModel | None:
+def train(experiences: Sequence[Experience], seed: int) -> "TrainedModel | None":
     """Train a model that is kept (see ``cost_model.training``)."""
+    from ..cost_model.training import train as _train  # no task worker trains one
+
     return _train(MODEL, experiences, seed)
 
 

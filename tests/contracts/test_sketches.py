@@ -1,6 +1,8 @@
 """The contract of sketches: legal spaces, and kernels that compute what the expression says, however they are run."""
 
 import json
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -17,7 +19,7 @@ from tilewright.cost_model.knob_names import KNOBS
 from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.contraction_chain import ContractionChain
-from tilewright.schedule.sketches import SKETCHES, sketches_for
+from tilewright.schedule.sketches import ALL_SKETCHES, SKETCHES, sketches_for
 from tilewright.schedule.space.space import Space
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
@@ -130,6 +132,27 @@ def _dynamic(workload: Workload) -> Workload | None:
         return with_dynamic(workload)
     except InvalidWorkload:
         return None
+
+
+def test_a_sketch_has_the_name_under_which_the_table_has_it() -> None:
+    assert [sketch.name for sketch in ALL_SKETCHES.values()] == list(ALL_SKETCHES)
+    assert "no_such_sketch" not in SKETCHES and SKETCHES.get("no_such_sketch") is None
+
+
+LOADED = """
+import sys
+from tilewright.core.target import Target
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te.operators import OPERATORS
+workload = OPERATORS["softmax"].workload({"rows": 3, "columns": 5})
+print(len(sketches_for(workload, Target("abacus", ""))), bool(sketches_for(workload, Target("llvm", "x86-64"))))
+print("tilewright.schedule.cpu.loops" in sys.modules, "tilewright.schedule.gpu.gemm" in sys.modules)
+"""
+
+
+def test_a_process_loads_the_sketches_of_the_targets_that_it_compiles_for() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=False)
+    assert ran.stdout == "0 True\nTrue False\n", ran.stderr
 
 
 @pytest.mark.parametrize("sketch", SKETCHES)

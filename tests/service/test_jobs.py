@@ -13,7 +13,7 @@ from tilewright.core.budget import Budget, StopReason
 from tilewright.core.errors import Conflict, InvalidParameter, NotFound, StoreError
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.trial import Timed
-from tilewright.cost_model.features import FEATURE_VERSION
+from tilewright.cost_model.model import FEATURE_VERSION
 from tilewright.cost_model.similarity import family_name
 from tilewright.db.store import RecordStore
 from tilewright.service.kept_models import kept_model
