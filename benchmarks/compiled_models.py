@@ -47,18 +47,20 @@ def program_call(shape: CompiledShape, run: Callable[[], object]) -> Callable[[]
     """Return what calls the program of ``shape`` on the arrays that ``run`` calls it with, without torch; None where
     torch computes some of it."""
     given: list[tuple[Any, Any]] = []
-    tensors = shape.tensors
-
-    def kept(arguments: Any) -> tuple[Any, Any]:
-        given.append(tensors(arguments))
-        return given[-1]
-
-    shape.tensors = kept  # type: ignore[method-assign]
-    run()
-    del shape.tensors
-    if shape._bound is None or not given or shape._bound._replaced or shape._bound._foreign:
+    ours = shape._bound
+    if ours is None or ours._replaced or ours._foreign:
         return None
-    bound = BoundProgram(shape._bound.program, shape._kernels, NumpyTensors())
+
+    def kept(inputs: Any, constants: Any, *others: Any, **options: Any) -> Any:
+        given.append((inputs, ours._arrange([constants[n] for n in ours._positions])))
+        return ours(inputs, constants, *others, **options)
+
+    shape._bound = kept  # type: ignore[assignment]
+    run()
+    shape._bound = ours
+    if not given:
+        return None
+    bound = BoundProgram(ours.program, shape._kernels, NumpyTensors())
     inputs, constants = ([tensor.detach().numpy() for tensor in tensors] for tensors in given[-1])
     return lambda: bound(inputs, constants)[0]
 

@@ -115,7 +115,8 @@ def _runner(model: ModelProgram, kernels: Mapping[str, ProgramKernel]) -> Callab
         raise NoKernel(f"{len(missing)} workloads have no kernel here, and these are foreign: {model.foreign_calls()}")
     bound = BoundProgram(model.program, {key: k.kernel for key, k in kernels.items()}, NumpyTensors(model.foreign))
     inputs = [_random(v.tensor.shape, v.dtype.numpy, n) for n, v in enumerate(model.program.graph.inputs)]
-    return lambda: bound(inputs, model.weights)
+    weights = list(model.weights)
+    return lambda: bound(inputs, weights)
 
 
 def _random(shape: tuple[int, ...], dtype: "np.dtype[np.generic]", number: int) -> Array:

@@ -102,8 +102,12 @@ class KernelRun:
         """``fixed``: the addresses that are the same in every call."""
         self._kernels = kernels
         self._fixed = fixed
-        names = {name for kernel in kernels for name in kernel.names if name is not None}
-        self._variable = sorted(names - fixed.keys())
+        self._places: dict[str, list[tuple[int, int, int]]] = {}  # launch, parameter, bytes behind the beginning
+        for launch, kernel in enumerate(kernels):
+            for parameter, (name, own) in enumerate(zip(kernel.names, kernel.own, strict=True)):
+                if name is not None and name not in fixed:
+                    self._places.setdefault(name, []).append((launch, parameter, own))
+        self._variable = tuple(self._places)
         self._known: OrderedDict[tuple[int, ...], _Launches] = OrderedDict()
         self._row: LaunchesInARow | None = None
         self._latest: tuple[int, ...] = ()
@@ -129,11 +133,8 @@ class KernelRun:
 
     def _move(self, row: LaunchesInARow, key: tuple[int, ...]) -> None:
         """Let the kernels read and write where values lie now."""
-        values = zip(self._variable, self._latest, key, strict=True)
-        moved = {name: now for name, before, now in values if now != before}
-        for launch, kernel in enumerate(self._kernels):
-            if not moved.keys().isdisjoint(kernel.names):
-                for parameter, (name, own) in enumerate(zip(kernel.names, kernel.own, strict=True)):
-                    if name in moved:
-                        row.place(launch, parameter, moved[name] + own)
+        for name, before, now in zip(self._variable, self._latest, key, strict=True):
+            if now != before:
+                for launch, parameter, own in self._places[name]:
+                    row.place(launch, parameter, now + own)
         self._latest = key

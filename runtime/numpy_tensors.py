@@ -13,7 +13,7 @@ from ..core.dtypes import DType, dtype_of_numpy
 from ..core.errors import InvalidGraph
 from ..graph.graph import Node
 from ..graph.operators.operator import TensorType
-from .tensor_library import Capture
+from .tensor_library import Capture, Guard
 
 Array = NDArray[Any]
 
@@ -40,8 +40,9 @@ class NumpyTensors:
     def address(self, tensor: Array) -> int:
         return int(tensor.ctypes.data)
 
-    def stamps(self, tensors: Sequence[Array]) -> tuple[Any, ...]:
-        return tuple(map(id, tensors))  # an array that is held does not move
+    def guard(self, tensors: Sequence[Array], positions: Sequence[int]) -> Guard:
+        held = list(zip(positions, tensors, strict=True))  # an array that is held does not move
+        return lambda given: all(given[n] is tensor for n, tensor in held)
 
     def on_device(self) -> AbstractContextManager[object]:
         return nullcontext()

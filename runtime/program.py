@@ -2,7 +2,7 @@
 
 Tensors belong to a *tensor library* (torch, NumPy), which this module knows through a protocol. Inputs must be dense
 and aligned to 16 bytes: others are copied. Every output is a fresh tensor. What depends on constants alone is computed
-once, and again whenever a constant has another address or another version.
+once, and again whenever a guard of the library says that a constant moved or changed.
 
 On a GPU everything is put into the current stream of the library and nothing is waited for, so that a call may be
 captured into a CUDA graph of the caller. Each stream has an arena of its own.
@@ -21,7 +21,7 @@ from ..graph.partition import Call, ForeignCall, JoinCall, KernelCall, ViewCall
 from ..graph.program import Program, ValuePlace, fresh_values
 from ..graph.reference import graph_reference
 from .bound_kernel import BoundKernel, KernelRun, RawKernel
-from .tensor_library import TensorLibrary
+from .tensor_library import Guard, TensorLibrary
 
 ALIGNMENT_BYTES = 16
 """What inputs are aligned to at least."""
@@ -31,6 +31,9 @@ MOST_STREAMS = 4
 
 Replacement = Callable[[Sequence[Any]], Sequence[Any]]
 """A function of the tensors that a kernel reads, which gives what it writes."""
+
+Arrangement = Callable[[Sequence[Any]], Sequence[Any]]
+"""From the tensors that a call is given to the constants of the graph."""
 
 Watch = Callable[[Call, Mapping[str, Any]], None]
 """It is called after each call of a kernel, with everything that is known, while a program is being checked."""
@@ -70,14 +73,20 @@ class BoundProgram:
         kernels: Mapping[str, RawKernel],
         library: TensorLibrary,
         replaced: Mapping[str, Replacement] | None = None,
+        positions: Sequence[int] | None = None,
+        arrange: Arrangement = list,
     ) -> None:
         """``kernels``: the kernel of each workload, by key. ``replaced``: functions of the library that run in the
-        place of kernels, by the first value that the kernel writes."""
+        place of kernels, by the first value that the kernel writes. ``positions``: where the tensors of the graph's
+        constants are in the list that calls are given; they are all of it where this is None. ``arrange`` makes the
+        constants of these tensors."""
         self.program = program
         self._kernels = kernels
         self._library = library
         self._lock = threading.Lock()
         self._replaced = dict(replaced or {})
+        self._positions = range(len(program.graph.constants)) if positions is None else positions
+        self._arrange = arrange
         self._fresh = fresh_values(program.graph, program.calls)
         written = (self._place(n).root for c in program.kernels for n in c.writes)
         empty = [n for n in dict.fromkeys(written) if n in self._fresh]
@@ -89,8 +98,7 @@ class BoundProgram:
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._captured: list[_Stream] = []
         self._foreign = {c.writes[0]: library.foreign(c.node) for c in program.calls if isinstance(c, ForeignCall)}
-        self._seen: tuple[Any, ...] | None = None
-        self._held: tuple[Any, ...] = ()
+        self._guard: Guard | None = None
         self._constants: tuple[dict[str, Any], dict[str, int]] = {}, {}
         self._checked_last: list[tuple[Callable[[], Any], int]] = [(object, 0)] * len(program.graph.inputs)
 
@@ -110,11 +118,10 @@ class BoundProgram:
 
     def _with(self, kernels: Mapping[str, RawKernel], replaced: Mapping[str, Replacement]) -> "BoundProgram":
         """Return the program with these kernels. What has been computed from constants is taken over."""
-        other = BoundProgram(self.program, kernels, self._library, replaced)
+        other = BoundProgram(self.program, kernels, self._library, replaced, self._positions, self._arrange)
         with self._lock:
             other._captured = [*self._captured, *(s for s in self._streams.values() if s.captured)]
-            other._kept, other._constants = self._kept, self._constants
-            other._seen, other._held = self._seen, self._held
+            other._kept, other._constants, other._guard = self._kept, self._constants, self._guard
         return other
 
     def _stream(self, handle: int) -> _Stream:
@@ -171,7 +178,7 @@ class BoundProgram:
         return self.program.places.get(name) or ValuePlace(name)
 
     def __call__(
-        self, inputs: Sequence[Any], constants: Sequence[Any], watch: Watch | None = None, *, overwrite: bool = True
+        self, inputs: Sequence[Any], constants: list[Any], watch: Watch | None = None, *, overwrite: bool = True
     ) -> list[Any]:
         """Return the outputs of the graph. Inputs are overwritten as the graph says, unless ``overwrite`` is false.
 
@@ -179,7 +186,8 @@ class BoundProgram:
         """
         graph, library = self.program.graph, self._library
         with self._lock, library.on_device():
-            self._prepare(constants)
+            if self._guard is None or not self._guard(constants):
+                self._prepare(constants)
             handle = library.stream()
             state = _State(self._stream(handle), handle)
             for (n, name, kind), tensor in zip(self._inputs, inputs, strict=True):
@@ -248,15 +256,14 @@ class BoundProgram:
         if value is not None and value.type is not None:
             state.at[name] = self._library.address(tensor)
 
-    def _prepare(self, constants: Sequence[Any]) -> None:
-        """Compute what depends on constants alone, unless that has been done for these. Whatever stream they were
-        prepared in, all may read them afterwards."""
+    def _prepare(self, constants: list[Any]) -> None:
+        """Compute what depends on constants alone. Whatever stream they were prepared in, all may read them
+        afterwards."""
         library, graph = self._library, self.program.graph
-        seen = library.stamps(constants) if constants else ()
-        if seen == self._seen:
-            return
+        tensors = [constants[n] for n in self._positions]
+        guard = library.guard(tensors, self._positions)  # what is written from here on has not been seen
         state = _State(_Stream(None, {}, {}, []), 0)
-        for value, tensor in zip(graph.constants, constants, strict=True):
+        for value, tensor in zip(graph.constants, self._arrange(tensors), strict=True):
             self._add(state, value.name, self._checked(value.name, value.type, tensor))
         if self._kept is None:
             self._kept = library.buffer(self.program.kept_arena.bytes)
@@ -270,8 +277,7 @@ class BoundProgram:
                 library.overwrite([tensor], [library.from_numpy(array, graph.values[name].dtype)])
         while self._streams and state.at != self._constants[1]:
             self._drop_stream()
-        self._constants, self._seen = (state.tensors, state.at), seen
-        self._held = tuple(constants)  # as long as they are held, no other tensor can have their addresses
+        self._constants, self._guard = (state.tensors, state.at), guard
         for stream in self._streams.values():
             for kernel in stream.kernels.values():
                 kernel.prepare(stream.fixed)

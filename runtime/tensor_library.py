@@ -11,6 +11,9 @@ from ..graph.operators.operator import Array, TensorType
 Launch = Callable[[int], None]
 """It puts kernels with their addresses into the stream of a handle."""
 
+Guard = Callable[[list[Any]], bool]
+"""It says whether what was known of tensors holds for those in a list."""
+
 Capture = Callable[[Launch], Launch]
 """From a function that launches several kernels to one that launches all of them at once."""
 
@@ -35,9 +38,9 @@ class TensorLibrary(Protocol):
         """Return the address of the first element."""
         ...
 
-    def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Something that differs once one of ``tensors`` has another address, or was changed in place where the
-        library counts such changes."""
+    def guard(self, tensors: Sequence[Any], positions: Sequence[int]) -> Guard:
+        """Return what says whether a list has these tensors at these positions, and they have neither moved nor been
+        changed in place where the library counts such changes. It holds the tensors."""
         ...
 
     def on_device(self) -> AbstractContextManager[object]:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ctypes import CFUNCTYPE, c_double, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,14 +59,14 @@ class _ThreadPools:
             if threads not in self._thread_pools:
                 spins = SPINS if threads <= len(os.sched_getaffinity(0)) else OVERSUBSCRIBED_SPINS
                 exports = ("tilewright_parallel_for", "tilewright_after_fork")
-                self._thread_pools[threads] = keep_loaded(_load(thread_pool_ir(_HERE, threads, spins), exports))
+                self._thread_pools[threads] = keep_loaded(load_native(thread_pool_ir(_HERE, threads, spins), exports))
             return self._thread_pools[threads].addresses["tilewright_parallel_for"]
 
     def native_services(self) -> NativeServices:
         with self._lock:
             if self._services is None:
                 exports = ("tilewright_prepare", "tilewright_run", "tilewright_scratch", "tilewright_time")
-                library = keep_loaded(_load(services_ir(_HERE), exports))
+                library = keep_loaded(load_native(services_ir(_HERE), exports))
                 CFUNCTYPE(None)(library.addresses["tilewright_prepare"])()
                 self._services = NativeServices(library)
             return self._services
@@ -77,9 +77,10 @@ class _ThreadPools:
             CFUNCTYPE(None)(library.addresses["tilewright_after_fork"])()
 
 
-def _load(text: str, exports: tuple[str, ...]) -> LoadedLibrary:
+def load_native(text: str, exports: tuple[str, ...], imports: Mapping[str, int] | None = None) -> LoadedLibrary:
+    """Compile LLVM IR for any processor of the architecture, and load it (``load_object``). Raises CompileError."""
     binary = compile_source(Source("llvm-ir", text, exports[0], ()), _BASELINE)
-    return load_object(binary.code, exports, {})
+    return load_object(binary.code, exports, imports or {})
 
 
 _THREAD_POOLS = _ThreadPools()

@@ -152,9 +152,9 @@ class CompiledGraph:
         _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        given = list(arguments)
+        results = self._of(arguments)(arguments)
         arguments.clear()
-        return self._of(given)(given)
+        return results
 
     def shapes(self) -> list[CompiledShape]:
         """Return the programs, or attempts at one."""

@@ -5,8 +5,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,11 +33,9 @@ from .verification import Float64Interpreter, KernelReport, compare, compare_ten
 
 log = logging.getLogger("tilewright")
 
-_Places = tuple[tuple[int, tuple[int, ...] | None], ...]
-"""Positions among the arguments of a traced graph, each with the order of dimensions that a program wants, if it is
-another one."""
+_Order = tuple[int, ...] | None
+"""The order of dimensions in which a program wants a tensor, if it is another one."""
 
-_NOTHING = nullcontext()
 _numbers = itertools.count()
 _building = threading.Semaphore(1)
 """One program is built at a time: more would only take the processor from the model that runs."""
@@ -90,7 +88,7 @@ class CompiledShape:
         self._precisions = precisions or torch_precisions(device)
         self._model: ImportedModel | None = None
         self._bound: BoundProgram | None = None
-        self._places: tuple[_Places, ...] | None = None
+        self._inputs: list[tuple[int, _Order]] = []  # positions among the arguments
         self._attributes: list[Any] = []
         self._as_they_are = False  # every result of the program is one of the model, with the strides of the trace
         self._shared = shared or SharedKernels(options.refused_sketches)
@@ -104,7 +102,7 @@ class CompiledShape:
         if not options.wait:
             build_soon(self._build_when_free)
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+    def __call__(self, arguments: list[Any]) -> list[Any]:
         if self._options.wait and self._bound is None and self.status.state == "building":
             self._build_when_free()
         if self._bound is None:
@@ -118,7 +116,7 @@ class CompiledShape:
                 return self._replace_failing(arguments, self._unchecked, overwrite=True)
         return self._results(arguments)
 
-    def _aten(self, arguments: Sequence[Any]) -> list[Any]:
+    def _aten(self, arguments: list[Any]) -> list[Any]:
         return list(self._module.forward(*arguments))
 
     # Building
@@ -164,7 +162,14 @@ class CompiledShape:
             for key, c in zip(program.kernel_keys, program.kernels, strict=True)
             if key not in self._kernels
         }
-        bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced)
+        read = [(n, i) for n, i in enumerate(model.inputs) if i.value is not None]
+        orders = {n: None if i.in_order else i.order for n, i in read}
+        self._inputs = [(n, orders[n]) for n, i in read if not i.constant]
+        self._attributes = [tensor for _, tensor in model.attributes]
+        behind = range(len(model.inputs), len(model.inputs) + len(model.attributes))
+        positions = [*(n for n, i in read if i.constant), *behind]
+        arrange = partial(_arranged, [orders.get(n) for n in positions])
+        bound = BoundProgram(program, self._kernels, tensors_of(self._device), replaced, positions, arrange)
         self._model = model
         self._as_they_are = all(_is_as_traced(model, output) for output in model.outputs)
         self.status.foreign, self.status.kernels = model.foreign, len(program.kernels) - len(replaced)
@@ -219,47 +224,31 @@ class CompiledShape:
 
     # Running
 
-    def _results(self, arguments: Sequence[Any], watch: Any = None, *, overwrite: bool = True) -> list[Any]:
+    def _results(self, arguments: list[Any], watch: Any = None, *, overwrite: bool = True) -> list[Any]:
         """Return the results of the model. ``overwrite``: whether it changes its inputs as eager would."""
         model, bound = self._model, self._bound
         assert model is not None and bound is not None
-        given, constants = self.tensors(arguments)
-        with torch.no_grad() if torch.is_grad_enabled() else _NOTHING:  # torch has seen to it in nearly every call
-            values = bound(given, constants, watch, overwrite=overwrite)
-            if self._as_they_are:
-                return values
-            following = iter(values)
-            outputs = [o.constant if o.value is None else _as_traced(next(following), o) for o in model.outputs]
-            for n, output in enumerate(model.outputs):
-                if output.cloned and outputs[n].data_ptr() in [
-                    t.data_ptr() for t in (*given, *constants) if torch.is_tensor(t)
-                ]:
-                    outputs[n] = outputs[n].clone()
-            for n, view in [(n, o.view) for n, o in enumerate(model.outputs) if o.view is not None]:
-                base = outputs[view.base]
-                outputs[n] = base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
-            return outputs
-
-    def tensors(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the inputs and the constants of the program among the arguments of the traced graph."""
-        if self._places is None:
-            model = self._model
-            assert model is not None
-            read = [(n, given) for n, given in enumerate(model.inputs) if given.value is not None]
-            self._places = tuple(
-                tuple((n, None if given.in_order else given.order) for n, given in read if given.constant is constant)
-                for constant in (False, True)
-            )
-            self._attributes = [tensor for _, tensor in model.attributes]
-        inputs, constants = (
-            [arguments[n] if order is None else arguments[n].permute(order) for n, order in places]
-            for places in self._places
-        )
-        return inputs, constants + self._attributes
+        if torch.is_grad_enabled():  # torch has seen to it in nearly every call
+            with torch.no_grad():
+                return self._results(arguments, watch, overwrite=overwrite)
+        given = [arguments[n] if order is None else arguments[n].permute(order) for n, order in self._inputs]
+        every = [*arguments, *self._attributes] if self._attributes else arguments
+        values = bound(given, every, watch, overwrite=overwrite)
+        if self._as_they_are:
+            return values
+        following = iter(values)
+        outputs = [o.constant if o.value is None else _as_traced(next(following), o) for o in model.outputs]
+        for n, output in enumerate(model.outputs):
+            if output.cloned and outputs[n].data_ptr() in [t.data_ptr() for t in every if torch.is_tensor(t)]:
+                outputs[n] = outputs[n].clone()
+        for n, view in [(n, o.view) for n, o in enumerate(model.outputs) if o.view is not None]:
+            base = outputs[view.base]
+            outputs[n] = base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
+        return outputs
 
     # Checking
 
-    def _verified(self, arguments: Sequence[Any]) -> list[Any]:
+    def _verified(self, arguments: list[Any]) -> list[Any]:
         """Eager's results, after ours have been compared with them. What fails is replaced. A program that does not run
         gives way to ATen."""
         bound = self._bound
@@ -286,7 +275,7 @@ class CompiledShape:
         self._unchecked = frozenset()
         return eager
 
-    def _replace_failing(self, arguments: Sequence[Any], keys: Collection[str], *, overwrite: bool) -> list[Any]:
+    def _replace_failing(self, arguments: list[Any], keys: Collection[str], *, overwrite: bool) -> list[Any]:
         """Compare the kernels of these workloads with what torch makes of the same inputs. Those that are off are run
         by torch, now and from now on. Return what ``_results`` does."""
         bound = self._bound
@@ -321,6 +310,10 @@ class CompiledShape:
         log.warning(
             "kernel %s (%s) is off by %.3g, allowed: %.3g; ATen replaces it", key, " ".join(operators), error, allowed
         )
+
+
+def _arranged(orders: Sequence[_Order], tensors: Sequence[Any]) -> list[Any]:
+    return [t if order is None else t.permute(order) for t, order in zip(tensors, orders, strict=True)]
 
 
 def _is_as_traced(model: ImportedModel, output: ImportedOutput) -> bool:

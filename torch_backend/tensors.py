@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ..graph.operators.operator import Array, TensorType
 from ..importers.fx import type_of
 from ..runtime.cuda.device import CudaDevice
 from ..runtime.tensor_library import Capture
+from .tensor_guard import TensorGuard
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -33,10 +33,6 @@ class TorchTensors:
         self.device = device
         self._gpu = gpu
         self._context = nullcontext() if gpu is None else gpu.context
-        self._stamped: tuple[
-            Any, ...
-        ] = ()  # the last ones with some of inference mode, and those of them that count changes
-        self._counting: list[Any] = []
 
     def allocator(self, kind: TensorType) -> Callable[[], Any]:
         dtype = torch_dtype(kind.dtype)
@@ -58,17 +54,8 @@ class TorchTensors:
     def address(self, tensor: Any) -> int:
         return int(tensor.data_ptr())
 
-    def stamps(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        addresses = tuple(map(torch.Tensor.data_ptr, tensors))
-        if not self._stamped:
-            try:
-                return (*addresses, *[t._version for t in tensors])
-            except RuntimeError:  # tensors of inference mode count no changes; the error takes long in every call
-                pass
-        if len(tensors) != len(self._stamped) or not all(map(is_, tensors, self._stamped)):
-            self._stamped = tuple(tensors)
-            self._counting = [t for t in tensors if not t.is_inference()]
-        return (*addresses, *[t._version for t in self._counting])
+    def guard(self, tensors: Sequence[Any], positions: Sequence[int]) -> TensorGuard:
+        return TensorGuard(tensors, positions)
 
     def on_device(self) -> AbstractContextManager[object]:
         return self._context

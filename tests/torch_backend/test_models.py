@@ -145,6 +145,23 @@ def test_weights_that_move() -> None:
     assert latest().state == "ready"
 
 
+def test_folded_weights_follow_each_change() -> None:
+    """Their dimensions have another order in the program."""
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval().to(memory_format=torch.channels_last)
+    x, run = torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last), compiled(model)
+    check(model, run, x)
+    model(x).square().sum().backward()
+    torch.optim.Adam(model.parameters(), 0.1, fused=True).step()  # torch does not count this as a change
+    check(model, run, x)
+    for _ in range(2):
+        model[0].weight.data = 2 * model[0].weight.data
+        model[0].weight.data = 0.7 * model[0].weight.data  # it may lie where it lay in the last call
+        check(model, run, x)
+    model[1].running_mean.add_(1)
+    check(model, run, x)
+    assert latest().state == "ready" and not latest().swaps
+
+
 def test_weights_that_layers_share() -> None:
     class Tied(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
