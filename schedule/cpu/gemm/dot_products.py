@@ -76,7 +76,7 @@ def _amx_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     p, atom = found
 
     def flops(peaks: CpuPeaks) -> float:
-        return peaks.tile_flops[str(atom.left)]
+        return peaks.tile_flops[str(atom.right)]  # bytes without a sign take as long as those with one
 
     kernel = MicroKernel(
         lanes=TILE_ROWS,
