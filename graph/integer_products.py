@@ -38,9 +38,9 @@ def integer_matmul(b: GraphBuilder, x: QuantisedFactor, w: QuantisedFactor) -> V
         sums = _sum(b, w.values, len(w.values.shape) - 2)
         if w.zero is not None:
             sums = b.node("sub", sums, b.node("mul", w.zero, _number(b, x.values.shape[-1])))
-        total = b.node("sub", total, b.node("mul", x.zero, sums))
+        total = _less(b, total, x.zero, sums)
     if w.zero is not None:
-        total = b.node("sub", total, b.node("mul", w.zero, _sum(b, x.values, len(x.values.shape) - 1)))
+        total = _less(b, total, w.zero, _sum(b, x.values, len(x.values.shape) - 1))
     return total
 
 
@@ -64,9 +64,9 @@ def integer_convolution(b: GraphBuilder, x: QuantisedFactor, w: QuantisedFactor,
         if w.zero is not None:
             count = _repeated(b, convolved(image, ones), each)
             sums = b.node("sub", sums, b.node("mul", w.zero, count))
-        total = b.node("sub", total, b.node("mul", x.zero, sums))
+        total = _less(b, total, x.zero, sums)
     if w.zero is not None:
-        total = b.node("sub", total, b.node("mul", w.zero, _repeated(b, convolved(x.values, ones), each)))
+        total = _less(b, total, w.zero, _repeated(b, convolved(x.values, ones), each))
     return total
 
 
@@ -88,6 +88,14 @@ def _with_sign(b: GraphBuilder, factor: QuantisedFactor) -> QuantisedFactor:
     values = b.node("cast", b.node("sub", _cast(b, factor.values, int32), shift), dtype=int8.name)
     zero = _number(b, 0) if factor.zero is None else _cast(b, factor.zero, int32)
     return _simple(b, QuantisedFactor(values, b.node("sub", zero, shift)))
+
+
+def _less(b: GraphBuilder, total: Value, zero: Value, sums: Value) -> Value:
+    """``total`` less the product of a zero point and sums. Where that is not known before, it is computed for each
+    element of the total, so that the kernel of the total can do it."""
+    if known_value(b, zero) is None:
+        zero, sums = (b.node("expand", v, shape=total.shape) for v in (zero, sums))
+    return b.node("sub", total, b.node("mul", zero, sums))
 
 
 def _sum(b: GraphBuilder, values: Value, dim: int) -> Value:

@@ -15,6 +15,8 @@ def _spread(c: Call, value: Value, x: Value) -> Value:
     """A scale or a zero point with the dimensions of ``x``: of all elements, along an axis, or of blocks along it."""
     if value.elements == 1:
         return reshape(c, value, ())
+    if value.shape == x.shape:
+        return value
     d, size = c.get("axis", 1) % len(x.shape), c.get("block_size", 0)
     if len(value.shape) == 1 and len(x.shape) > 1:
         return reshape(c, value, tuple(n if e == d else 1 for e, n in enumerate(x.shape)))

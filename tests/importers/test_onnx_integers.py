@@ -170,3 +170,30 @@ def test_integer_products_reach_matrix_units() -> None:
         weights = {"b": filters, "c": zero[0], "d": zero[1]}
         convolution = import_onnx(node_of("ConvInteger", {"a": image}, weights, pads=(1, 1, 1, 1)))
         assert sketches_on_hopper(convolution) == ["cuda_conv"]
+
+
+def dequantised(name: str) -> Any:
+    return helper.make_node("DequantizeLinear", [name, f"{name}_scale", f"{name}_zero"], [f"{name}_float"])
+
+
+def test_models_in_qdq_form_multiply_bytes() -> None:
+    """A layer with a bias, a ReLU and a quantised result: one kernel on a GPU, and what the floats would give."""
+    draw = np.random.default_rng(2)
+    x = draw.standard_normal((64, 128)).astype(np.float32)
+    w, bias = bytes_of(draw, INT8, 128, 96), draw.standard_normal(96).astype(np.float32)
+    weights = {"w": w, "w_scale": np.float32(0.004), "w_zero": np.int8(0),
+               "x_scale": np.float32(0.03), "x_zero": np.uint8(121), "y_scale": np.float32(0.05),
+               "y_zero": np.uint8(0), "bias": bias}  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["input", "x_scale", "x_zero"], ["x"]), dequantised("x"), dequantised("w"),
+        helper.make_node("MatMul", ["x_float", "w_float"], ["m"]), helper.make_node("Add", ["m", "bias"], ["b"]),
+        helper.make_node("Relu", ["b"], ["r"]), helper.make_node("QuantizeLinear", ["r", "y_scale", "y_zero"], ["y"]),
+    ]  # fmt: skip
+    found = import_onnx(model_of(nodes, {"input": x}, weights, "y"))
+    assert sketches_on_hopper(found) == ["cuda_gemm"]
+    program = compile_program(found.graph, lambda w: has_class(w, HOPPER), gpu=True)
+    assert [program.graph.values[c.writes[0]].dtype.name for c in program.kernels] == ["uint8", "uint8"]
+    quantised = np.clip(np.rint(x / np.float32(0.03)) + 121, 0, 255)
+    exact = (quantised - 121) * 0.03 @ (w * 0.004) + bias
+    difference = computed(found, {"input": x}) - np.clip(np.rint(np.maximum(exact, 0) / 0.05), 0, 255)
+    assert np.abs(difference).max() <= 1 and (difference != 0).mean() < 0.001
