@@ -115,10 +115,12 @@ def _scaled(rewriter: Rewriter, whole: Value, scale: Value) -> _Dequantised | No
 
 
 def _integer(rewriter: Rewriter, value: Value) -> Value | None:
-    """Return the integers that floats are; None where they may be no integers of 8 bits."""
+    """Return the integers that floats are, zero points of bytes; None where they are anything else."""
     made = rewriter.made.get(value.name)
-    if made is not None and made.op == "cast" and is_quantised(rewriter.value(made.operands[0]).dtype):
-        return rewriter.value(made.operands[0])
+    if made is not None and made.op in ("cast", "reshape"):
+        before = rewriter.value(made.operands[0])
+        found = before if before.dtype.is_integer else _integer(rewriter, before)
+        return found if found is None or made.op == "cast" else rewriter.node("reshape", found, shape=value.shape)
     if made is not None and made.op == "full":
         number = attributes_of(made)["value"]
         if isinstance(number, int | float) and number in range(-128, 256):
