@@ -122,7 +122,7 @@ def _amx_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     p, atom = found
 
     def flops(peaks: CpuPeaks) -> float:
-        return peaks.tile_flops[str(atom.right)]  # bytes without a sign take as long as those with one
+        return peaks.tile_flops[str(atom.left if atom.left.is_float else int8)]
 
     kernel = MicroKernel(
         lanes=TILE_ROWS,

@@ -33,6 +33,7 @@ from tilewright.schedule.problems.exact_floats import summed_in_floats
 from tilewright.schedule.problems.gemm import gemm_of
 from tilewright.schedule.sketches import sketches_for
 from tilewright.schedule.tile_sketch import TileSketch
+from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
@@ -150,6 +151,24 @@ def test_convolutions_of_bytes_are_dot_products_of_channels(case: str, pack_b: s
     got, want = interpret(finish(kernel, DOTS), inputs), reference(workload, inputs)
     for name in want:
         np.testing.assert_array_equal(got[name], want[name])
+
+
+def _bytes(left: str, right: str) -> Workload:
+    a, b, k = te.placeholder((67, 132), left, "A"), te.placeholder((132, 71), right, "B"), te.reduce_axis(132, "k")
+    body = lambda i, j: te.sum(te.cast(a[i, k], "int32") * te.cast(b[k, j], "int32"), axis=k)  # noqa: E731
+    return te.workload(te.compute((67, 71), body, "C"), inputs=[a, b])
+
+
+@pytest.mark.parametrize(("left", "right"), [("uint8", "int8"), ("int8", "uint8")])
+@pytest.mark.parametrize("sketch", [CPU_GEMM_DOT, CPU_GEMM_AMX])
+def test_bytes_with_and_without_a_sign_are_multiplied(left: str, right: str, sketch: TileSketch) -> None:
+    workload, target = _bytes(left, right), TILES if sketch is CPU_GEMM_AMX else DOTS
+    assert sketches_for(workload, target) == (sketch,)
+    tiles = sketch is CPU_GEMM_AMX
+    _agrees(workload, replace(SMALL_TILES, kc=64) if tiles else SMALL_DOTS, tiles=tiles)
+    target = _HERE if tiles else WITHOUT_TILES
+    if ("amx-int8" if tiles else "avx512vnni") in target.features:
+        assert check_schedules(sketch.name, target, workload, 1, 2) == 2
 
 
 @pytest.mark.skipif("avx512vnni" not in host_target("llvm").features, reason="this CPU has no avx512vnni")
