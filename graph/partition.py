@@ -432,6 +432,8 @@ class _Partition:
     def _may_join(self, node: Node, region: _GraphRegion, readers: list[Node]) -> bool:
         kind, elements = OPERATORS[node.op].kind, node.result.elements
         if kind is not Kind.POINTWISE:
+            if node.name in self.graph.fixed and region.output.name not in self.graph.fixed:
+                return False  # it is computed once for each set of weights
             if region.main is not None:
                 return self._is_second_sum(node, region.main) and self._fits_with(region, node)
             return elements == region.output.result.elements

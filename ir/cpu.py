@@ -65,6 +65,7 @@ DOT_ATOMS: dict[str, DotAtom] = {
         DotAtom("bf16", bfloat16, bfloat16, float32, 2, "avx512bf16", "amx-bf16"),
         DotAtom("s8s8", int8, int8, int32, 4, "", "amx-int8"),
         DotAtom("u8s8", uint8, int8, int32, 4, "avx512vnni", "amx-int8"),
+        DotAtom("s8u8", int8, uint8, int32, 4, "avx512vnni", "amx-int8"),
     )
 }
 """Name -> instruction. Where its feature is "" there is none on vectors. Integer accumulators wrap. 16-bit floats that
@@ -117,7 +118,7 @@ class TileStore(Operation):
 @dataclass(frozen=True, slots=True)
 class TileMma(Operation):
     """``d[i, j] += sum over p of a[i, p] * b[p // group, j * group + p % group]``: 16 x 16 accumulators, each with
-    ``atom.depth`` products (``tdpbf16ps``, ``tdpbssd``, ``tdpbusd``)."""
+    ``atom.depth`` products (``tdpbf16ps``, ``tdpbssd``, ``tdpbusd``, ``tdpbsud``)."""
 
     atom: str
     d: Buffer

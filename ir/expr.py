@@ -80,6 +80,7 @@ class UnaryOp(StrEnum):
     COS = "cos"
     FLOOR = "floor"
     CEIL = "ceil"
+    RINT = "rint"
 
 
 WARP_LANES = 32

@@ -81,6 +81,7 @@ UNARY: dict[UnaryOp, Callable[[Array], Array]] = {
     UnaryOp.COS: np.cos,
     UnaryOp.FLOOR: np.floor,
     UnaryOp.CEIL: np.ceil,
+    UnaryOp.RINT: np.rint,
 }
 
 

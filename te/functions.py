@@ -105,6 +105,11 @@ def ceil(e: Expr) -> Expr:
     return Unary(UnaryOp.CEIL, e)
 
 
+def rint(e: Expr) -> Expr:
+    """Return the whole number nearest to ``e``, as a float; the even one of two."""
+    return Unary(UnaryOp.RINT, e)
+
+
 def sigmoid(e: Expr) -> Expr:
     """``1 / (1 + exp(-e))``."""
     return 1.0 / (exp(-e) + 1.0)

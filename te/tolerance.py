@@ -288,6 +288,8 @@ def _unary(op: UnaryOp, x: _Bounded, dtype: DType) -> _Bounded:
         return _Bounded(f, e)
     if op in (UnaryOp.FLOOR, UnaryOp.CEIL):
         return _Bounded(f, np.where(e > 0, np.ceil(e), 0.0))
+    if op is UnaryOp.RINT:
+        return _Bounded(f, np.where(e > 0, np.floor(e) + 1.0, 0.0))
     unit = _function_unit(dtype)
     own = unit * np.abs(f)
     match op:

@@ -224,7 +224,7 @@ class _Writer:
                 return self.tamed(a.expr / (te.absolute(b.expr) + 0.5), 2 * a.magnitude)
             return self.tamed(a.expr * b.expr, a.magnitude * b.magnitude)
         if a.exact and self.chance(0.1):
-            rounding = te.floor if self.chance(0.5) else te.ceil
+            rounding = (te.floor, te.ceil, te.rint)[self.integer(0, 2)]
             return _Value(rounding(a.expr), a.magnitude + 1, True)
         functions: dict[str, tuple[Callable[[Expr], Expr], float]] = {
             "exp": (lambda e: te.exp(te.minimum(e, 2.0)), 8.0),

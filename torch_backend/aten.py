@@ -169,6 +169,9 @@ def _convolution(o: Sequence[Any], v: Values) -> Any:
     if v.flag("channels_last"):
         return _channels_last_convolution(o, v)
     x, *rest = o
+    if v.text("accumulate") != "auto":
+        plain = Values({**v.values, "accumulate": "auto"})
+        return _convolution([t.double() for t in o], plain).long().int()
     weight, bias = rest[0], rest[1] if len(rest) > 1 else None
     rank = x.dim() - 2
     border = list(v.integers("before"))
@@ -177,6 +180,13 @@ def _convolution(o: Sequence[Any], v: Values) -> Any:
     return torch.convolution(
         x, weight, bias, v.integers("stride"), border, v.integers("dilation"), False, [0] * rank, v.integer("groups")
     )
+
+
+def _matmul(o: Sequence[Any], v: Values) -> Any:
+    """Return a product of matrices. Sums of products of bytes are exact in float64, which every device multiplies."""
+    if v.text("accumulate") == "auto":
+        return torch.matmul(*o)
+    return torch.matmul(*(t.double() for t in o)).long().int()
 
 
 def _grouped_matmul(o: Sequence[Any], v: Values) -> Any:
@@ -195,7 +205,7 @@ _SAME = (
     "add", "sub", "mul", "div", "pow", "maximum", "minimum", "where", "eq", "ne", "lt", "le", "gt", "ge",
     "logical_and", "logical_or", "logical_not", "neg", "abs", "sign", "square", "reciprocal", "exp", "expm1", "log",
     "exp2", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "trunc", "round", "relu",
-    "sigmoid", "matmul", "tan", "atan", "atan2", "erfc", "erfinv", "lgamma", "digamma",
+    "sigmoid", "tan", "atan", "atan2", "erfc", "erfinv", "lgamma", "digamma",
 )  # fmt: skip
 
 FUNCTIONS: dict[str, _Function] = {
@@ -245,6 +255,7 @@ FUNCTIONS: dict[str, _Function] = {
     "batch_norm": _batch_norm,
     "max_pool": lambda o, v: _pool(o, v, True),
     "average_pool": lambda o, v: _pool(o, v, False),
+    "matmul": _matmul,
     "convolution": _convolution,
     "grouped_matmul": _grouped_matmul,
 }

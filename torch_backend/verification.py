@@ -49,7 +49,7 @@ class Float64Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
             kwargs = {k: _wide_dtype(a) for k, a in kwargs.items()}
         try:
             result = super().call_function(target, args, kwargs)
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError, AssertionError):
             narrowed = torch.fx.node.map_aggregate(args, _narrow)
             result = super().call_function(target, narrowed, kwargs)
         return torch.fx.node.map_aggregate(result, _wide)

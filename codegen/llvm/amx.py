@@ -26,7 +26,7 @@ ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 0x1023, 18
 """These are the arguments of ``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``."""
 _CONFIGURATION = "tile.configuration"
 _REQUESTED = "tile.asked"
-_PRODUCTS = {"bf16": "tdpbf16ps", "s8s8": "tdpbssd", "u8s8": "tdpbusd"}
+_PRODUCTS = {"bf16": "tdpbf16ps", "s8s8": "tdpbssd", "u8s8": "tdpbusd", "s8u8": "tdpbsud"}
 
 
 def request_tile_permission(w: FunctionWriter) -> None:

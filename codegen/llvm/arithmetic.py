@@ -59,7 +59,7 @@ def unary(w: FunctionWriter, op: UnaryOp, a: LlvmValue, dtype: DType) -> LlvmVal
         return w.absolute(a) if a.is_float else _integer_absolute(w, a, dtype)
     if not a.is_float:
         raise CompileError(f"{op.value} is not defined for {dtype}")
-    if op in (UnaryOp.SQRT, UnaryOp.FLOOR, UnaryOp.CEIL):
+    if op in (UnaryOp.SQRT, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.RINT):
         return w.intrinsic(op.value, a)
     if op is UnaryOp.RSQRT:
         return w.div(w.number(1.0, a), w.intrinsic("sqrt", a))

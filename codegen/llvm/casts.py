@@ -77,10 +77,28 @@ def _to_float(w: FunctionWriter, value: LlvmValue, source: DType, target: DType)
 
 def _saturate(w: FunctionWriter, value: LlvmValue, target: DType) -> LlvmValue:
     element = computed(target)
+    if value.lanes > 1 and target.bits <= 32:
+        return _saturate_vector(w, value, target)
     result = LlvmValue("", element, value.lanes)
     name = f"llvm.fpto{'u' if target.kind == 'uint' else 's'}i.sat.{result.suffix}.{value.suffix}"
     w.module.declare(f"declare {result.type} @{name}({value.type})")
     return w.call(name, [value], element, value.lanes)
+
+
+def _saturate_vector(w: FunctionWriter, value: LlvmValue, target: DType) -> LlvmValue:
+    """Convert a vector to integers of at most 32 bits, by the instruction for int32. LLVM takes the intrinsic for
+    vectors apart on x86-64, lane by lane."""
+    signed = target.kind != "uint"
+    least, most = -(1 << target.bits - 1) if signed else 0, (1 << target.bits - signed) - 1
+    single = target.bits == 32 and value.element == "float"  # the greatest int32 is no float32
+    low, high = w.number(float(least), value), w.number(float(most - 127 if single else most), value)
+    inside = w.select(w.compare("ogt", value, low), value, low)
+    inside = w.select(w.compare("olt", inside, high), inside, high)
+    found = w.convert("fptosi", inside, "i32")
+    if single:
+        found = w.select(w.compare("ogt", value, high), w.number(most, found), found)
+    found = w.select(w.compare("uno", value, value), w.number(0, found), found)
+    return w.convert("trunc", found, computed(target))
 
 
 def _round_to_odd(w: FunctionWriter, value: LlvmValue) -> LlvmValue:

@@ -14,6 +14,7 @@ from .writer import FunctionWriter
 _DOTS = {
     "bf16": ("llvm.x86.avx512bf16.dpbf16ps", "bfloat", "float", 2),
     "u8s8": ("llvm.x86.avx512.vpdpbusd", "i8", "i32", 4),
+    "s8u8": ("llvm.x86.avx512.vpdpbusd", "i8", "i32", 4),
 }
 """This maps an atom to its intrinsic, the types of its factors and accumulators, and the factors per accumulator."""
 
@@ -74,7 +75,8 @@ def emit_dot(ctx: FunctionContext, stmt: Dot) -> None:
     a = _cast(w, w.splat(pair, stmt.lanes), factor, stmt.lanes * group)
     b = _load(w, b_at, 0, factor, stmt.lanes * group, atom.right.bytes)
     w.module.declare(f"declare {d.type} @{name}.{width}({d.type}, {a.type}, {b.type})")
-    _store(w, w.call(f"{name}.{width}", [d, a, b], total, stmt.lanes), d_at, 0, atom.accumulator.bytes)
+    factors = [b, a] if atom.right.kind == "uint" else [a, b]  # the instruction takes bytes without a sign first
+    _store(w, w.call(f"{name}.{width}", [d, *factors], total, stmt.lanes), d_at, 0, atom.accumulator.bytes)
 
 
 def _cast(w: FunctionWriter, value: LlvmValue, element: str, lanes: int) -> LlvmValue:

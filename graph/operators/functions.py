@@ -33,15 +33,6 @@ def _expm1(x: Expr) -> Expr:
     return te.select(te.absolute(x) < 0.5, x + x * x * series, te.exp(x) - 1.0)
 
 
-def _round(x: Expr) -> Expr:
-    """To the nearest whole number, ties to even."""
-    low = te.floor(x)
-    part = x - low
-    tie = te.floor(low * 0.5) * 2.0  # the even one of low and low + 1 is this, or this + 2
-    even = te.select(te.equal(tie, low), low, low + 1.0)
-    return te.select(part < 0.5, low, te.select(part > 0.5, low + 1.0, even))
-
-
 def _sign(x: Expr) -> Expr:
     return te.select(x > 0, te.constant(1, x.dtype), te.select(x < 0, te.constant(-1, x.dtype), x))
 
@@ -172,7 +163,7 @@ FUNCTIONS = (
     pointwise("floor", "rounded down", te.floor, np.floor),
     pointwise("ceil", "rounded up", te.ceil, np.ceil),
     pointwise("trunc", "rounded towards 0", _trunc, np.trunc, uses=3),
-    pointwise("round", "rounded to the nearest, ties to even", _round, np.round, uses=8),
+    pointwise("round", "rounded to the nearest, ties to even", te.rint, np.round),
 )
 
 ACTIVATIONS = (

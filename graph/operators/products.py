@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ...core.dtypes import float16, float32, int32
+from ...core.dtypes import DTYPES, DType, float16, float32, int8, int32, uint8
 from ...core.errors import InvalidGraph
 from ...core.precision import IEEE, PRECISIONS
 from ...ir.expr import Expr
@@ -31,27 +31,59 @@ from .operator import (
     same_dtype,
     stored,
     wide,
+    widened,
 )
 
 _T = TypeVar("_T")
 
 
+def _product_dtype(factors: Sequence[TensorType], v: Values) -> DType:
+    """Return the dtype of a product. Raises InvalidGraph for factors that it is not made of."""
+    if v.text("accumulate") == "auto":
+        return same_dtype(factors)
+    if any(not f.dtype.is_integer or f.dtype.bits > 8 for f in factors):
+        raise InvalidGraph(f"{factors[0]} and {factors[1]} are not integers of 8 bits", field="operands")
+    return DTYPES[v.text("accumulate")]
+
+
+def _exact_in_floats(factors: Sequence[Array], v: Values) -> list[Array]:
+    """Return the factors of a product that NumPy computes fast and without a rounding: sums of products of 8-bit
+    integers are exact in float64."""
+    return list(factors) if v.text("accumulate") == "auto" else [f.astype(np.float64) for f in factors]
+
+
+def _accumulated(total: Array, v: Values) -> Array:
+    """Return exact sums in the dtype of the product, in which integers wrap around."""
+    if v.text("accumulate") == "auto":
+        return total
+    return total.astype(np.int64).astype(DTYPES[v.text("accumulate")].numpy)
+
+
 def _matmul_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     a, b = operands
-    dtype = same_dtype(operands)
+    dtype = _product_dtype(operands, v)
     if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2] or dtype.is_bool:
         raise InvalidGraph(f"a product of {a} and {b}", field="operands")
     return TensorType((*broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1]), dtype)
 
 
+def _matmul_numpy(operands: Sequence[Array], v: Values) -> Array:
+    return _accumulated(np.matmul(*_exact_in_floats(operands, v)), v)
+
+
+def _wide_dtype(dtype: DType, v: Values) -> DType:
+    """Return the dtype that a product of factors of ``dtype`` is summed up in."""
+    return widened(dtype) if v.text("accumulate") == "auto" else DTYPES[v.text("accumulate")]
+
+
 def _matmul(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     a, b = operands
     batch = broadcast([a.shape[:-2], b.shape[:-2]])
-    k = te.reduce_axis(a.shape[-1], "k")
+    k, dtype = te.reduce_axis(a.shape[-1], "k"), _wide_dtype(a.dtype, v)
 
     def of(operand: GraphOperand, *last: Expr) -> Expr:
         matrix = Element((*operand.shape[:-2], 2, 2), operand.dtype, lambda at: operand[at])  # never broadcast
-        return wide(broadcast_read(matrix, last))
+        return te.cast(broadcast_read(matrix, last), dtype)
 
     shape = (*batch, a.shape[-2], b.shape[-1])
     names = [f"b{n}" for n in range(len(batch))]
@@ -165,7 +197,7 @@ WINDOW = (
 
 def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
     x, w, groups = operands[0].shape, operands[1].shape, v.integer("groups")
-    dtype, last = same_dtype(operands), v.flag("channels_last")
+    dtype, last = _product_dtype(operands[:2], v), v.flag("channels_last")
     split = _channel_dims(v)
     if v.flag("filters_first"):
         if not last or len(w) <= split:
@@ -180,7 +212,7 @@ def _convolution_type(operands: Sequence[TensorType], v: Values) -> TensorType:
         legal = rank > 0 and len(w) == rank + 2 and x[1] == w[1] * groups and w[0] % groups == 0
     if not legal or rank > 3 or dtype.is_bool:
         raise InvalidGraph(f"a convolution of {operands[0]} with {operands[1]} in {groups} groups", field="operands")
-    if len(operands) > 2 and operands[2].shape != filters:
+    if len(operands) > 2 and operands[2] != TensorType(filters, dtype):
         raise InvalidGraph(f"a bias of {operands[2]} for filters of {operands[1]}", field="operands")
     if last:
         return TensorType((x[0], *windows_of(x[1 : 1 + rank], w[:rank], v).counts, *filters), dtype)
@@ -199,7 +231,7 @@ def _filters_last(filters: Sequence[_T], split: int) -> tuple[_T, ...]:
 
 
 def _channels_last_convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
-    x, w = operands[0], operands[1]
+    x, w, dtype = operands[0], operands[1], _wide_dtype(operands[0].dtype, v)
     split, first = _channel_dims(v), v.flag("filters_first")
     rank = len(x.shape) - 1 - split
     of_filters = _filters_last(w.shape, split) if first else w.shape
@@ -215,21 +247,21 @@ def _channels_last_convolution(operands: Sequence[GraphOperand], v: Values) -> G
         n, *rest = at
         pixel, filter_ = windows.pixels(rest[:rank], taps), rest[rank:]
         place = (*filter_, *taps, c) if first else (*taps, c, *filter_)
-        e = wide(image[(n, *pixel, *filter_[:-1], c)]) * wide(w[place])
+        e = te.cast(image[(n, *pixel, *filter_[:-1], c)], dtype) * te.cast(w[place], dtype)
         return te.sum(e, axis=(*taps, c))
 
     names = ["n", *("z", "y", "x")[-rank:], *(["g"] if split == 2 else []), "o"]
     total = stored((x.shape[0], *windows.counts, *of_filters[-split:]), terms, "total", names)
     if len(operands) == 2:
         return total
-    return Element(total.shape, x.dtype, lambda at: total[at] + wide(operands[2][at[-split:]]))
+    return Element(total.shape, operands[2].dtype, lambda at: total[at] + wide(operands[2][at[-split:]]))
 
 
 def _convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
     if v.flag("channels_last"):
         return _channels_last_convolution(operands, v)
     x, w, groups = operands[0], operands[1], v.integer("groups")
-    windows = windows_of(x.shape[2:], w.shape[2:], v)
+    windows, dtype = windows_of(x.shape[2:], w.shape[2:], v), _wide_dtype(x.dtype, v)
     rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
     image = bordered(x, windows.widths(rank + 2), 0)
     if image is not x:
@@ -244,7 +276,7 @@ def _convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
         channel = own[0] * depth + c if groups > 1 else c
         filter_ = own[0] * filters + own[1] if groups > 1 else own[0]
         pixel = image[(n, channel, *windows.pixels(at[len(at) - rank :], taps))]
-        return te.sum(wide(pixel) * wide(w[(filter_, c, *taps)]), axis=(c, *taps))
+        return te.sum(te.cast(pixel, dtype) * te.cast(w[(filter_, c, *taps)], dtype), axis=(c, *taps))
 
     names = ["n", *(["g"] if groups > 1 else []), "o", *("z", "y", "x")[-rank:]]
     total = stored((x.shape[0], *split, *windows.counts), terms, "total", names)
@@ -257,7 +289,8 @@ def _convolution(operands: Sequence[GraphOperand], v: Values) -> GraphOperand:
         e = total[(to[0], *own, *to[2:])]
         return e + wide(operands[2][(to[1],)]) if len(operands) > 2 else e
 
-    return Element((x.shape[0], w.shape[0], *windows.counts), x.dtype, at)
+    result = x.dtype if v.text("accumulate") == "auto" else dtype
+    return Element((x.shape[0], w.shape[0], *windows.counts), result, at)
 
 
 def _convolution_numpy(operands: Sequence[Array], v: Values) -> Array:
@@ -275,12 +308,14 @@ def _convolution_numpy(operands: Sequence[Array], v: Values) -> Array:
         return y.reshape(*y.shape[:-1], *filters_of)
     windows = windows_of(x.shape[2:], w.shape[2:], v)
     rank, filters, depth = len(windows.kernel), w.shape[0] // groups, w.shape[1]
+    x, w = _exact_in_floats((x, w), v)
     view = windows.numpy(x, 0)
     pixels = prod(windows.counts)
     view = view.reshape(x.shape[0], groups, depth, *windows.counts, *windows.kernel)
     inner, outer = range(3 + rank, 3 + 2 * rank), range(3, 3 + rank)
     columns = view.transpose(0, 1, 2, *inner, *outer).reshape(x.shape[0], groups, -1, pixels)
-    y = np.matmul(w.reshape(groups, filters, -1), columns).reshape(x.shape[0], w.shape[0], *windows.counts)
+    y = _accumulated(np.matmul(w.reshape(groups, filters, -1), columns), v)
+    y = y.reshape(x.shape[0], w.shape[0], *windows.counts)
     return np.asarray(y + operands[2].reshape(-1, *[1] * rank)) if len(operands) > 2 else y
 
 
@@ -292,11 +327,20 @@ _PLAIN = {"stride": (1, 1), "before": (0, 0), "behind": (0, 0), "dilation": (1, 
 
 PRECISION = Parameter("precision", "which roundings the sums of products may have", Choice(tuple(PRECISIONS)), IEEE)
 
+ACCUMULATE = Parameter(
+    "accumulate",
+    "auto: products have the dtype of their factors; int32: factors are integers of 8 bits, with or without a sign",
+    Choice(("auto", "int32")),
+    "auto",
+)
+
 MATMUL = GraphOperator(
     "matmul", Kind.ANCHOR, "matrix products over the last two dimensions; the others broadcast", _matmul_type,
-    lambda o, v: np.matmul(o[0], o[1]), _matmul,
+    _matmul_numpy, _matmul,
     (Case((_f(3, 5), _f(5, 7))), Case((_f(2, 1, 3, 5), _f(4, 5, 1))), Case((_f(1, 1), _f(1, 1))),
-     Case((TensorType((3, 5), float16), TensorType((5, 7), float16)))), (PRECISION,), (2, 2),
+     Case((TensorType((3, 5), float16), TensorType((5, 7), float16))),
+     Case((TensorType((3, 5), int8), TensorType((5, 7), uint8)), {"accumulate": "int32"})),
+    (PRECISION, ACCUMULATE), (2, 2),
 )  # fmt: skip
 GROUPED_MATMUL = GraphOperator(
     "grouped_matmul", Kind.ANCHOR,
@@ -316,9 +360,13 @@ CONVOLUTION = GraphOperator(
      Case((_f(1, 3, 5, 5), _f(3, 1, 3, 3), _f(3)), {**_PLAIN, "groups": 3, "before": (1, 1), "behind": (1, 1)}),
      Case((_f(2, 3, 9), _f(4, 3, 3)), {"stride": (2,), "before": (1,), "behind": (1,), "dilation": (1,)}),
      Case((_f(1, 2, 3, 4, 5), _f(3, 2, 2, 1, 3)),
-          {"stride": (1, 1, 2), "before": (0, 0, 1), "behind": (0, 0, 1), "dilation": (1, 1, 1)})),
+          {"stride": (1, 1, 2), "before": (0, 0, 1), "behind": (0, 0, 1), "dilation": (1, 1, 1)}),
+     Case((TensorType((1, 4, 7, 7), uint8), TensorType((6, 2, 3, 3), int8), TensorType((6,), int32)),
+          {**_PLAIN, "before": (1, 1), "groups": 2, "accumulate": "int32"}),
+     Case((TensorType((1, 7, 7, 4), int8), TensorType((3, 3, 4, 6), int8), TensorType((6,), int32)),
+          {**_PLAIN, "before": (1, 1), "channels_last": True, "accumulate": "int32"})),
     (*WINDOW, Parameter("groups", "parts that channels are split into", Integer(1, MOST), 1),
      Parameter("channels_last", "whether channels are the last dimension", Flag(), False),
      Parameter("filters_first", "whether filters are the first dimension of them though channels are last", Flag(),
-               False), PRECISION), (2, 3),
+               False), PRECISION, ACCUMULATE), (2, 3),
 )  # fmt: skip

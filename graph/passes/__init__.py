@@ -17,6 +17,7 @@ from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
 from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .products import split_batches
+from .quantised import multiply_quantised
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
 from .scans import find_scans, split_longest_scans, split_scans
@@ -27,6 +28,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     drop_unused,
     join_equal,
+    multiply_quantised,
     multiply_by_diagonals,
     put_steps_first,
     multiply_steps_at_once,

@@ -107,8 +107,8 @@ def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _convolution(b: _ChannelsLast, node: Node) -> bool:
-    """Filters [o, c/g, …] become […, c/g, (g,) o/g]; where matrix units multiply float32, which they take K-major
-    alone, [(g,) o/g, …, c/g]."""
+    """Filters [o, c/g, …] become […, c/g, (g,) o/g]; where matrix units multiply float32 or bytes, which they take
+    K-major alone, [(g,) o/g, …, c/g]."""
     given = attributes_of(node)
     groups, rank = OPERATORS[node.op].values(given).integer("groups"), len(node.result.shape) - 2
     if given["channels_last"]:
@@ -117,7 +117,8 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
         _product_of_patches(b, node)
         return True
     x, w, *bias = (b.in_last(node.operands[0]), *(b.first(name) for name in node.operands[1:]))
-    filters_first = node.result.dtype == float32 and given["precision"] != IEEE and w.shape[1] > 1
+    rounds = node.result.dtype == float32 and given["precision"] != IEEE
+    filters_first = (rounds or given["accumulate"] != "auto") and w.shape[1] > 1
     if groups > 1:
         own = w.shape[0] // groups
         x = b.node("reshape", x, shape=(*x.shape[:-1], groups, x.shape[-1] // groups))
@@ -152,7 +153,8 @@ def _product_of_patches(b: _ChannelsLast, node: Node) -> None:
     depth = prod(w.shape[1:])
     rows = b.node("reshape", b.node("permute", patches, order=order), shape=(x.shape[0] * prod(counts), depth))
     filters = b.node("permute", b.node("reshape", w, shape=(w.shape[0], depth)), order=(1, 0))
-    y = b.node("matmul", rows, filters, precision=attributes_of(node)["precision"])
+    given = attributes_of(node)
+    y = b.node("matmul", rows, filters, precision=given["precision"], accumulate=given["accumulate"])
     y = b.node("add", y, bias[0]) if bias else y
     b.last[node.name] = b.node("reshape", y, shape=(x.shape[0], *counts, w.shape[0]))
 

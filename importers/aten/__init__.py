@@ -5,10 +5,10 @@ list of them. It raises ``NoRule`` where it does not cover the arguments: the ca
 import torch. ``rule`` has what they share; each of the other files puts its rules into the table ``RULES``.
 """
 
-from . import compound, norms, pointwise, pools, products, ranks, recurrent, reductions, selection, views
+from . import compound, norms, pointwise, pools, products, quantised, ranks, recurrent, reductions, selection, views
 from .rule import RULES, Emitter, NoRule
 
 __all__ = [
-    "RULES", "Emitter", "NoRule", "compound", "norms", "pointwise", "pools", "products", "ranks", "recurrent",
-    "reductions", "selection", "views",
+    "RULES", "Emitter", "NoRule", "compound", "norms", "pointwise", "pools", "products", "quantised", "ranks",
+    "recurrent", "reductions", "selection", "views",
 ]  # fmt: skip

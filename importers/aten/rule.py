@@ -70,11 +70,14 @@ RULES: dict[str, Rule] = {}
 """The name of an operator, such as ``aten.add.Tensor``, and its rule."""
 
 
+_NAMESPACES = ("tilewright.", "quantized_decomposed.")
+
+
 def rule(*names: str) -> Callable[[_Rule], _Rule]:
-    """Put a function into the table, under the names of operators of ATen, or of ``tilewright``."""
+    """Put a function into the table, under the names of operators of ATen, or of the namespaces that begin them."""
 
     def add(function: _Rule) -> _Rule:
-        RULES.update({name if name.startswith("tilewright.") else f"aten.{name}": function for name in names})
+        RULES.update({name if name.startswith(_NAMESPACES) else f"aten.{name}": function for name in names})
         return function
 
     return add

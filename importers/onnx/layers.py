@@ -1,7 +1,7 @@
 """Reductions, norms, products, convolutions and pools of ONNX."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -132,15 +132,15 @@ def _batch_norm(c: Call) -> Value:
 
 @rule("MatMul")
 def _matmul(c: Call) -> Value:
-    return float_product(c, c.value(0), c.value(1))
+    return product_of_matrices(c, c.value(0), c.value(1), lambda a, b: c.node("matmul", a, b))
 
 
-def float_product(c: NodeMaker, a: Value, b: Value) -> Value:
-    """Return the product of matrices, of which either may be a vector."""
+def product_of_matrices(c: NodeMaker, a: Value, b: Value, product: Callable[[Value, Value], Value]) -> Value:
+    """Return the ``product`` of matrices, of which either may be a vector."""
     first, last = len(a.shape) == 1, len(b.shape) == 1
     a = reshape(c, a, (1, *a.shape)) if first else a
     b = reshape(c, b, (*b.shape, 1)) if last else b
-    y = c.node("matmul", a, b)
+    y = product(a, b)
     shape = y.shape[:-2] + (() if first else y.shape[-2:-1]) + (() if last else y.shape[-1:])
     return reshape(c, y, shape)
 
@@ -245,13 +245,13 @@ def _borders(c: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str
 
 @rule("Conv")
 def _conv(c: Call) -> Value:
-    return float_convolution(c, c.value(0), c.value(1), *([c.value(2)] if c.has(2) else []))
+    x, weight = c.value(0), c.value(1)
+    return c.node("convolution", x, weight, *([c.value(2)] if c.has(2) else []), **windows_of(c, x, weight))
 
 
-def float_convolution(c: Call, x: Value, weight: Value, *bias: Value) -> Value:
-    """Return the convolution of these operands with the windows that the attributes say."""
-    window = _borders(c, x.shape[2:], weight.shape[2:])
-    return c.node("convolution", x, weight, *bias, **window, groups=c.get("group", 1))
+def windows_of(c: Call, x: Value, weight: Value) -> dict[str, object]:
+    """Return what the attributes say of a convolution of these operands."""
+    return {**_borders(c, x.shape[2:], weight.shape[2:]), "groups": c.get("group", 1)}
 
 
 @rule("ConvTranspose")

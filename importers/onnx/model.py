@@ -194,6 +194,8 @@ class _OnnxReader:
         given = {n: self._known[n] for n in node.input if n}
         if sum(a.size for a in given.values()) > MAX_FOLDED or node.op_type.startswith("Random"):
             return False
+        if node.op_type == "DequantizeLinear" and given[node.input[0]].ndim > 1:  # products take quantised weights
+            return False
         try:
             names = [onnx.helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
                      for n, a in given.items()]  # fmt: skip

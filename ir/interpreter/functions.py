@@ -41,6 +41,7 @@ SCALAR_FUNCTIONS: dict[UnaryOp, Callable[[Any], Any]] = {
     UnaryOp.COS: np.cos,
     UnaryOp.FLOOR: np.floor,
     UnaryOp.CEIL: np.ceil,
+    UnaryOp.RINT: np.rint,
 }
 """The function of each operation on a scalar that is no index."""
 

@@ -108,6 +108,14 @@ def test_what_depends_on_constants_alone_is_prepared() -> None:
     assert program.kernels[0].workload.constants
 
 
+def test_sums_of_constants_are_prepared_though_their_reader_is_not() -> None:
+    x, w = value("x", 5), value("w", 4, 5)
+    b = GraphBuilder(["x", "w"])
+    y = b.node("mul", x, b.node("sum", w, dims=(0,)))
+    program = compile_program(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), everything)
+    assert program.recipe.outputs == ("sum",) and kernels(program) == ["mul"]
+
+
 def test_foreign_calls_stay_between_kernels() -> None:
     x = value("x", 4, 4)
     b = GraphBuilder(["x"])

@@ -43,6 +43,7 @@ _MATH = {
     UnaryOp.COS: "cos",
     UnaryOp.FLOOR: "floor",
     UnaryOp.CEIL: "ceil",
+    UnaryOp.RINT: "rint",
     UnaryOp.ABS: "fabs",
 }
 _APPROXIMATE = {

@@ -16,6 +16,7 @@ from ...problems.gemm import Gemm, Operand
 from ..shared_knobs import COLUMNS_INSIDE
 from .kernel import UNROLLED, BlockedGemmWriter, CpuGemmSetting, RegisterTile
 from .packing import NEVER, OperandPanel
+from .pixel_rows import PixelRows, PixelRowsWriter
 
 SHIFT = 128
 """Added to any signed byte, it gives an unsigned one."""
@@ -39,6 +40,11 @@ def lower_signed_dot(p: Gemm, name: str, setting: CpuGemmSetting) -> Kernel:
     """Products of signed bytes on vectors, by the instruction for unsigned and signed ones. Both operands are
     packed."""
     return SignedDotGemmWriter(p, setting).kernel(name)
+
+
+def lower_dot_pixel_rows(p: Gemm, name: str, setting: CpuGemmSetting, rows: PixelRows) -> Kernel:
+    """Convolutions of bytes on vectors. ``rows`` has bytes without a sign."""
+    return DotPixelRowsWriter(p, setting, rows).kernel(name)
 
 
 def lower_amx(p: Gemm, name: str, setting: CpuGemmSetting, atom: DotAtom) -> Kernel:
@@ -65,11 +71,7 @@ class DotGemmWriter(BlockedGemmWriter):
         self.atom = atom
 
     def rank_update(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
-        w, s = self.w, self.s
-        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            first = v * s.lanes
-            a, b = t.a.group(i, step), t.b.group(first, step)
-            w.emit(Dot(self.atom.name, accumulators, (i, first), *a, *b, s.lanes))
+        add_dots(self, self.atom, accumulators, t, step)
 
 
 class SignedDotGemmWriter(DotGemmWriter):
@@ -87,22 +89,60 @@ class SignedDotGemmWriter(DotGemmWriter):
         self.excess: Buffer | None = None
 
     def begin_panel(self, b: OperandPanel) -> None:
-        w, s, group, zero = self.w, self.s, self.atom.group, index(0)
-        shift = w.allocate("shift", (group,), uint8, MemoryScope.LOCAL)
-        w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
-        self.excess = w.allocate("excess", (s.nr,), self.dtype, MemoryScope.LOCAL)
-        with w.loop("v", s.vectors, UNROLLED) as v:
-            w.store(self.excess, (self.vector(v),), Broadcast(const(0, self.dtype), s.lanes))
-        with w.loop("step", s.kc // group) as step, w.loop("v", s.vectors, UNROLLED) as v:
-            first = v * s.lanes
-            w.emit(Dot(self.atom.name, self.excess, (first,), shift, (zero,), *b.group(first, step), s.lanes))
+        self.excess = shifted_sums(self, self.atom, b)
 
     def correct(self, accumulators: Buffer) -> None:
-        w, s, excess = self.w, self.s, self.excess
-        assert excess is not None
-        with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
-            here, columns = (i, self.vector(v)), (self.vector(v),)
-            w.store(accumulators, here, Load(accumulators, here) - Load(excess, columns))
+        assert self.excess is not None
+        subtract_columns(self, accumulators, self.excess)
+
+
+class DotPixelRowsWriter(PixelRowsWriter):
+    """Convolutions of bytes by dot products of neighbouring channels. Signed pixels are shifted as they are packed."""
+
+    def __init__(self, p: Gemm, s: CpuGemmSetting, rows: PixelRows) -> None:
+        self.atom = DOT_ATOMS["u8s8"]
+        super().__init__(p, s, rows, self.atom.group)
+        self.excess: Buffer | None = None
+
+    def rank_update(self, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
+        add_dots(self, self.atom, accumulators, t, step)
+
+    def begin_panel(self, b: OperandPanel) -> None:
+        self.excess = shifted_sums(self, self.atom, b) if self.rows.shift else None
+
+    def correct(self, accumulators: Buffer) -> None:
+        if self.excess is not None:
+            subtract_columns(self, accumulators, self.excess)
+
+
+def add_dots(g: BlockedGemmWriter, atom: DotAtom, accumulators: Buffer, t: RegisterTile, step: Expr) -> None:
+    """Add the dot products of one group of neighbours along ``k`` to a register tile."""
+    w, s = g.w, g.s
+    with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+        first = v * s.lanes
+        w.emit(Dot(atom.name, accumulators, (i, first), *t.a.group(i, step), *t.b.group(first, step), s.lanes))
+
+
+def shifted_sums(g: BlockedGemmWriter, atom: DotAtom, b: OperandPanel) -> Buffer:
+    """Return ``SHIFT`` times the sum of each column of a panel, over a block of ``k``."""
+    w, s, group, zero = g.w, g.s, atom.group, index(0)
+    shift = w.allocate("shift", (group,), uint8, MemoryScope.LOCAL)
+    w.store(shift, (Ramp(zero, 1, group),), Broadcast(const(SHIFT, uint8), group))
+    sums = w.allocate("excess", (s.nr,), g.dtype, MemoryScope.LOCAL)
+    with w.loop("v", s.vectors, UNROLLED) as v:
+        w.store(sums, (g.vector(v),), Broadcast(const(0, g.dtype), s.lanes))
+    with w.loop("step", s.kc // group) as step, w.loop("v", s.vectors, UNROLLED) as v:
+        first = v * s.lanes
+        w.emit(Dot(atom.name, sums, (first,), shift, (zero,), *b.group(first, step), s.lanes))
+    return sums
+
+
+def subtract_columns(g: BlockedGemmWriter, accumulators: Buffer, columns: Buffer) -> None:
+    """Subtract a number of each column from a register tile."""
+    w, s = g.w, g.s
+    with w.loop("i", s.mr, UNROLLED) as i, w.loop("v", s.vectors, UNROLLED) as v:
+        here = (i, g.vector(v))
+        w.store(accumulators, here, Load(accumulators, here) - Load(columns, (g.vector(v),)))
 
 
 class AmxGemmWriter(BlockedGemmWriter):

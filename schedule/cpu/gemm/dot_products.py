@@ -2,21 +2,29 @@
 
 Processors have dot products of neighbours (AVX-512 BF16 and VNNI) or of matrix tiles (AMX) for them; see
 ``dot_kernel``. Where AMX has the types, it is used alone. The left operand lies along the sum, the right one along
-either of its axes.
+either of its axes. Convolutions of bytes whose images have channels last, in fours, are dot products of neighbouring
+channels (``pixel_rows``), on processors with AMX too.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from ....core.dtypes import int8, int32, uint8
 from ....core.target import Target
 from ....ir.cpu import DOT_ATOMS, TILE_ROWS, TILES, DotAtom
+from ....ir.rewrite import loads_of
+from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...tile_sketch import TileSketch
 from ..limits import vector_registers
 from ..peaks import CpuPeaks
 from .blocked_product import BlockedProduct
-from .dot_kernel import atom_for, lower_amx, lower_dot, lower_signed_dot
+from .dot_kernel import SHIFT, atom_for, lower_amx, lower_dot, lower_dot_pixel_rows, lower_signed_dot
+from .kernel import CpuGemmSetting
 from .micro_kernel import MicroKernel
+from .pixel_rows import pixel_rows_of
 from .space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
 
 MR = (4, 6, 8, 9, 12, 14, 16)
@@ -34,20 +42,59 @@ def _product(workload: Workload) -> tuple[Gemm, DotAtom] | None:
 def _dot_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     found = _product(workload)
     if found is None:
-        return None
+        return _convolution_plan(workload, target)
     p, atom = found
     if atom.tile_feature in target.features:
         return None
     signed = not atom.feature
     if not {"avx512f", DOT_ATOMS["u8s8"].feature if signed else atom.feature} <= set(target.features):
         return None
+    kernel = _on_vectors(
+        target,
+        atom,
+        a_in_place=not signed and p.k.extent % atom.group == 0,
+        lower=lower_signed_dot if signed else partial(lower_dot, atom=atom),
+    )
+    return CpuGemmPlan(BlockedProduct(p, target, kernel, workload.constants)) if is_large(p, kernel) else None
+
+
+def _convolution_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
+    atom = DOT_ATOMS["u8s8"]
+    found = pixel_rows_of(workload, (atom.left, atom.right))
+    if found is None or not {"avx512f", atom.feature} <= set(target.features) or not reads_nothing_else(found[0]):
+        return None
+    p, rows = found
+    dtypes = rows.image.dtype, {load.dtype for load in loads_of(p.b.body)}
+    if dtypes[0] not in (int8, uint8) or dtypes[1] != {int8} or p.accumulator.dtype != int32:
+        return None
+    if rows.channels % atom.group:
+        return None
+    signed = rows.image.dtype == int8
+    rows = replace(rows, shift=SHIFT if signed else 0)
+    kernel = replace(
+        _on_vectors(
+            target,
+            atom,
+            a_in_place=rows.is_inside and not signed,
+            lower=partial(lower_dot_pixel_rows, rows=rows),
+        ),
+        k_step=rows.depth,
+        a_whole=False,
+    )
+    return CpuGemmPlan(BlockedProduct(p, target, kernel, workload.constants, rows)) if is_large(p, kernel) else None
+
+
+def _on_vectors(
+    target: Target, atom: DotAtom, *, a_in_place: bool, lower: Callable[[Gemm, str, CpuGemmSetting], Kernel]
+) -> MicroKernel:
+    """Return the register tiles of dot products in the lanes of vectors."""
     registers = vector_registers(target)
 
     def flops(peaks: CpuPeaks) -> float:
         """Each instruction takes as long as a multiply-add, and does ``group`` of them in a lane."""
         return peaks.float32_flops * atom.group
 
-    kernel = MicroKernel(
+    return MicroKernel(
         lanes=target.vector_bytes // atom.accumulator.bytes,
         mr=MR,
         vectors=VECTORS,
@@ -57,16 +104,15 @@ def _dot_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
         k_group=atom.group,
         k_step=atom.group,
         packed_bytes=atom.left.bytes,
-        a_in_place=not signed and p.k.extent % atom.group == 0,
+        a_in_place=a_in_place,
         b_in_place=False,
         a_whole=True,
         b_whole=True,
         sums_in_output=True,
         memory_knobs=False,
         flops=flops,
-        lower=lower_signed_dot if signed else partial(lower_dot, atom=atom),
+        lower=lower,
     )
-    return CpuGemmPlan(BlockedProduct(p, target, kernel, workload.constants)) if is_large(p, kernel) else None
 
 
 def _amx_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
@@ -76,7 +122,7 @@ def _amx_plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     p, atom = found
 
     def flops(peaks: CpuPeaks) -> float:
-        return peaks.tile_flops[str(atom.left)]
+        return peaks.tile_flops[str(atom.left if atom.left.is_float else int8)]
 
     kernel = MicroKernel(
         lanes=TILE_ROWS,

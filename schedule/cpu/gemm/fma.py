@@ -1,6 +1,7 @@
 """Writes blocked products, batches of them and convolutions on vector registers (sketch ``cpu_gemm``).
 
-It takes float32 and float64 accumulators of any two operands, with any epilogue that is pointwise. Convolutions are
+It takes float32 and float64 accumulators of any two operands, with any epilogue that is pointwise, and sums of bytes in
+floats where no other sketch takes them. Convolutions are
 direct where channels are last and where their windows move pixel by pixel, and im2col elsewhere. What is too small to
 gain from blocks is left to the generic sketch, and what matrix tiles can multiply to ``cpu_gemm_amx``.
 """
@@ -13,6 +14,7 @@ from ....core.target import Target
 from ....ir.expr import Load
 from ....te.workload import Workload
 from ...problems.convolution import convolution_of
+from ...problems.exact_floats import summed_in_floats
 from ...problems.gemm import Operand, gemm_of
 from ...tile_sketch import TileSketch
 from ..limits import vector_registers
@@ -20,6 +22,7 @@ from ..peaks import CpuPeaks
 from .blocked_product import BlockedProduct
 from .direct_convolution import lower_direct_convolution, with_padded_columns
 from .dot_kernel import atom_for
+from .dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .im2col import lower_im2col
 from .kernel import lower_fma
 from .micro_kernel import MicroKernel
@@ -39,6 +42,10 @@ def _is_plain(operand: Operand) -> bool:
 
 
 def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
+    exact = summed_in_floats(workload)
+    if exact is not workload and (CPU_GEMM_DOT.matches(workload, target) or CPU_GEMM_AMX.matches(workload, target)):
+        return None
+    workload = exact
     p, columns = gemm_of(workload), None
     if p is None:
         p, columns = convolution_of(workload) or (None, None)

@@ -52,7 +52,8 @@ class PixelRows:
     window has fewer dimensions.
 
     ``image``: the tensor itself. ``numbered``: whether its first dimension counts images. ``grouped``: whether the
-    dimension before its channels counts groups, and ``group`` the group of a product. ``dtype``: what is multiplied.
+    dimension before its channels counts groups, and ``group`` the group of a product. ``dtype``: what is multiplied;
+    ``shift`` is added to it, in the border too.
     ``dimensions``: those of the window. The other fields are as in ``ImageWindow``; ``extents`` are those of the image.
     """
 
@@ -69,6 +70,7 @@ class PixelRows:
     positions: Three
     strides: Three
     lower: Three
+    shift: int = 0
 
     @property
     def depth(self) -> int:
@@ -102,7 +104,11 @@ class PixelRows:
         if self.grouped:
             indices.append(self.group)
         found = Load(self.image, (*indices, channel))
-        return found if self.dtype == found.dtype else Cast(found, self.dtype)
+        value = found if self.dtype == found.dtype else Cast(found, self.dtype)
+        if not self.shift:
+            return value
+        shift: Expr = const(self.shift, value.dtype)
+        return value + (Broadcast(shift, value.lanes) if value.lanes > 1 else shift)
 
     def corner(self, plane: Expr, row: Expr) -> tuple[Expr, Expr]:
         """Return the depth and height at which windows stand for a row of output pixels."""
@@ -110,9 +116,9 @@ class PixelRows:
         return z + self.lower[0], row * self.strides[1] + self.lower[1]
 
 
-def pixel_rows_of(workload: Workload) -> tuple[Gemm, PixelRows] | None:
+def pixel_rows_of(workload: Workload, dtypes: tuple[DType, DType] | None = None) -> tuple[Gemm, PixelRows] | None:
     """``workload`` as such a product; None where it is none. Its ``a`` stands for the image, and ``b`` takes all steps
-    of ``k``."""
+    of ``k``. ``dtypes``: what pixels and filters are multiplied as, by default the dtype of the sums."""
     p = implicit_gemm_of(workload)
     if p is None or p.window is None or p.window.shifts or p.a.load is None or p.b.load is None:
         return None
@@ -124,9 +130,10 @@ def pixel_rows_of(workload: Workload) -> tuple[Gemm, PixelRows] | None:
     rest = len(image.shape) - dimensions - 1 - (groups > 1)
     if rest not in (0, 1):
         return None
+    left, right = dtypes or (p.accumulator.dtype, p.accumulator.dtype)
     rows = PixelRows(
         image,
-        p.accumulator.dtype,
+        left,
         rest == 1,
         groups > 1,
         Var(p.batch[0].name) if groups > 1 else index(0),
@@ -149,7 +156,7 @@ def pixel_rows_of(workload: Workload) -> tuple[Gemm, PixelRows] | None:
     corner = (*rows.corner(plane, index(0)), index(0))
     image_at = rows.load(plane, corner, Var("k"))
     filters: Expr = substitute(p.b.load, {TAP: Var("k") // window.channels, "k": Var("k") % window.channels})
-    filters = filters if filters.dtype == rows.dtype else Cast(filters, rows.dtype)
+    filters = filters if filters.dtype == right else Cast(filters, right)
     batch = (*p.batch, Axis(PLANE, planes)) if planes > 1 else p.batch
     p = replace(
         p,
@@ -176,8 +183,8 @@ def lower_pixel_rows(p: Gemm, name: str, setting: CpuGemmSetting, rows: PixelRow
 class PixelRowsWriter(BlockedGemmWriter):
     """Steps of ``k`` are loops over the places of a window and over channels."""
 
-    def __init__(self, p: Gemm, s: CpuGemmSetting, rows: PixelRows) -> None:
-        super().__init__(p, s, taken=(PLANE,))
+    def __init__(self, p: Gemm, s: CpuGemmSetting, rows: PixelRows, k_group: int = 1) -> None:
+        super().__init__(p, s, k_group, taken=(PLANE,))
         self.rows = rows
         self.a = PixelRowsOperand(**fields_of(self.a), rows=rows, task_panels=s.tiles)
 
@@ -188,9 +195,10 @@ class PixelRowsWriter(BlockedGemmWriter):
         with ExitStack() as loops:
             depth, height = (loops.enter_context(w.loop("place", n)) for n in (depths, heights))
             width = index(0) if joined else loops.enter_context(w.loop("place", widths))
-            channel = loops.enter_context(w.loop("channel", self.rows.channels * (widths if joined else 1)))
-            step = ((depth * heights + height) * widths + width) * self.rows.channels + channel
-            a = replace(t.a, place=(depth, height, width), channel=channel)
+            channels, group = self.rows.channels, self.a.k_group
+            channel = loops.enter_context(w.loop("channel", channels * (widths if joined else 1) // group))
+            step = ((depth * heights + height) * widths + width) * (channels // group) + channel
+            a = replace(t.a, place=(depth, height, width), channel=channel * group if group > 1 else channel)
             self.rank_update(accumulators, replace(t, a=a), step)
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
@@ -237,7 +245,7 @@ class PixelRowsOperand(BlockedOperand):
                     terms.append(lanes_below(v * lanes, r.channels, lanes))
                 value: Expr = substitute(r.load(plane, (z, y, x), Ramp(v * lanes, 1, lanes)), at)
                 if terms:
-                    value = Select(logical_and(*terms), value, Broadcast(const(0, value.dtype), lanes))
+                    value = Select(logical_and(*terms), value, Broadcast(const(r.shift, value.dtype), lanes))
                 begin = ((depth * lines + line) * width + pixel) * r.channels + v * lanes
                 # What a vector writes beyond its pixel, the next one overwrites.
                 w.store(buffer, (Ramp(begin, 1, lanes),), value)
@@ -284,6 +292,11 @@ class PixelRowsPanel(OperandPanel):
     @property
     def _tiles(self) -> int:
         return self.images.rows.tiles(self.of.size)
+
+    def group(self, own: Expr, step: Expr) -> tuple[Buffer, tuple[Expr, ...]]:
+        first = self.element(own, step)
+        assert isinstance(first, Load)
+        return first.buffer, first.indices
 
     def element(self, own: Expr, k: Expr) -> Expr:
         r = self.images.rows

@@ -20,7 +20,8 @@ from ....te.workload import Axis, Stage, Workload
 from .long_reductions import chunked
 from .wraps import split_wraps
 
-HEAVY = frozenset(UnaryOp) - {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL}
+_LIGHT = {UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.RINT}
+HEAVY = frozenset(UnaryOp) - _LIGHT
 HEAVY_COST = 10
 LIGHT_COST = 8
 """Work, in plain operations, that is repeated a few times rather than stored and read again."""

@@ -132,6 +132,16 @@ def test_every_width_computes_the_same(op: UnaryOp, dtype: type[np.floating[Any]
         np.testing.assert_array_equal(computed(op, [x], lanes), one)
 
 
+@pytest.mark.parametrize("wide", [True, False], ids=["wide", "narrow"])
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_halves_are_rounded_to_even(dtype: type[np.floating[Any]], lanes: int, wide: bool) -> None:
+    x = np.array([*np.arange(-600, 600) / 4, 2.0**23 - 0.5, 2.0**23 + 1, 1e30, -0.2, math.inf, math.nan]).astype(dtype)
+    got = computed(UnaryOp.RINT, [x], lanes, wide)
+    np.testing.assert_array_equal(got, np.rint(x))
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(np.rint(x)))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_power_is_accurate(dtype: type[np.floating[Any]]) -> None:
     generator = stream(1, "power")
