@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from ...core.keys import canonical_json
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
 from .rewrite import Rewriter, rewrite
@@ -72,13 +73,15 @@ class _Sibling:
 
 def _siblings(graph: Graph) -> dict[str, list[_Sibling]]:
     """Return the products to join, by the name of each node that is replaced."""
-    by_operand: dict[str, list[_Sibling]] = {}
+    alike: dict[tuple[object, ...], list[_Sibling]] = {}
     for node in graph.nodes:
         if node.op == "matmul" and node.operands[1] in graph.fixed and node.operands[0] not in graph.fixed:
-            if len(graph.values[node.operands[1]].shape) == 2:
-                by_operand.setdefault(node.operands[0], []).append(_sibling(graph, node))
+            weights = graph.values[node.operands[1]]
+            if len(weights.shape) == 2:
+                key = (node.operands[0], canonical_json(node.attributes), weights.dtype, node.result.dtype)
+                alike.setdefault(key, []).append(_sibling(graph, node))
     found: dict[str, list[_Sibling]] = {}
-    for group in by_operand.values():
+    for group in alike.values():
         if len(group) < 2:
             continue
         reached = [_pointwise_behind(graph, s.product.name) for s in group]
@@ -115,9 +118,10 @@ def _joined(rewriter: Rewriter, group: list[_Sibling]) -> dict[str, Value]:
     """Return the slices of one product that stand for the results of a group."""
     first = group[0].product
     weights = [rewriter.values[s.product.operands[1]] for s in group]
-    y = rewriter.node("matmul", rewriter.values[first.operands[0]], rewriter.node("concatenate", *weights, dim=1))
+    joined = rewriter.node("concatenate", *weights, dim=1)
+    y = rewriter.node("matmul", rewriter.values[first.operands[0]], joined, **first.attributes)
     if any(s.bias is not None for s in group):
-        zeros = {"value": 0.0, "dtype": y.dtype.name}
+        zeros = {"value": 0.0 if y.dtype.is_float else 0, "dtype": y.dtype.name}
         biases = [
             rewriter.node("full", shape=(w.shape[1],), **zeros) if s.bias is None else rewriter.values[s.bias]
             for s, w in zip(group, weights, strict=True)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.graph.test_channels_last import results
 from tests.random_graphs import arrays_for
-from tilewright.core.dtypes import float16
+from tilewright.core.dtypes import float16, float32, int8, int32
 from tilewright.core.target import Target
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
@@ -77,6 +77,28 @@ def test_products_that_share_an_operand_are_joined() -> None:
     program = check_program(graph, lambda workload: True)
     assert kernels(program) == ["matmul add", "softmax", "softmax softmax"]
     assert [program.graph.producers[n].op for n in program.recipe.outputs] == ["concatenate", "concatenate"]
+
+
+def test_a_joined_product_has_the_precision_of_its_parts_and_others_stay_apart() -> None:
+    x = Value("x", TensorType((64, 32), float32))
+    weights = [Value(name, TensorType((32, 64), float32)) for name in "qkv"]
+    b = GraphBuilder(["x", "q", "k", "v"])
+    precisions = ("tf32", "tf32", "ieee")
+    outputs = [b.node("matmul", x, w, precision=p) for w, p in zip(weights, precisions, strict=True)]
+    graph = check_graph(Graph((x,), tuple(weights), b.nodes, tuple(o.name for o in outputs)))
+    products = [n for n in drop_unused(join_products(graph)).nodes if n.op == "matmul"]
+    assert [(n.result.shape, n.attributes["precision"]) for n in products] == [((64, 128), "tf32"), ((64, 64), "ieee")]
+
+
+def test_bytes_with_sums_of_32_bits_are_joined() -> None:
+    x = Value("x", TensorType((64, 32), int8))
+    weights = [Value(name, TensorType((32, 64), int8)) for name in "qk"]
+    b = GraphBuilder(["x", "q", "k"])
+    outputs = [b.node("matmul", x, w, accumulate="int32") for w in weights]
+    graph = check_graph(Graph((x,), tuple(weights), b.nodes, tuple(o.name for o in outputs)))
+    joined = drop_unused(join_products(graph))
+    assert [n.result.dtype for n in joined.nodes if n.op == "matmul"] == [int32]
+    check_values(graph, joined)
 
 
 def test_products_stay_apart_where_a_class_would_be_lost() -> None:
