@@ -343,6 +343,8 @@ class _Partition:
     def _crop(self, node: Node) -> None:
         """Make the part that is read of a convolution the output of its kernel, with the pointwise nodes and the views
         between them, where a kernel class takes that."""
+        if node.op != "convolution":
+            return
         found, cropped = [node], False
         while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
             (node,) = readers
@@ -352,7 +354,7 @@ class _Partition:
             cropped |= node.op == "slice"
             if not is_moved or alias_of(self.graph, node.name) is None:
                 found.append(node)
-        if not cropped or found[0].op != "convolution":
+        if not cropped:
             return
         computed, region = [n for n in found[:-1] if not is_view(n)], _GraphRegion([])
         for n in (found[-1], *reversed(computed)):

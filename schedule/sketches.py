@@ -1,6 +1,6 @@
 """The table of all sketches. A new one is added here."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 
@@ -81,7 +81,15 @@ ALL_SKETCHES: Mapping[str, Sketch] = LazyTable((*_KINDS, CUDA_TRITON.name), _loa
 def sketches_for(workload: Workload, target: Target) -> tuple[Sketch, ...]:
     """Return the sketches to search for the workload on the target, in the order of the table. They are those written
     for its class, or the generic one where there is none."""
-    if isinstance(workload, TritonWorkload):
-        return (CUDA_TRITON,) if CUDA_TRITON.matches(workload, target) else ()
-    fitting = [sketch for sketch in _of_kind(target.kind).values() if sketch.matches(workload, target)]
-    return tuple([s for s in fitting if not s.generic] or fitting)
+    return tuple(class_sketches(workload, target)) or tuple(_matching(workload, target, generic=True))
+
+
+def class_sketches(workload: Workload, target: Target) -> Iterator[Sketch]:
+    """Yield the sketches that are written for the class of the workload, in the order of the table."""
+    return _matching(workload, target, generic=False)
+
+
+def _matching(workload: Workload, target: Target, *, generic: bool) -> Iterator[Sketch]:
+    of_kind = _of_kind(target.kind).values()
+    table: Iterable[Sketch] = [CUDA_TRITON] if isinstance(workload, TritonWorkload) else of_kind
+    return (s for s in table if s.generic is generic and s.matches(workload, target))

@@ -1,10 +1,11 @@
 """The same workload with fewer stages: what is cheap to compute twice is inlined where it is read."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from ..ir.expr import Expr, Load
-from ..ir.rewrite import map_expr, map_loads, substitute
+from ..ir.expr import Expr, Load, distinct_nodes
+from ..ir.rewrite import map_loads, substitute
 from .index import index_of
 from .limits import MAX_DEPTH
 from .workload import Stage, Workload
@@ -24,32 +25,69 @@ def inline_stages(workload: Workload) -> Workload:
     A stage stays where a reader would grow beyond ``MAX_INLINED_NODES`` nodes or ``MAX_DEPTH`` levels. Values are
     those of ``workload``, except that a float16 or bfloat16 stage in between may go unrounded (as in ``ir.expr``).
     """
-    for name in [s.name for s in workload.stages]:
-        stage = workload.stage(name)
-        if stage.reducer is None and name not in workload.outputs:
-            workload = _without(workload, stage) or workload
-    return workload
+    stages = {s.name: s for s in workload.stages}
+    reads = {name: {b for b in _buffers_read(s.body) if b in stages} for name, s in stages.items()}
+    readers: dict[str, set[str]] = {name: set() for name in stages}
+    for reader, names in reads.items():
+        for name in names:
+            readers[name].add(reader)
+    for name in reads:
+        stage = stages[name]
+        if stage.reducer is not None or name in workload.outputs:
+            continue
+        grown = _with_inlined(stage, [stages[reader] for reader in readers[name]])
+        if grown is not None:
+            del stages[name]
+            stages |= {s.name: s for s in grown}
+            for before in reads[name]:
+                readers[before] |= readers[name]
+                readers[before].remove(name)
+            for reader in readers[name]:
+                reads[reader] |= reads[name]
+    return replace(workload, stages=tuple(stages.values()))
 
 
-def _without(workload: Workload, stage: Stage) -> Workload | None:
-    """``workload`` with every load of ``stage`` replaced by its body; None where that would grow too large."""
+def _buffers_read(body: Expr) -> set[str]:
+    return {e.buffer.name for e in distinct_nodes(body) if isinstance(e, Load)}
+
+
+def _with_inlined(stage: Stage, readers: Sequence[Stage]) -> list[Stage] | None:
+    """``readers`` with every load of ``stage`` replaced by its body; None where one would grow too large."""
+    grown: list[Stage] = []
+    for reader in readers:
+        body = _body_with_inlined(stage, reader)
+        if not _is_small(body):
+            return None
+        grown.append(replace(reader, body=body))
+    return grown
+
+
+def _body_with_inlined(stage: Stage, reader: Stage) -> Expr:
+    """Return the body of ``reader`` with the indices of its loads in the spelling of ``te.check``. Loads of ``stage``
+    at the same place become the same object."""
+    order = [a.name for a in (*reader.axes, *reader.reduce_axes)]
+    spellings: dict[Expr, Expr] = {}
+    bodies: dict[tuple[Expr, ...], Expr] = {}
+
+    def spelled(place: Expr) -> Expr:
+        if place not in spellings:
+            found = index_of(place)
+            spellings[place] = place if found is None else found.expr(order)
+        return spellings[place]
+
+    def respelled(load: Load) -> Expr:
+        indices = tuple(map(spelled, load.indices))
+        return load if indices == load.indices else Load(load.buffer, indices)
 
     def body_at(load: Load) -> Expr:
         if load.buffer.name != stage.name:
-            return load
-        return substitute(stage.body, {a.name: i for a, i in zip(stage.axes, load.indices, strict=True)})
+            return respelled(load)
+        if load.indices not in bodies:
+            at = {a.name: i for a, i in zip(stage.axes, load.indices, strict=True)}
+            bodies[load.indices] = map_loads(substitute(stage.body, at), respelled)
+        return bodies[load.indices]
 
-    stages: list[Stage] = []
-    for reader in workload.stages:
-        if reader.name == stage.name:
-            continue
-        body = map_loads(reader.body, body_at)
-        if body is not reader.body:
-            if not _is_small(body):
-                return None
-            reader = replace(reader, body=_respelled(body, reader))
-        stages.append(reader)
-    return replace(workload, stages=tuple(stages))
+    return map_loads(reader.body, body_at)
 
 
 def _is_small(body: Expr) -> bool:
@@ -63,14 +101,3 @@ def _is_small(body: Expr) -> bool:
             return False
         todo.extend((child, depth + 1) for child in expr.children)
     return True
-
-
-def _respelled(body: Expr, stage: Stage) -> Expr:
-    """``body`` with the indices of its loads in the spelling of ``te.check``."""
-    order = [a.name for a in (*stage.axes, *stage.reduce_axes)]
-
-    def spelled(place: Expr) -> Expr:
-        found = index_of(place)
-        return place if found is None else found.expr(order)
-
-    return map_expr(body, lambda e: Load(e.buffer, tuple(map(spelled, e.indices))) if isinstance(e, Load) else e)
