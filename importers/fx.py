@@ -306,7 +306,7 @@ class _Importer:
         self.target = str(node.target)
         if self.target == "aten.copy_.default" and self._overwrites(node):
             return
-        self._found[node] = self._by_rule(node) or self._foreign_call(node)
+        self._found[node] = self._strided_anew(node) or self._by_rule(node) or self._foreign_call(node)
 
     def _overwrites(self, node: Any) -> bool:
         """Return whether the node overwrites an input when all else is done; it is noted then."""
@@ -332,6 +332,19 @@ class _Importer:
 
     def _builder_value(self, name: str) -> Value:
         return next(v for v in (*self._inputs, *self._constants) if v.name == name)
+
+    def _strided_anew(self, node: Any) -> Value | None:
+        """Return what ``as_strided`` shows of a dense tensor, where that is all of it in a dense order; None for any
+        other call. A mean over images with channels last calls it to have their strides."""
+        if self.target != "aten.as_strided.default":
+            return None
+        given, shown = self._meta(node.args[0]), self._meta(node)
+        old, new = dense_order(given), dense_order(shown)
+        whole = shown.numel() == given.numel() > 0 and shown.storage_offset() == given.storage_offset()
+        if old is None or new is None or not whole or type_of(given) is None or type_of(shown) is None:
+            return None
+        flat = self.node("permute", self._found[node.args[0]], order=old)
+        return self.node("permute", self.node("reshape", flat, shape=[shown.shape[d] for d in new]), order=inverse(new))
 
     def _by_rule(self, node: Any) -> Any:
         """Return the value, or the list of values, that a rule gives; None where no rule covers the call."""

@@ -53,6 +53,21 @@ def test_inputs_and_outputs_keep_their_strides() -> None:
     torch.testing.assert_close(array, torch.relu(x).double())
 
 
+def test_other_strides_of_all_of_a_tensor_move_its_dimensions() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+
+    def of_mean(x: Any) -> Any:  # ATen does so in ``adaptive_avg_pool2d``
+        return x.mean((2, 3), keepdim=True).as_strided((2, 3, 1, 1), (3, 1, 3, 3)).relu()
+
+    for f in (of_mean, lambda x: x.as_strided((6, 20), (1, 6)).relu()):
+        model = import_fx(trace(f, x))
+        (given,), (result,) = model.inputs, model.outputs
+        assert not model.foreign and given.value is not None and given.order is not None and result.value is not None
+        found = graph_reference(model.graph, {given.value: x.permute(given.order).numpy()})[result.value]
+        shown = torch.from_numpy(found) if result.order is None else torch.from_numpy(found).permute(result.order)
+        torch.testing.assert_close(shown, f(x).double())
+
+
 def test_the_flags_of_torch_for_tf32_say_what_may_round() -> None:
     """Convolutions and products have flags of their own, and only those of CUDA do."""
     cuda, flags = torch.device("cuda"), (torch.backends.cuda.matmul, torch.backends.cudnn)
