@@ -8,15 +8,16 @@ kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
     permute, expand, slice, pad …       part of the indices of what reads them
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from ..core.errors import InvalidWorkload
 from ..te.workload import Workload
+from .attention import independent_of_data, scales_before, scores_before, views_to_store
 from .graph import Graph, Node
 from .operators import OPERATORS, Kind
-from .operators.views import reshape_groups
-from .region import WrittenRegion, alias_of, is_view, write_workload
+from .region import WrittenRegion, alias_of, is_view, joins_permuted, write_workload
 
 MOST_NODES = 48
 """How many nodes a kernel may have."""
@@ -137,20 +138,6 @@ def has_channels_last(node: Node) -> bool:
     return False
 
 
-def _joins_permuted(graph: Graph, node: Node) -> bool:
-    """Return whether a node is a reshape that makes one dimension of several which a permutation has put side by
-    side."""
-    before = graph.producers.get(node.operands[0]) if node.op == "reshape" else None
-    if before is None or before.op != "permute":
-        return False
-    order, old = OPERATORS["permute"].values(before.attributes).integers("order"), before.result.shape
-    for joined, _ in reshape_groups(old, node.result.shape):
-        long = [order[d] for d in joined if old[d] > 1]
-        if long != list(range(long[0], long[0] + len(long)) if long else []):
-            return True
-    return False
-
-
 def partition(graph: Graph, fits: Fits, in_place: InPlace | None = None) -> tuple[Call, ...]:
     """Return the calls that compute ``graph``, in order."""
     return _Partition(graph, fits, in_place or InPlace()).calls()
@@ -180,7 +167,7 @@ class _Partition:
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
         # No strides give the elements of a reshape that joins permuted dimensions: of constants it is computed once.
-        self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and _joins_permuted(graph, n)}
+        self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and joins_permuted(graph, n)}
         joined = [n.name for n in graph.nodes if n.op == "concatenate"]
         self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
         self.stored |= set(in_place.parts) | {name for c in in_place.joins.values() for name in (c.value, *c.parts)}
@@ -322,18 +309,23 @@ class _Partition:
     def _attend(self, node: Node) -> None:
         """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
         the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
-        it. Where keys are a concatenation, such as a cache with the newest ones, that is stored for it."""
-        inner = self._scores(node)
-        joined = {name for n in (node, *inner) if n.op == "matmul" for name in self._concatenations_before(n)}
+        it, and so are numbers that its operands are multiplied with. Where keys are a concatenation, such as a cache
+        with the newest ones, or rows of windows of an image, these are stored for it."""
+        inner = scores_before(self.graph, node)
+        if not inner:
+            return
+        scales = scales_before(self.graph, inner[-1], self.stored)
+        read = [n for n in (node, *inner, *scales) if n.op in ("matmul", "mul")]
+        views = {name for n in read for name in views_to_store(self.graph, n, self.stored)}
         masks = (name for n in inner if n.op == "where" for name in n.operands[:1])
-        numbers = self._independent_of_data(masks)
-        for views in ([set(), joined] if joined else [set()]) if inner else ():
-            for permuted in (self._permuted_by(node), None):
+        numbers = independent_of_data(self.graph, masks)
+        for stored in (set(), views) if views else (set(),):
+            for permuted, scaled in product((self._permuted_by(node), None), (scales, []) if scales else ([],)):
                 region = _GraphRegion([])
-                for n in (*([permuted] if permuted is not None else []), node, *inner, *numbers):
+                for n in (*([permuted] if permuted is not None else []), node, *inner, *scaled, *numbers):
                     region = region.with_node(n, self.graph)
-                if self._fits_with_stored(region, views):
-                    for name in views:
+                if self._fits_with_stored(region, stored):
+                    for name in stored:
                         self._start(self.graph.producers[name])
                     self.regions.append(region)
                     self._region_of |= {n.name: region for n in region.nodes if n not in numbers}
@@ -362,33 +354,6 @@ class _Partition:
             self._region_of |= {n.name: region for n in region.nodes}
             self.stored.add(region.output.name)
 
-    def _independent_of_data(self, names: Iterable[str]) -> list[Node]:
-        """Return the nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has
-        the indices computes them again. Nothing for values that depend on an input or a constant."""
-        found: dict[str, Node] = {}
-        for name in names:
-            before: dict[str, Node] = {}
-            todo = [name]
-            while todo:
-                node = self.graph.producers.get(todo.pop())
-                if node is None or node.is_foreign:
-                    before.clear()
-                    break
-                if node.name not in before:
-                    before[node.name] = node
-                    todo.extend(node.operands)
-            found |= {n.name: n for n in before.values() if not is_view(n)}
-        return list(found.values())
-
-    def _concatenations_before(self, node: Node) -> Iterator[str]:
-        """Yield the concatenations that the operands of a node are views of."""
-        for name in node.operands:
-            while name not in self.stored and is_view(producer := self.graph.producers[name]) and producer.operands:
-                if producer.op == "concatenate":
-                    yield name
-                    break
-                name = producer.operands[0]
-
     def _fits_with_stored(self, region: _GraphRegion, views: set[str]) -> bool:
         """Return whether a kernel class takes a region where ``views`` are stored. They are then, and otherwise not."""
         self.stored |= views
@@ -399,25 +364,6 @@ class _Partition:
             self.stored -= views
             self._written.clear()
         return fits
-
-    def _scores(self, node: Node) -> list[Node]:
-        """Return what a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes,
-        and a product. Empty where the left operand is anything else, or has other readers."""
-        found: list[Node] = []
-        name = node.operands[0] if node.op == "matmul" else ""
-        while name in self.graph.producers and (node := self.graph.producers[name]):
-            if node.is_foreign or name in self.graph.kept or len(self.graph.readers[name]) > 1:
-                break
-            if is_view(node) and self._alias(node) is not None:
-                name = node.operands[0]
-                continue
-            found.append(node)
-            if node.op == "matmul":
-                return found if any(n.op == "softmax" for n in found) else []
-            if node.op != "softmax" and OPERATORS[node.op].kind is not Kind.POINTWISE:
-                break
-            name = max(node.operands, key=lambda n: self.graph.values[n].elements)
-        return []
 
     def _permuted_by(self, node: Node) -> Node | None:
         """Return the permutation that alone reads a node, through reshapes too."""
