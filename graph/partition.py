@@ -138,6 +138,16 @@ def has_channels_last(node: Node) -> bool:
     return False
 
 
+def _is_added_across(graph: Graph, node: Node) -> bool:
+    """Return whether a node is a permutation that moves the last dimension, and pointwise nodes alone read it."""
+    if node.op != "permute" or node.result.shape[-1:] == (1,):
+        return False
+    order = OPERATORS["permute"].values(node.attributes).integers("order")
+    readers = [r for r in graph.readers[node.name] for r in (graph.readers[r.name] if r.op == "reshape" else [r])]
+    pointwise = all(not r.is_foreign and OPERATORS[r.op].kind is Kind.POINTWISE for r in readers)
+    return pointwise and order[-1] != len(order) - 1
+
+
 def partition(graph: Graph, fits: Fits, in_place: InPlace | None = None) -> tuple[Call, ...]:
     """Return the calls that compute ``graph``, in order."""
     return _Partition(graph, fits, in_place or InPlace()).calls()
@@ -166,8 +176,10 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
-        # No strides give the elements of a reshape that joins permuted dimensions: of constants it is computed once.
-        self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and joins_permuted(graph, n)}
+        # No strides give the elements of a reshape that joins permuted dimensions, and those of a permutation may lie
+        # far apart, as those of a table of biases for each head do: of constants they are computed once.
+        fixed = [n for n in graph.nodes if n.name in graph.fixed]
+        self.stored |= {n.name for n in fixed if joins_permuted(graph, n) or _is_added_across(graph, n)}
         joined = [n.name for n in graph.nodes if n.op == "concatenate"]
         self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
         self.stored |= set(in_place.parts) | {name for c in in_place.joins.values() for name in (c.value, *c.parts)}

@@ -107,6 +107,21 @@ def test_windows_of_an_image_are_stored_for_attention() -> None:
     np.testing.assert_allclose(results(program, data)[program.graph.outputs[0]], expected, atol=2e-3)
 
 
+def test_a_table_of_biases_is_stored_as_heads_read_it() -> None:
+    """The biases of one head lie as far apart as there are heads: those of constants are moved once."""
+    q = Value("q", TensorType((2, 4, 64, 16), float16))
+    table = Value("table", TensorType((64, 64, 4), float16))
+    b = GraphBuilder(["q", "table"])
+    biases = b.node("reshape", b.node("permute", table, order=(2, 0, 1)), shape=(1, 4, 64, 64))
+    scores = b.node("add", b.node("matmul", q, b.node("permute", q, order=(0, 1, 3, 2))), biases)
+    y = b.node("matmul", b.node("softmax", scores, dim=3), q)
+    graph = check_graph(Graph((q,), (table,), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert kernels(program) == ["matmul add softmax matmul"]
+    (moved,) = program.recipe.outputs
+    assert program.recipe.producers[moved].op == "permute" and moved in program.kernels[0].reads
+
+
 def test_a_cache_is_joined_with_the_newest_key_before_attention() -> None:
     q, cache, new = (Value(n, TensorType((1, 2, r, 16), float16)) for n, r in (("q", 1), ("cache", 31), ("new", 1)))
     b = GraphBuilder(["q", "cache", "new"])
