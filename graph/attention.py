@@ -27,26 +27,6 @@ def scores_before(graph: Graph, node: Node) -> list[Node]:
     return []
 
 
-def scales_before(graph: Graph, node: Node, stored: Container[str]) -> list[Node]:
-    """Return what multiplies the operands of a product, or what they are views of, with one number, and is read by
-    nothing else."""
-    found: list[Node] = []
-    for name in node.operands:
-        while name not in stored and len(graph.readers[name]) == 1:
-            producer = graph.producers[name]
-            if producer.op == "mul" and any(_is_number(graph, n) for n in producer.operands):
-                found.append(producer)
-            if not (is_view(producer) and producer.operands):
-                break
-            name = producer.operands[0]
-    return found
-
-
-def _is_number(graph: Graph, name: str) -> bool:
-    made = graph.producers.get(name)
-    return made is not None and made.op == "full" and made.result.elements == 1
-
-
 def views_to_store(graph: Graph, node: Node, stored: Container[str]) -> Iterator[str]:
     """Yield what the operands of a node are views of and attention may need in memory: concatenations, and permutations
     of which a reshape makes one dimension of several, such as rows of the windows of an image."""

@@ -10,11 +10,10 @@ kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 
 from ..core.errors import InvalidWorkload
 from ..te.workload import Workload
-from .attention import independent_of_data, scales_before, scores_before, views_to_store
+from .attention import independent_of_data, scores_before, views_to_store
 from .graph import Graph, Node
 from .operators import OPERATORS, Kind
 from .region import WrittenRegion, alias_of, is_view, joins_permuted, write_workload
@@ -321,20 +320,19 @@ class _Partition:
     def _attend(self, node: Node) -> None:
         """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
         the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
-        it, and so are numbers that its operands are multiplied with. Where keys are a concatenation, such as a cache
-        with the newest ones, or rows of windows of an image, these are stored for it."""
+        it. Where keys are a concatenation, such as a cache with the newest ones, or rows of windows of an image, these
+        are stored for it."""
         inner = scores_before(self.graph, node)
         if not inner:
             return
-        scales = scales_before(self.graph, inner[-1], self.stored)
-        read = [n for n in (node, *inner, *scales) if n.op in ("matmul", "mul")]
-        views = {name for n in read for name in views_to_store(self.graph, n, self.stored)}
+        products = [n for n in (node, *inner) if n.op == "matmul"]
+        views = {name for n in products for name in views_to_store(self.graph, n, self.stored)}
         masks = (name for n in inner if n.op == "where" for name in n.operands[:1])
         numbers = independent_of_data(self.graph, masks)
         for stored in (set(), views) if views else (set(),):
-            for permuted, scaled in product((self._permuted_by(node), None), (scales, []) if scales else ([],)):
+            for permuted in (self._permuted_by(node), None):
                 region = _GraphRegion([])
-                for n in (*([permuted] if permuted is not None else []), node, *inner, *scaled, *numbers):
+                for n in (*([permuted] if permuted is not None else []), node, *inner, *numbers):
                     region = region.with_node(n, self.graph)
                 if self._fits_with_stored(region, stored):
                     for name in stored:
@@ -431,9 +429,7 @@ class _Partition:
             epilogue, region = epilogue.with_node(n, self.graph), region.with_node(n, self.graph)
         if not epilogue.nodes:
             return False
-        together, alone = self._write(region), self._write(epilogue)
-        fused = together is not None and self._fits(together.workload)
-        return not fused and alone is not None and self._fits(alone.workload)
+        return not self._may_fit(region) and self._may_fit(epilogue)
 
     def _from_anchor(self, node: Node) -> list[Node]:
         """Return a pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is
@@ -454,10 +450,10 @@ class _Partition:
     def _keeps_class(self, region: _GraphRegion, node: Node, grown: _GraphRegion) -> bool:
         """Return whether a kernel class takes the grown region, or takes neither part of it. Views before its anchor
         may be stored for that, as they will be."""
-        if self._write(grown) is None:
-            return False
+        if self._may_fit(grown):
+            return True
         parts = (region, _GraphRegion([]).with_node(node, self.graph))
-        return self._may_fit(grown) or not any(self._may_fit(part) for part in parts if part.main is not None)
+        return self._write(grown) is not None and not any(self._may_fit(p) for p in parts if p.main is not None)
 
     def _may_fit(self, region: _GraphRegion) -> bool:
         """Return whether a kernel class takes a region as it is, or where the views before its anchor are stored."""

@@ -24,6 +24,8 @@ from .aten import RULES, NoRule
 
 _OF_LAYOUT = ("aten.as_strided", "aten.view.dtype", "aten.set_", "aten.resize")
 """Operators whose result depends on the strides of their operand."""
+_INTO = ("aten.slice_scatter.default", "aten.as_strided_scatter.default")
+"""Operators that give their first operand with the second one somewhere in it: as it is where that has no elements."""
 _OF_TRACE = ("aten._assert_tensor_metadata.default",)
 """Operators without a result that check what is known when a model is traced."""
 
@@ -306,6 +308,9 @@ class _Importer:
         self.target = str(node.target)
         if self.target == "aten.copy_.default" and self._overwrites(node):
             return
+        if self.target in _INTO and self._meta(node.args[1]).numel() == 0:
+            self._found[node] = self._found[node.args[0]]
+            return
         self._found[node] = self._strided_anew(node) or self._by_rule(node) or self._foreign_call(node)
 
     def _overwrites(self, node: Any) -> bool:
@@ -377,9 +382,10 @@ class _Importer:
                     raise NoRule(f"{found.name}")
                 return found
             if isinstance(a, list | tuple):
-                return [resolved(v) for v in a]
+                return [resolved(v) for v in a if not (joins and self._meta(v).numel() == 0)]
             return a
 
+        joins = self.target == "aten.cat.default"
         devices = {self._meta(n).device for n in node.all_input_nodes if isinstance(self._meta(n), torch.Tensor)}
         if self._result.numel() == 0 or {self._result.device, *devices} != {self._device}:
             raise NoRule("no elements, or another device")

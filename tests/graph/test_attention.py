@@ -72,7 +72,7 @@ def kernels(program: Program) -> list[str]:
         ({}, "matmul mul cast softmax cast matmul permute"),
         ({"causal": True, "merged": True}, "matmul mul le where cast softmax cast matmul permute"),
         ({"mask": True, "shared": 2}, "matmul mul add cast softmax cast matmul permute"),
-        ({"mask": True, "scaled_first": True}, "mul mul matmul add cast softmax cast matmul permute"),
+        ({"mask": True, "scaled_first": True}, "matmul mul mul add cast softmax cast matmul permute"),
     ],
 )
 def test_what_a_kernel_class_takes_is_one_kernel(given: dict[str, bool], expected: str) -> None:

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import tilewright.torch_backend.attention  # noqa: E402  these register operators
 import tilewright.torch_backend.recurrent  # noqa: E402, F401
 from tilewright.core.target import Target  # noqa: E402
+from tilewright.graph.passes.cleanup import drop_unused  # noqa: E402
 from tilewright.graph.program import compile_program  # noqa: E402
 from tilewright.graph.reference import graph_reference  # noqa: E402
 from tilewright.importers.aten import RULES  # noqa: E402
@@ -66,6 +67,23 @@ def test_other_strides_of_all_of_a_tensor_move_its_dimensions() -> None:
         found = graph_reference(model.graph, {given.value: x.permute(given.order).numpy()})[result.value]
         shown = torch.from_numpy(found) if result.order is None else torch.from_numpy(found).permute(result.order)
         torch.testing.assert_close(shown, f(x).double())
+
+
+def test_parts_without_elements_change_nothing() -> None:
+    """A cache that is empty yet, and the shifted part of windows that are as long as their image."""
+
+    def filled(x: Any) -> Any:
+        return torch.slice_scatter(x * 2, x[3:], 0, 3)
+
+    x = torch.randn(3, 4)
+    for f in (lambda x: torch.cat((x[:0], x, x[1:1]), 0) + 1, filled):
+        model = import_fx(trace(f, x))
+        kept = drop_unused(model.graph)
+        assert not any(n.is_foreign for n in kept.nodes)
+        (given,), (name,) = kept.inputs, kept.outputs
+        torch.testing.assert_close(
+            torch.from_numpy(graph_reference(kept, {given.name: x.numpy()})[name]), f(x).double()
+        )
 
 
 def test_the_flags_of_torch_for_tf32_say_what_may_round() -> None:
