@@ -76,7 +76,8 @@ def test_parts_without_elements_change_nothing() -> None:
         return torch.slice_scatter(x * 2, x[3:], 0, 3)
 
     x = torch.randn(3, 4)
-    for f in (lambda x: torch.cat((x[:0], x, x[1:1]), 0) + 1, filled):
+    functions: tuple[Any, ...] = (lambda x: torch.cat((x[:0], x, x[1:1]), 0) + 1, filled)
+    for f in functions:
         model = import_fx(trace(f, x))
         kept = drop_unused(model.graph)
         assert not any(n.is_foreign for n in kept.nodes)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Compare, CompareOp, Load, Var, const
+from ....ir.gpu.wgmma import WgmmaAtom
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
 from ....ir.verifier.tma import CHUNK_BYTES
@@ -19,7 +20,7 @@ from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
-from ..gemm.mma_atom import WgmmaAtom, find_atom
+from ..gemm.mma_atom import find_atom
 from .join import is_grouped, join_groups
 
 MOST_CHANNELS = 256
