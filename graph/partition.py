@@ -8,15 +8,15 @@ kernel keeps at most one anchor or reduction, and no kernel class is lost by it:
     permute, expand, slice, pad …       part of the indices of what reads them
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import InvalidWorkload
 from ..te.workload import Workload
+from .attention import independent_of_data, scores_before, views_to_store
 from .graph import Graph, Node
 from .operators import OPERATORS, Kind
-from .operators.views import reshape_groups
-from .region import WrittenRegion, alias_of, is_view, write_workload
+from .region import WrittenRegion, alias_of, is_view, joins_permuted, write_workload
 
 MOST_NODES = 48
 """How many nodes a kernel may have."""
@@ -137,18 +137,14 @@ def has_channels_last(node: Node) -> bool:
     return False
 
 
-def _joins_permuted(graph: Graph, node: Node) -> bool:
-    """Return whether a node is a reshape that makes one dimension of several which a permutation has put side by
-    side."""
-    before = graph.producers.get(node.operands[0]) if node.op == "reshape" else None
-    if before is None or before.op != "permute":
+def _is_added_across(graph: Graph, node: Node) -> bool:
+    """Return whether a node is a permutation that moves the last dimension, and pointwise nodes alone read it."""
+    if node.op != "permute" or node.result.shape[-1:] == (1,):
         return False
-    order, old = OPERATORS["permute"].values(before.attributes).integers("order"), before.result.shape
-    for joined, _ in reshape_groups(old, node.result.shape):
-        long = [order[d] for d in joined if old[d] > 1]
-        if long != list(range(long[0], long[0] + len(long)) if long else []):
-            return True
-    return False
+    order = OPERATORS["permute"].values(node.attributes).integers("order")
+    readers = [r for r in graph.readers[node.name] for r in (graph.readers[r.name] if r.op == "reshape" else [r])]
+    pointwise = all(not r.is_foreign and OPERATORS[r.op].kind is Kind.POINTWISE for r in readers)
+    return pointwise and order[-1] != len(order) - 1
 
 
 def partition(graph: Graph, fits: Fits, in_place: InPlace | None = None) -> tuple[Call, ...]:
@@ -179,8 +175,10 @@ class _Partition:
         # Kernels for windows over channels-last data take no indices but those of a border.
         before = {name for n in graph.nodes if has_channels_last(n) for name in self._views_before(n)}
         self.stored |= {name for name in before if graph.producers[name].op != "pad"}
-        # No strides give the elements of a reshape that joins permuted dimensions: of constants it is computed once.
-        self.stored |= {n.name for n in graph.nodes if n.name in graph.fixed and _joins_permuted(graph, n)}
+        # No strides give the elements of a reshape that joins permuted dimensions, and those of a permutation may lie
+        # far apart, as those of a table of biases for each head do: of constants they are computed once.
+        fixed = [n for n in graph.nodes if n.name in graph.fixed]
+        self.stored |= {n.name for n in fixed if joins_permuted(graph, n) or _is_added_across(graph, n)}
         joined = [n.name for n in graph.nodes if n.op == "concatenate"]
         self.stored |= {name for name in joined if name in graph.fixed or self._is_reduced(name)}
         self.stored |= set(in_place.parts) | {name for c in in_place.joins.values() for name in (c.value, *c.parts)}
@@ -322,18 +320,22 @@ class _Partition:
     def _attend(self, node: Node) -> None:
         """Make a product of a softmax the output of an attention, which has all that is before it up to the product of
         the scores, where a kernel class takes that. The order in which its one reader wants its dimensions is part of
-        it. Where keys are a concatenation, such as a cache with the newest ones, that is stored for it."""
-        inner = self._scores(node)
-        joined = {name for n in (node, *inner) if n.op == "matmul" for name in self._concatenations_before(n)}
+        it. Where keys are a concatenation, such as a cache with the newest ones, or rows of windows of an image, these
+        are stored for it."""
+        inner = scores_before(self.graph, node)
+        if not inner:
+            return
+        products = [n for n in (node, *inner) if n.op == "matmul"]
+        views = {name for n in products for name in views_to_store(self.graph, n, self.stored)}
         masks = (name for n in inner if n.op == "where" for name in n.operands[:1])
-        numbers = self._independent_of_data(masks)
-        for views in ([set(), joined] if joined else [set()]) if inner else ():
+        numbers = independent_of_data(self.graph, masks)
+        for stored in (set(), views) if views else (set(),):
             for permuted in (self._permuted_by(node), None):
                 region = _GraphRegion([])
                 for n in (*([permuted] if permuted is not None else []), node, *inner, *numbers):
                     region = region.with_node(n, self.graph)
-                if self._fits_with_stored(region, views):
-                    for name in views:
+                if self._fits_with_stored(region, stored):
+                    for name in stored:
                         self._start(self.graph.producers[name])
                     self.regions.append(region)
                     self._region_of |= {n.name: region for n in region.nodes if n not in numbers}
@@ -364,33 +366,6 @@ class _Partition:
             self._region_of |= {n.name: region for n in region.nodes}
             self.stored.add(region.output.name)
 
-    def _independent_of_data(self, names: Iterable[str]) -> list[Node]:
-        """Return the nodes that compute values from ranges and numbers alone, such as a causal mask: a kernel that has
-        the indices computes them again. Nothing for values that depend on an input or a constant."""
-        found: dict[str, Node] = {}
-        for name in names:
-            before: dict[str, Node] = {}
-            todo = [name]
-            while todo:
-                node = self.graph.producers.get(todo.pop())
-                if node is None or node.is_foreign:
-                    before.clear()
-                    break
-                if node.name not in before:
-                    before[node.name] = node
-                    todo.extend(node.operands)
-            found |= {n.name: n for n in before.values() if not is_view(n)}
-        return list(found.values())
-
-    def _concatenations_before(self, node: Node) -> Iterator[str]:
-        """Yield the concatenations that the operands of a node are views of."""
-        for name in node.operands:
-            while name not in self.stored and is_view(producer := self.graph.producers[name]) and producer.operands:
-                if producer.op == "concatenate":
-                    yield name
-                    break
-                name = producer.operands[0]
-
     def _fits_with_stored(self, region: _GraphRegion, views: set[str]) -> bool:
         """Return whether a kernel class takes a region where ``views`` are stored. They are then, and otherwise not."""
         self.stored |= views
@@ -401,25 +376,6 @@ class _Partition:
             self.stored -= views
             self._written.clear()
         return fits
-
-    def _scores(self, node: Node) -> list[Node]:
-        """Return what a product takes weights from, from the last node to the first: casts, a softmax, pointwise nodes,
-        and a product. Empty where the left operand is anything else, or has other readers."""
-        found: list[Node] = []
-        name = node.operands[0] if node.op == "matmul" else ""
-        while name in self.graph.producers and (node := self.graph.producers[name]):
-            if node.is_foreign or name in self.graph.kept or len(self.graph.readers[name]) > 1:
-                break
-            if is_view(node) and self._alias(node) is not None:
-                name = node.operands[0]
-                continue
-            found.append(node)
-            if node.op == "matmul":
-                return found if any(n.op == "softmax" for n in found) else []
-            if node.op != "softmax" and OPERATORS[node.op].kind is not Kind.POINTWISE:
-                break
-            name = max(node.operands, key=lambda n: self.graph.values[n].elements)
-        return []
 
     def _permuted_by(self, node: Node) -> Node | None:
         """Return the permutation that alone reads a node, through reshapes too."""
@@ -477,9 +433,7 @@ class _Partition:
             epilogue, region = epilogue.with_node(n, self.graph), region.with_node(n, self.graph)
         if not epilogue.nodes:
             return False
-        together, alone = self._write(region), self._write(epilogue)
-        fused = together is not None and self._fits(together.workload)
-        return not fused and alone is not None and self._fits(alone.workload)
+        return not self._may_fit(region) and self._may_fit(epilogue)
 
     def _from_anchor(self, node: Node) -> list[Node]:
         """Return a pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is
@@ -500,10 +454,10 @@ class _Partition:
     def _keeps_class(self, region: _GraphRegion, node: Node, grown: _GraphRegion) -> bool:
         """Return whether a kernel class takes the grown region, or takes neither part of it. Views before its anchor
         may be stored for that, as they will be."""
-        if self._write(grown) is None:
-            return False
+        if self._may_fit(grown):
+            return True
         parts = (region, _GraphRegion([]).with_node(node, self.graph))
-        return self._may_fit(grown) or not any(self._may_fit(part) for part in parts if part.main is not None)
+        return self._write(grown) is not None and not any(self._may_fit(p) for p in parts if p.main is not None)
 
     def _may_fit(self, region: _GraphRegion) -> bool:
         """Return whether a kernel class takes a region as it is, or where the views before its anchor are stored."""

@@ -11,6 +11,7 @@ from ..te.workload import Workload
 from .graph import Graph, Node, Value
 from .operators import OPERATORS, Kind
 from .operators.operator import Element, GraphOperand, stored
+from .operators.views import reshape_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,20 @@ def alias_of(graph: Graph, name: str) -> str | None:
     ``name`` is none."""
     node = graph.producers.get(name)
     return node.operands[0] if node is not None and node.op in ("reshape", "identity") else None
+
+
+def joins_permuted(graph: Graph, node: Node) -> bool:
+    """Return whether a node is a reshape that makes one dimension of several which a permutation has put side by
+    side."""
+    before = graph.producers.get(node.operands[0]) if node.op == "reshape" else None
+    if before is None or before.op != "permute":
+        return False
+    order, old = OPERATORS["permute"].values(before.attributes).integers("order"), before.result.shape
+    for joined, _ in reshape_groups(old, node.result.shape):
+        long = [order[d] for d in joined if old[d] > 1]
+        if long != list(range(long[0], long[0] + len(long)) if long else []):
+            return True
+    return False
 
 
 def _stored(result: GraphOperand, shape: tuple[int, ...], name: str, dtype: DType | None = None) -> Tensor:

@@ -24,6 +24,8 @@ from .aten import RULES, NoRule
 
 _OF_LAYOUT = ("aten.as_strided", "aten.view.dtype", "aten.set_", "aten.resize")
 """Operators whose result depends on the strides of their operand."""
+_INTO = ("aten.slice_scatter.default", "aten.as_strided_scatter.default")
+"""Operators that give their first operand with the second one somewhere in it: as it is where that has no elements."""
 _OF_TRACE = ("aten._assert_tensor_metadata.default",)
 """Operators without a result that check what is known when a model is traced."""
 
@@ -306,7 +308,10 @@ class _Importer:
         self.target = str(node.target)
         if self.target == "aten.copy_.default" and self._overwrites(node):
             return
-        self._found[node] = self._by_rule(node) or self._foreign_call(node)
+        if self.target in _INTO and self._meta(node.args[1]).numel() == 0:
+            self._found[node] = self._found[node.args[0]]
+            return
+        self._found[node] = self._strided_anew(node) or self._by_rule(node) or self._foreign_call(node)
 
     def _overwrites(self, node: Any) -> bool:
         """Return whether the node overwrites an input when all else is done; it is noted then."""
@@ -332,6 +337,19 @@ class _Importer:
 
     def _builder_value(self, name: str) -> Value:
         return next(v for v in (*self._inputs, *self._constants) if v.name == name)
+
+    def _strided_anew(self, node: Any) -> Value | None:
+        """Return what ``as_strided`` shows of a dense tensor, where that is all of it in a dense order; None for any
+        other call. A mean over images with channels last calls it to have their strides."""
+        if self.target != "aten.as_strided.default":
+            return None
+        given, shown = self._meta(node.args[0]), self._meta(node)
+        old, new = dense_order(given), dense_order(shown)
+        whole = shown.numel() == given.numel() > 0 and shown.storage_offset() == given.storage_offset()
+        if old is None or new is None or not whole or type_of(given) is None or type_of(shown) is None:
+            return None
+        flat = self.node("permute", self._found[node.args[0]], order=old)
+        return self.node("permute", self.node("reshape", flat, shape=[shown.shape[d] for d in new]), order=inverse(new))
 
     def _by_rule(self, node: Any) -> Any:
         """Return the value, or the list of values, that a rule gives; None where no rule covers the call."""
@@ -364,9 +382,10 @@ class _Importer:
                     raise NoRule(f"{found.name}")
                 return found
             if isinstance(a, list | tuple):
-                return [resolved(v) for v in a]
+                return [resolved(v) for v in a if not (joins and self._meta(v).numel() == 0)]
             return a
 
+        joins = self.target == "aten.cat.default"
         devices = {self._meta(n).device for n in node.all_input_nodes if isinstance(self._meta(n), torch.Tensor)}
         if self._result.numel() == 0 or {self._result.device, *devices} != {self._device}:
             raise NoRule("no elements, or another device")

@@ -21,6 +21,7 @@ from .quantised import multiply_quantised
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
 from .scans import find_scans, split_longest_scans, split_scans
+from .scores import scale_scores
 from .steps import join_before_products, join_steps_first, multiply_steps_at_once, put_steps_first
 from .subpixels import use_subpixels
 
@@ -65,6 +66,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     find_softmax,
     join_instances,
     *PASSES,
+    scale_scores,
     permute_long_dims,
     drop_identities,
     split_batches,

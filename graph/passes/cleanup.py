@@ -15,7 +15,7 @@ def drop_identities(graph: Graph) -> Graph:
         operand = rewriter.values[node.operands[0]]
         same = operand.type == node.result.type
         match node.op:
-            case "identity" | "cast" | "expand" | "slice" | "reshape" | "spread" if same:
+            case "identity" | "cast" | "expand" | "pad" | "slice" | "reshape" | "spread" if same:
                 return operand
             case "concatenate" if len(node.operands) == 1:
                 return operand

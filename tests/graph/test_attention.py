@@ -18,10 +18,13 @@ from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION
 FEW = Target("cuda", "sm_90a", (), threads=3, vector_bytes=16)
 
 
-def attention(*, causal: bool = False, mask: bool = False, shared: int = 1, merged: bool = False) -> Graph:
+def attention(
+    *, causal: bool = False, mask: bool = False, shared: int = 1, merged: bool = False, scaled_first: bool = False
+) -> Graph:
     """What torch makes of an attention of two images, four heads and 64 rows, between two products with weights: q, k
     and v are parts of one product, and the result has the heads side by side again. ``merged``: products have one
-    dimension of batches. ``shared``: so many heads have the same keys."""
+    dimension of batches. ``shared``: so many heads have the same keys. ``scaled_first``: queries and keys are
+    multiplied with a number, not their product."""
     heads, rows, depth = 4, 64, 16
     x = Value("x", TensorType((2 * rows, 3 * heads * depth), float16))
     bias = Value("bias", TensorType((2, 1, 1, rows), float16))
@@ -32,6 +35,9 @@ def attention(*, causal: bool = False, mask: bool = False, shared: int = 1, merg
     if shared > 1:
         k, v = (b.node("slice", t, dim=1, start=0, stop=heads // shared) for t in (k, v))
         k, v = (b.node("repeat", t, dim=1, times=shared) for t in (k, v))
+    if scaled_first:
+        root = b.node("full", shape=(), value=0.5, dtype="float16")
+        q, k = b.node("mul", q, root), b.node("mul", root, k)
     k = b.node("permute", k, order=(0, 1, 3, 2))
 
     def product(a: Value, c: Value) -> Value:
@@ -40,7 +46,9 @@ def attention(*, causal: bool = False, mask: bool = False, shared: int = 1, merg
         whole = b.node("matmul", *(b.node("reshape", t, shape=(2 * heads, *t.shape[2:])) for t in (a, c)))
         return b.node("reshape", whole, shape=(2, heads, *whole.shape[1:]))
 
-    scores = b.node("mul", product(q, k), b.node("full", shape=(), value=0.25, dtype="float16"))
+    scores = product(q, k)
+    if not scaled_first:
+        scores = b.node("mul", scores, b.node("full", shape=(), value=0.25, dtype="float16"))
     if causal:
         numbers = b.node("range", count=rows, dtype="int64")
         seen = b.node("le", numbers, b.node("reshape", numbers, shape=(rows, 1)))
@@ -64,6 +72,7 @@ def kernels(program: Program) -> list[str]:
         ({}, "matmul mul cast softmax cast matmul permute"),
         ({"causal": True, "merged": True}, "matmul mul le where cast softmax cast matmul permute"),
         ({"mask": True, "shared": 2}, "matmul mul add cast softmax cast matmul permute"),
+        ({"mask": True, "scaled_first": True}, "matmul mul mul add cast softmax cast matmul permute"),
     ],
 )
 def test_what_a_kernel_class_takes_is_one_kernel(given: dict[str, bool], expected: str) -> None:
@@ -77,6 +86,40 @@ def test_what_a_kernel_class_takes_is_one_kernel(given: dict[str, bool], expecte
     schedule = default_schedule(workload, FEW)
     assert schedule.sketch == CUDA_ATTENTION.name
     assert_computes(CUDA_ATTENTION.lower(workload, FEW, schedule), workload)
+
+
+def test_windows_of_an_image_are_stored_for_attention() -> None:
+    """Rows of a window are two dimensions of the image, whose strides no single row has."""
+    image = Value("image", TensorType((2, 8, 12, 96), float16))
+    b = GraphBuilder(["image"])
+    x = b.node("reshape", b.node("relu", image), shape=(2, 2, 4, 3, 4, 96))
+    windows = b.node("reshape", b.node("permute", x, order=(0, 1, 3, 2, 4, 5)), shape=(12, 16, 3, 2, 16))
+    split = b.node("permute", windows, order=(2, 0, 3, 1, 4))
+    parts = (b.node("slice", split, dim=0, start=n, stop=n + 1) for n in range(3))
+    q, k, v = (b.node("reshape", part, shape=(12, 2, 16, 16)) for part in parts)
+    weights = b.node("softmax", b.node("matmul", q, b.node("permute", k, order=(0, 1, 3, 2))), dim=3)
+    y = b.node("permute", b.node("matmul", weights, v), order=(0, 2, 1, 3))
+    graph = check_graph(Graph((image,), (), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert kernels(program) == ["relu permute", "matmul softmax matmul permute"]
+    data = arrays_for(graph)
+    (expected,) = graph_reference(graph, data).values()
+    np.testing.assert_allclose(results(program, data)[program.graph.outputs[0]], expected, atol=2e-3)
+
+
+def test_a_table_of_biases_is_stored_as_heads_read_it() -> None:
+    """The biases of one head lie as far apart as there are heads: those of constants are moved once."""
+    q = Value("q", TensorType((2, 4, 64, 16), float16))
+    table = Value("table", TensorType((64, 64, 4), float16))
+    b = GraphBuilder(["q", "table"])
+    biases = b.node("reshape", b.node("permute", table, order=(2, 0, 1)), shape=(1, 4, 64, 64))
+    scores = b.node("add", b.node("matmul", q, b.node("permute", q, order=(0, 1, 3, 2))), biases)
+    y = b.node("matmul", b.node("softmax", scores, dim=3), q)
+    graph = check_graph(Graph((q,), (table,), b.nodes, (y.name,)))
+    program = compile_program(graph, lambda w: has_class(w, FEW), gpu=True)
+    assert kernels(program) == ["matmul add softmax matmul"]
+    (moved,) = program.recipe.outputs
+    assert program.recipe.producers[moved].op == "permute" and moved in program.kernels[0].reads
 
 
 def test_a_cache_is_joined_with_the_newest_key_before_attention() -> None:

@@ -12,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 import tilewright.torch_backend.attention  # noqa: E402  these register operators
 import tilewright.torch_backend.recurrent  # noqa: E402, F401
 from tilewright.core.target import Target  # noqa: E402
+from tilewright.graph.passes.cleanup import drop_unused  # noqa: E402
 from tilewright.graph.program import compile_program  # noqa: E402
 from tilewright.graph.reference import graph_reference  # noqa: E402
 from tilewright.importers.aten import RULES  # noqa: E402
@@ -51,6 +52,39 @@ def test_inputs_and_outputs_keep_their_strides() -> None:
     found = graph_reference(model.graph, {given.value: x.permute(given.order).numpy()})
     array = torch.from_numpy(found[result.value]).permute(result.order)
     torch.testing.assert_close(array, torch.relu(x).double())
+
+
+def test_other_strides_of_all_of_a_tensor_move_its_dimensions() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+
+    def of_mean(x: Any) -> Any:  # ATen does so in ``adaptive_avg_pool2d``
+        return x.mean((2, 3), keepdim=True).as_strided((2, 3, 1, 1), (3, 1, 3, 3)).relu()
+
+    for f in (of_mean, lambda x: x.as_strided((6, 20), (1, 6)).relu()):
+        model = import_fx(trace(f, x))
+        (given,), (result,) = model.inputs, model.outputs
+        assert not model.foreign and given.value is not None and given.order is not None and result.value is not None
+        found = graph_reference(model.graph, {given.value: x.permute(given.order).numpy()})[result.value]
+        shown = torch.from_numpy(found) if result.order is None else torch.from_numpy(found).permute(result.order)
+        torch.testing.assert_close(shown, f(x).double())
+
+
+def test_parts_without_elements_change_nothing() -> None:
+    """A cache that is empty yet, and the shifted part of windows that are as long as their image."""
+
+    def filled(x: Any) -> Any:
+        return torch.slice_scatter(x * 2, x[3:], 0, 3)
+
+    x = torch.randn(3, 4)
+    functions: tuple[Any, ...] = (lambda x: torch.cat((x[:0], x, x[1:1]), 0) + 1, filled)
+    for f in functions:
+        model = import_fx(trace(f, x))
+        kept = drop_unused(model.graph)
+        assert not any(n.is_foreign for n in kept.nodes)
+        (given,), (name,) = kept.inputs, kept.outputs
+        torch.testing.assert_close(
+            torch.from_numpy(graph_reference(kept, {given.name: x.numpy()})[name]), f(x).double()
+        )
 
 
 def test_the_flags_of_torch_for_tf32_say_what_may_round() -> None:

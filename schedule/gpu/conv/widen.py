@@ -1,14 +1,18 @@
-"""Groups of few channels, widened to the fewest that a wgmma multiplies: 16 of 16-bit floats, 8 of TF32.
+"""Groups whose channels are no whole steps of a wgmma, widened: 16 of 16-bit floats, 8 of TF32.
 
 Several groups become one. A first launch copies their filters to the diagonal blocks of a matrix, with zeros beside
 them. Images stay as they are. Most of what is multiplied then is zero, but what takes time is to load the images. (An
 infinity in a channel of another group becomes NaN, since it is multiplied with zero.)
+
+    26 groups of 8      13 groups of 16         6 groups of 24      3 groups of 48
+    13 groups of 8      one of 104              3 groups of 16      one of 48: a row of 128 bytes holds them all
 """
 
 from dataclasses import dataclass, replace
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Compare, CompareOp, Load, Var, const
+from ....ir.gpu.wgmma import WgmmaAtom
 from ....ir.rewrite import substitute
 from ....ir.stmt import HardwareAxis
 from ....ir.verifier.tma import CHUNK_BYTES
@@ -19,6 +23,8 @@ from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import find_atom
 from .join import is_grouped, join_groups
 
+MOST_CHANNELS = 256
+"""A widened group has so many channels at most: beyond that, zeros take longer to multiply than images to load."""
 THREADS = 256
 """Threads of a CTA of the launch that copies filters."""
 
@@ -63,12 +69,22 @@ class Widening:
 def widening_of(gemm: Gemm, name: str = "widened_filters") -> Widening | None:
     """Return how groups of ``gemm`` are widened; None where they have enough channels, or cannot be."""
     window, atom = gemm.window, find_atom(gemm)
-    if window is None or atom is None or gemm.b.load is None or not is_grouped(gemm) or window.channels >= atom.k:
+    if window is None or atom is None or gemm.b.load is None or not is_grouped(gemm) or len(gemm.batch) > 1:
         return None
-    count, rest = divmod(atom.k, window.channels)
-    group, filters = gemm.batch[0], count * gemm.n.extent
-    if rest or group.extent % count or filters % (CHUNK_BYTES // atom.a.bytes) or len(gemm.batch) > 1:
+    group = gemm.batch[0]
+    count = _widened(group.extent, window.channels, atom)
+    channels, filters = count * window.channels, count * gemm.n.extent
+    if count == 1 or channels > MOST_CHANNELS or filters % (CHUNK_BYTES // atom.a.bytes):
         return None
     groups = (group.extent // count, filters)
-    shape = (window.tap_count, atom.k, *groups) if atom.transposes else (window.tap_count, *groups, atom.k)
+    shape = (window.tap_count, channels, *groups) if atom.transposes else (window.tap_count, *groups, channels)
     return Widening(gemm, count, Buffer(name, shape, gemm.b.load.buffer.dtype), not atom.transposes)
+
+
+def _widened(groups: int, channels: int, atom: WgmmaAtom) -> int:
+    """Return how many groups become one: all that do not fill a row of 128 bytes together, else as few as have whole
+    steps of a wgmma, and whole rows if they have more than one, else all."""
+    if groups * channels < atom.line:
+        return groups
+    wide = [n for n in range(1, groups) if groups % n == 0]
+    return next((n for n in wide if n * channels % (atom.k if n * channels < atom.line else atom.line) == 0), groups)

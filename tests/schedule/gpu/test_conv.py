@@ -191,8 +191,7 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
         conv2d(layout="NCHW"),
         conv2d(dtype="float32"),
         conv2d(groups=64, channels=64, filters=64),
-        conv2d(groups=16, channels=48, filters=64),  # 3 channels a group
-        conv2d(groups=2, channels=160, filters=64),  # 80 channels a group: the last atom would hold those of the next
+        conv2d(groups=32, channels=2560, filters=64),  # 80 channels a group: the last atom would hold those of the next
         conv2d(stride=9),
         conv2d(kernel_h=2, kernel_w=1, dilation=255, padding=127),
         conv2d(padding=129),
@@ -273,6 +272,23 @@ JOINED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "of 4 channels": ({"groups": 32, "bias": True}, {"pixels": "halo_2x4x8", "widened_groups": 4}),
     "of 8 channels": ({"groups": 16, "filters": 256, "stride": 2}, {"pixels": "im2col", "widened_groups": 2}),
 }
+
+
+@pytest.mark.parametrize(
+    ("parameters", "widened"),
+    [
+        ({"groups": 3, "channels": 48, "filters": 96}, 3),  # of 16 channels, of which a row of 128 bytes holds 64
+        ({"groups": 16, "channels": 48, "filters": 64, "stride": 2}, 16),  # of 3
+        ({"groups": 6, "channels": 144, "filters": 144}, 2),  # of 24
+        ({"groups": 13, "channels": 104, "filters": 104, "bias": True}, 13),  # of 8, an odd number of them
+        ({"groups": 2, "channels": 160, "filters": 64}, 2),  # of 80, whose second row is not full
+    ],
+)
+def test_groups_without_whole_rows_are_widened(parameters: dict[str, Any], widened: int) -> None:
+    workload = conv2d(**parameters)
+    schedule = schedule_of(SKETCH, workload)
+    assert dict(schedule.knobs)["widened_groups"] == widened
+    _check(workload, H200, schedule)
 
 
 @pytest.mark.parametrize("case", JOINED)
