@@ -50,8 +50,11 @@ def store_few_channels(graph: Graph) -> Graph:
 
 def _is_copied_for(graph: Graph, node: Node) -> bool:
     """Return whether the image of a convolution is a permutation that nothing else reads, or has one channel, which
-    matrix units take in copies alone."""
-    made = graph.producers.get(node.operands[0])
+    matrix units take in copies alone, or is a volume of channels that no kernel folds well."""
+    image = graph.values[node.operands[0]]
+    if len(image.shape) == 5 and image.shape[-1] <= _FOLDED:
+        return True
+    made = graph.producers.get(image.name)
     if made is None or len(graph.readers[made.name]) > 1 or made.name in graph.kept:
         return False
     return made.op == "permute" or (made.op == "reshape" and made.result.shape[-1] == 1)

@@ -19,16 +19,19 @@ from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 
 
 def image(
-    channels: int, extents: Sequence[int], padding: int, dtype: str = "float32", kernel: int = 3, stride: int = 1
-) -> Graph:
+    channels: int, extents: Sequence[int], padding: int, dtype: str = "float32", kernel: int = 3, stride: int = 1, *,
+    last: bool = False
+) -> Graph:  # fmt: skip
+    """A convolution of an image, whose channels are its ``last`` dimension in memory or its second one."""
     rank = len(extents)
-    x = Value("x", TensorType((2, channels, *extents), DTYPES[dtype]))
+    x = Value("x", TensorType((2, *extents, channels) if last else (2, channels, *extents), DTYPES[dtype]))
     w = Value("w", TensorType((16, channels, *[kernel] * rank), DTYPES[dtype]))
     b = GraphBuilder(["x", "w"])
     border = (padding,) * rank
     rounded = {"precision": "tf32"} if dtype == "float32" else {}
+    pixels = b.node("permute", x, order=(0, rank + 1, *range(1, rank + 1))) if last else x
     y = b.node(
-        "convolution", x, w, stride=(stride,) * rank, before=border, behind=border, dilation=(1,) * rank, **rounded
+        "convolution", pixels, w, stride=(stride,) * rank, before=border, behind=border, dilation=(1,) * rank, **rounded
     )
     y = b.node("relu", y)
     return check_graph(Graph((x,), (w,), b.nodes, (y.name,)))
@@ -37,9 +40,10 @@ def image(
 @pytest.mark.parametrize(("graph", "stored"), [
     (image(3, (5, 6, 10), 0), (2, 5, 6, 10, 4)),
     (image(3, (5, 6, 10), 1), (2, 5, 6, 12, 4)),
+    (image(3, (5, 6, 10), 1, last=True), (2, 5, 6, 12, 4)),
     (image(8, (8, 10), 1), (2, 8, 12, 8)),
     (image(1, (256,), 2, "float16", 5, 2), (2, 260, 8)),
-], ids=["volume", "padded volume", "padded image", "line"])  # fmt: skip
+], ids=["volume", "padded volume", "volume with channels last", "padded image", "line"])  # fmt: skip
 def test_rows_are_stored_with_their_border_and_a_pitch(graph: Graph, stored: tuple[int, ...]) -> None:
     program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
     copy, product, *_ = program.kernels
