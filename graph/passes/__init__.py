@@ -16,7 +16,7 @@ from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
 from .permutes import join_rows, multiply_as_stored, sink_permutes
-from .products import split_batches
+from .products import split_batches, split_long_sums
 from .quantised import multiply_quantised
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
@@ -84,6 +84,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     multiply_as_stored,
     split_group_norms,
     keep_no_dims,
+    split_long_sums,
     split_long_rows,
     split_reductions,
     split_scans,

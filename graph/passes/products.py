@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+from ...core.dtypes import float32
 from ...core.keys import canonical_json
+from ...core.precision import IEEE
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS, Kind
-from .rewrite import Rewriter, rewrite
+from .rewrite import Rewriter, attributes_of, rewrite
 
 
 def split_batches(graph: Graph) -> Graph:
@@ -24,6 +26,38 @@ def split_batches(graph: Graph) -> Graph:
             return None
         split = [rewriter.node("reshape", o, shape=(*batches[0], *o.shape[1:])) for o in operands]
         return rewriter.node("reshape", rewriter.node("matmul", *split, **node.attributes), shape=node.result.shape)
+
+    return rewrite(graph, replaced)
+
+
+_LONG_SUM, _LEAST_PART = 1 << 14, 1 << 10
+"""Sums of so many products are split, into parts that have so many at least."""
+_TILE, _TILES = 64 * 64, 512
+"""About so many elements of a result are computed by one CTA, and so many CTAs keep a GPU busy."""
+
+
+def split_long_sums(graph: Graph) -> Graph:
+    """Compute products of few elements and long sums in float32 as batches of shorter ones, which are summed up behind:
+
+    matmul(a[m, k], b[k, n])    ->    sum over 0 of matmul(a[s, m, k / s], b[s, k / s, n])
+
+    The CTAs of one cluster split a sum among them, but these are too few, and a sum in float32 errs by its length. On
+    matrix units other CTAs take part in a sum (stream-K)."""
+
+    def replaced(rewriter: Rewriter, node: Node) -> Value | None:
+        if node.op != "matmul" or node.result.dtype != float32 or attributes_of(node)["precision"] != IEEE:
+            return None
+        a, b = (rewriter.values[name] for name in node.operands)
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] < _LONG_SUM:
+            return None
+        (m, k), n = a.shape, b.shape[1]
+        wished = min(_TILES * _TILE // (m * n), k // _LEAST_PART)
+        parts = next((s for s in range(wished, 1, -1) if k % s == 0 and k // s % 4 == 0), None)
+        if parts is None:
+            return None
+        left = rewriter.node("permute", rewriter.node("reshape", a, shape=(m, parts, k // parts)), order=(1, 0, 2))
+        right = rewriter.node("reshape", b, shape=(parts, k // parts, n))
+        return rewriter.node("sum", rewriter.node("matmul", left, right, **node.attributes), dims=(0,))
 
     return rewrite(graph, replaced)
 

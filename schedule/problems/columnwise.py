@@ -3,7 +3,10 @@
     total[o, j] = sum over k of X[o, k, j]
     Y[o, j] = total[o, j] * B[j]
 
-Here o is an outer axis, k is a reduced axis and j is a column axis.
+Here o is an outer axis, k is a reduced axis and j is a column axis. An output may also have an element for each element
+of X, as in a norm over the channels of an image:
+
+    Z[o, k, j] = X[o, k, j] / total[o, j]
 """
 
 from collections.abc import Sequence
@@ -27,7 +30,7 @@ class ColumnwiseProblem:
     ``reduced_axis(n)`` and ``column_axis(n)``. ``inputs`` are read at exactly (outer, reduced, columns). The last index
     of ``column_loads`` is the last column axis, and no reduced axis is among the others, so that all rows of a column
     share what they read. No reduction reads another one. ``outputs`` are computed from what was reduced for their own
-    element.
+    element. ``elementwise_outputs`` have an element at (outer, reduced, columns), and read inputs there.
     """
 
     outer: tuple[int, ...]
@@ -36,6 +39,7 @@ class ColumnwiseProblem:
     inputs: tuple[Buffer, ...]
     reductions: tuple[ReducedTensor, ...]
     outputs: tuple[ComputedTensor, ...]
+    elementwise_outputs: tuple[ComputedTensor, ...] = ()
     column_loads: tuple[Load, ...] = ()
 
     @property
@@ -54,6 +58,11 @@ class ColumnwiseProblem:
     def read_bytes(self) -> int:
         """How many bytes of the inputs belong to one element."""
         return sum(b.dtype.bytes for b in self.inputs)
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes of the elementwise outputs belong to one element."""
+        return sum(c.tensor.dtype.bytes for c in self.elementwise_outputs)
 
     @property
     def state_bytes(self) -> int:
@@ -87,8 +96,12 @@ def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
     reduced = tuple(a.extent for a in first.reduce_axes)
     reductions: list[ReducedTensor] = []
     outputs: list[ComputedTensor] = []
+    elementwise: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
+        if stage.reducer is None and extents == (*kept[:outer], *reduced, *kept[outer:]):
+            elementwise.append(ComputedTensor(stage.tensor, _on_elements(stage, outer, len(reduced))))
+            continue
         if extents != kept:
             return None
         body = _on_problem_axes(stage, outer)
@@ -101,8 +114,8 @@ def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
             outputs.append(ComputedTensor(stage.tensor, body))
         else:
             return None
-    problem = ColumnwiseProblem(kept[:outer], reduced, kept[outer:], (), tuple(reductions), tuple(outputs))
-    return _with_inputs(problem)
+    shape = (kept[:outer], reduced, kept[outer:])
+    return _with_inputs(ColumnwiseProblem(*shape, (), tuple(reductions), tuple(outputs), tuple(elementwise)))
 
 
 def _outer_rank(stage: Stage) -> int | None:
@@ -126,6 +139,13 @@ def _on_problem_axes(stage: Stage, outer: int) -> Expr:
     return substitute(stage.body, values | {a.name: Var(reduced_axis(n)) for n, a in enumerate(stage.reduce_axes)})
 
 
+def _on_elements(stage: Stage, outer: int, reduced: int) -> Expr:
+    """Return the body of a stage that has an element for each element of the inputs on the axes of the problem."""
+    columns = range(len(stage.axes) - outer - reduced)
+    names = [*map(outer_axis, range(outer)), *map(reduced_axis, range(reduced)), *map(column_axis, columns)]
+    return substitute(stage.body, {a.name: Var(name) for a, name in zip(stage.axes, names, strict=True)})
+
+
 def _kept_variables(outer: int, columns: int) -> tuple[Expr, ...]:
     return (*(Var(outer_axis(n)) for n in range(outer)), *(Var(column_axis(n)) for n in range(columns)))
 
@@ -139,8 +159,8 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     """Return the problem with its inputs, or None where a load is not allowed.
 
     A reduction may load an input at its own element, anything that does not depend on the columns, and column loads,
-    such as the mean of its column. An output may
-    load the result of a reduction for its own element, and anything that is no input.
+    such as the mean of its column. An elementwise output may load these, too, and the result of a reduction for its own
+    column. Another output may load the result of a reduction for its own element, and anything that is no input.
     """
     outer = [outer_axis(n) for n in range(len(problem.outer))]
     reduced_axes = [reduced_axis(n) for n in range(len(problem.reduced))]
@@ -148,24 +168,33 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     inputs: dict[str, Buffer] = {}
     column_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
+    of_column = _variables([*outer, *columns])
+
+    def is_allowed(load: Load) -> bool:
+        """Whether a load by a row is allowed; what it reads is noted."""
+        forms = [affine_form(i) for i in load.indices]
+        if forms == _variables([*outer, *reduced_axes, *columns]) and load.mask is None:
+            inputs[load.buffer.name] = load.buffer
+        elif load.buffer.name in results or any(f is None for f in forms):
+            return False
+        elif _is_column_load(load, columns, problem.columns[-1]):
+            column_loads[load] = None
+        else:
+            return not any(f is not None and set(f.variables) & set(columns) for f in forms)
+        return True
+
     for reduction in problem.reductions:
-        reads_input = False
-        for load in (e for e in walk(reduction.body) if isinstance(e, Load)):
-            forms = [affine_form(i) for i in load.indices]
-            if forms == _variables([*outer, *reduced_axes, *columns]) and load.mask is None:
-                inputs[load.buffer.name] = load.buffer
-                reads_input = True
-            elif load.buffer.name in results or any(f is None for f in forms):
-                return None
-            elif _is_column_load(load, columns, problem.columns[-1]):
-                column_loads[load] = None
-            elif any(f is not None and set(f.variables) & set(columns) for f in forms):
-                return None
-        if not reads_input:
+        loads = [e for e in walk(reduction.body) if isinstance(e, Load)]
+        if not all(map(is_allowed, loads)) or not any(e.buffer.name in inputs for e in loads):
             return None
+    for output in problem.elementwise_outputs:
+        for load in (e for e in walk(output.body) if isinstance(e, Load)):
+            own_column = [affine_form(i) for i in load.indices] == of_column
+            if not (own_column if load.buffer.name in results else is_allowed(load)):
+                return None
     for output in problem.outputs:
         for load in (e for e in walk(output.body) if isinstance(e, Load)):
-            own_element = [affine_form(i) for i in load.indices] == _variables([*outer, *columns])
+            own_element = [affine_form(i) for i in load.indices] == of_column
             if load.buffer.name in inputs or (load.buffer.name in results and not own_element):
                 return None
     if any(load.buffer.name in inputs for load in column_loads):

@@ -11,7 +11,7 @@ from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.partition import Fits
 from tilewright.graph.passes.cleanup import drop_identities, drop_unused
-from tilewright.graph.passes.products import join_products, split_batches
+from tilewright.graph.passes.products import join_products, split_batches, split_long_sums
 from tilewright.graph.passes.reshapes import raise_splits
 from tilewright.graph.program import Program, compile_program
 from tilewright.graph.reference import graph_reference
@@ -88,6 +88,23 @@ def test_a_joined_product_has_the_precision_of_its_parts_and_others_stay_apart()
     graph = check_graph(Graph((x,), tuple(weights), b.nodes, tuple(o.name for o in outputs)))
     products = [n for n in drop_unused(join_products(graph)).nodes if n.op == "matmul"]
     assert [(n.result.shape, n.attributes["precision"]) for n in products] == [((64, 128), "tf32"), ((64, 64), "ieee")]
+
+
+def long_product(precision: str = "ieee", rows: int = 24) -> Graph:
+    x, w = Value("x", TensorType((rows, 1 << 15), float32)), Value("w", TensorType((1 << 15, 40), float32))
+    b = GraphBuilder(["x", "w"])
+    y = b.node("add", b.node("matmul", x, w, precision=precision), b.node("full", shape=(), value=1.0, dtype="float32"))
+    return check_graph(Graph((x, w), (), b.nodes, (y.name,)))
+
+
+def test_a_long_sum_of_few_products_is_split_among_many_ctas() -> None:
+    """A cluster has 16 CTAs at most, and a sum in float32 errs by its length."""
+    program = compile_program(long_product(), on_hopper, gpu=True)
+    assert kernels(program) == ["matmul", "sum add"]
+    assert all(on_hopper(call.workload) for call in program.kernels)
+    check_values(long_product(), split_long_sums(long_product()))
+    for other in (long_product("tf32"), long_product(rows=1 << 16)):
+        assert kernels(compile_program(other, on_hopper, gpu=True)) == ["matmul add"]
 
 
 def test_bytes_with_sums_of_32_bits_are_joined() -> None:

@@ -9,6 +9,7 @@ The first launch does this (see ``rows`` for its first line):
         no splits:      write the outputs
         cluster:        exchange states through shared memory; each CTA writes its share of the columns
         second launch:  store the states in workspace, from where the second launch combines them
+    with elementwise outputs (and no splits), every thread: read its rows again, and write these outputs
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
     if clustered:
         bounds.append((writer.name("rank"), s.splits, HardwareAxis.CLUSTER))
     bounds.append((writer.name("t"), s.threads, HardwareAxis.THREAD))
-    evict_first = [b.name for b in p.inputs]
+    evict_first = [] if p.elementwise_outputs else [b.name for b in p.inputs]
     with writer.w.launch(
         writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first
     ) as variables:
@@ -76,14 +77,16 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
         if not clustered:
             prefetch_rows(writer, block, grid, thread)
         outer, first_column = tile_of(writer, block)
-        states = ThreadRows(writer, outer, first_column, split, thread).accumulated()
-        tile = ColumnTile(writer, outer, first_column, thread, warp_states(writer, states, thread))
+        rows = ThreadRows(writer, outer, first_column, split, thread)
+        tile = ColumnTile(writer, outer, first_column, thread, warp_states(writer, rows.accumulated(), thread))
         if clustered:
             tile.write_from_cluster(split)
         elif partials:
             tile.store_partials(partials, split)
         else:
             tile.write()
+        if p.elementwise_outputs:
+            rows.write_elements(tile.results_of_thread())
 
 
 def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr) -> list[State]:
@@ -142,6 +145,19 @@ class ColumnTile:
 
         self._each_column("output", self.first_column, write)
 
+    def results_of_thread(self) -> dict[str, Buffer]:
+        """Return what each reduction gives for the columns of the thread, in registers: one element a column."""
+        writer, s, w = self.writer, self.writer.sizes, self.writer.w
+        results = {
+            r.tensor.name: w.allocate(writer.name(f"result{n}"), (s.vector,), r.tensor.dtype, MemoryScope.REGISTER)
+            for n, r in enumerate(writer.problem.reductions)
+        }
+        with w.loop(writer.name("result_v"), s.vector, LoopKind.UNROLLED) as v:
+            states = self._states_of(self.thread % s.threads_x * s.vector + v, "result_state")
+            for buffer, how, state in zip(results.values(), writer.accumulations, states, strict=True):
+                w.store(buffer, (v,), how.result([Load(b, ()) for b in state]))
+        return results
+
     def store_partials(self, partials: Sequence[State], split: Expr) -> None:
         """Store the states of every column in workspace."""
         writer = self.writer
@@ -179,12 +195,12 @@ class ColumnTile:
         self._each_column("gather", self.first_column + rank * share, gather, share)
         w.barrier(SyncScope.CLUSTER)
 
-    def _states_of(self, slot: Expr) -> list[list[Buffer]]:
+    def _states_of(self, slot: Expr, name: str = "column_state") -> list[list[Buffer]]:
         """Return the state of every reduction for column ``slot`` of the CTA, from all its warps."""
         found: list[list[Buffer]] = []
         for n, cells in enumerate(self.shared):
             of_warp = [[Load(c, (index(y), slot)) for c in cells] for y in range(cells[0].shape[0])]
-            found.append(self.writer.combined("column_state", n, of_warp[0], of_warp[1:]))
+            found.append(self.writer.combined(name, n, of_warp[0], of_warp[1:]))
         return found
 
     def _each_column(self, name: str, first: Expr, body: Callable[[Expr, Expr], None], count: int = 0) -> None:

@@ -1,14 +1,17 @@
 """The rows of one thread: which ones it takes, how they are loaded, and how they are accumulated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr, Load, Var, index, minimum
 from ....ir.linear_form import affine_form
 from ....ir.stmt import LoopKind
 from ...problems.columnwise import reduced_axis
-from ...problems.rowwise import ReducedTensor, column_axis
+from ...problems.rowwise import column_axis
 from ...tile.accumulation import store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
@@ -49,29 +52,46 @@ class ThreadRows:
         while a whole step of ``unroll`` rows is left for every split: load them all, then accumulate them
         while rows are left: the same, with a test for each row
         """
-        writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         states = self._initial_states()
-        column = self.first_column + self.thread % s.threads_x * s.vector
-        rows = rows_of(writer, self.split, self.thread // s.threads_x)
-        whole = rows.fewest // s.rows_per_step
-        with w.when(column < p.column_count if p.column_count % s.columns_per_cta else None):
-            self._load_columns(column)
-            if whole:
-                with w.loop(writer.name("whole"), whole) as n:
-                    first = rows.first + n * (rows.step * s.unroll)
-                    self._accumulate_rows("whole", states, column, first, rows.step, None)
-            left = -(-rows.most // s.threads_y) - whole * s.unroll
-            if left > 0:
-                with w.loop(writer.name("rest"), -(-left // s.unroll)) as n:
-                    first = rows.first + (n + whole) * (rows.step * s.unroll)
-                    self._accumulate_rows("rest", states, column, first, rows.step, rows.stop)
+        with self._columns("") as column:
+            self._each_step("", partial(self._accumulate_rows, states, column))
         return states
 
-    def _load_columns(self, column: Expr) -> None:
+    def write_elements(self, results: Mapping[str, Buffer]) -> None:
+        """Go through the rows again, which the caches have now, and write the elementwise outputs. ``results``: what
+        each reduction gives for the thread's columns, in registers."""
+        with self._columns("element_") as column:
+            self._each_step("element_", partial(self._write_rows, results, column))
+
+    @contextmanager
+    def _columns(self, name: str) -> Iterator[Expr]:
+        """What is written inside is done by threads that have columns, with what these need for all their rows. Gives
+        the first column of the thread."""
+        s, w, p = self.writer.sizes, self.writer.w, self.writer.problem
+        column = self.first_column + self.thread % s.threads_x * s.vector
+        with w.when(column < p.column_count if p.column_count % s.columns_per_cta else None):
+            self._load_columns(f"{name}of_column", column)
+            yield column
+
+    def _each_step(self, name: str, step: Callable[[str, Expr, int, Expr | None], None]) -> None:
+        """``step`` for each ``unroll`` rows of the thread: it is given a name, the first row, how far they are apart,
+        and where they end, if some of them may not exist."""
+        writer, s, w = self.writer, self.writer.sizes, self.writer.w
+        rows = rows_of(writer, self.split, self.thread // s.threads_x)
+        whole = rows.fewest // s.rows_per_step
+        if whole:
+            with w.loop(writer.name(f"{name}whole"), whole) as n:
+                step(f"{name}whole", rows.first + n * (rows.step * s.unroll), rows.step, None)
+        left = -(-rows.most // s.threads_y) - whole * s.unroll
+        if left > 0:
+            with w.loop(writer.name(f"{name}rest"), -(-left // s.unroll)) as n:
+                step(f"{name}rest", rows.first + (n + whole) * (rows.step * s.unroll), rows.step, rows.stop)
+
+    def _load_columns(self, name: str, column: Expr) -> None:
         """Load what does not depend on the row once, before all rows."""
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
         for n, load in enumerate(writer.problem.column_loads):
-            buffer = w.allocate(writer.name(f"of_column{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
+            buffer = w.allocate(writer.name(f"{name}{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
             self._of_columns[load] = buffer
             axes = writer.kept_axes(self.outer, column, index(0))
             at = tuple(scalar_at(i, axes) for i in load.indices)
@@ -94,11 +114,9 @@ class ThreadRows:
                     w.store(buffer, (v,), identity)
         return states
 
-    def _accumulate_rows(
-        self, name: str, states: Sequence[State], column: Expr, first: Expr, step: int, stop: Expr | None
-    ) -> None:
-        """``unroll`` rows from ``first`` on, ``step`` apart: load them all, then accumulate them. Where ``stop`` is
-        given, only those below it."""
+    def _load_rows(self, name: str, column: Expr, first: Expr, step: int, stop: Expr | None) -> dict[str, Buffer]:
+        """Load ``unroll`` rows from ``first`` on, ``step`` apart, into registers. Where ``stop`` is given, only those
+        below it."""
         writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
         loaded = {
             b.name: w.allocate(writer.name(f"{name}_rows{n}"), (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
@@ -107,41 +125,85 @@ class ThreadRows:
         with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
-                indices = (
-                    *delinearize(self.outer, p.outer),
-                    *delinearize(row, p.reduced),
-                    *delinearize(column, p.columns),
-                )
                 for b in p.inputs:
                     w.store(
                         loaded[b.name],
                         contiguous_vector((u, index(0)), s.vector),
-                        Load(b, contiguous_vector(indices, s.vector)),
+                        Load(b, contiguous_vector(self._element(row, column), s.vector)),
                     )
+        return loaded
+
+    def _element(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        """Return the indices of an element of the inputs."""
+        p = self.writer.problem
+        return (*delinearize(self.outer, p.outer), *delinearize(row, p.reduced), *delinearize(column, p.columns))
+
+    def _axes(self, row: Expr, column: Expr, v: Expr) -> dict[str, Expr]:
+        """Axis -> its index, at element ``v`` of the vector of a row."""
+        rows = {reduced_axis(n): i for n, i in enumerate(delinearize(row, self.writer.problem.reduced))}
+        return self.writer.kept_axes(self.outer, column, v) | rows
+
+    def _accumulate_rows(
+        self, states: Sequence[State], column: Expr, name: str, first: Expr, step: int, stop: Expr | None
+    ) -> None:
+        """Load rows, all of them first, then accumulate them."""
+        writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
+        loaded = self._load_rows(name, column, first, step, stop)
         with w.loop(writer.name(f"{name}_accumulate"), s.unroll, LoopKind.UNROLLED) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
                 with w.loop(writer.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
-                    axes = writer.kept_axes(self.outer, column, v)
-                    axes |= {reduced_axis(n): i for n, i in enumerate(delinearize(row, p.reduced))}
+                    axes = self._axes(row, column, v)
                     for reduction, how, state in zip(p.reductions, writer.accumulations, states, strict=True):
-                        value = self._value(reduction, axes, loaded, u, v)
+                        value = self._value(reduction.body, axes, loaded, u, v)
                         store_state(w, state, (v,), how.accumulate([Load(b, (v,)) for b in state], value, row))
 
+    def _write_rows(
+        self, results: Mapping[str, Buffer], column: Expr, name: str, first: Expr, step: int, stop: Expr | None
+    ) -> None:
+        """Load rows, all of them first, then write what is computed from them."""
+        writer, s, w, p = self.writer, self.writer.sizes, self.writer.w, self.writer.problem
+        loaded = self._load_rows(name, column, first, step, stop)
+        outputs = [
+            w.allocate(writer.name(f"{name}_output{n}"), (s.vector,), c.tensor.dtype, MemoryScope.REGISTER)
+            for n, c in enumerate(p.elementwise_outputs)
+        ]
+        with w.loop(writer.name(f"{name}_write"), s.unroll, LoopKind.UNROLLED) as u:
+            row = first + u * step
+            with w.when(None if stop is None else row < stop):
+                with w.loop(writer.name(f"{name}_v"), s.vector, LoopKind.UNROLLED) as v:
+                    axes = self._axes(row, column, v)
+                    for computed, buffer in zip(p.elementwise_outputs, outputs, strict=True):
+                        w.store(buffer, (v,), self._value(computed.body, axes, loaded, u, v, results))
+                for computed, buffer in zip(p.elementwise_outputs, outputs, strict=True):
+                    w.store(
+                        computed.tensor,
+                        contiguous_vector(self._element(row, column), s.vector),
+                        Load(buffer, contiguous_vector((index(0),), s.vector)),
+                    )
+
     def _value(
-        self, reduction: ReducedTensor, axes: Mapping[str, Expr], loaded: Mapping[str, Buffer], u: Expr, v: Expr
+        self,
+        body: Expr,
+        axes: Mapping[str, Expr],
+        loaded: Mapping[str, Buffer],
+        u: Expr,
+        v: Expr,
+        results: Mapping[str, Buffer] = MappingProxyType({}),
     ) -> Expr:
-        """Return the value to accumulate at ``axes``. Inputs are in registers: element ``v`` of row ``u`` of
-        ``loaded``."""
+        """Return the value of ``body`` at ``axes``. Inputs are in registers: element ``v`` of row ``u`` of ``loaded``;
+        ``results`` have an element for each column."""
         own_column = affine_form(Var(column_axis(len(self.writer.problem.columns) - 1)))
 
         def from_registers(load: Load) -> Expr:
             if load in self._of_columns:
                 return Load(self._of_columns[load], (v,))
+            if load.buffer.name in results:
+                return Load(results[load.buffer.name], (v,))
             last = affine_form(load.indices[-1]) if load.indices else None
             return Load(loaded[load.buffer.name], (u, v)) if load.buffer.name in loaded and last == own_column else load
 
-        return scalar_at(reduction.body, axes, from_registers)
+        return scalar_at(body, axes, from_registers)
 
 
 def rows_of(writer: ColumnwiseWriter, split: Expr, y: Expr) -> RowRange:

@@ -47,6 +47,9 @@ NARROW_VECTOR_BYTES = 2
 """Vectors of so many bytes need more rows in flight than others, and more threads for the same contiguous bytes."""
 NARROW_THREADS = 8
 """Fewer threads along the columns are for so few columns that only clusters occupy the whole device."""
+AGAIN_COLUMNS, AGAIN_BYTES = 32, 64 << 10
+"""Elementwise outputs read all rows of the columns of a CTA again. Of so many columns, all rows take so many bytes at
+most: a multiprocessor has a cache of 256 KiB for them."""
 CLUSTERED_SHARE = 5 / 6
 """Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross parts of the chip (measured).
 """
@@ -71,6 +74,8 @@ class ColumnwisePlan(Plan):
         multiprocessors = self.target.threads
         splits = sorted({1, 2, 4, 8, 16, 32, *(max(1, multiprocessors * n // 2) for n in (1, 2, 4))})
         combine = (SECOND_LAUNCH, CLUSTER) if limits_of(self.target).clusters else (SECOND_LAUNCH,)
+        if self.problem.elementwise_outputs:  # a CTA has what was reduced of its columns
+            splits, combine = [1], (SECOND_LAUNCH,)
         return (
             Knob("vector_width", self._vectors(), "how many columns a thread reads at once"),
             Knob(
@@ -92,6 +97,7 @@ class ColumnwisePlan(Plan):
     def _vectors(self) -> tuple[int, ...]:
         """Return the widest vector of up to 16 bytes that divides the columns."""
         dtypes = [b.dtype for b in self.problem.inputs] + [load.dtype for load in self.problem.column_loads]
+        dtypes += [c.tensor.dtype for c in self.problem.elementwise_outputs]
         widest = max(d.bytes for d in dtypes)
         last = self.problem.columns[-1]
         return (max(v for v in (1, 2, 4, 8, 16) if last % v == 0 and (v * widest <= 16 or v == 1)),)
@@ -203,7 +209,15 @@ class ColumnwisePlan(Plan):
 
 def _plan(workload: Workload, target: Target) -> ColumnwisePlan | None:
     problem = columnwise_problem(workload)
-    return None if problem is None else ColumnwisePlan(workload, target, problem)
+    if problem is None or (problem.elementwise_outputs and not _is_read_again_from_caches(problem, target)):
+        return None
+    return ColumnwisePlan(workload, target, problem)
+
+
+def _is_read_again_from_caches(problem: ColumnwiseProblem, target: Target) -> bool:
+    """Return whether all rows of few columns fit a cache, and there are columns for all multiprocessors."""
+    read = problem.reduced_count * problem.read_bytes * AGAIN_COLUMNS
+    return read <= AGAIN_BYTES and problem.outer_count * problem.column_count >= AGAIN_COLUMNS * target.threads
 
 
 CUDA_COLUMNWISE = TileSketch("cuda_columnwise", 4, QUANTITIES, _plan)

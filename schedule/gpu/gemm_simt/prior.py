@@ -29,6 +29,11 @@ LATENCY_CYCLES = 1200
 """A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
 STORED_PER_CYCLE = 24.0
 """So many elements of the result are stored in a cycle."""
+LARGE_RESULT_BYTES = 32 << 20
+"""A larger result does not stay in L2, so that its tiles wait for memory."""
+HIDDEN_STORES = 0.75
+"""Where a multiprocessor runs several CTAs, so much of that wait passes while others multiply. A result of 32768x512
+with 32 terms takes an H200 34.9 us with two CTAs of 128x128, and 42.0 us with one of 256x128."""
 WAVEFRONTS = 2
 """So many cycles shared memory takes for a load of a warp, 16 bytes a lane, most of which are the same."""
 COPY_INSTRUCTIONS, ITERATION_INSTRUCTIONS = 3, 30
@@ -96,6 +101,9 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
                   + adding up partial sums
     """
     s, work = sizes, unit_cycles(widths, sizes, peaks)
+    stored = sum(r.tensor.dtype.bytes for r in gemm.results) * s.tile_m * s.tile_n / s.split_k
+    large = sum(r.tensor.bytes for r in gemm.results) > LARGE_RESULT_BYTES
+    waited = stored * peaks.multiprocessors / peaks.memory_bytes_per_cycle if large else np.zeros(len(stored))
 
     def round_of(ctas: Ints) -> Floats:
         """Return the cycles of a round of so many CTAs; no cycles for no CTAs."""
@@ -104,6 +112,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
         iteration = at_once * np.maximum(np.maximum(work.mma * idle, work.l2), work.shared) + BARRIER_CYCLES / at_once
         iteration = np.maximum(iteration, LATENCY_CYCLES / np.maximum(s.stages - 1, 1))
         epilogue = at_once * s.tile_m * s.tile_n / STORED_PER_CYCLE / s.split_k
+        epilogue += at_once * waited * np.where(at_once > 1, 1 - HIDDEN_STORES, 1.0)
         cycles: Floats = np.where(ctas > 0, START_CYCLES + s.k_iters * iteration + epilogue, 0.0)
         return cycles
 

@@ -23,6 +23,9 @@ from ..reduction_prior import (
 )
 from .sizes import RowStorage, RowwiseSizes
 
+WIDE_CLUSTER, CLUSTERED_SHARE = 16, 5 / 6
+"""Clusters of so many CTAs find a place on this share of the multiprocessors: they do not cross parts of the chip. A
+group norm of 128 rows of 131072 takes an H200 54 us with clusters of 8, and 65 us with clusters of 16."""
 LOADS_AHEAD = 2
 """How many vectors of each input a thread has under way while rows stay in memory."""
 
@@ -47,7 +50,10 @@ def rowwise_seconds(
 
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
     vector_bytes = s.vector * max(problem.read_bytes, 1)
-    clusters = resident * peaks.multiprocessors // s.cluster_size
+    usable = np.where(
+        s.cluster_size == WIDE_CLUSTER, int(CLUSTERED_SHARE * peaks.multiprocessors), peaks.multiprocessors
+    )
+    clusters = resident * usable // s.cluster_size
     clusters = np.where(circular, np.minimum(clusters, s.ctas // s.cluster_size), clusters)
 
     def wave_seconds(running: Ints) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import rowwise_kernel
-from .prior import rowwise_seconds
+from .prior import WIDE_CLUSTER, rowwise_seconds
 from .sizes import (
     HALF_ROW,
     ONE_ROW,
@@ -46,8 +46,8 @@ CLUSTER_ROW_BYTES = 32 << 10
 """Shorter rows gain nothing from a cluster, whose barriers cost more than those of a CTA."""
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on are beyond the registers of a CTA, so that reading them again may pay."""
-WIDE_CLUSTER, WIDE_CLUSTER_REGISTERS = 16, 4
-"""Where so many CTAs share a row, threads need so many registers more than is estimated, to combine what they have
+WIDE_CLUSTER_REGISTERS = 4
+"""Where WIDE_CLUSTER CTAs share a row, threads need so many registers more than is estimated, to combine what they have
 (from compiled kernels: a softmax with 64 registers spills)."""
 MOST_WASTE = 4 / 3
 """How many vectors the threads may take at most for each vector that there is."""

@@ -124,7 +124,9 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
     assert taken(conv2d(**TF32)) and taken(conv2d(dtype="int8")) and taken(conv2d(precision="tf32"))
     assert not taken(conv2d(dtype="float32"))  # nobody lets it round
     assert not taken(conv2d(**TF32, layout="NCHW"))
-    assert not taken(conv2d(**TF32, groups=2, channels=80))  # the last row would hold channels of the next group
+    assert taken(conv2d(**TF32, groups=2, channels=80))  # as one group
+    # The last row would hold channels of the next group, and eight groups are too many to be one.
+    assert not taken(conv2d(**TF32, groups=32, channels=32 * 36, filters=64))
     depthwise = conv2d(**TF32, groups=64, filters=64)
     assert [s.name for s in sketches_for(depthwise, H200)] == ["cuda_window"]
     point = conv2d(**TF32, kernel_h=1, kernel_w=1, padding=0, batch=32, filters_first=True)
