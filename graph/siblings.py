@@ -171,8 +171,9 @@ def _is_alike(graph: Graph, first: KernelCall | _Joint, second: KernelCall | _Jo
         return one_shape or small or _is_same_rows(graph, first, second)
     if not mains[0] and not mains[1]:
         return one_shape and (small or bool(common))
-    largest = max((graph.values[name].elements, name) for name in first.reads)[1]
-    return one_shape and bool(mains[0]) and bool(mains[1]) and largest in common
+    largest = max(graph.values[name].elements for name in first.reads)
+    shared = any(graph.values[name].elements == largest for name in common)
+    return one_shape and bool(mains[0]) and bool(mains[1]) and shared
 
 
 def _are_layers(graph: Graph, first: KernelCall | _Joint, second: KernelCall | _Joint) -> bool:

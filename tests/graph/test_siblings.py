@@ -53,3 +53,14 @@ def test_no_more_is_joined_than_a_class_takes() -> None:
     outputs = tuple(b.node(name, x).name for name in names)
     program = compile_program(check_graph(Graph((x,), (), b.nodes, outputs)), fits, gpu=True)
     assert [c.writes for c in program.kernels] == [outputs[:5], outputs[5:10], outputs[10:]]
+
+
+def test_reductions_that_share_one_of_their_inputs_read_it_once() -> None:
+    """The distances of rows to two others, as a triplet loss takes them. No name of an input decides."""
+    for names in (("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c")):
+        values = [Value(name, TensorType((512, 256), float32)) for name in names]
+        anchor, *others = values
+        b = GraphBuilder(list(names))
+        outputs = [b.node("sum", b.node("square", b.node("sub", anchor, other)), dims=(1,)) for other in others]
+        graph = check_graph(Graph(tuple(values), (), b.nodes, tuple(o.name for o in outputs)))
+        assert len(compile_program(graph, on_hopper, gpu=True).kernels) == 1
