@@ -171,8 +171,9 @@ def arrays_for(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     return {v.name: draw.uniform(-1, 1, v.shape).astype(np.float32) for v in (*graph.inputs, *graph.constants)}
 
 
-def residual_block() -> Graph:
-    """A small convolutional network: convolution, batch norm, relu, convolution, residual, pool, linear layer."""
+def residual_block(precision: str = "ieee") -> Graph:
+    """A small convolutional network: convolution, batch norm, relu, convolution, residual, pool, linear layer.
+    ``precision``: that of its convolutions."""
     x = Value("x", TensorType((2, 8, 10, 10), float32))
     weights = {
         "w0": (16, 8, 3, 3), "w1": (16, 16, 3, 3), "w2": (16, 8, 1, 1), "g": (16,), "b": (16,), "m": (16,),
@@ -180,7 +181,7 @@ def residual_block() -> Graph:
     }  # fmt: skip
     constants = {n: Value(n, TensorType(s, float32)) for n, s in weights.items()}
     b = GraphBuilder(["x", *weights])
-    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
+    same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1), "precision": precision}
     plain = {**same, "before": (0, 0), "behind": (0, 0)}
     y = b.node("convolution", x, constants["w0"], **same)
     y = b.node("batch_norm", y, *(constants[n] for n in "gbmv"), epsilon=1e-3)

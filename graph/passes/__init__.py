@@ -4,6 +4,7 @@ Each file holds the passes of one topic, and ``PASSES`` is their order. ``simpli
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from ..graph import Graph
 from .batch_norm import fold_batch_norm
@@ -79,7 +80,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     raise_splits,
     use_subpixels,
     split_large_windows,
-    use_channels_last,
+    partial(use_channels_last, gpu=True),
     store_few_channels,
     multiply_as_stored,
     split_group_norms,

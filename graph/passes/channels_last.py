@@ -9,7 +9,7 @@ can, so that permutations stay only at the borders of the graph, and on filters,
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from ...core.dtypes import float32
+from ...core.dtypes import float32, float64
 from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
@@ -17,11 +17,12 @@ from ..operators.scans import SCAN_NAMES
 from .rewrite import Rewriter, attributes_of, integers_of
 
 
-def use_channels_last(graph: Graph) -> Graph:
-    """``graph`` with channels-last convolutions; ``graph`` itself where it has no convolution."""
+def use_channels_last(graph: Graph, *, gpu: bool = False) -> Graph:
+    """``graph`` with channels-last convolutions; ``graph`` itself where it has no convolution. No kernel class of a
+    ``gpu`` sums up exact products of floats over windows: torch computes these, in the order that they have."""
     if not any(node.op == "convolution" and not attributes_of(node)["channels_last"] for node in graph.nodes):
         return graph
-    rewriter = _ChannelsLast(graph)
+    rewriter = _ChannelsLast(graph, gpu)
     for node in graph.nodes:
         rewriter.rewrite(node)
     return rewriter.finished()
@@ -46,8 +47,9 @@ class _ChannelsLast(Rewriter):
     """``last`` has the channels-last form of values of the old graph by their names; those that have only this one are
     permuted where something reads the other."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, gpu: bool) -> None:
         super().__init__(graph)
+        self.gpu = gpu
         self.last: dict[str, Value] = {}
 
     def rewrite(self, node: Node) -> None:
@@ -116,6 +118,8 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
     if _sees_patches(b.graph, node):
         _product_of_patches(b, node)
         return True
+    if b.gpu and _is_left(b, node):
+        return False
     x, w, *bias = (b.in_last(node.operands[0]), *(b.first(name) for name in node.operands[1:]))
     rounds = node.result.dtype == float32 and given["precision"] != IEEE
     filters_first = (rounds or given["accumulate"] != "auto") and w.shape[1] > 1
@@ -131,6 +135,16 @@ def _convolution(b: _ChannelsLast, node: Node) -> bool:
     y = b.node("convolution", x, w, *bias, **{**given, "channels_last": True, "filters_first": filters_first})
     b.last[node.name] = b.node("reshape", y, shape=(*y.shape[:-2], y.shape[-2] * y.shape[-1])) if groups > 1 else y
     return True
+
+
+def _is_left(b: _ChannelsLast, node: Node) -> bool:
+    """Return whether a convolution is one of exact products over windows, of channels that are not last in memory."""
+    x, w = (b.graph.values[name].shape for name in node.operands[:2])
+    made = b.graph.producers.get(node.operands[0])
+    is_last = made is not None and made.op == "permute" and integers_of(made, "order") == to_first(len(x))
+    exact = node.result.dtype in (float32, float64) and attributes_of(node)["precision"] == IEEE
+    windows = w[1] > 1 and not set((*w[2:], *integers_of(node, "stride"))) == {1}
+    return exact and windows and not is_last and node.operands[0] not in b.last
 
 
 def _sees_patches(graph: Graph, node: Node) -> bool:

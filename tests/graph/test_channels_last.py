@@ -17,6 +17,7 @@ from tilewright.graph.operators.operator import Array, Case, TensorType
 from tilewright.graph.partition import Fits, KernelCall
 from tilewright.graph.passes import simplify_graph
 from tilewright.graph.passes.channels_last import use_channels_last
+from tilewright.graph.passes.rewrite import attributes_of
 from tilewright.graph.program import Program, compile_program
 from tilewright.graph.reference import graph_reference
 from tilewright.graph.text import graph_text, program_text
@@ -89,12 +90,12 @@ def test_the_kernels_of_a_program_compute_its_graph(graph: Graph, fits: Fits, gp
 
 
 def test_permutations_stay_at_the_borders() -> None:
-    program = compile_program(residual_block(), everything, gpu=True)
+    program = compile_program(residual_block("tf32"), everything, gpu=True)
     check_golden("graph/golden/channels_last.txt", graph_text(program.graph) + "\n" + program_text(program))
 
 
 @pytest.mark.parametrize(("precision", "groups", "filters"), [
-    ("tf32", 1, (8, 3, 3, 4)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)), ("ieee", 1, (3, 3, 4, 8))
+    ("tf32", 1, (8, 3, 3, 4)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)), ("ieee", 4, (3, 3, 1, 4, 2))
 ])  # fmt: skip
 def test_matrix_units_get_filters_of_float32_k_major(precision: str, groups: int, filters: tuple[int, ...]) -> None:
     """Filters come first where matrix units multiply them: not where a filter sees one channel."""
@@ -169,3 +170,21 @@ def test_a_group_norm_of_halves_is_made_of_means_of_channels() -> None:
     data = arrays_for(graph)
     (old,), (new,) = graph_reference(graph, data).values(), graph_reference(check_graph(after), data).values()
     np.testing.assert_allclose(new, old, atol=5e-3)
+
+
+@pytest.mark.parametrize(("precision", "given_last", "converted"), [
+    ("ieee", False, False), ("ieee", True, True), ("tf32", False, True),
+])  # fmt: skip
+def test_exact_convolutions_that_torch_computes_keep_their_order(
+    precision: str, given_last: bool, converted: bool
+) -> None:
+    shape = (2, 8, 8, 16) if given_last else (2, 16, 8, 8)
+    x, w = Value("x", TensorType(shape, float32)), Value("w", TensorType((32, 16, 3, 3), float32))
+    b = GraphBuilder(["x", "w"])
+    image = b.node("permute", x, order=(0, 3, 1, 2)) if given_last else x
+    one, none = (1, 1), (0, 0)
+    y = b.node("convolution", image, w, stride=one, before=none, behind=none, dilation=one, precision=precision)
+    after = simplify_graph(check_graph(Graph((x,), (w,), b.nodes, (y.name,))), gpu=True)
+    (node,) = (n for n in after.nodes if n.op == "convolution")
+    assert attributes_of(node)["channels_last"] is converted
+    assert converted or not any(n.op == "permute" for n in after.nodes)

@@ -148,6 +148,7 @@ def test_a_trace_that_is_symbolic_is_refused() -> None:
 
 
 def test_every_rule_is_of_an_operator_that_torch_has() -> None:
+    pytest.importorskip("torch.ao.quantization.fx._decomposed")  # it registers operators
     missing = []
     for name in RULES:
         try:
