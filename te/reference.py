@@ -75,11 +75,11 @@ def reference_slicing(workload: Workload) -> Slicing | None:
     return found if large and all(map(_is_sliced, cut)) else None
 
 
-def slice_bytes(workload: Workload, sliced: Slicing, threads: int | None = None) -> int:
-    """Return how much memory the slices take that ``reference`` computes at once."""
+def slice_bytes(workload: Workload, sliced: Slicing) -> int:
+    """Return how much memory the slices take that ``reference`` computes at once, on the threads it may use."""
     points = math.prod(sliced.extents)
     of_point = sum(8 * workload.stage(name).tensor.elements // points for name in sliced.dimensions)
-    count = _slices_at_once(workload, sliced, threads)
+    count = _slices_at_once(workload, sliced, None)
     return of_point * min(points, count * _points_of_slice(workload, sliced))
 
 

@@ -1,4 +1,5 @@
-"""Products in the form that kernels want: batches in their own dimensions, and one product in the place of several."""
+"""Products in the form that kernels want: batches in their own dimensions, long sums in parts, and one product in the
+place of several."""
 
 from dataclasses import dataclass, replace
 

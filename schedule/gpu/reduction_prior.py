@@ -16,6 +16,10 @@ CTA_BARRIER_CYCLES = 150
 """Roughly how long the warps of a CTA take to exchange their states through shared memory, with a barrier."""
 CLUSTER_BARRIER_CYCLES = 1000
 """Roughly how long the CTAs of a cluster take for the same."""
+LARGEST_CLUSTER = 16
+"""CTAs of a cluster at most, on Hopper and with a launch attribute."""
+CLUSTERED_SHARE = 5 / 6
+"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross parts of the chip (measured)."""
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 """A cache line, and the least that memory gives of one."""

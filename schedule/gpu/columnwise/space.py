@@ -25,12 +25,11 @@ from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..reduction_prior import CLUSTERED_SHARE, LARGEST_CLUSTER
 from .kernel import columnwise_kernel
 from .prior import columnwise_seconds, partial_bytes
 from .sizes import BLOCKED, CLUSTER, SECOND_LAUNCH, STRIPED, ColumnwiseSizes, columnwise_sizes, one_setting
 
-LARGEST_CLUSTER = 16
-"""CTAs of a cluster at most, on Hopper and with a launch attribute."""
 FEWEST_CTAS = 64
 """Fewer CTAs leave most of the device idle."""
 SMALL_ELEMENTS = 1 << 22
@@ -50,9 +49,6 @@ NARROW_THREADS = 8
 AGAIN_COLUMNS, AGAIN_BYTES = 32, 64 << 10
 """Elementwise outputs read all rows of the columns of a CTA again. Of so many columns, all rows take so many bytes at
 most: a multiprocessor has a cache of 256 KiB for them."""
-CLUSTERED_SHARE = 5 / 6
-"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross parts of the chip (measured).
-"""
 
 QUANTITIES = (
     *GPU_QUANTITIES,

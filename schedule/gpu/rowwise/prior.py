@@ -15,7 +15,9 @@ from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
 from ..reduction_prior import (
     CLUSTER_BARRIER_CYCLES,
+    CLUSTERED_SHARE,
     CTA_BARRIER_CYCLES,
+    LARGEST_CLUSTER,
     LOAD_LATENCY_SECONDS,
     WARP_REDUCTION_CYCLES,
     overlapped_seconds,
@@ -23,9 +25,6 @@ from ..reduction_prior import (
 )
 from .sizes import RowStorage, RowwiseSizes
 
-WIDE_CLUSTER, CLUSTERED_SHARE = 16, 5 / 6
-"""Clusters of so many CTAs find a place on this share of the multiprocessors: they do not cross parts of the chip. A
-group norm of 128 rows of 131072 takes an H200 54 us with clusters of 8, and 65 us with clusters of 16."""
 LOADS_AHEAD = 2
 """How many vectors of each input a thread has under way while rows stay in memory."""
 
@@ -50,9 +49,9 @@ def rowwise_seconds(
 
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
     vector_bytes = s.vector * max(problem.read_bytes, 1)
-    usable = np.where(
-        s.cluster_size == WIDE_CLUSTER, int(CLUSTERED_SHARE * peaks.multiprocessors), peaks.multiprocessors
-    )
+    # A group norm of 128 rows of 131072 went from 54 to 65 us on an H200 as its default became clusters of 16.
+    wide = s.cluster_size == LARGEST_CLUSTER
+    usable = np.where(wide, int(CLUSTERED_SHARE * peaks.multiprocessors), peaks.multiprocessors)
     clusters = resident * usable // s.cluster_size
     clusters = np.where(circular, np.minimum(clusters, s.ctas // s.cluster_size), clusters)
 

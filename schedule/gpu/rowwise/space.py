@@ -25,8 +25,9 @@ from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..reduction_prior import LARGEST_CLUSTER
 from .kernel import rowwise_kernel
-from .prior import WIDE_CLUSTER, rowwise_seconds
+from .prior import rowwise_seconds
 from .sizes import (
     HALF_ROW,
     ONE_ROW,
@@ -47,8 +48,8 @@ CLUSTER_ROW_BYTES = 32 << 10
 LONG_ROW_BYTES = 256 << 10
 """Rows from here on are beyond the registers of a CTA, so that reading them again may pay."""
 WIDE_CLUSTER_REGISTERS = 4
-"""Where WIDE_CLUSTER CTAs share a row, threads need so many registers more than is estimated, to combine what they have
-(from compiled kernels: a softmax with 64 registers spills)."""
+"""Where 16 CTAs share a row, threads need so many registers more than is estimated, to combine what they have (from
+compiled kernels: a softmax with 64 registers spills)."""
 MOST_WASTE = 4 / 3
 """How many vectors the threads may take at most for each vector that there is."""
 
@@ -305,7 +306,7 @@ class RowwisePlan(Plan):
         good &= alone | (s.threads == limits_of(self.target).lanes) | (s.rows_per_cta <= p.row_count)
         every_cta_works = s.vectors > (s.cluster_size - 1) * s.vectors_per_cta
         good &= ~clustered | (alone & (s.threads_per_row >= 128) & every_cta_works & (s.vectors_per_thread >= 4))
-        good &= (s.cluster_size < WIDE_CLUSTER) | (
+        good &= (s.cluster_size < LARGEST_CLUSTER) | (
             limits_of(self.target).resident_blocks(s.threads, s.registers + WIDE_CLUSTER_REGISTERS, s.shared_bytes) > 0
         )
         good &= (s.joined_moments == 0) | (clustered & (s.storage == RowStorage.CIRCULAR_BUFFER))
