@@ -152,9 +152,8 @@ def _variance_of_columns(rewriter: Rewriter, x: Value, run: tuple[int, ...], lef
     kept = tuple(1 if d in run else n for d, n in enumerate(x.shape))
     pivot = rewriter.node("reshape", rewriter.node("mean", sample, dims=(first,)), shape=kept)
     squares = rewriter.node("sum", rewriter.node("square", rewriter.node("sub", x, pivot)), dims=run)
-    once = rewriter.node(
-        "sum", rewriter.node("sub", pivot, x), dims=run
-    )  # not x - pivot, which would be stored for both
+    # pivot - x has the same square as x - pivot, which would be stored if both sums read it
+    once = rewriter.node("sum", rewriter.node("sub", pivot, x), dims=run)
     around = rewriter.node("sub", squares, _times(rewriter, rewriter.node("square", once), 1 / count))
     least = rewriter.node("full", shape=(), value=0.0, dtype=x.dtype.name)
     return _times(rewriter, rewriter.node("maximum", around, least), 1 / left if left > 0 else float("inf"))

@@ -19,7 +19,7 @@ CLUSTER_BARRIER_CYCLES = 1000
 LARGEST_CLUSTER = 16
 """CTAs of a cluster at most, on Hopper and with a launch attribute."""
 CLUSTERED_SHARE = 5 / 6
-"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross parts of the chip (measured)."""
+"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross GPCs (measured)."""
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 """A cache line, and the least that memory gives of one."""
