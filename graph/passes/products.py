@@ -35,6 +35,8 @@ _LONG_SUM, _LEAST_PART = 1 << 14, 1 << 10
 """Sums of so many products are split, into parts that have so many at least."""
 _TILE, _TILES = 64 * 64, 512
 """About so many elements of a result are computed by one CTA, and so many CTAs keep a GPU busy."""
+_FEW_ROWS = 8
+"""The kernels of products with so few rows or columns share a long sum among CTAs already."""
 
 
 def split_long_sums(graph: Graph) -> Graph:
@@ -52,6 +54,8 @@ def split_long_sums(graph: Graph) -> Graph:
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] < _LONG_SUM:
             return None
         (m, k), n = a.shape, b.shape[1]
+        if min(m, n) <= _FEW_ROWS:
+            return None
         wished = min(_TILES * _TILE // (m * n), k // _LEAST_PART)
         parts = next((s for s in range(wished, 1, -1) if k % s == 0 and k // s % 4 == 0), None)
         if parts is None:

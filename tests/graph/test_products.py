@@ -103,7 +103,7 @@ def test_a_long_sum_of_few_products_is_split_among_many_ctas() -> None:
     assert kernels(program) == ["matmul", "sum add"]
     assert all(on_hopper(call.workload) for call in program.kernels)
     check_values(long_product(), split_long_sums(long_product()))
-    for other in (long_product("tf32"), long_product(rows=1 << 16)):
+    for other in (long_product("tf32"), long_product(rows=1 << 16), long_product(rows=8)):
         assert kernels(compile_program(other, on_hopper, gpu=True)) == ["matmul add"]
 
 
