@@ -23,7 +23,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
     "products of 8-bit floats, with scales of tensors or blocks": ("2026-11-27-h200-types-fp8",),
     "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped",),
-    "whole models, float16": ("2026-11-24-h200-models-default", "2026-11-27-h200-models"),
+    "whole models, float16": ("2026-11-27-h200-models",),
     "single modules, float32, in training mode": ("2026-11-27-h200-modules",),
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
     "all operators, and odd shapes, processor": ("2026-11-27-epyc-2-cores-cpu", "2026-11-27-epyc-2-cores-cpu-odd"),
