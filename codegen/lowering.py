@@ -5,13 +5,16 @@
 ``build`` runs all of it. ``lowering_stages`` keeps what every stage gives, for people to look at.
 """
 
+import logging
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from ..core.errors import IllegalSchedule
+from ..core.errors import CompileError, IllegalSchedule, TilewrightError
 from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.provenance import Origins, tracing
 from ..ir.stmt import Kernel
+from ..schedule.defaults import default_schedules
 from ..schedule.sketch import Sketch
 from ..schedule.sketches import ALL_SKETCHES
 from ..te.triton import TritonWorkload
@@ -19,6 +22,17 @@ from ..te.workload import Workload
 from .backend import Artifacts, CompiledKernel, Source
 from .backends import backend_for
 from .cuda.triton_compiler import build_triton
+
+log = logging.getLogger("tilewright")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A binary and its schedule. ``tuned``: whether the schedule was given, not a default."""
+
+    schedule: Schedule
+    binary: CompiledKernel
+    tuned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,25 @@ def build(workload: Workload, target: Target, schedule: Schedule) -> CompiledKer
         sketch_of(schedule)
         return build_triton(workload, target, schedule)
     return build_kernel(lower(workload, target, schedule), target)
+
+
+def build_known(
+    workload: Workload, target: Target, known: Schedule | None, refused_sketches: Collection[str] = ()
+) -> BuiltKernel:
+    """Build the schedule that is known. Where there is none, or it is not legal here, or its sketch is refused, build
+    the first default schedule that the compiler takes. Raises IllegalSchedule, CompileError, UnsupportedTarget."""
+    if known is not None and known.sketch not in refused_sketches:
+        try:
+            return BuiltKernel(known, build(workload, target, known), True)
+        except TilewrightError as error:  # a schedule of another machine
+            log.info("the schedule of %s is not legal here: %s", known.sketch, error.message)
+    refusals: list[CompileError] = []
+    for schedule in default_schedules(workload, target, refused_sketches=refused_sketches):
+        try:
+            return BuiltKernel(schedule, build(workload, target, schedule), False)
+        except CompileError as error:
+            refusals.append(error)
+    raise refusals[-1]
 
 
 def lowering_stages(workload: Workload, target: Target, schedule: Schedule) -> LoweringStages:

@@ -4,19 +4,28 @@ import logging
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
-from ..codegen.lowering import build
-from ..core.errors import CompileError, TilewrightError
+from ..codegen.lowering import BuiltKernel, build_known
+from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
-from ..schedule.defaults import default_schedules
+from ..core.target import Target
 from ..te.workload import Workload
 from .bound_kernel import RawKernel
 from .cpu import CpuDevice
 from .cuda.device import CudaDevice
 
 COMPILERS = 4
-"""How many kernels are compiled at once."""
+"""How many kernels are built at once."""
 log = logging.getLogger("tilewright")
+
+
+class BuildKernel(Protocol):
+    """What builds kernels, such as ``codegen.lowering.build_known``, called by several threads."""
+
+    def __call__(
+        self, workload: Workload, target: Target, known: Schedule | None, refused_sketches: Collection[str]
+    ) -> BuiltKernel: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +42,24 @@ def load_kernels(
     schedules: Mapping[str, Schedule],
     device: CpuDevice | CudaDevice,
     refused_sketches: Collection[str] = (),
+    build: BuildKernel = build_known,
+    at_once: int = COMPILERS,
 ) -> dict[str, ProgramKernel]:
-    """Compile and load the kernel of each workload, by key. ``schedules`` holds those that are known. One that is not
-    legal here gives way to the default, and so does one of ``refused_sketches``. A workload for which there is no
-    kernel is left out, with a warning."""
+    """Build and load the kernel of each workload, by key, ``at_once`` at a time. ``schedules`` holds those that are
+    known. One that is not legal here gives way to the default, and so does one of ``refused_sketches``. A workload for
+    which there is no kernel is left out, with a warning."""
 
     def loaded(key: str, workload: Workload) -> ProgramKernel | None:
-        known = schedules.get(key)
-        if known is not None and known.sketch not in refused_sketches:
-            try:
-                return ProgramKernel(known, device.load(build(workload, device.target, known)), True)
-            except TilewrightError as error:  # a schedule of another machine
-                log.info("the schedule of %s is not legal here: %s", key, error.message)
         reason = ""
-        try:
-            for schedule in default_schedules(workload, device.target, refused_sketches=refused_sketches):
-                try:
-                    return ProgramKernel(schedule, device.load(build(workload, device.target, schedule)), False)
-                except CompileError as error:
-                    reason = error.message
-        except TilewrightError as error:
-            reason = error.message
+        for known in dict.fromkeys((schedules.get(key), None)):  # a known one may be built, and then not loaded
+            try:
+                built = build(workload, device.target, known, refused_sketches)
+                return ProgramKernel(built.schedule, device.load(built.binary), built.tuned)
+            except TilewrightError as error:
+                reason = error.message
         log.warning("no kernel for %s: %s", key, reason)
         return None
 
-    with ThreadPoolExecutor(COMPILERS) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         found = pool.map(lambda item: (item[0], loaded(*item)), workloads.items())
         return {key: kernel for key, kernel in found if kernel is not None}

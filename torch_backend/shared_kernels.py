@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -24,9 +25,12 @@ from ..schedule.defaults import has_class
 from ..te.key import workload_key
 from ..te.row_range import DynamicRows, row_range
 from ..te.workload import Workload
+from ..workers.program_builders import ProgramBuilders, program_children
 
 MOST_KERNELS = 256
 """A graph keeps at most so many kernels for programs to come."""
+CHILDREN_FROM = 12
+"""Children build so many kernels or more. Fewer are built before a child has started."""
 
 
 def symbolic_extents(values: Mapping[Any, Any]) -> frozenset[int]:
@@ -101,13 +105,26 @@ class SharedKernels:
             names = {key: (key, schedules.get(key)) for key in workloads}
             missing = {key: workload for key, workload in workloads.items() if names[key] not in self._held}
             found = {key: self._held[names[key]] for key in workloads if key not in missing}
-            found |= load_kernels(missing, schedules, device, self._refused_sketches) if missing else {}
+            found |= self._built(missing, schedules, device)
             for key, kernel in found.items():
                 self._held[names[key]] = kernel
                 self._held.move_to_end(names[key])
             while len(self._held) > MOST_KERNELS:
                 self._held.popitem(last=False)
         return found
+
+    def _built(
+        self, workloads: Mapping[str, Workload], schedules: Mapping[str, Schedule], device: CpuDevice | CudaDevice
+    ) -> dict[str, ProgramKernel]:
+        children = program_children() if len(workloads) >= CHILDREN_FROM else 0
+        if children < 2:
+            return load_kernels(workloads, schedules, device, self._refused_sketches)
+        return load_kernels(workloads, schedules, device, self._refused_sketches, builders(children), children)
+
+
+@cache
+def builders(children: int) -> ProgramBuilders:
+    return ProgramBuilders(children)
 
 
 def _at_rows(loaded: ProgramKernel, rows: int) -> ProgramKernel:
