@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.gpu.mma import WARP_MMA_ATOMS
+from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -74,7 +75,8 @@ class AttentionPlan(Plan):
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         sizes, prior = self.sizes(columns), self.prior_seconds(columns, peaks)
-        usual = sizes.stages >= np.minimum(2, sizes.kv_blocks)
+        busy = (sizes.consumer_warpgroups - 1) * WGMMA_M < self.p.m.extent  # each has queries
+        usual = busy & (sizes.stages >= np.minimum(2, sizes.kv_blocks))
         return best_by_prior(prior, usual, MOST_PROMISING)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
