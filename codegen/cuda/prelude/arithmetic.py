@@ -49,6 +49,19 @@ $int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
 long long float_to_long(float x) { return x != x ? 0 : __float2ll_rz(x); }
 $long long float_to_long(double x) { return x != x ? 0 : __double2ll_rz(x); }"""
     ),
+    "divide": DeviceFunction(
+        """// has no branch. Most quotients are rounded correctly. The others are off by 1 unit in the last place, or by
+// up to 3 where a is subnormal. The scale keeps the reciprocal among normal numbers. The estimate has the right
+// value where the remainder is NaN, and the right sign where the quotient is 0.
+float divide(float a, float b) {
+  const float size = fabsf(b), scale = size < 0x1p-64f ? 0x1p64f : size > 0x1p64f ? 0x1p-64f : 1.0f;
+  const float x = a * scale, y = b * scale;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float estimate = x * inverse, quotient = fmaf(fmaf(-y, estimate, x), inverse, estimate);
+  return fabsf(quotient) > 0.0f ? quotient : estimate;
+}"""
+    ),
     "fast_exp2": DeviceFunction(
         """float fast_exp2(float x) {
   float y;
