@@ -62,6 +62,19 @@ float divide(float a, float b) {
   return fabsf(quotient) > 0.0f ? quotient : estimate;
 }"""
     ),
+    "root": DeviceFunction(
+        """// has no branch. Nearly all roots are rounded correctly. The others are off by 1 unit in the last place.
+// The scale keeps small numbers normal. The roots of 0 and of infinity are these themselves.
+float root(float x) {
+  const bool small = x < 0x1p-64f;
+  const float y = small ? x * 0x1p64f : x;
+  float inverse;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float estimate = y * inverse, near = fmaf(fmaf(-estimate, estimate, y), 0.5f * inverse, estimate);
+  const float root = y == 0.0f || y == __int_as_float(0x7f800000) ? y : near;
+  return small ? root * 0x1p-32f : root;
+}"""
+    ),
     "fast_exp2": DeviceFunction(
         """float fast_exp2(float x) {
   float y;
