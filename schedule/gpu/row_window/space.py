@@ -125,11 +125,14 @@ class RowWindowPlan(Plan):
         return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """Windows are added up for all outputs that threads have room for."""
+        """Windows are reduced for all outputs that threads have room for. Lanes that read from one bank of shared
+        memory do so one after the other."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
         threads = sizes.blocks * sizes.threads_per_row * sizes.rows_per_cta
-        each = len(problem.sliding_loads)
-        outputs, accumulator = len(problem.outputs), accumulator_dtype(problem)
+        each, outputs = len(problem.sliding_loads), len(problem.outputs)
+        bank_conflicts = np.gcd(sizes.tile_w * problem.width.stride, WARP_LANES)
+        inputs = (sizes.loads + bank_conflicts * sizes.near) * self._input_bytes
+        results = 2 * sizes.tile_w * accumulator_dtype(problem).bytes
         room = threads * sizes.tile_w / (self._rows * problem.columns)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
@@ -137,8 +140,7 @@ class RowWindowPlan(Plan):
             memory_bytes=minimum_bytes(workload),
             l2_bytes=sizes.blocks * sizes.rows_per_cta * sizes.positions * self._input_bytes
             + sum(b.bytes for b in workload.output_buffers),
-            shared_bytes=threads
-            * ((sizes.loads + sizes.near) * self._input_bytes + 2 * sizes.tile_w * accumulator.bytes),
+            shared_bytes=threads * (inputs + results),
             accesses=threads / WARP_LANES * (each * (2 * sizes.loads + sizes.near) + (2 + outputs) * sizes.tile_w),
             operations=flops(workload) * room,
         )
