@@ -16,6 +16,7 @@ from .large_windows import split_large_windows
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
+from .odd_columns import fold_odd_columns
 from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .products import split_batches, split_long_sums
 from .quantised import multiply_quantised
@@ -88,6 +89,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     split_long_sums,
     split_long_rows,
     split_reductions,
+    fold_odd_columns,
     split_scans,
     drop_identities,
     sink_through_norms,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ...ir.expr import Const, Expr, Load, Select, Unary, UnaryOp, logical_and, rebuild, walk
+from ...ir.expr import Const, Expr, Load, Logic, LogicOp, Select, Unary, UnaryOp, logical_and, rebuild, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ def replace_masked_loads(body: Expr, values: Mapping[MaskedLoad, Expr]) -> Expr:
     A value must be defined where the mask is true, and be ``other`` elsewhere if there is one.
     """
     return _visit(body, (), lambda masked, expr: values.get(masked, expr))
+
+
+def conjuncts(condition: Expr | None) -> list[Expr]:
+    """Return the conditions that ``condition`` is the conjunction of; none where it is None."""
+    match condition:
+        case None:
+            return []
+        case Logic(op=LogicOp.AND, a=a, b=b):
+            return [*conjuncts(a), *conjuncts(b)]
+    return [condition]
 
 
 def _visit(expr: Expr, masks: tuple[Expr, ...], f: Callable[[MaskedLoad, Expr], Expr]) -> Expr:

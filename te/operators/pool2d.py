@@ -187,6 +187,7 @@ POOL2D = Operator(
         {**_SMALL, "kind": "average", "batch": 2, "accumulate": "float64", "dtype": "bfloat16"},
         {"batch": 1, "channels": 1, "height": 1, "width": 1, "kernel_h": 1, "kernel_w": 1},
         {**_SMALL, "padding": 1, "dilation": 2, "dtype": "float32"},
+        {"batch": 1, "channels": 6, "height": 1, "width": 70, "kernel_h": 1, "kernel_w": 5, "dtype": "float32"},
     ),
     build=_build,
     baseline=_numpy,

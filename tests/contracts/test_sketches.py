@@ -297,6 +297,10 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     (
         "pool2d",
+        {"batch": 4, "channels": 8, "height": 1, "width": 2000, "kernel_h": 1, "kernel_w": 8, "dtype": "float32"},
+    ),
+    (
+        "pool2d",
         {
             "batch": 4, "channels": 64, "height": 28, "width": 28, "kernel_h": 3, "kernel_w": 3, "padding": 1,
             "kind": "average", "layout": "NHWC", "dtype": "float16",

@@ -1,8 +1,8 @@
 """Writes the IR's operators in C++. Integers wrap around and divide towards minus infinity, and floats keep NaN.
 
-Functions of float32 are CUDA's accurate ones. Where every output of a kernel is a float of 16 bits
-(``EmittedFunction.fast_math``), an error of some units in the last place of float32 is far below the final rounding.
-Cheap functions then stand in:
+Functions of float32 are CUDA's accurate ones. Their divisions and roots have no branch, so that those of several
+elements overlap. Where every output of a kernel is a float of 16 bits (``EmittedFunction.fast_math``), an error of some
+units in the last place of float32 is far below the final rounding. Cheap functions then stand in:
 
 - exp and exp2 are ``ex2.approx``, and sqrt is ``sqrt.approx``;
 - a division is ``div.full`` (2 units), or ``rcp.approx`` where a constant is divided;
@@ -10,6 +10,8 @@ Cheap functions then stand in:
 
 ``tanh.approx`` is not used: its error of 2^-11 is as large as the rounding of float16.
 """
+
+from math import frexp
 
 from ....core.dtypes import DType
 from ....core.errors import CompileError
@@ -193,6 +195,8 @@ def _float_binary(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -
             return inverse if _constant(expr.a) == 1 else infix(a, "*", inverse, type, Precedence.MULTIPLICATIVE)
         case BinaryOp.DIV if fn.fast_math and type == "float":
             return call(fn.use("fast_divide"), type, a, b)
+        case BinaryOp.DIV if type == "float" and not _is_power_of_two(expr.b):
+            return call(fn.use("divide"), type, a, b)
         case BinaryOp.DIV:
             return infix(a, "/", b, type, Precedence.MULTIPLICATIVE)
         case BinaryOp.POW if _constant(expr.b) == 2:
@@ -210,6 +214,12 @@ def _constant(expr: Expr) -> float | int | None:
     return (
         inner.value if isinstance(inner, Const) and expr.children == (inner,) and not isinstance(expr, Unary) else None
     )
+
+
+def _is_power_of_two(expr: Expr) -> bool:
+    """Return whether ``expr`` is a constant whose reciprocal is exact, so that a compiler multiplies by it."""
+    value = _constant(expr)
+    return value is not None and abs(frexp(value)[0]) == 0.5
 
 
 def _divide(fn: EmittedFunction, expr: Binary, a: CppValue, b: CppValue) -> CppValue:
@@ -251,6 +261,8 @@ def unary(fn: EmittedFunction, expr: Unary, a: CppValue) -> CppValue:
         raise CompileError(f"{expr.op.value} is not defined for {dtype}")
     if fn.fast_math and type == "float" and expr.op in _APPROXIMATE:
         return call(fn.use(_APPROXIMATE[expr.op]), type, a)
+    if expr.op is UnaryOp.SQRT and type == "float":
+        return call(fn.use("root"), type, a)
     return call(name if type == "double" else f"{name}f", type, a)
 
 

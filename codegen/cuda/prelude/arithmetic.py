@@ -49,6 +49,32 @@ $int float_to_int(double x) { return x != x ? 0 : __double2int_rz(x); }"""
 long long float_to_long(float x) { return x != x ? 0 : __float2ll_rz(x); }
 $long long float_to_long(double x) { return x != x ? 0 : __double2ll_rz(x); }"""
     ),
+    "divide": DeviceFunction(
+        """// has no branch. Most quotients are rounded correctly. The others are off by 1 unit in the last place, or by
+// up to 3 where a is subnormal. The scale keeps the reciprocal among normal numbers. The estimate has the right
+// value where the remainder is NaN, and the right sign where the quotient is 0.
+float divide(float a, float b) {
+  const float size = fabsf(b), scale = size < 0x1p-64f ? 0x1p64f : size > 0x1p64f ? 0x1p-64f : 1.0f;
+  const float x = a * scale, y = b * scale;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float estimate = x * inverse, quotient = fmaf(fmaf(-y, estimate, x), inverse, estimate);
+  return fabsf(quotient) > 0.0f ? quotient : estimate;
+}"""
+    ),
+    "root": DeviceFunction(
+        """// has no branch. Nearly all roots are rounded correctly. The others are off by 1 unit in the last place.
+// The scale keeps small numbers normal. The roots of 0 and of infinity are these themselves.
+float root(float x) {
+  const bool small = x < 0x1p-64f;
+  const float y = small ? x * 0x1p64f : x;
+  float inverse;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+  const float estimate = y * inverse, near = fmaf(fmaf(-estimate, estimate, y), 0.5f * inverse, estimate);
+  const float root = y == 0.0f || y == __int_as_float(0x7f800000) ? y : near;
+  return small ? root * 0x1p-32f : root;
+}"""
+    ),
     "fast_exp2": DeviceFunction(
         """float fast_exp2(float x) {
   float y;

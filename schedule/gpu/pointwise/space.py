@@ -20,7 +20,7 @@ from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
-from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
@@ -45,9 +45,6 @@ VECTORS, ROW = "vectors", "row"
 MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
-TILE_SECONDS = 10e-9
-"""What each tile of a multiprocessor costs. A launch with 65,536 blocks of 128 threads takes an H200 80 us for what
-fewer and larger blocks do in 65 us."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,

@@ -5,6 +5,9 @@ Without a circular buffer (see ``circular_buffer``) a CTA takes ``rows_per_cta``
     load the thread's vectors of the row to registers, or to registers and shared memory
     for each reduction: accumulate the vectors, combine what all threads of the row have
     compute the outputs of each vector and write them
+
+Where rows are only reduced, the first CTA has the last rows. These are in L2 if the kernel before has just written
+them, and the first rows are there for the next kernel, which computes elements.
 """
 
 from dataclasses import dataclass
@@ -76,7 +79,7 @@ def launch_rows(
         if s.storage == RowStorage.CIRCULAR_BUFFER:
             CircularBuffer(passes, variables[0], grid).write_rows()
         else:
-            _write_one_group_of_rows(passes, variables[0], prefetch)
+            _write_one_group_of_rows(passes, prefetch.group_of(variables[0]), prefetch)
     return w.finish()
 
 
@@ -95,6 +98,12 @@ class RowPrefetch:
         s, thread = self.passes.sizes, self.passes.vectors.thread
         block = (self.block, self.blocks)
         return L2Prefetch(self.passes.w, (thread, s.threads), block, s.prefetching_ctas, count=self.count)
+
+    def group_of(self, block: Expr) -> Expr:
+        """Return the number of the group of rows that a CTA takes."""
+        p, storage = self.passes.problem, self.passes.sizes.storage
+        forward = p.elementwise_outputs or p.dynamic is not None or storage == RowStorage.CIRCULAR_BUFFER
+        return block if forward else index(self.blocks - 1) - block
 
     def own_rows(self) -> None:
         """Prefetch the rows of this CTA, and a share of the broadcast operands."""
@@ -124,15 +133,15 @@ class RowPrefetch:
 
     def _first_element(self, block: Expr, group: Expr) -> tuple[Expr, ...]:
         p, s, vectors = self.passes.problem, self.passes.sizes, self.passes.vectors
-        flat = block * s.rows_per_cta + group
+        flat = self.group_of(block) * s.rows_per_cta + group
         row = RowIndex(flat if p.row_unit % s.rows_per_cta == 0 else minimum(flat, p.row_end - 1))
         return p.input_indices(vectors.row_indices(row), delinearize(vectors.first_column(row), p.columns))
 
 
-def _write_one_group_of_rows(passes: RowPasses, block: Expr, prefetch: RowPrefetch) -> None:
+def _write_one_group_of_rows(passes: RowPasses, number: Expr, prefetch: RowPrefetch) -> None:
     """A CTA takes ``rows_per_cta`` rows, one for each group of threads, and is done."""
     s, p, vectors = passes.sizes, passes.problem, passes.vectors
-    flat = block * s.rows_per_cta + vectors.group.group_rank if s.rows_per_cta > 1 else block
+    flat = number * s.rows_per_cta + vectors.group.group_rank if s.rows_per_cta > 1 else number
     row = RowIndex(flat)
     if p.row_unit % s.rows_per_cta:
         row = RowIndex(minimum(flat, p.row_end - 1), flat < p.row_end)

@@ -24,7 +24,7 @@ from math import prod
 from ....core.dtypes import DType, float32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Logic, LogicOp, Var, index, logical_and
+from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
@@ -33,7 +33,7 @@ from ...problems.window import ReduceWindow
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
-from ...tile.masked_loads import MaskedLoad, replace_masked_loads
+from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
@@ -212,7 +212,7 @@ class _WindowKernelWriter:
     def _needed_mask(self, masked: MaskedLoad, at: Mapping[str, Expr]) -> MaskedLoad:
         """``masked`` with only those of its conditions that fail for some thread at ``at``."""
         axes = [*self.thread_grid, *self.problem.unwindowed_axes]
-        terms = [t for t in _conjuncts(masked.mask) if not always_holds(scalar_at(t, at), axes)]
+        terms = [t for t in conjuncts(masked.mask) if not always_holds(scalar_at(t, at), axes)]
         return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
 
     def _masked_beyond_outputs(self, masked: MaskedLoad) -> MaskedLoad:
@@ -340,12 +340,3 @@ class _WindowKernelWriter:
             here = {**point, problem.channel.name: point[problem.channel.name] + v}
             output_indices = tuple(here[a.name] for a in problem.axes)
             self.w.store(stage.tensor, output_indices, scalar_at(stage.body, here, loaded))
-
-
-def _conjuncts(condition: Expr | None) -> list[Expr]:
-    match condition:
-        case None:
-            return []
-        case Logic(op=LogicOp.AND, a=a, b=b):
-            return [*_conjuncts(a), *_conjuncts(b)]
-    return [condition]

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from tests.schedule.gpu.tiles import assert_agrees, workload_of
+from tests.schedule.gpu.tiles import H200, assert_agrees, legal_schedule_of, workload_of
 from tests.schedule.interpreted import assert_computes
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
+from tilewright.ir.expr import index
+from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
+from tilewright.ir.simplify import simplify
 from tilewright.schedule.gpu.columnwise.kernel import columnwise_kernel
 from tilewright.schedule.gpu.columnwise.sizes import ColumnwiseSizes
 from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
@@ -138,3 +141,15 @@ UNPRUNED = {
 def test_settings_that_are_not_promising_are_correct(workload: Workload) -> None:
     target = Target("cuda", "sm_90a", threads=8, vector_bytes=16)
     assert assert_agrees(CUDA_COLUMNWISE, workload, 8, target, policy=SpacePolicy(prune=False)) == 8
+
+
+def test_columns_that_are_only_reduced_go_from_the_last_to_the_first() -> None:
+    """So the first ones are still in L2 for the kernel that computes elements."""
+    workload = workload_of("reduce", shape=[5, 4096, 512], axes=[1], dtype="float32")
+    schedule = legal_schedule_of(CUDA_COLUMNWISE, workload, threads_x=128, threads_y=2, splits=1)
+    kernel = CUDA_COLUMNWISE.lower(workload, H200, schedule)
+    matrices = [load.indices[0] for s in stores_of(kernel.body) for load in loads_of(s) if load.buffer.name == "X"]
+    assert matrices
+    for matrix in matrices:
+        (block,) = free_variables(matrix)
+        assert [simplify(substitute(matrix, {block: index(n)}), {}) for n in (0, 4)] == [index(4), index(0)]

@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import assert_agrees
+from tests.schedule.gpu.tiles import H200, assert_agrees, schedule_of
 from tests.schedule.interpreted import assert_computes
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
+from tilewright.ir.expr import index
+from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
+from tilewright.ir.simplify import simplify
 from tilewright.schedule.gpu.rowwise.kernel import rowwise_kernel
 from tilewright.schedule.gpu.rowwise.sizes import RowPartition, RowStorage, RowwiseSizes, register_vectors
 from tilewright.schedule.gpu.rowwise.space import CUDA_ROWWISE
@@ -175,3 +178,18 @@ UNPRUNED = {
 def test_settings_that_are_not_promising_are_correct(workload: Workload) -> None:
     target = Target("cuda", "sm_90a", threads=8, vector_bytes=16)
     assert assert_agrees(CUDA_ROWWISE, workload, 8, target, policy=SpacePolicy(prune=False)) == 8
+
+
+@pytest.mark.parametrize(("name", "from_the_end"), [("reduce", True), ("softmax", False)])
+def test_rows_that_are_only_reduced_go_from_the_last_to_the_first(name: str, from_the_end: bool) -> None:
+    """So the first rows are still in L2 for the kernel that computes elements."""
+    shape = {"shape": [640, 2048], "axes": [1]} if name == "reduce" else {"rows": 640, "columns": 2048}
+    workload = _workload(name, dtype="float32", **shape)
+    schedule = schedule_of(CUDA_ROWWISE, workload, rows_per_cta=1, cluster_size=1, row_storage="registers")
+    kernel = CUDA_ROWWISE.lower(workload, H200, schedule)
+    loads = [load for s in stores_of(kernel.body) for load in loads_of(s) if load.buffer.name == "X"]
+    assert loads
+    for load in loads:
+        (block,) = free_variables(load.indices[0])
+        first, last = (simplify(substitute(load.indices[0], {block: index(n)}), {}) for n in (0, 639))
+        assert (first, last) == ((index(639), index(0)) if from_the_end else (index(0), index(639)))

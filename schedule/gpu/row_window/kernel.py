@@ -1,0 +1,203 @@
+"""Writes the kernel of windows that move along rows. A block loads each position of its part of a row once, and both
+inputs and results go through shared memory, so that neighbouring threads access neighbouring elements::
+
+    for n in unrolled(…):            x_regs[n] = X[row, first + n*threads_per_row + x]     # zeros where the padding is
+    for n in unrolled(…):            x_tile[y, n*threads_per_row + x] = x_regs[n]
+    barrier
+    for k in unrolled(positions):    x_near[k] = x_tile[y, x*tile_w*stride + k]
+    for s in unrolled(window), p in unrolled(tile_w):  acc[p] += x_near[p*stride + s*dilation]
+    for p in unrolled(tile_w):       result_tile[y, x*tile_w + p] = acc[p]
+    barrier
+    for p in unrolled(tile_w):       Y[row, p*threads_per_row + x] = epilogue(result_tile[y, p*threads_per_row + x])
+
+Thread (x, y) has ``tile_w`` neighbouring outputs of row y. Where that is odd, lanes find them in different banks.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from ....core.dtypes import DType, float32
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.build import Writer
+from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
+from ....ir.rewrite import free_variables
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.workload import Axis
+from ...loop_nest.nest import COMBINE, KERNEL_NAME
+from ...problems.row_window import RowWindow
+from ...space.columns import Size
+from ...tile.delinearize import axis_indices
+from ...tile.load_analysis import always_holds
+from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
+from ...tile.names import NameSupply
+from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.stage_body import scalar_at
+
+
+@dataclass(frozen=True, slots=True)
+class RowWindowSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
+
+    ``tile_w``, ``threads_per_row`` and ``rows_per_cta`` are the knobs. ``tiles``: the parts of a row. ``positions``:
+    positions of the input that a part needs. ``loads``: how many of them a thread loads. ``near``: positions that the
+    outputs of one thread read. ``blocks``: thread blocks. ``shared_bytes``: shared memory of a block. ``registers``:
+    estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that estimate.
+    """
+
+    tile_w: Size
+    threads_per_row: Size
+    rows_per_cta: Size
+    tiles: Size
+    positions: Size
+    loads: Size
+    near: Size
+    blocks: Size
+    shared_bytes: Size
+    registers: Size
+    resident: Size
+
+
+def accumulator_dtype(problem: RowWindow) -> DType:
+    """Return the dtype in which windows are reduced."""
+    dtype = problem.reduction.tensor.dtype
+    return float32 if dtype.is_float and dtype.bits == 16 else dtype
+
+
+def row_window_kernel(problem: RowWindow, sizes: RowWindowSizes) -> Kernel:
+    """Return the kernel of one setting."""
+    return _RowWindowKernelWriter(problem, sizes).kernel()
+
+
+class _RowWindowKernelWriter:
+    def __init__(self, problem: RowWindow, sizes: RowWindowSizes) -> None:
+        self.problem = problem
+        self.sizes = sizes
+        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
+        axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
+        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
+        self.w = Writer()
+        self.tile_columns: int = sizes.threads_per_row * sizes.tile_w
+        assert problem.reduction.reducer is not None
+        self.combine: BinaryOp = COMBINE[problem.reduction.reducer]
+
+    def kernel(self) -> Kernel:
+        problem, w, s = self.problem, self.w, self.sizes
+        bounds = [
+            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
+            (self.names.fresh("thread"), s.threads_per_row * s.rows_per_cta, HardwareAxis.THREAD),
+        ]
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
+            x, y = thread % s.threads_per_row, thread // s.threads_per_row
+            row = block // s.tiles * s.rows_per_cta + y
+            at = {**self._unit_axes(), **axis_indices(row, problem.row_axes)}
+            first = block % s.tiles * self.tile_columns
+            tiles = self._load_positions(at, first, x, y)
+            w.barrier()
+            self._store_outputs(at, first, x, y, self._reduce(at, first, x, y, tiles))
+        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
+        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+
+    def _unit_axes(self) -> dict[str, Expr]:
+        """Return the axes of the reduction of extent 1, at their only index."""
+        return {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
+
+    def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
+        return self.w.loop(self.names.fresh(name), extent, LoopKind.UNROLLED)
+
+    def _load_positions(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr) -> dict[MaskedLoad, Buffer]:
+        """Load the positions of all rows of the block into shared memory, [row, position] for each sliding load."""
+        problem, w, s = self.problem, self.w, self.sizes
+        registers: list[tuple[MaskedLoad, RegisterLoad]] = []
+        for masked in problem.sliding_loads:
+            needed = self._needed(masked)
+            buffer = allocate_registers(w, self.names, needed, (s.loads,), "", 1).buffer
+            registers.append((masked, RegisterLoad(needed, buffer, vector=False)))
+        with self._unrolled("n", s.loads) as n:
+            position = n * s.threads_per_row + x
+            here = {**at, **problem.width.at(first, position)}
+            with w.when(self._has(position)):
+                for _, register in registers:
+                    load_registers(w, self.names, register, (n,), here, "", 1)
+        tiles: dict[MaskedLoad, Buffer] = {}
+        for masked, register in registers:
+            name, shape = f"{masked.load.buffer.name}_tile", (s.rows_per_cta, s.positions)
+            tile = w.allocate(self.names.fresh(name), shape, masked.load.dtype, MemoryScope.SHARED)
+            with self._unrolled("n", s.loads) as n:
+                position = n * s.threads_per_row + x
+                with w.when(self._has(position)):
+                    w.store(tile, (y, position), Load(register.buffer, (n,)))
+            tiles[masked] = tile
+        return tiles
+
+    def _has(self, position: Expr) -> Expr | None:
+        """Return the condition that a thread's ``position`` is one of the part; None where all are."""
+        s = self.sizes
+        return position < s.positions if s.positions % s.threads_per_row else None
+
+    def _needed(self, masked: MaskedLoad) -> MaskedLoad:
+        """``masked`` with a mask also for positions that only outputs beyond the end of the row read, and without
+        conditions that always hold."""
+        problem, s = self.problem, self.sizes
+        moving = {problem.width.axis.name, *(a.name for a in problem.reduction.reduce_axes)}
+        tile, position = Axis(self.names.fresh("tile"), s.tiles), Axis(self.names.fresh("position"), s.positions)
+        at = {**self._unit_axes(), **{a.name: Var(a.name) for a in problem.row_axes}}
+        at |= problem.width.at(Var(tile.name) * self.tile_columns, Var(position.name))
+        terms = conjuncts(masked.mask)
+        for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
+            if free_variables(i) & moving:
+                terms.extend((i >= 0, i < extent))
+        axes = [*problem.row_axes, tile, position]
+        terms = [t for t in terms if not always_holds(scalar_at(t, at), axes)]
+        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
+
+    def _reduce(
+        self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, tiles: Mapping[MaskedLoad, Buffer]
+    ) -> Buffer:
+        """Reduce the windows of the thread's outputs. Return the results of the block in shared memory, [row,
+        column]."""
+        problem, w, s, width = self.problem, self.w, self.sizes, self.problem.width
+        near: dict[MaskedLoad, Buffer] = {}
+        for masked, tile in tiles.items():
+            name = self.names.fresh(f"{masked.load.buffer.name}_near")
+            near[masked] = w.allocate(name, (s.near,), tile.dtype, MemoryScope.REGISTER)
+            with self._unrolled("k", s.near) as k:
+                w.store(near[masked], (k,), Load(tile, (y, x * (s.tile_w * width.stride) + k)))
+        dtype, name = accumulator_dtype(problem), problem.reduction.name
+        acc = w.allocate(self.names.fresh(f"{name}_acc"), (s.tile_w,), dtype, MemoryScope.REGISTER)
+        assert width.window is not None
+        for point in range(width.window_points):
+            with self._unrolled("p", s.tile_w) as p:
+                values: dict[MaskedLoad, Expr] = {
+                    masked: Load(buffer, (p * width.stride + point * width.dilation,))
+                    for masked, buffer in near.items()
+                }
+                body = replace_masked_loads(problem.reduction.body, values)
+                here = {**at, width.axis.name: first + x * s.tile_w + p, width.window.name: index(point)}
+                term = scalar_at(body, here)
+                wide = term if term.dtype == dtype else Cast(term, dtype)
+                w.store(acc, (p,), Binary(self.combine, Load(acc, (p,)), wide) if point else wide)
+        results = w.allocate(
+            self.names.fresh(f"{name}_tile"), (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED
+        )
+        with self._unrolled("p", s.tile_w) as p:
+            w.store(results, (y, x * s.tile_w + p), Load(acc, (p,)))
+        return results
+
+    def _store_outputs(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, results: Buffer) -> None:
+        problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
+        w.barrier()
+        with self._unrolled("p", s.tile_w) as p:
+            place = p * s.threads_per_row + x
+            here = {**at, column.name: first + place}
+
+            def loaded(load: Load) -> Expr:
+                if load.buffer.name != problem.reduction.name:
+                    return load
+                value = Load(results, (y, place))
+                return value if value.dtype == load.dtype else Cast(value, load.dtype)
+
+            with w.when(here[column.name] < column.extent if column.extent % self.tile_columns else None):
+                for stage in problem.outputs:
+                    indices = tuple(here[a.name] for a in problem.reduction.axes)
+                    w.store(stage.tensor, indices, scalar_at(stage.body, here, loaded))

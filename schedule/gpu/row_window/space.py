@@ -1,0 +1,176 @@
+"""Describes the space of kernels of windows that move along rows: knobs, constraints, derived sizes and the prior
+(sketch ``cuda_row_window``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.cost import flops, minimum_bytes
+from ....te.workload import Workload
+from ...problems.row_window import RowWindow, row_window_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...tile_sketch import Plan, TileSketch
+from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
+from ..occupancy import MOST_BLOCKS, limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel
+
+SPARE_REGISTERS = 16
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+MOST_NEAR = 96
+"""Positions that a thread has in registers, at most."""
+MOST_SHARED_BYTES = 48 << 10
+"""Shared memory of a block, at most."""
+WASTE = 1.5
+"""For how many more outputs of a row promising settings have room at most than the thriftiest of them."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
+    Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
+)
+
+
+@dataclass(frozen=True)
+class RowWindowPlan(Plan):
+    """The settings of a reduction over windows along rows on a target."""
+
+    problem: RowWindow
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        return (
+            Knob("tile_w", (1, 3, 5, 7, 9, 11, 15), "how many neighbouring outputs along the width a thread computes"),
+            Knob("threads_per_row", (32, 64, 128, 256, 512), "how many threads of a block share a row"),
+            Knob("rows_per_cta", (1, 2, 4, 8, 16), "how many rows a block has"),
+        )
+
+    @property
+    def _input_bytes(self) -> int:
+        """Bytes of one position, of all inputs that windows move over together."""
+        return sum(m.load.dtype.bytes for m in self.problem.sliding_loads)
+
+    @property
+    def _rows(self) -> int:
+        return prod(a.extent for a in self.problem.row_axes)
+
+    def sizes(self, columns: Columns) -> RowWindowSizes:
+        problem, accumulator = self.problem, accumulator_dtype(self.problem)
+        tile_w, threads_per_row, rows = (columns.ints(k.name) for k in self.knobs)
+        tile_columns = tile_w * threads_per_row
+        positions, near = (problem.width.positions(n) for n in (tile_columns, tile_w))
+        loads, tiles = -(-positions // threads_per_row), -(-problem.columns // tile_columns)
+        shared_bytes = rows * (positions * self._input_bytes + tile_columns * accumulator.bytes)
+        words = len(problem.sliding_loads) * np.maximum(near, loads) + tile_w * -(-accumulator.bytes // 4)
+        registers = SPARE_REGISTERS + words
+        return RowWindowSizes(
+            tile_w=tile_w,
+            threads_per_row=threads_per_row,
+            rows_per_cta=rows,
+            tiles=tiles,
+            positions=positions,
+            loads=loads,
+            near=near,
+            blocks=tiles * -(-self._rows // rows),
+            shared_bytes=shared_bytes,
+            registers=registers,
+            resident=limits_of(self.target).resident_blocks(threads_per_row * rows, registers, shared_bytes),
+        )
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        names = tuple(k.name for k in self.knobs)
+        return (
+            Constraint(
+                "rows_per_cta divides the rows of the outputs",
+                ("rows_per_cta",),
+                lambda c: self._rows % c.ints("rows_per_cta") == 0,
+            ),
+            Constraint(
+                f"the outputs of a thread read at most {MOST_NEAR} positions",
+                ("tile_w",),
+                lambda c: self.problem.width.positions(c.ints("tile_w")) <= MOST_NEAR,
+            ),
+            Constraint(
+                "a multiprocessor has room for the threads, the registers and the shared memory of a block, which is "
+                f"at most {MOST_SHARED_BYTES >> 10} KiB",
+                names,
+                self._fits,
+            ),
+            Constraint("a launch has at most 2^31 - 1 blocks", names, lambda c: self.sizes(c).blocks <= MOST_BLOCKS),
+        )
+
+    def _fits(self, columns: Columns) -> Bools:
+        sizes = self.sizes(columns)
+        fits: Bools = (sizes.resident >= 1) & (sizes.shared_bytes <= MOST_SHARED_BYTES)
+        return fits
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        sizes = self.sizes(columns)
+        threads, room = sizes.threads_per_row * sizes.rows_per_cta, sizes.tiles * sizes.threads_per_row * sizes.tile_w
+        usual = (threads <= 512) & ((threads >= 128) | (sizes.blocks <= self.target.threads))
+        promising: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
+        return promising
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """Windows are reduced for all outputs that threads have room for. Lanes that read from one bank of shared
+        memory do so one after the other."""
+        sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
+        threads = sizes.blocks * sizes.threads_per_row * sizes.rows_per_cta
+        each, outputs = len(problem.sliding_loads), len(problem.outputs)
+        bank_conflicts = np.gcd(sizes.tile_w * problem.width.stride, WARP_LANES)
+        inputs = (sizes.loads + bank_conflicts * sizes.near) * self._input_bytes
+        results = 2 * sizes.tile_w * accumulator_dtype(problem).bytes
+        room = threads * sizes.tile_w / (self._rows * problem.columns)
+        traffic = MemoryTraffic(
+            blocks=sizes.blocks,
+            resident=sizes.resident,
+            memory_bytes=minimum_bytes(workload),
+            l2_bytes=sizes.blocks * sizes.rows_per_cta * sizes.positions * self._input_bytes
+            + sum(b.bytes for b in workload.output_buffers),
+            shared_bytes=threads * (inputs + results),
+            accesses=threads / WARP_LANES * (each * (2 * sizes.loads + sizes.near) + (2 + outputs) * sizes.tile_w),
+            operations=flops(workload) * room,
+        )
+        begins: NDArray[np.float64] = TILE_SECONDS * sizes.blocks / self.target.threads
+        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        sizes = self.sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=sizes.blocks,
+            threads=sizes.threads_per_row * sizes.rows_per_cta,
+            registers=sizes.registers,
+            shared=sizes.shared_bytes,
+            wanted=sizes.loads * self._input_bytes,
+        )
+        return {
+            **common,
+            "outputs": np.asarray(sizes.tile_w, np.float64),
+            "loads_per_output": sizes.positions / (sizes.threads_per_row * sizes.tile_w),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return row_window_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+
+
+def _plan(workload: Workload, target: Target) -> RowWindowPlan | None:
+    problem = row_window_of(workload)
+    return None if problem is None else RowWindowPlan(problem, target)
+
+
+CUDA_ROW_WINDOW = TileSketch("cuda_row_window", 1, QUANTITIES, _plan)

@@ -1,0 +1,72 @@
+"""Recognises reductions over windows that move along rows, such as 1-D pooling with channels first, in a workload."""
+
+from dataclasses import dataclass
+
+from ...ir.rewrite import free_variables
+from ...te.inline import inline_stages
+from ...te.workload import Axis, Stage, Workload
+from ..loop_nest.nest import COMBINE
+from ..tile.load_analysis import flat_offset
+from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from .columnwise import columnwise_problem
+from .outputs import outputs_of_reduction
+from .rowwise import rowwise_problem
+from .window import MAX_WINDOW_POINTS
+from .window_overlap import WindowAxis, address_forms, window_axis
+
+
+@dataclass(frozen=True)
+class RowWindow:
+    """A reduction over windows along the innermost axis alone, and what is computed from it.
+
+    ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
+    their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
+    neighbouring outputs share: neighbouring positions are neighbours in memory. ``width``: how windows move.
+    """
+
+    workload: Workload
+    reduction: Stage
+    outputs: tuple[Stage, ...]
+    sliding_loads: tuple[MaskedLoad, ...]
+    width: WindowAxis
+
+    @property
+    def columns(self) -> int:
+        """The elements of a row of the outputs."""
+        return self.width.axis.extent
+
+    @property
+    def row_axes(self) -> tuple[Axis, ...]:
+        """The axes that number the rows of the outputs."""
+        return tuple(a for a in self.reduction.axes if a != self.width.axis)
+
+
+def row_window_of(workload: Workload) -> RowWindow | None:
+    """Return the windows of a workload that is one reduction over windows along the innermost axis and what is computed
+    from it at the same point. None for any other workload, for windows of more than ``MAX_WINDOW_POINTS`` positions,
+    and for one in which neighbouring outputs share no input."""
+    inlined = inline_stages(workload)
+    reductions = [s for s in inlined.stages if s.reducer is not None]
+    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+        return None
+    (reduction,) = reductions
+    kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
+    if not kept or len(reduced) != 1:
+        return None
+    column, window = kept[-1], reduced[0]
+    sliding = tuple(m for m in masked_loads_of(reduction.body) if column.name in free_variables(m.load))
+    forms = address_forms(sliding)
+    width = None if forms is None else window_axis(column, [window], forms)
+    if width is None or width.window is None or width.stride >= window.extent or width.positions(1) > MAX_WINDOW_POINTS:
+        return None
+    for masked in sliding:
+        offset = flat_offset(masked.load)
+        steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(window.name))
+        if steps != (width.stride, width.dilation):
+            return None
+    if not any({a.name for a in kept} <= free_variables(m.load) for m in sliding):
+        return None  # a product of matrices
+    outputs = outputs_of_reduction(inlined, reduction)
+    if outputs is None or any(of(workload) is not None for of in (rowwise_problem, columnwise_problem)):
+        return None
+    return RowWindow(workload, reduction, outputs, sliding, width)
