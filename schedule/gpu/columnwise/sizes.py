@@ -93,6 +93,8 @@ def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     threads = threads_x * threads_y
     words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)
     registers = SPARE_REGISTERS + unroll * words + vector * (-(-problem.state_bytes // 4))
+    if problem.elementwise_outputs:  # the results of the columns, and elements of the outputs
+        registers = registers + 2 * vector
     shared_bytes = threads // np.maximum(WARP_LANES // threads_x, 1) * vector * problem.state_bytes
     ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * splits
     resident = limits.resident_blocks(threads, registers, shared_bytes)
