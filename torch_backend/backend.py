@@ -25,6 +25,7 @@ from .effects import without_tokens
 from .options import Options
 from .recurrent import keep_recurrent
 from .schedules import NoSchedules, Schedules
+from .service_schedules import ServiceSchedules
 from .shared_kernels import SharedKernels
 from .training import BetterAsAten, check_forward, check_module, is_written_out
 
@@ -120,9 +121,7 @@ def _is_kept(name: str) -> bool:
 def _schedules(options: Options, device: torch.device) -> Schedules:
     if not options.service:
         return NoSchedules()
-    from .service_schedules import ServiceSchedules  # it needs the client's packages
-
-    return ServiceSchedules.at(options.service, "cuda" if device.type == "cuda" else "llvm")
+    return ServiceSchedules(options.service, "cuda" if device.type == "cuda" else "llvm")
 
 
 class CompiledGraph:
