@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -109,7 +109,7 @@ def status() -> list[Status]:
 def decompositions(trains: bool = False) -> dict[Any, Any]:
     """Core ATen's table without the operators that have a rule, and without gradients that ATen computes faster;
     resampling is written out where nothing trains."""
-    named = ((op, str(op).split(".")[1], f) for op, f in core_aten_decompositions().items())
+    named = ((op, str(op).split(".")[1], f) for op, f in _core_aten_decompositions_post_autograd().items())
     found = {op: f for op, name, f in named if not _is_kept(name) and (not trains or is_written_out(name))}
     return found if trains else {**found, **get_decompositions([attrgetter(n)(torch.ops.aten) for n in _RESAMPLING])}
 
