@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..importers.fx import TorchPrecisions, torch_precisions
 from .attention import keep_attention
+from .build_queue import first_call
 from .compiled import CompiledShape, Status
 from .devices import device_of
 from .effects import without_tokens
@@ -147,11 +148,17 @@ class CompiledGraph:
         if not self._symbolic:
             precisions = torch_precisions(device)
             self._shapes[precisions, ()] = self._new(None, precisions)
+        self._answered = False
         self._latest: tuple[TorchPrecisions, CompiledShape] | None = None
         _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        results = self._of(arguments)(arguments)
+        if self._answered:
+            results = self._of(arguments)(arguments)
+        else:
+            with first_call():
+                results = self._of(arguments)(arguments)
+            self._answered = True
         arguments.clear()
         return results
 
