@@ -12,19 +12,21 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..importers.fx import TorchPrecisions, torch_precisions
 from .attention import keep_attention
+from .build_queue import first_call
 from .compiled import CompiledShape, Status
 from .devices import device_of
 from .effects import without_tokens
 from .options import Options
 from .recurrent import keep_recurrent
 from .schedules import NoSchedules, Schedules
+from .service_schedules import ServiceSchedules
 from .shared_kernels import SharedKernels
 from .training import BetterAsAten, check_forward, check_module, is_written_out
 
@@ -108,7 +110,7 @@ def status() -> list[Status]:
 def decompositions(trains: bool = False) -> dict[Any, Any]:
     """Core ATen's table without the operators that have a rule, and without gradients that ATen computes faster;
     resampling is written out where nothing trains."""
-    named = ((op, str(op).split(".")[1], f) for op, f in core_aten_decompositions().items())
+    named = ((op, str(op).split(".")[1], f) for op, f in _core_aten_decompositions_post_autograd().items())
     found = {op: f for op, name, f in named if not _is_kept(name) and (not trains or is_written_out(name))}
     return found if trains else {**found, **get_decompositions([attrgetter(n)(torch.ops.aten) for n in _RESAMPLING])}
 
@@ -120,9 +122,7 @@ def _is_kept(name: str) -> bool:
 def _schedules(options: Options, device: torch.device) -> Schedules:
     if not options.service:
         return NoSchedules()
-    from .service_schedules import ServiceSchedules  # it needs the client's packages
-
-    return ServiceSchedules.at(options.service, "cuda" if device.type == "cuda" else "llvm")
+    return ServiceSchedules(options.service, "cuda" if device.type == "cuda" else "llvm")
 
 
 class CompiledGraph:
@@ -148,11 +148,17 @@ class CompiledGraph:
         if not self._symbolic:
             precisions = torch_precisions(device)
             self._shapes[precisions, ()] = self._new(None, precisions)
+        self._answered = False
         self._latest: tuple[TorchPrecisions, CompiledShape] | None = None
         _graphs.add(self)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        results = self._of(arguments)(arguments)
+        if self._answered:
+            results = self._of(arguments)(arguments)
+        else:
+            with first_call():
+                results = self._of(arguments)(arguments)
+            self._answered = True
         arguments.clear()
         return results
 

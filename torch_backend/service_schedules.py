@@ -3,9 +3,9 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from ..api.client import Client
-from ..api.credentials import stored_token
 from ..core.budget import Budget
 from ..core.errors import TilewrightError
 from ..core.schedule import Schedule
@@ -13,6 +13,9 @@ from ..graph.partition import ForeignCall
 from ..graph.program import Program
 from ..te.workload import Workload
 from .schedules import tuned_workloads
+
+if TYPE_CHECKING:
+    from ..api.client import Client
 
 TIMEOUT_SECONDS = 2.0
 """How long a process waits for an answer before it takes defaults."""
@@ -26,24 +29,32 @@ log = logging.getLogger("tilewright")
 class ServiceSchedules:
     """It asks for all workloads at once. When the service does not answer, none is known. Schedules of other
     toolchains, devices and profiles are welcome: the kernels are built and checked here. ``kind`` is that of the
-    target: ``llvm`` or ``cuda``."""
+    target: ``llvm`` or ``cuda``. It connects when it is first asked, in the background, because the packages of the
+    client alone take a third of a second."""
 
-    def __init__(self, client: Client, kind: str = "llvm") -> None:
-        self._client = client
+    def __init__(self, address: str, kind: str = "llvm") -> None:
+        self._address = address
         self._kind = kind
 
-    @classmethod
-    def at(cls, address: str, kind: str = "llvm") -> "ServiceSchedules":
-        return cls(Client(address, token=stored_token(address), timeout_seconds=TIMEOUT_SECONDS, retries=0), kind)
+    @cached_property
+    def _client(self) -> "Client":
+        return self._connected(0, TIMEOUT_SECONDS)
+
+    def _connected(self, retries: int, timeout_seconds: float = 60.0) -> "Client":
+        from ..api.client import Client
+        from ..api.credentials import stored_token
+
+        token = stored_token(self._address)
+        return Client(self._address, token=token, timeout_seconds=timeout_seconds, retries=retries)
 
     def find(self, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         try:
             return self._known(self._client, workload_keys)
-        except TilewrightError as error:
-            log.warning("no schedules from %s: %s", self._client.address, error.message)
+        except (TilewrightError, ImportError) as error:
+            log.warning("no schedules from %s: %s", self._address, error)
             return {}
 
-    def _known(self, client: Client, workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
+    def _known(self, client: "Client", workload_keys: Sequence[str]) -> Mapping[str, Schedule]:
         answers = client.best_of_many(workload_keys, target=self._kind, relax=RELAX)
         return {
             best.workload_key: Schedule.of(best.schedule.sketch, best.schedule.version, best.schedule.knobs)
@@ -61,8 +72,7 @@ class ServiceSchedules:
         tasks = tuned_workloads(program, workloads)
         keys = list(tasks)
         try:
-            address = self._client.address
-            with Client(address, token=stored_token(address), retries=JOB_RETRIES) as client:
+            with self._connected(JOB_RETRIES) as client:
                 described = [(task.workload, task.count, task.label) for task in tasks.values()]
                 model = client.add_model(name, described, foreign)
                 job = client.tune_model(model.key, budget=Budget(max(trials, len(keys))), target=self._kind)
@@ -71,5 +81,5 @@ class ServiceSchedules:
                     if event.kind == "task" and "stop_reason" in event.data:
                         yield self._known(client, keys)
                 yield self._known(client, keys)
-        except TilewrightError as error:
-            log.warning("%s is not tuned any further: %s", name, error.message)
+        except (TilewrightError, ImportError) as error:
+            log.warning("%s is not tuned any further: %s", name, error)

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from tilewright.api.client import Client
 from tilewright.db.store import RecordStore
 from tilewright.te.key import workload_key
 from tilewright.te.operators import OPERATORS
@@ -16,12 +15,12 @@ def test_known_workloads_are_found_and_others_are_not(store: RecordStore, addres
     parameters: dict[str, object] = {"m": 24, "n": 40, "k": 56}
     keep_job(store, "for_schedules", [operator_task("matmul", parameters)], 8)
     known = workload_key(OPERATORS["matmul"].workload(parameters))
-    found = ServiceSchedules.at(address).find([known, "0" * 64])
+    found = ServiceSchedules(address).find([known, "0" * 64])
     assert set(found) == {known} and found[known].sketch == "cpu_loops"
 
 
 def test_a_service_that_does_not_answer_knows_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    schedules = ServiceSchedules(Client("http://127.0.0.1:9", timeout_seconds=0.5, retries=0))
+    schedules = ServiceSchedules("http://127.0.0.1:9")
     with caplog.at_level(logging.WARNING, "tilewright"):
         assert schedules.find(["0" * 64, "1" * 64]) == {}
     assert caplog.text.count("no schedules from") == 1

@@ -61,7 +61,7 @@ def test_a_service_tunes_a_model_once_and_its_kernels_are_exchanged(tmp_path: Pa
         program = shape._bound.program
         (first, *others) = program.tasks  # as on a GPU, where torch computes what no kernel class takes
         part_of_it = {first: program.tasks[first].workload}
-        assert others and list(ServiceSchedules.at(address).tune(program, part_of_it, "a part", 1))
+        assert others and list(ServiceSchedules(address).tune(program, part_of_it, "a part", 1))
         (part,) = (one for one in Client(address).models() if one.name == "a part")
         assert [kernel.workload_key for kernel in part.kernels] == [first] and part.foreign_calls
     alone = compiled(layers)  # no service is there any more

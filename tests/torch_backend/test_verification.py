@@ -90,6 +90,9 @@ def test_options_that_are_not_known_are_refused() -> None:
         (None, {"verify": "sometimes"}, "verify"),
         (None, {"wait": 1}, "wait"),
         (None, {"programs": 0}, "programs"),
+        (None, {"service": "localhost:8421"}, "service"),
+        (None, {"service": "http://[::1"}, "service"),
+        (None, {"service": 8421}, "service"),
         (None, {"refused_sketches": ["cpu_winogrand"]}, "refused_sketches"),
     ):
         with pytest.raises(InvalidParameter) as error:
