@@ -232,16 +232,26 @@ class Binary(Expr):
         return (self.a, self.b)
 
 
-@_hashed_once
-@dataclass(frozen=True, slots=True)
-class Compare(Expr):
-    op: CompareOp
-    a: Expr
-    b: Expr
+class _Condition(Expr):
+    """An expression whose value is a bool that only a kernel knows."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        """Raise InvalidKernel: ``if``, ``and``, ``or``, ``not`` and ``0 <= i < n`` of Python would take it for true."""
+        raise InvalidKernel("a condition on expressions is neither true nor false; use select, all_of, any_of, negated")
 
     @property
     def dtype(self) -> DType:
         return boolean
+
+
+@_hashed_once
+@dataclass(frozen=True, slots=True)
+class Compare(_Condition):
+    op: CompareOp
+    a: Expr
+    b: Expr
 
     @property
     def lanes(self) -> int:
@@ -254,14 +264,10 @@ class Compare(Expr):
 
 @_hashed_once
 @dataclass(frozen=True, slots=True)
-class Logic(Expr):
+class Logic(_Condition):
     op: LogicOp
     a: Expr
     b: Expr
-
-    @property
-    def dtype(self) -> DType:
-        return boolean
 
     @property
     def lanes(self) -> int:
@@ -484,7 +490,10 @@ def as_expr(value: Expr | int | float | bool, dtype: DType) -> Expr:
 
 
 def const(value: int | float | bool, dtype: DType) -> Const:
-    """Return a constant of ``dtype``. Raises InvalidKernel for NaN and for numbers that the dtype cannot hold."""
+    """Return a constant of ``dtype``. Raises InvalidKernel for what is no number, for NaN, and for numbers that the
+    dtype cannot hold."""
+    if not hasattr(value, "__float__"):
+        raise InvalidKernel(f"{value!r} is neither an expression nor a number")
     if isinstance(value, float) and value != value:
         raise InvalidKernel("NaN is no constant")
     if dtype.is_float:
@@ -493,7 +502,7 @@ def const(value: int | float | bool, dtype: DType) -> Const:
         if value not in (0, 1):
             raise InvalidKernel(f"{value!r} is no bool")
         return Const(bool(value), dtype)
-    if value != int(value):
+    if value % 1 != 0:
         raise InvalidKernel(f"{value!r} is no {dtype}")
     low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
     if not low <= int(value) < low + (1 << dtype.bits):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..core.dtypes import INDEX, DType, int64
-from ..core.errors import InvalidWorkload
+from ..core.errors import InvalidKernel, InvalidWorkload
 from ..core.precision import IEEE
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var, const, walk
@@ -174,8 +174,9 @@ _Body: TypeAlias = Callable[..., "Expr | Reduction"]
 
 
 def placeholder(shape: Sequence[int], dtype: str | DType = "float32", name: str | None = None) -> Tensor:
-    """Return an input of the workload. Raises InvalidWorkload for an unknown dtype; ``workload`` checks the shape."""
-    return Tensor(name or "input", tuple(shape), dtype_of(dtype), named=name is not None)
+    """Return an input of the workload. Raises InvalidWorkload for an unknown dtype, and for a shape that is no
+    sequence; ``workload`` checks its extents."""
+    return Tensor(name or "input", _extents(shape), dtype_of(dtype), named=name is not None)
 
 
 def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequence[str] | None = None) -> Tensor:
@@ -183,18 +184,22 @@ def compute(shape: Sequence[int], fn: _Body, name: str | None = None, axes: Sequ
 
     ``fn`` returns an expression, or one reduction: ``sum``, ``prod``, ``max``, ``min``, ``argmax`` or ``argmin``. The
     axes have the names in ``axes``, else those of the parameters of ``fn``. Raises InvalidWorkload when ``fn`` returns
-    neither.
+    neither, asks in Python whether a condition holds, or uses what is no number of a dtype.
     """
+    shape = _extents(shape)
     names = _axis_names(fn, len(shape)) if axes is None else axes
     over = tuple(Axis(f"{n}#{next(_fresh)}", e) for n, e in zip(names, shape, strict=True))
-    value = fn(*[Var(a.name) for a in over])
+    try:
+        value = fn(*[Var(a.name) for a in over])
+    except InvalidKernel as error:
+        raise InvalidWorkload(error.message, field=error.field) from error
     if isinstance(value, Reduction):
         stage = _DraftStage(over, value.body, tuple(Axis(a.name, a.extent) for a in value.axes), value.reducer)
     elif isinstance(value, Expr):
         stage = _DraftStage(over, value)
     else:
         raise InvalidWorkload(f"compute needs an expression or a reduction, but its function gave {value!r}")
-    return Tensor(name or "stage", tuple(shape), value.dtype, stage=stage, named=name is not None)
+    return Tensor(name or "stage", shape, value.dtype, stage=stage, named=name is not None)
 
 
 def reduce_axis(extent: int, name: str | None = None) -> ReduceAxis:
@@ -259,6 +264,9 @@ def workload(
     dynamic tensor that is no input.
     """
     results = (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    for t in results:
+        if not isinstance(t, Tensor):
+            raise InvalidWorkload(f"output {t!r} is no tensor", field="/outputs")
     found, stages = _ordered(results)
     if inputs is not None:
         missing = [t.name for t in found if t not in inputs]
@@ -291,6 +299,13 @@ def workload(
             ),
         )
     )
+
+
+def _extents(shape: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(shape)
+    except TypeError:
+        raise InvalidWorkload(f"shape is {shape!r}; allowed: a sequence of extents, like (8,)", field="shape") from None
 
 
 def _axis_names(fn: _Body, rank: int) -> list[str]:

@@ -1,5 +1,8 @@
 """Writing workloads: names, order, and the mistakes one makes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tilewright.core.errors import InvalidWorkload
@@ -128,3 +131,33 @@ def test_a_chain_beyond_the_depth_is_refused() -> None:
 
     with pytest.raises(InvalidWorkload, match="nested deeper than 100"):
         te.workload(te.compute((3,), body))
+
+
+X = te.placeholder((3, 3), name="x")
+WRONG: dict[str, Any] = {"text": "1", "half": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda i, j: X[i, j] if X[i, j] > 0.0 else 0.0, "neither true nor false; use select"),
+        (lambda i, j: te.select(0 < i < j, X[i, j], 0.0), "neither true nor false"),
+        (lambda i, j: te.select(te.equal(i, j) and i < 2, X[i, j], 0.0), "neither true nor false"),
+        (lambda i, j: X[i, j] + WRONG["text"], "'1' is neither an expression nor a number"),
+        (lambda i, j: X[WRONG["text"], j], "'1' is neither an expression nor a number"),
+        (lambda i, j: X[WRONG["half"], j], "0.5 is no int64"),
+        (lambda i, j: X[i + float("inf"), j], "inf is no int64"),
+    ],
+)
+def test_what_python_would_decide_while_it_is_written_is_refused(body: Callable[..., Expr], message: str) -> None:
+    with pytest.raises(InvalidWorkload, match=message):
+        te.compute((3, 3), body)
+
+
+def test_a_shape_is_a_sequence_and_an_output_a_tensor() -> None:
+    with pytest.raises(InvalidWorkload, match=r"shape is 8; allowed: a sequence of extents, like \(8,\)"):
+        te.placeholder(8)  # type: ignore[arg-type]
+    with pytest.raises(InvalidWorkload, match="shape is 8"):
+        te.compute(8, lambda i: i)  # type: ignore[arg-type]
+    with pytest.raises(InvalidWorkload, match="output 3 is no tensor"):
+        te.workload([3])  # type: ignore[list-item]
