@@ -93,9 +93,16 @@ def need(condition: bool, what: str) -> None:
         raise NoRule(what)
 
 
+def axis_of(axis: int | None, rank: int) -> int:
+    """Return the dimension from 0 to ``rank`` - 1 that ``axis`` means. Raises NoRule where it means none."""
+    if axis is None or not -rank <= axis < rank:
+        raise NoRule(f"axis {axis} of {rank} dimensions")
+    return axis % rank
+
+
 def dims_of(dims: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Dimensions from 0 to ``rank`` - 1, sorted; all of them for None."""
-    return tuple(range(rank)) if dims is None else tuple(sorted(d % rank for d in dims))
+    return tuple(range(rank)) if dims is None else tuple(sorted(axis_of(d, rank) for d in dims))
 
 
 def cast(c: Call, x: Value, dtype: DType) -> Value:

@@ -10,7 +10,7 @@ from ...graph.graph import Value
 from ..aten.products import transposed_convolution
 from ..aten.rule import NodeMaker, reshape, transpose
 from ..aten.selection import pool_places
-from .call import RULES, Call, Rule, cast, dims_of, need, rule
+from .call import RULES, Call, Rule, axis_of, cast, dims_of, need, rule
 from .elementwise import like
 
 
@@ -42,7 +42,7 @@ RULES.update({
 def _position(op: str) -> Rule:
     def apply(c: Call) -> Value:
         x = c.value(0)
-        d, keep = c.get("axis", 0) % len(x.shape), bool(c.get("keepdims", 1))
+        d, keep = axis_of(c.get("axis", 0), len(x.shape)), bool(c.get("keepdims", 1))
         if not c.get("select_last_index", 0):
             return c.node(op, x, dim=d, keep=keep)
         found = c.node(op, c.node("flip", x, dims=(d,)), dim=d, keep=keep)  # the last is the first from the other end
@@ -55,7 +55,7 @@ RULES.update({"ArgMax": _position("argmax"), "ArgMin": _position("argmin")})
 
 
 def _softmax(op: str) -> Rule:
-    return lambda c: c.node(op, c.value(0), dim=c.get("axis", -1) % len(c.value(0).shape))
+    return lambda c: c.node(op, c.value(0), dim=axis_of(c.get("axis", -1), len(c.value(0).shape)))
 
 
 RULES.update({"Softmax": _softmax("softmax"), "LogSoftmax": _softmax("log_softmax")})
@@ -64,7 +64,7 @@ RULES.update({"Softmax": _softmax("softmax"), "LogSoftmax": _softmax("log_softma
 @rule("Hardmax")
 def _hardmax(c: Call) -> Value:
     x = c.value(0)
-    d = c.get("axis", -1) % len(x.shape)
+    d = axis_of(c.get("axis", -1), len(x.shape))
     first = c.node("argmax", x, dim=d, keep=True)
     places = c.node("range", count=x.shape[d], dtype="int64")
     column = c.node("reshape", places, shape=tuple(n if e == d else 1 for e, n in enumerate(x.shape)))
@@ -75,7 +75,7 @@ def _hardmax(c: Call) -> Value:
 def _lp_normalization(c: Call) -> Value:
     x, order = c.value(0), c.get("p", 2)
     need(order in (1, 2), "another norm")
-    dims = (c.get("axis", -1) % len(x.shape),)
+    dims = (axis_of(c.get("axis", -1), len(x.shape)),)
     size = c.node("sum", c.node("abs" if order == 1 else "square", x), dims=dims, keep=True)
     size = size if order == 1 else c.node("sqrt", size)
     zero = like(c, x, 0.0)

@@ -42,6 +42,8 @@ def load_onnx(path: Path, dims: Mapping[str, int] | None = None) -> WeightedGrap
     ``import_onnx`` raises."""
     try:
         model = onnx.load(path)
+    except OSError as error:
+        raise InvalidParameter(f"cannot read {path}: {error.strerror}", field="file") from error
     except Exception as error:  # protobuf has errors of its own
         raise InvalidParameter(f"{path.name} is no ONNX model: {error}", field="file") from error
     return import_onnx(model, dims)
@@ -53,8 +55,8 @@ def import_onnx(
     """Return the graph of ``model``, an ``onnx.ModelProto``.
 
     ``dims`` gives the extents of dimensions that the model names, ``values`` the data of inputs that are the same in
-    every call, such as shapes. Raises UnsupportedModel that lists every operator which has no rule, and
-    InvalidParameter for a dimension that ``dims`` does not give.
+    every call, such as shapes. Raises UnsupportedModel that lists every operator which has no rule, InvalidParameter
+    for a dimension that ``dims`` does not give, and InvalidGraph for a model that is not well formed.
     """
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset not in OPSETS:
@@ -109,13 +111,14 @@ class _OnnxReader:
         self._known: dict[str, Array] = {}
         self._weights: dict[str, Array] = {}
         self._constants: list[Value] = []
+        self._missing: set[str] = set()
         self.refused: dict[str, None] = {}
         self.refused_operators: list[str] = []
 
     def run(self) -> WeightedGraph | None:
-        """Return the graph; None where operators have been refused."""
+        """Return the graph; None where operators have been refused. Raises InvalidGraph where it is not well formed."""
         graph = self._model.graph
-        self._known |= {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self._known |= {t.name: _elements(t) for t in graph.initializer}
         self._known |= self._given
         inputs: dict[str, str] = {}
         for i in graph.input:
@@ -158,6 +161,8 @@ class _OnnxReader:
     def _value(self, name: str) -> Value:
         """Return the value called ``name`` in the model. What is known becomes a number or a constant."""
         if name not in self._values:
+            if name not in self._known:
+                raise InvalidGraph(f"no node of the model computes {name!r}", field=name)
             array = self._known[name]
             kind = TensorType(array.shape, self._dtype(array.dtype))
             flat = array.ravel()
@@ -184,8 +189,14 @@ class _OnnxReader:
             self._branch(node)
         elif all(not n or n in self._known for n in node.input) and self._folded(node):
             return
-        elif any(n and n not in self._known and n not in self._values for n in node.input):
-            return  # it reads what has been refused
+        elif unknown := [n for n in node.input if n and n not in self._known and n not in self._values]:
+            for name in unknown:
+                if name not in self._missing:
+                    message = (
+                        f"{node.op_type} {node.name}".rstrip() + f" reads {name!r}, which no node before it computes"
+                    )
+                    raise InvalidGraph(message, field=name)
+            self._missing.update(node.output)
         else:
             self._by_rule(node)
 
@@ -213,11 +224,12 @@ class _OnnxReader:
     def _refuse(self, node: Any, reason: str) -> None:
         self.refused[reason] = None
         self.refused_operators.append(node.op_type)
+        self._missing.update(node.output)
 
     def _branch(self, node: Any) -> None:
         """A conditional whose condition is known: the nodes of the branch that is taken."""
         taken = _attributes(node)["then_branch" if self._known[node.input[0]].ravel()[0] else "else_branch"]
-        self._known |= {t.name: numpy_helper.to_array(t) for t in taken.initializer}
+        self._known |= {t.name: _elements(t) for t in taken.initializer}
         for part in taken.node:
             self._node(part)
         for name, result in zip(node.output, taken.output, strict=True):
@@ -225,6 +237,8 @@ class _OnnxReader:
                 self._known[name] = self._known[result.name]
             elif result.name in self._values:
                 self._values[name] = self._values[result.name]
+            else:
+                self._missing.add(name)
 
     def _constant(self, array: Array) -> Value:
         """Return a constant of the graph."""
@@ -261,6 +275,15 @@ class _OnnxReader:
             self._refuse(node, f"{node.op_type} with {len(used)} outputs")
             return
         self._values |= dict(zip(node.output, results, strict=False))
+
+
+def _elements(tensor: Any) -> Array:
+    """Return the elements of an initializer. Raises InvalidGraph where it does not hold what it says."""
+    try:
+        found: Array = numpy_helper.to_array(tensor)
+    except Exception as error:  # a file that is missing, too few bytes, an unknown dtype: each has an error of its own
+        raise InvalidGraph(f"the initializer {tensor.name} cannot be read: {error}", field=tensor.name) from error
+    return found
 
 
 def _attributes(node: Any) -> dict[str, Any]:

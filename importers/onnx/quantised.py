@@ -6,7 +6,7 @@ from ...core.dtypes import DTYPES, DType
 from ...graph.graph import Value
 from ...graph.integer_products import QuantisedFactor, integer_convolution, integer_matmul
 from ..aten.rule import NodeMaker, number, reshape
-from .call import Call, cast, need, rule
+from .call import Call, axis_of, cast, need, rule
 from .elementwise import onnx_dtype
 from .layers import product_of_matrices, windows_of
 
@@ -17,7 +17,7 @@ def _spread(c: Call, value: Value, x: Value) -> Value:
         return reshape(c, value, ())
     if value.shape == x.shape:
         return value
-    d, size = c.get("axis", 1) % len(x.shape), c.get("block_size", 0)
+    d, size = axis_of(c.get("axis", 1), len(x.shape)), c.get("block_size", 0)
     if len(value.shape) == 1 and len(x.shape) > 1:
         return reshape(c, value, tuple(n if e == d else 1 for e, n in enumerate(x.shape)))
     need(size > 0 and value.shape[d] * size == x.shape[d], "blocks that end early")

@@ -9,7 +9,7 @@ from ...graph.graph import Value
 from ...graph.operators.operator import Array
 from ..aten.rule import NoRule, slice_
 from ..aten.views import taken
-from .call import Call, cast, need, rule
+from .call import Call, axis_of, cast, need, rule
 from .elementwise import like
 
 _MOST_TAPS = 64
@@ -19,7 +19,7 @@ _MOST_TAPS = 64
 def _resize(c: Call) -> Value:
     x, upsample = c.value(0), c.op == "Upsample" or len(c.inputs) == 2
     rank, mode = len(x.shape), c.get("mode", "nearest")
-    dims = [d % rank for d in c.get("axes") or range(rank)]
+    dims = [axis_of(d, rank) for d in c.get("axes") or range(rank)]
     scales, sizes = _scales_and_sizes(c, x, dims, upsample)
     how = c.get("coordinate_transformation_mode", "asymmetric" if upsample else "half_pixel")
     roi = np.ravel(c.known(1)) if how == "tf_crop_and_resize" else None

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
 from ...core.dtypes import DTYPES
 from ...graph.graph import Value
 from ...graph.operators.attributes import real_json
@@ -10,7 +12,7 @@ from ...graph.operators.operator import broadcast
 from ..aten.rule import number, reshape, slice_
 from ..aten.selection import placed, written
 from ..aten.views import folded, taken
-from .call import Call, cast, dims_of, need, rule
+from .call import Call, axis_of, cast, dims_of, need, rule
 from .elementwise import onnx_dtype
 
 
@@ -64,12 +66,12 @@ def _expand(c: Call) -> Value:
 @rule("Concat")
 def _concat(c: Call) -> Value:
     parts = [v for v in c.inputs if v is not None and v.elements]
-    return c.node("concatenate", *parts, dim=c.get("axis") % len(parts[0].shape))
+    return c.node("concatenate", *parts, dim=axis_of(c.get("axis"), len(parts[0].shape)))
 
 
 @rule("Split")
 def _split(c: Call) -> Sequence[Value]:
-    x, d = c.value(0), c.get("axis", 0) % len(c.value(0).shape)
+    x, d = c.value(0), axis_of(c.get("axis", 0), len(c.value(0).shape))
     sizes, count = c.given_twice("split", 1), c.get("num_outputs", c.results)
     if sizes is None:
         each = -(-x.shape[d] // count)
@@ -86,7 +88,7 @@ def _slice(c: Call) -> Value:
     dims = c.given_twice("axes", 3) or list(range(len(starts or ())))
     steps = c.integers(4) if c.has(4) else [1] * len(dims)
     for start, end, dim, step in zip(starts or (), ends or (), dims, steps, strict=True):
-        d = dim % len(x.shape)
+        d = axis_of(dim, len(x.shape))
         places = range(*slice(start, end, step).indices(x.shape[d]))
         need(len(places) > 0, "no elements")
         if places.step < 0:
@@ -103,8 +105,9 @@ def _turned(places: range, extent: int) -> range:
 @rule("Gather")
 def _gather(c: Call) -> Value:
     x, places = c.value(0), c.constants[1]
-    d = c.get("axis", 0) % len(x.shape)
+    d = axis_of(c.get("axis", 0), len(x.shape))
     if places is not None and 0 < places.size <= 64:
+        need(bool(np.all((places >= -x.shape[d]) & (places < x.shape[d]))), f"places beyond {x.shape[d]} elements")
         shape = (*x.shape[:d], *places.shape, *x.shape[d + 1 :])
         return reshape(c, taken(c, x, d, [int(p) % x.shape[d] for p in places.ravel()], 64), shape)
     return c.node("gather", x, c.value(1), dim=d)
@@ -113,7 +116,7 @@ def _gather(c: Call) -> Value:
 @rule("GatherElements")
 def _gather_elements(c: Call) -> Value:
     x, places = c.value(0), c.value(1)
-    return c.node("gather_elements", x, places, dim=c.get("axis", 0) % len(x.shape))
+    return c.node("gather_elements", x, places, dim=axis_of(c.get("axis", 0), len(x.shape)))
 
 
 @rule("GatherND")
@@ -167,7 +170,7 @@ def _scatter_nd(c: Call) -> Value:
 def _scatter_elements(c: Call) -> Value:
     """Few elements of each line are written."""
     x, places, source = c.value(0), c.value(1), c.value(2)
-    d = c.get("axis", 0) % len(x.shape)
+    d = axis_of(c.get("axis", 0), len(x.shape))
     fits = all(n == m for e, (n, m) in enumerate(zip(places.shape, x.shape, strict=True)) if e != d)
     need(fits, "places for a part")
     own = _from_front(c, cast(c, places, DTYPES["int64"]), x.shape[d])
@@ -192,14 +195,14 @@ def _scan(c: Call) -> Value:
     x, (axis,) = c.value(0), c.integers(1)
     reverse, exclusive = (bool(c.get(name, 0)) for name in ("reverse", "exclusive"))
     name = "running_sum" if c.op == "CumSum" else "running_product"
-    return c.node(name, x, dim=axis % len(x.shape), reverse=reverse, exclusive=exclusive)
+    return c.node(name, x, dim=axis_of(axis, len(x.shape)), reverse=reverse, exclusive=exclusive)
 
 
 @rule("OneHot")
 def _one_hot(c: Call) -> Value:
     places, depth, values = c.value(0), c.integers(1)[0], c.value(2)
     rank = len(places.shape) + 1
-    d = c.get("axis", -1) % rank
+    d = axis_of(c.get("axis", -1), rank)
     count = c.node("full", shape=(), value=depth, dtype=places.dtype.name)
     zero = c.node("full", shape=(), value=0, dtype=places.dtype.name)
     own = c.node("where", c.node("lt", places, zero), c.node("add", places, count), places)
@@ -223,7 +226,7 @@ def _eye(c: Call) -> Value:
 def _top_k(c: Call) -> Sequence[Value]:
     """Each element's rank is how many are before it; what has rank n is the n-th. It takes n² steps a row."""
     x, count = c.value(0), c.integers(1)[0]
-    d = c.get("axis", -1) % len(x.shape)
+    d = axis_of(c.get("axis", -1), len(x.shape))
     n = x.shape[d]
     need(n <= 1024 and not x.dtype.is_bool and len(x.shape) < 8, "so long rows")
     c.get("sorted", 1)
@@ -257,7 +260,7 @@ def _pad(c: Call) -> Value:
     need(mode in ("constant", "edge", "reflect", "wrap") and widths is not None, f"a border by {mode}")
     value = float(c.known(2).ravel()[0]) if c.has(2) and c.known(2).size else float(c.get("value", 0.0))
     need(value == value, "a border of NaN")
-    dims = [d % len(x.shape) for d in c.integers(3)] if c.has(3) else list(range(len(x.shape)))
+    dims = [axis_of(d, len(x.shape)) for d in c.integers(3)] if c.has(3) else list(range(len(x.shape)))
     before, behind = [0] * len(x.shape), [0] * len(x.shape)
     for n, d in enumerate(dims):
         assert widths is not None

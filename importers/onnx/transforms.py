@@ -5,7 +5,7 @@ import numpy as np
 from ...graph.graph import Value
 from ...graph.operators.operator import Array
 from ..aten.rule import reshape, slice_
-from .call import Call, need, rule
+from .call import Call, axis_of, need, rule
 
 _MOST_FACTORS = 1 << 22
 """How many elements a matrix has at most: beyond, a fast transform would have far fewer operations."""
@@ -46,7 +46,7 @@ def _transformed(c: Call, x: Value, length: int, sign: int, onesided: bool) -> V
 def _dft(c: Call) -> Value:
     x, rank = c.value(0), len(c.value(0).shape)
     axis = (c.integers(2)[0] if c.has(2) else -2) if c.opset >= 20 else c.get("axis", 1)
-    d, inverse, onesided = axis % rank, bool(c.get("inverse", 0)), bool(c.get("onesided", 0))
+    d, inverse, onesided = axis_of(axis, rank), bool(c.get("inverse", 0)), bool(c.get("onesided", 0))
     need(x.dtype.is_float and d < rank - 1, "another axis")
     order = (*(e for e in range(rank - 1) if e != d), d, rank - 1)
     turned = c.node("permute", x, order=order)

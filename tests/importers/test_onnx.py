@@ -1,5 +1,6 @@
 """ONNX models as graphs: the node tests of ONNX, and small models."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from tests.importers.onnx_nodes import kernels, node_tests, outcome  # noqa: E402
 from tests.runtime.test_program import bound, run  # noqa: E402
-from tilewright.core.errors import InvalidParameter  # noqa: E402
+from tilewright.core.errors import InvalidGraph, InvalidParameter  # noqa: E402
 from tilewright.graph.json import graph_to_json  # noqa: E402
-from tilewright.importers.onnx.model import import_onnx  # noqa: E402
+from tilewright.importers.onnx.model import import_onnx, load_onnx  # noqa: E402
 from tilewright.importers.weighted_graph import UnsupportedModel  # noqa: E402
 
 LEAST = 176
@@ -133,3 +134,52 @@ def test_operators_without_a_rule_are_listed() -> None:
     model.opset_import[0].version = 3
     with pytest.raises(UnsupportedModel, match="opset 3"):
         import_onnx(model)
+
+
+def of_nodes(*nodes: Any, weights: Any = ()) -> Any:
+    """Return a model with an input ``x`` and an output ``y`` of 2 x 3."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    return helper.make_model(
+        helper.make_graph(nodes, "given", [x], [y], weights), opset_imports=[helper.make_opsetid("", 18)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([helper.make_node("Relu", ["z"], ["y"], name="r")], "Relu r reads 'z', which no node before it computes"),
+        ([helper.make_node("Relu", ["x"], ["z"])], "no node of the model computes 'y'"),
+        (
+            [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])],
+            "Add reads 'b', which no node before it computes",
+        ),
+    ],
+)
+def test_a_model_that_reads_what_nothing_computes_is_not_well_formed(nodes: list[Any], message: str) -> None:
+    with pytest.raises(InvalidGraph, match=message):
+        import_onnx(of_nodes(*nodes))
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (helper.make_node("ArgMax", ["x"], ["y"], axis=7), r"ArgMax \(axis 7 of 2 dimensions\)"),
+        (helper.make_node("Concat", ["x", "x"], ["y"]), r"Concat \(axis None of 2 dimensions\)"),
+        (helper.make_node("Gather", ["x", "w"], ["y"], axis=0), r"Gather \(places beyond 2 elements\)"),
+    ],
+)
+def test_axes_and_places_that_are_not_there_are_refused(node: Any, message: str) -> None:
+    weights = [numpy_helper.from_array(np.array([0, 9]), "w")]
+    with pytest.raises(UnsupportedModel, match=message):
+        import_onnx(of_nodes(node, weights=weights))
+
+
+def test_files_and_weights_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    short = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3], raw_data=b"123")
+    with pytest.raises(InvalidGraph, match="the initializer w cannot be read: "):
+        import_onnx(of_nodes(helper.make_node("Add", ["x", "w"], ["y"]), weights=[short]))
+    with pytest.raises(InvalidParameter, match=r"cannot read .*none\.onnx: No such file"):
+        load_onnx(tmp_path / "none.onnx")
+    (tmp_path / "junk.onnx").write_bytes(b"\x8f\xff")
+    with pytest.raises(InvalidParameter, match=r"junk\.onnx is no ONNX model"):
+        load_onnx(tmp_path / "junk.onnx")
