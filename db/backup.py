@@ -26,13 +26,17 @@ VARIABLES = {
     "database": "PGDATABASE",
 }
 """What libpq reads from the environment."""
+_MARKS = {"SQLite": b"SQLite format 3\x00", "PostgreSQL": b"PGDMP"}
+"""What copies begin with."""
 
 
 def back_up(url: URL, file: Path) -> int:
-    """Copy the database into a new file; return how many bytes that has. Raises Conflict where the file is there, and
-    StoreError, after which there is no file."""
+    """Copy the database into a new file; return how many bytes that has. Raises Conflict where the file is there,
+    InvalidParameter where its folder is not, and StoreError, after which there is no file."""
     if file.exists():
         raise Conflict(f"{file} is there already", field="file")
+    if not file.absolute().parent.is_dir():
+        raise InvalidParameter(f"cannot write {file}: {file.absolute().parent} is no folder", field="file")
     path = embedded_path(url)
     partial = file.with_name(f"{file.name}.partial")
     partial.unlink(missing_ok=True)
@@ -57,11 +61,13 @@ def restore(url: URL, file: Path) -> None:
     if not file.is_file():
         raise InvalidParameter(f"there is no file {file}", field="file")
     with file.open("rb") as opened:
-        embedded = opened.read(16) == b"SQLite format 3\x00"
+        begin = opened.read(16)
+    found = next((name for name, mark in _MARKS.items() if begin.startswith(mark)), None)
     path = embedded_path(url)
-    if embedded != (path is not None):
-        kinds = ("SQLite", "PostgreSQL") if embedded else ("PostgreSQL", "SQLite")
-        raise InvalidParameter(f"{file} is a copy of a {kinds[0]} database; {kinds[1]} is to be restored", field="file")
+    wanted = "PostgreSQL" if path is None else "SQLite"
+    if found != wanted:
+        what = f"is a copy of a {found} database" if found else "is no copy of a database"
+        raise InvalidParameter(f"{file} {what}; {wanted} is to be restored", field="file")
     if path is None:
         options = ("--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges")
         _run(url, "pg_restore", *options, f"--dbname={url.database}", str(file))

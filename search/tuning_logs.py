@@ -51,7 +51,8 @@ def read_log(text: str, form: str) -> list[LogRow]:
     try:
         rows = list(parse(text))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise InvalidParameter(f"this is no log of the form {form} ({error!r})", field="file") from error
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidParameter(f"this is no log of the form {form}: {why}", field="file") from error
     if not rows:
         raise InvalidParameter(f"this log of the form {form} has no rows", field="file")
     return rows

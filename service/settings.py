@@ -30,6 +30,12 @@ def _checked_token(token: SecretStr) -> SecretStr:
     return token
 
 
+def _checked_folder(folder: str) -> str:
+    if folder and not Path(folder).is_dir():
+        raise ValueError(f"{folder} is no folder")
+    return folder
+
+
 class Settings(BaseSettings):
     """Every setting can be set by an environment variable (``TILEWRIGHT_DATABASE_URL=…``) or in code."""
 
@@ -112,7 +118,7 @@ class Settings(BaseSettings):
         default=15.0, description="how long a task worker that does not answer keeps its task and its device"
     )
     ray_address: str = Field(default="", description="the Ray cluster whose devices are used; empty: one of our own")
-    lock_folder: str = Field(
+    lock_folder: Annotated[str, AfterValidator(_checked_folder)] = Field(
         default="", description="where the lock files of devices lie; containers of one host should share it"
     )
     compile_seconds: Annotated[float, Field(gt=0, le=3600)] = Field(

@@ -59,10 +59,12 @@ class SigningKey:
             if not path.exists():
                 cls._make(path)
             key = load_pem_private_key(path.read_bytes(), None)
-        except (OSError, ValueError, TypeError) as error:
-            raise InvalidParameter(
-                f"no key to sign releases with: {path}: {error}", field="release_key_file"
-            ) from error
+        except OSError as error:
+            why = f"cannot use {path}: {error.strerror}"
+            raise InvalidParameter(f"no key to sign releases with: {why}", field="release_key_file") from error
+        except (ValueError, TypeError) as error:
+            why = f"{path} holds no private key in PEM"
+            raise InvalidParameter(f"no key to sign releases with: {why}", field="release_key_file") from error
         if not isinstance(key, _ed25519().Ed25519PrivateKey):
             raise InvalidParameter(f"{path} holds no Ed25519 key", field="release_key_file")
         return cls(key)

@@ -124,7 +124,13 @@ def compiled_for(text: str, known: Iterable[DeviceInfo]) -> MeasuredOn:
     """Return the device and toolchain that code for a target is made for. ``KIND:ARCH`` takes a device of this machine,
     one of those ``known``, or a device of which only the name is known. Raises UnsupportedTarget."""
     kind, colon, arch = text.partition(":")
-    if not colon or arch.isdecimal() or kind not in BACKENDS:
+    if kind not in BACKENDS or (not colon and kind not in TARGETS):
+        raise UnsupportedTarget(
+            f"no code is made for {text[:80]!r}; allowed: {', '.join(TARGETS)}, or an architecture as in "
+            "llvm:aarch64+sve, cuda:sm_90a, amdgpu:gfx942",
+            field="target",
+        )
+    if not colon or arch.isdecimal():
         return measured_on(parse_device(text))
     for info in (*device_infos(), *known):
         if (info.target.kind, info.target.arch) == (kind, arch):

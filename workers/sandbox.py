@@ -111,5 +111,6 @@ def _readable() -> list[str]:
 
 def _writable() -> list[str]:
     folder = cache_folder("cuda")
-    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # without a cache, compiling takes longer
+        folder.mkdir(parents=True, exist_ok=True)
     return [*_DEVICES, str(folder), os.environ["TMPDIR"]]

@@ -7,6 +7,7 @@ from typing import IO
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from ...core.errors import InvalidParameter
 from ...service.service import Service
@@ -55,8 +56,11 @@ async def import_records(request: Request, service: ServiceDependency) -> Respon
     if kind != JSON_LINES:
         raise BadBody(415, "UNSUPPORTED_MEDIA_TYPE", f"body of type {kind[:80]!a}; send {JSON_LINES}")
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES, "w+b") as file:
-        async for chunk in request.stream():  # before the transaction begins: a slow sender must not hold it open
-            await anyio.to_thread.run_sync(file.write, chunk)
+        try:
+            async for chunk in request.stream():  # before the transaction begins: a slow sender must not hold it open
+                await anyio.to_thread.run_sync(file.write, chunk)
+        except ClientDisconnect as error:
+            raise BadBody(400, "INCOMPLETE_BODY", "the body ended before its last line") from error
         answer = await anyio.to_thread.run_sync(_imported, service, file)
     return Response(answer.model_dump_json(), 200, media_type="application/json")
 

@@ -177,6 +177,12 @@ def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path
         (["job", "show", "no-such-job"], 3, "no-such-job"),
         (["job", "cancel", "no-such-job"], 3, "no-such-job"),
         (["--url", "http://127.0.0.1:1", "devices"], 4, "127.0.0.1:1"),
+        (["--url", "127.0.0.1:8421", "devices"], 2, "'127.0.0.1:8421' is no address of a service; allowed: http://"),
+        (["--url", "http://[::1", "devices"], 2, "allowed: http://HOST:PORT"),
+        (["explain", *MATMUL, "--target", "abacus"], 2, "no code is made for 'abacus'; allowed: llvm, cuda, or"),
+        (["explain", *MATMUL, "--target", "amdgpu"], 2, "amdgpu:gfx942"),
+        (["db", "backup", "none/copy"], 2, "none is no folder"),
+        (["records", "import-log", __file__, *MATMUL], 2, "this is no log of the form triton: Extra data"),
     ],
 )
 def test_bad_input_is_one_line_and_an_exit_code(
@@ -198,6 +204,26 @@ def test_junk_is_no_workload(tmp_path: Path) -> None:
         file.write_text(text)
         done = tilewright(tmp_path, "tune", "--workload", str(file))
         assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_no_copy_and_records_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "junk"
+    file.write_bytes(b"\x8f\xff junk\n")
+    for arguments, words in (
+        (["db", "restore", str(file)], "is no copy of a database; SQLite is to be restored"),
+        (["records", "import", str(file)], "is not a text file: invalid start byte"),
+    ):
+        done = tilewright_process(tmp_path, *arguments)
+        assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file := tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    shown = tilewright_process(tmp_path, "explain", *MATMUL, "--target", "cuda:sm_90a", "--layer", "PTX")
+    assert shown.returncode == 0 and ".entry" in shown.stdout, shown.stderr  # a cache saves time, and no more
+    refused = tilewright(tmp_path, "job", "list", TILEWRIGHT_LOCK_FOLDER=str(file))
+    assert refused.returncode == 2 and f"setting lock_folder: {file} is no folder" in refused.stderr
 
 
 def test_port_in_use(tmp_path: Path) -> None:
