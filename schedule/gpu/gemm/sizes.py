@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -165,97 +165,116 @@ class GemmSizes(Generic[N]):
         return self.threads // WARP_LANES
 
 
+_Sizes: TypeAlias = dict[str, Ints]
+"""Some of the fields of ``GemmSizes``, by name."""
+
+
 @derived_once
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
-    k = {knob.name: columns.ints(knob.name) for knob in KNOBS}
-    k["k_atoms"] = k["k_atoms"] * halo_taps(gemm)
-    accumulators = np.full(len(columns), len(gemm.accumulators), dtype=np.int64)
-    tiles_per_iteration = np.where(k["ping_pong"] == 1, k["consumer_warpgroups"], 1)
-    tile_m = WGMMA_M * k["atoms_m"] * k["consumer_warpgroups"] // tiles_per_iteration
-    tile_n = k["mma_n"] // accumulators
-    # the grid
-    cluster_size = k["cluster_m"] * k["cluster_n"] * k["split_k"]
-    cluster_rows, clusters_n = tile_m * k["cluster_m"], _ceil(gemm.n.extent, tile_n * k["cluster_n"])
+    knobs = {knob.name: columns.ints(knob.name) for knob in KNOBS}
+    knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
+    sizes = knobs | _tile(gemm, knobs)
+    sizes |= _grid(gemm, target, sizes)
+    sizes |= _registers(gemm, target, sizes)
+    sizes |= _pipeline(gemm, target, sizes)
+    return GemmSizes(**sizes)
+
+
+def _tile(gemm: Gemm, s: _Sizes) -> _Sizes:
+    """Return the tile of a CTA, or with ping-pong that of one of its warpgroups."""
+    accumulators = np.full_like(s["mma_n"], len(gemm.accumulators))
+    tiles_per_iteration = np.where(s["ping_pong"] == 1, s["consumer_warpgroups"], 1)
+    return {
+        "accumulators": accumulators,
+        "tiles_per_iteration": tiles_per_iteration,
+        "tile_m": WGMMA_M * s["atoms_m"] * s["consumer_warpgroups"] // tiles_per_iteration,
+        "tile_n": s["mma_n"] // accumulators,
+    }
+
+
+def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
+    """Return how many clusters are launched, and how many iterations over tiles and over ``k`` their CTAs make."""
+    cluster_size, tiles_per_iteration = s["cluster_m"] * s["cluster_n"] * s["split_k"], s["tiles_per_iteration"]
+    cluster_rows, clusters_n = s["tile_m"] * s["cluster_m"], _ceil(gemm.n.extent, s["tile_n"] * s["cluster_n"])
     clusters_m = _ceil(gemm.m.extent, cluster_rows)
     if gemm.groups is not None:
         clusters_m = gemm.groups.most_tiles(gemm.m.extent, cluster_rows)
     cluster_tiles = clusters_m * clusters_n * prod(a.extent for a in gemm.batch)
-    k_iters = _ceil(k_atom_count(gemm), k["split_k"] * k["k_atoms"])
+    k_iters = _ceil(k_atom_count(gemm), s["split_k"] * s["k_atoms"])
     usable = np.full_like(cluster_size, target.threads)
     for size, share in CLUSTER_SHARES.items():
         usable = np.where(cluster_size >= size, int(target.threads * share), usable)
-    together = np.maximum(usable * k["ctas_per_sm"] // cluster_size, 1)
-    stream_k = k["stream_k"] == 1
+    together = np.maximum(usable * s["ctas_per_sm"] // cluster_size, 1)
+    stream_k = s["stream_k"] == 1
     unit_k_iters = np.where(stream_k, _ceil(cluster_tiles * k_iters, together), 0)
     tile_iterations = _ceil(cluster_tiles, together * tiles_per_iteration)
     clusters, busy_iterations = _ceil(cluster_tiles, tile_iterations * tiles_per_iteration), tile_iterations
-    if gemm.dynamic is not None:
+    if gemm.dynamic is not None or gemm.groups is not None:
         clusters = np.minimum(_ceil(cluster_tiles, tiles_per_iteration), together)
     if gemm.groups is not None:
-        clusters = np.minimum(_ceil(cluster_tiles, tiles_per_iteration), together)
         likely = gemm.groups.likely_tiles(gemm.m.extent, cluster_rows) * clusters_n
         busy_iterations = _ceil(likely, together * tiles_per_iteration)
     tile_iterations = np.where(stream_k, (unit_k_iters + k_iters - 2) // k_iters + 1, tile_iterations)
     clusters = np.where(stream_k, _ceil(cluster_tiles * k_iters, np.maximum(unit_k_iters, 1)), clusters)
-    # registers
-    producer_warpgroup = k["producer_warpgroup"] == 1
-    producers = np.where(producer_warpgroup, WARPGROUP_THREADS, WARP_LANES)
-    threads = WARPGROUP_THREADS * k["consumer_warpgroups"] + producers
-    launch_registers = _equal_share(threads * k["ctas_per_sm"])
-    warpgroups = k["consumer_warpgroups"] + 1
-    pool = warpgroups * _equal_share(warpgroups * WARPGROUP_THREADS * k["ctas_per_sm"])
-    most = np.minimum((pool - PRODUCER_REGISTERS) // k["consumer_warpgroups"] // 8 * 8, MOST_CONSUMER_REGISTERS)
-    block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), k["atoms_m"])
-    accumulator_registers, tensor_columns = (k["atoms_m"] + block_sums) * k["mma_n"] // 2, np.zeros_like(tile_m)
-    limits, scale_columns = limits_of(target), np.zeros_like(tile_m)
+    return {
+        "cluster_tiles": cluster_tiles,
+        "tile_iterations": tile_iterations,
+        "busy_iterations": np.where(stream_k, tile_iterations, busy_iterations),
+        "clusters": clusters,
+        "active_ctas_per_sm": np.minimum(s["ctas_per_sm"], _ceil(clusters * cluster_size, np.maximum(usable, 1))),
+        "k_iters": k_iters,
+        "unit_k_iters": unit_k_iters,
+        "stage_fills": np.where(stream_k, unit_k_iters, k_iters * tile_iterations * tiles_per_iteration),
+    }
+
+
+def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
+    """Return how many threads a CTA has, what registers they have, and what columns of tensor memory."""
+    consumers, ctas_per_sm, has_producers = s["consumer_warpgroups"], s["ctas_per_sm"], s["producer_warpgroup"] == 1
+    threads = WARPGROUP_THREADS * consumers + np.where(has_producers, WARPGROUP_THREADS, WARP_LANES)
+    launch_registers = _equal_share(threads * ctas_per_sm)
+    pool = (consumers + 1) * _equal_share((consumers + 1) * WARPGROUP_THREADS * ctas_per_sm)
+    most = np.minimum((pool - PRODUCER_REGISTERS) // consumers // 8 * 8, MOST_CONSUMER_REGISTERS)
+    block_sums = {0: np.int64(0), 1: np.int64(1)}.get(promoted_k_atoms(gemm), s["atoms_m"])
+    accumulator_registers = (s["atoms_m"] + block_sums) * s["mma_n"] // 2
+    tensor_columns = scale_columns = np.zeros_like(s["tile_m"])
     if gemm.block_scales is not None:
-        scale_columns = _allocated_columns(k["consumer_warpgroups"] * warpgroup_scale_columns(gemm))
-    if limits.tensor_columns:
-        accumulator_registers = accumulators * np.minimum(tile_n, subtile_columns(gemm)) // 2
-        tensor_columns = _allocated_columns(k["consumer_warpgroups"] * k["mma_n"])
-    # shared memory
-    lines = stage_lines(gemm, tile_m, k["k_atoms"]) + k["k_atoms"] * _stage_columns(gemm, k["mma_n"])
+        scale_columns = _allocated_columns(consumers * warpgroup_scale_columns(gemm))
+    if limits_of(target).tensor_columns:
+        accumulator_registers = s["accumulators"] * np.minimum(s["tile_n"], subtile_columns(gemm)) // 2
+        tensor_columns = _allocated_columns(consumers * s["mma_n"])
+    return {
+        "threads": threads,
+        "accumulator_registers": accumulator_registers,
+        "block_sum_registers": block_sums * s["mma_n"] // 2,
+        "launch_registers": launch_registers,
+        "consumer_registers": np.where(has_producers, most, 0),
+        "thread_registers": np.where(has_producers, most, launch_registers),
+        "tensor_columns": tensor_columns,
+        "scale_columns": scale_columns,
+    }
+
+
+def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
+    """Return how many stages shared memory has room for beside what the epilogue and the barriers take."""
+    limits, tile_n = limits_of(target), s["tile_n"]
+    lines = stage_lines(gemm, s["tile_m"], s["k_atoms"]) + s["k_atoms"] * _stage_columns(gemm, s["mma_n"])
     stage_bytes = LINE_BYTES * lines + 16
     if gemm.block_scales is not None:
-        chunks = _ceil(tile_m, SCALE_ROWS) + _ceil(k["mma_n"], SCALE_ROWS)
-        stage_bytes = stage_bytes + CHUNK_BYTES * k["k_atoms"] * scale_groups(gemm) * chunks
+        chunks = _ceil(s["tile_m"], SCALE_ROWS) + _ceil(s["mma_n"], SCALE_ROWS)
+        stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
     side, element = subtile_columns(gemm), gemm.results[0].tensor.dtype.bytes
     staged = np.minimum(tile_n, side)
     staged = staged + np.where(tile_n > side, tile_n % side, 0)
-    epilogue_bytes = element * k["consumer_warpgroups"] * k["epilogue_stages"] * WGMMA_M * staged
-    partial_bytes = np.where(k["split_k"] > 1, 4 * tile_m * (k["mma_n"] + PARTIAL_PADDING), 0)  # in place of the stages
+    epilogue_bytes = element * s["consumer_warpgroups"] * s["epilogue_stages"] * WGMMA_M * staged
+    # partial sums take the place of the stages
+    partial_bytes = np.where(s["split_k"] > 1, 4 * s["tile_m"] * (s["mma_n"] + PARTIAL_PADDING), 0)
     barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
-    room = limits.shared_bytes_for(k["ctas_per_sm"]) - epilogue_bytes - barrier_bytes
-    stage_fills = np.where(stream_k, unit_k_iters, k_iters * tile_iterations * tiles_per_iteration)
-    stages = np.minimum(np.minimum(room // stage_bytes, stage_fills), MOST_STAGES)
+    room = limits.shared_bytes_for(s["ctas_per_sm"]) - epilogue_bytes - barrier_bytes
+    stages = np.minimum(np.minimum(room // stage_bytes, s["stage_fills"]), MOST_STAGES)
     shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + epilogue_bytes + barrier_bytes
-    return GemmSizes(
-        **k,
-        accumulators=accumulators,
-        tiles_per_iteration=tiles_per_iteration,
-        tile_m=tile_m,
-        tile_n=tile_n,
-        threads=threads,
-        cluster_tiles=cluster_tiles,
-        tile_iterations=tile_iterations,
-        busy_iterations=np.where(stream_k, tile_iterations, busy_iterations),
-        clusters=clusters,
-        active_ctas_per_sm=np.minimum(k["ctas_per_sm"], _ceil(clusters * cluster_size, np.maximum(usable, 1))),
-        k_iters=k_iters,
-        unit_k_iters=unit_k_iters,
-        stage_fills=stage_fills,
-        stages=stages,
-        stage_bytes=stage_bytes,
-        shared_bytes=shared_bytes,
-        accumulator_registers=accumulator_registers,
-        block_sum_registers=block_sums * k["mma_n"] // 2,
-        launch_registers=launch_registers,
-        consumer_registers=np.where(producer_warpgroup, most, 0),
-        thread_registers=np.where(producer_warpgroup, most, launch_registers),
-        tensor_columns=tensor_columns,
-        scale_columns=scale_columns,
-    )
+    return {"stages": stages, "stage_bytes": stage_bytes, "shared_bytes": shared_bytes}
 
 
 def warpgroup_scale_columns(gemm: Gemm) -> int:
