@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from ..api.client import Client
 from ..api.credentials import stored_token
 from ..api.local_service import local_service
+from ..core.errors import InvalidParameter
 from ..service.settings import Settings
 
 
@@ -43,12 +44,18 @@ class CommandContext:
             yield connection.client
 
     @contextmanager
-    def job_connection(self) -> Iterator[Connection]:
+    def job_connection(self, *, detach: bool = False) -> Iterator[Connection]:
         """Give a connection to a command that submits or follows jobs. A service of the command's own runs them.
 
-        Raises StoreError when the database cannot be opened. Calls of the client raise Unreachable.
+        ``detach``: whether the command leaves before its job has ended. Raises InvalidParameter where it would leave
+        a service of its own, and StoreError when the database cannot be opened. Calls of the client raise Unreachable.
         """
         with self._connection(runs_jobs=True) as connection:
+            if detach and not connection.lasting:
+                raise InvalidParameter(
+                    "a job goes on without you only on a running service: start one (tilewright serve), or give --url",
+                    field="detach",
+                )
             yield connection
 
     @contextmanager

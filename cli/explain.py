@@ -15,14 +15,15 @@ from ..core.errors import InvalidParameter
 from ..core.schedule import Schedule
 from .context import CommandContext
 from .expression import read_task
+from .options import Operator, Parameters, WorkloadFile
 from .tables import duration, rate
 
 
 def explain(
     context: typer.Context,
-    operator: Annotated[str | None, typer.Argument(help="An operator.")] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
-    workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
+    operator: Operator = None,
+    parameters: Parameters = None,
+    workload: WorkloadFile = None,
     record: Annotated[int | None, typer.Option(help="The schedule of this record.")] = None,
     schedule: Annotated[
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")

@@ -10,14 +10,15 @@ from ..core.errors import InvalidParameter
 from .context import CommandContext
 from .explain import read_schedule
 from .expression import read_task
+from .options import Operator, Parameters, WorkloadFile
 
 
 def export(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Where the files go; made if need be.")],
-    operator: Annotated[str | None, typer.Argument(help="An operator.")] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
-    workload: Annotated[Path | None, typer.Option(help="A file with a workload's JSON.")] = None,
+    operator: Operator = None,
+    parameters: Parameters = None,
+    workload: WorkloadFile = None,
     record: Annotated[int | None, typer.Option(help="The schedule of this record.")] = None,
     schedule: Annotated[
         Path | None, typer.Option(help="A file with a schedule's JSON; default: the best known.")

@@ -5,7 +5,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from ..api.client import Client
 from ..api.responses import JobOut, TaskOut
+from .context import CommandContext, Connection
 from .tables import duration, rate, ratio, task_name
+
+
+def follow_submitted(given: CommandContext, connection: Connection, job: JobOut) -> JobOut:
+    """Follow a job that the command has submitted; return it in its final state. Where that is interrupted, say what
+    becomes of the job, which is cancelled on a service of the command's own."""
+    try:
+        return follow(connection.client, job, given.console)
+    except KeyboardInterrupt:
+        job = connection.client.job(job.id) if connection.lasting else connection.client.cancel(job.id)
+        note = f"goes on; see it with: tilewright job show {job.id}" if connection.lasting else "is cancelled"
+        given.console.print(f"job {job.id} {note}")
+        raise
 
 
 def follow(client: Client, job: JobOut, console: Console) -> JobOut:

@@ -14,8 +14,9 @@ from ..core.schedule import Schedule
 from ..service.views import JobState
 from .context import CommandContext
 from .exits import Exit
-from .follow import follow
+from .follow import follow_submitted
 from .model_tables import expectation, model_summary, models_table
+from .options import Detach, DeviceClass, Strategy
 
 if TYPE_CHECKING:
     from .model_program import ModelProgram
@@ -80,23 +81,21 @@ def tune(
     runs: Annotated[
         float | None, typer.Option(help="How often the model is to run; measuring that this does not pay for is left.")
     ] = None,
-    target: Annotated[str, typer.Option(help="A class of devices, as of tune.")] = "llvm",
-    strategy: Annotated[str, typer.Option(help="model, evolution or random.")] = "model",
-    detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
+    target: DeviceClass = "llvm",
+    strategy: Strategy = "model",
+    detach: Detach = False,
 ) -> None:
     """Tune a model by one job. Trials go to the workload where they are expected to save most."""
     given: CommandContext = context.obj
-    with given.job_connection() as connection:
+    with given.job_connection(detach=detach) as connection:
         client = connection.client
-        if detach and not connection.lasting:
-            raise typer.BadParameter("a job can only go on without you on a running service", param_hint="detach")
         model_key = _full_key(client, key)
         budget = Budget(trials, seconds, stall, runs)
         if not given.as_json:
             given.console.print(expectation(client.expect_of_model(model_key, budget=budget, target=target)))
         job = client.tune_model(model_key, budget=budget, target=target, strategy=strategy)
         if not detach:
-            job = follow(client, job, given.console)
+            job = follow_submitted(given, connection, job)
         model = client.model(model_key)
         dashboard = given.dashboard(connection)
     _show(given, model)

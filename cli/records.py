@@ -13,6 +13,7 @@ from ..service.views import TaskSpec
 from ..service.wiring import CACHES, operator_named
 from .context import CommandContext
 from .expression import read_task
+from .options import Operator, Parameters, WorkloadFile
 
 app = typer.Typer(help="Export and import records as JSON lines.", no_args_is_help=True)
 
@@ -58,11 +59,9 @@ def import_records(context: typer.Context, file: Path) -> None:
 def import_log(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="The log.")],
-    operator: Annotated[str | None, typer.Argument(help="The operator that was tuned.")] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
-    workload: Annotated[
-        Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
-    ] = None,
+    operator: Operator = None,
+    parameters: Parameters = None,
+    workload: WorkloadFile = None,
     form: Annotated[str, typer.Option("--format", help=f"What wrote the log: {', '.join(FORMS)}.")] = FORMS[0],
     target: Annotated[
         str, typer.Option(help="What it ran on: llvm, cuda, cuda:sm_90a, …, or the key of a device.")

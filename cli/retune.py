@@ -9,7 +9,8 @@ from ..core.retuning import RUNNERS_UP
 from ..service.views import JobState
 from .context import CommandContext
 from .exits import Exit
-from .follow import follow
+from .follow import follow_submitted
+from .options import Detach, Executor, Seed, Strategy
 from .tables import retuned_summary, retuned_table
 
 
@@ -31,19 +32,16 @@ def retune(
     trials: Annotated[int, typer.Option(help="How many candidates a workload may have that is searched again.")] = 64,
     seconds: Annotated[float | None, typer.Option(help="Stop a workload after this many seconds.")] = None,
     stall: Annotated[int | None, typer.Option(help="Stop it after this many trials without a new best.")] = None,
-    strategy: Annotated[str, typer.Option(help="How it is searched: model, warm, evolution or random.")] = "model",
-    seed: Annotated[int, typer.Option(help="Same seed and records: same search.")] = 0,
-    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
+    strategy: Strategy = "model",
+    seed: Seed = 0,
+    executor: Executor = "local",
+    detach: Detach = False,
 ) -> None:
     """After a driver, a compiler or a sketch changed: measure winners and runners-up again, keep what holds, search the
     rest."""
     given: CommandContext = context.obj
-    with given.job_connection() as connection:
-        client = connection.client
-        if detach and not connection.lasting:
-            raise typer.BadParameter("a job can only go on without you on a running service", param_hint="detach")
-        job = client.retune(
+    with given.job_connection(detach=detach) as connection:
+        job = connection.client.retune(
             *(workloads or ()),
             toolchain_before=toolchain_before,
             runners_up=runners_up,
@@ -54,7 +52,7 @@ def retune(
             executor=executor,
         )
         if not detach:
-            job = follow(client, job, given.console)
+            job = follow_submitted(given, connection, job)
         dashboard = given.dashboard(connection)
     if given.as_json:
         given.print_json(job)

@@ -1,6 +1,5 @@
 """``tilewright tune`` submits a job and follows it to its best schedule."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,29 +11,23 @@ from ..service.views import JobState
 from .context import CommandContext
 from .exits import Exit
 from .expression import read_task
-from .follow import follow
+from .follow import follow_submitted
+from .options import Detach, DeviceClass, Executor, Operator, Parameters, Seed, Strategy, WorkloadFile
 from .tables import best_panel, task_notes
 
 
 def tune(
     context: typer.Context,
-    operator: Annotated[str | None, typer.Argument(help="An operator (see: tilewright operators).")] = None,
-    parameters: Annotated[list[str] | None, typer.Argument(help="Its parameters, NAME=VALUE.")] = None,
-    workload: Annotated[
-        Path | None, typer.Option(help="A file with a workload's JSON, instead of an operator.")
-    ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            help="A class of devices: llvm, cuda, cuda:ARCH or a device's key; on a service of one machine also cuda:1."
-        ),
-    ] = "llvm",
+    operator: Operator = None,
+    parameters: Parameters = None,
+    workload: WorkloadFile = None,
+    target: DeviceClass = "llvm",
     trials: Annotated[int, typer.Option(help="How many candidates are measured.")] = 64,
     seconds: Annotated[float | None, typer.Option(help="Stop after this many seconds.")] = None,
     stall: Annotated[int | None, typer.Option(help="Stop after this many trials without a new best.")] = None,
-    strategy: Annotated[str, typer.Option(help="model, evolution or random.")] = "model",
-    seed: Annotated[int, typer.Option(help="Same seed and records: same search.")] = 0,
-    executor: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    strategy: Strategy = "model",
+    seed: Seed = 0,
+    executor: Executor = "local",
     cache: Annotated[
         str | None, typer.Option(help="warm (usual on llvm) or cold (on cuda): what the caches hold.")
     ] = None,
@@ -71,19 +64,13 @@ def tune(
             "budget needs 24 trials for each."
         ),
     ] = 1,
-    detach: Annotated[bool, typer.Option(help="Print the job and leave (needs a running service).")] = False,
+    detach: Detach = False,
 ) -> None:
     """Find the best schedule of an expression on this machine, or on the service's."""
     given: CommandContext = context.obj
     task = read_task(operator, parameters or [], workload)
-    with given.job_connection() as connection:
-        client, lasting = connection.client, connection.lasting
-        if detach and not lasting:
-            raise typer.BadParameter(
-                "a job can only go on without you on a running service: start one (tilewright serve), or give --url",
-                param_hint="detach",
-            )
-        job = client.submit(
+    with given.job_connection(detach=detach) as connection:
+        job = connection.client.submit(
             task,
             budget=Budget(trials, seconds, stall),
             strategy=strategy,
@@ -101,13 +88,7 @@ def tune(
             units=units,
         )
         if not detach:
-            try:
-                job = follow(client, job, given.console)
-            except KeyboardInterrupt:
-                job = client.job(job.id) if lasting else client.cancel(job.id)
-                note = f"goes on; see it with: tilewright job show {job.id}" if lasting else "is cancelled"
-                given.console.print(f"job {job.id} {note}")
-                raise
+            job = follow_submitted(given, connection, job)
     if given.as_json:
         given.print_json(job)
     else:
