@@ -1,8 +1,5 @@
 """What a setting of ``cuda_gemm_mma`` takes by the work of each unit, and the time that follows from it."""
 
-from math import prod
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +7,7 @@ from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..gemm.repack import uneven_operands
+from ..multistage_quantities import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
 from .operands import ATOM_K
 from .sizes import GemmMmaSizes
@@ -43,35 +41,6 @@ def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
         shared=(fragments + 2 * (s.tile_m + s.tile_n) * s.block_k) / peaks.shared_bytes_per_cycle,
         l2=2 * (s.tile_m + s.tile_n) * s.block_k / L2_BYTES_PER_CYCLE,
     )
-
-
-class SplitKTiles(Protocol):
-    """What of the sizes of a setting says how many tiles there are, and how large they are."""
-
-    @property
-    def tiles(self) -> Ints: ...
-
-    @property
-    def split_k(self) -> Ints: ...
-
-    @property
-    def tile_m(self) -> Ints: ...
-
-    @property
-    def tile_n(self) -> Ints: ...
-
-
-def tiles_per_sm(sizes: SplitKTiles, multiprocessors: int) -> Ints:
-    """Return how many CTAs a multiprocessor runs in all."""
-    return -(-sizes.tiles * sizes.split_k // multiprocessors)
-
-
-def wave_efficiency(gemm: Gemm, sizes: SplitKTiles, multiprocessors: int) -> Floats:
-    """Return which share of the multiply-adds of all waves the result needs."""
-    needed = gemm.m.extent * gemm.n.extent * prod(a.extent for a in gemm.batch)
-    tiles = tiles_per_sm(sizes, multiprocessors)
-    share: Floats = needed / (tiles * multiprocessors * sizes.tile_m * sizes.tile_n / sizes.split_k)
-    return share
 
 
 def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Floats:

@@ -28,14 +28,13 @@ from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.repack import uneven_operands
-from ..occupancy import limits_of
+from ..multistage_quantities import multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
-from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .constraints import gemm_mma_constraints
 from .mainloop import can_use_mma, lower_gemm_mma
 from .operands import ATOM_K
-from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
+from .prior import prior_seconds, unit_cycles
 from .pruning import GemmMmaPruning
 from .sizes import VERSION, CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_knobs, gemm_mma_sizes
 
@@ -49,15 +48,7 @@ MOST_UNCOPIED = 1 << 24
 needs."""
 PRUNING = GemmMmaPruning()
 
-QUANTITIES = (
-    *GPU_QUANTITIES,
-    Quantity("stages", "stages", "how many stages the pipeline has"),
-    Quantity("k_iters", "iterations", "how many iterations the main loop of a CTA has"),
-    Quantity("wave_efficiency", "1", "which share of the multiply-adds of all waves the result needs"),
-    Quantity("mma_cycles", "cycles", "how long a multiprocessor's tensor cores take for all of its tiles"),
-    Quantity("shared_cycles", "cycles", "how long its shared memory takes for them"),
-    Quantity("l2_cycles", "cycles", "how long its share of L2 takes for them"),
-)
+MMA_CYCLES = Quantity("mma_cycles", "cycles", "how long a multiprocessor's tensor cores take for all of its tiles")
 
 
 @dataclass(frozen=True)
@@ -90,27 +81,9 @@ class GemmMmaPlan(Plan):
         return PRUNING.promising(self.gemm, self.target, self._widths, self.sizes(columns), prior)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, multiprocessors = self.sizes(columns), self.target.threads
-        common = gpu_columns(
-            limits_of(self.target),
-            multiprocessors,
-            blocks=s.tiles * s.split_k,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads,
-        )
+        s = self.sizes(columns)
         work = unit_cycles(s, gpu_peaks(self.target, NO_PEAKS))
-        iterations = tiles_per_sm(s, multiprocessors) * s.k_iters
-        return {
-            **common,
-            "stages": s.stages.astype(np.float64),
-            "k_iters": s.k_iters.astype(np.float64),
-            "wave_efficiency": wave_efficiency(self.gemm, s, multiprocessors),
-            "mma_cycles": iterations * work.mma,
-            "shared_cycles": iterations * work.shared,
-            "l2_cycles": iterations * work.l2,
-        }
+        return multistage_columns(self.gemm, self.target, s, work, MMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         return lower_gemm_mma(self.gemm, KERNEL_NAME, self.sizes_of(setting))
@@ -143,4 +116,4 @@ def _gains_beside_wgmma(gemm: Gemm) -> bool:
     return bool(gemm.batch) and small
 
 
-CUDA_GEMM_MMA = TileSketch("cuda_gemm_mma", VERSION, QUANTITIES, _plan)
+CUDA_GEMM_MMA = TileSketch("cuda_gemm_mma", VERSION, multistage_quantities(MMA_CYCLES), _plan)

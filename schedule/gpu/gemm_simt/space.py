@@ -26,11 +26,9 @@ from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import pair_count
-from ..gemm_mma.prior import tiles_per_sm, wave_efficiency
 from ..gemm_mma.sizes import CopyWidths
-from ..occupancy import limits_of
+from ..multistage_quantities import multistage_columns, multistage_quantities
 from ..peaks import gpu_peaks
-from ..quantities import GPU_QUANTITIES, gpu_columns
 from .constraints import gemm_simt_constraints
 from .mainloop import can_use_simt, lower_gemm_simt
 from .prior import prior_seconds, promising, unit_cycles
@@ -40,15 +38,7 @@ LEAST_SIDE, LEAST_K = 8, 2
 """Up to so many rows or columns, or below so many places of k, memory bounds a product, and ``cuda_gemv`` or
 ``cuda_loops`` take it. Batches of so few rows are here, since ``cuda_gemv`` has no batches."""
 
-QUANTITIES = (
-    *GPU_QUANTITIES,
-    Quantity("stages", "stages", "how many stages the pipeline has"),
-    Quantity("k_iters", "iterations", "how many iterations the main loop of a CTA has"),
-    Quantity("wave_efficiency", "1", "which share of the multiply-adds of all waves the result needs"),
-    Quantity("fma_cycles", "cycles", "how long a multiprocessor issues the instructions of all of its tiles"),
-    Quantity("shared_cycles", "cycles", "how long its shared memory takes for them"),
-    Quantity("l2_cycles", "cycles", "how long its share of L2 takes for them"),
-)
+FMA_CYCLES = Quantity("fma_cycles", "cycles", "how long a multiprocessor issues the instructions of all of its tiles")
 
 
 @dataclass(frozen=True)
@@ -80,27 +70,9 @@ class GemmSimtPlan(Plan):
         return promising(self.gemm, self.target, self.sizes(columns), self.prior_seconds(columns, peaks))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
-        s, multiprocessors = self.sizes(columns), self.target.threads
-        common = gpu_columns(
-            limits_of(self.target),
-            multiprocessors,
-            blocks=s.tiles * s.split_k,
-            threads=s.threads,
-            registers=s.registers,
-            shared=s.shared_bytes,
-            wanted=s.stage_bytes * np.maximum(s.stages - 1, 1) // s.threads,
-        )
+        s = self.sizes(columns)
         work = unit_cycles(self._widths, s, gpu_peaks(self.target, NO_PEAKS))
-        iterations = tiles_per_sm(s, multiprocessors) * s.k_iters
-        return {
-            **common,
-            "stages": s.stages.astype(np.float64),
-            "k_iters": s.k_iters.astype(np.float64),
-            "wave_efficiency": wave_efficiency(self.gemm, s, multiprocessors),
-            "fma_cycles": iterations * work.mma,
-            "shared_cycles": iterations * work.shared,
-            "l2_cycles": iterations * work.l2,
-        }
+        return multistage_columns(self.gemm, self.target, s, work, FMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         return lower_gemm_simt(self.gemm, KERNEL_NAME, self.sizes_of(setting))
@@ -121,4 +93,4 @@ def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:
     return GemmSimtPlan(gemm, target)
 
 
-CUDA_GEMM_SIMT = TileSketch("cuda_gemm_simt", VERSION, QUANTITIES, _plan)
+CUDA_GEMM_SIMT = TileSketch("cuda_gemm_simt", VERSION, multistage_quantities(FMA_CYCLES), _plan)
