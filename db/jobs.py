@@ -49,68 +49,71 @@ def insert_job(connection: Connection, new: NewJob, *, imported: bool = False, c
     if new.model_key is not None:
         found = select(tuned_models.c.id).where(tuned_models.c.key == new.model_key, visible(tuned_models.c.tenant))
         model = found.order_by(tuned_models.c.id).limit(1).scalar_subquery()
-    inserted = connection.execute(
-        insert(jobs).values(
-            id=new.id,
-            state=new.state,
-            created_at=created_at or now(),
-            budget_trials=new.budget.trials,
-            budget_seconds=new.budget.seconds,
-            budget_stall=new.budget.stall,
-            budget_runs=new.budget.runs,
-            strategy=new.strategy,
-            seed=new.seed,
-            target=new.target,
-            executor=new.executor,
-            cache=new.cache,
-            prune=new.policy.prune,
-            prior=new.policy.prior,
-            tenant=new.tenant,
-            priority=new.priority,
-            deadline=new.deadline,
-            fresh=new.fresh,
-            model=model,
-            owner=new.owner,
-            tags=stored_tags(new.tags),
-            notes=new.notes,
-            request_id=new.request_id,
-            units=new.units,
-            retuning=None if new.retuning is None else dict(new.retuning),
-            imported=imported,
-            version=1,
-        )
-    ).inserted_primary_key
+    columns = _job_columns(new) | {"created_at": created_at or now(), "model": model, "imported": imported}
+    inserted = connection.execute(insert(jobs).values(columns)).inserted_primary_key
     assert inserted is not None
     number = int(inserted[0])
     by_key = {task.workload_key: task for task in new.tasks}
     # all transactions add workloads in one order, so that none waits for another that waits for it
     workload_ids = {key: keep_workload(connection, by_key[key]) for key in sorted(by_key)}
-    since = connection.execute(select(clock())).scalar_one()
-    connection.execute(
-        insert(tasks),
-        [
-            {
-                "job": number,
-                "position": position,
-                "workload": workload_ids[task.workload_key],
-                "operator": task.operator,
-                "parameters": None if task.parameters is None else dict(task.parameters),
-                "trials": 0,
-                "failures": {},
-                "state": (TaskState.DONE if new.state in FINAL else TaskState.READY).value,
-                "target": new.target,
-                "executor": new.executor,
-                "tenant": new.tenant,
-                "priority": new.priority,
-                "ready_since": since,
-                "flight_key": None if new.fresh else task.flight_key,
-                "weight": task.weight,
-                "trial_limit": None if model is None else first_trials(new.budget.trials, len(new.tasks)),
-            }
-            for position, task in enumerate(new.tasks)
-        ],
+    common = _task_columns(new) | {"job": number, "ready_since": connection.execute(select(clock())).scalar_one()}
+    own = (
+        {
+            "position": position,
+            "workload": workload_ids[task.workload_key],
+            "operator": task.operator,
+            "parameters": None if task.parameters is None else dict(task.parameters),
+            "flight_key": None if new.fresh else task.flight_key,
+            "weight": task.weight,
+        }
+        for position, task in enumerate(new.tasks)
     )
+    connection.execute(insert(tasks), [common | columns for columns in own])
     return number
+
+
+def _job_columns(new: NewJob) -> dict[str, object]:
+    """Return what the row of a job has from what was submitted."""
+    return {
+        "id": new.id,
+        "state": new.state,
+        "budget_trials": new.budget.trials,
+        "budget_seconds": new.budget.seconds,
+        "budget_stall": new.budget.stall,
+        "budget_runs": new.budget.runs,
+        "strategy": new.strategy,
+        "seed": new.seed,
+        "target": new.target,
+        "executor": new.executor,
+        "cache": new.cache,
+        "prune": new.policy.prune,
+        "prior": new.policy.prior,
+        "tenant": new.tenant,
+        "priority": new.priority,
+        "deadline": new.deadline,
+        "fresh": new.fresh,
+        "owner": new.owner,
+        "tags": stored_tags(new.tags),
+        "notes": new.notes,
+        "request_id": new.request_id,
+        "units": new.units,
+        "retuning": None if new.retuning is None else dict(new.retuning),
+        "version": 1,
+    }
+
+
+def _task_columns(new: NewJob) -> dict[str, object]:
+    """Return what the rows of all tasks of a job have in common."""
+    return {
+        "trials": 0,
+        "failures": {},
+        "state": (TaskState.DONE if new.state in FINAL else TaskState.READY).value,
+        "target": new.target,
+        "executor": new.executor,
+        "tenant": new.tenant,
+        "priority": new.priority,
+        "trial_limit": None if new.model_key is None else first_trials(new.budget.trials, len(new.tasks)),
+    }
 
 
 def stored_tags(tags: Sequence[str]) -> str:

@@ -66,7 +66,14 @@ def gemm_constraints(gemm: Gemm, target: Target, knobs: Sequence[Knob] = KNOBS) 
     in_tensor_memory = limits_of(target).tensor_columns > 0
     resources = _tensor_memory(rule, gemm, target) if in_tensor_memory else _accumulator_registers(rule, gemm)
     shapes = (*(() if in_tensor_memory else (_pending(rule, gemm),)), *_shapes(rule, gemm))
-    rules = (*shapes, *resources, *_resources(rule, gemm, target), *_shares(rule, gemm), _epilogue(rule, gemm))
+    rules = (
+        *shapes,
+        *resources,
+        *_resources(rule, gemm, target),
+        *_shares(rule, gemm),
+        *_indivisible(rule, gemm),
+        _epilogue(rule, gemm),
+    )
     return tuple(r for r in (*rules, *_promotion(rule, gemm)) if r.knobs)
 
 
@@ -232,7 +239,7 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             clusters_m = gemm.groups.most_tiles(gemm.m.extent, s.tile_m * s.cluster_m)
         return (s.group_m <= clusters_m) & (s.tile_n * s.cluster_n < gemm.n.extent)
 
-    rules = [
+    return (
         rule(
             "ping_pong has at least two consumer_warpgroups",
             "ping_pong consumer_warpgroups",
@@ -258,41 +265,44 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             f"{TILE} cluster_m cluster_n group_m",
             lambda s: (s.group_m == GROUP_M[0]) | is_ordered(s),
         ),
-    ]
+    )
+
+
+def _indivisible(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
+    """Return which tiles are of one CTA: where the rows of a call are known at run time, or a tile has several sums."""
+    sums = len(gemm.accumulators)
     if gemm.groups is not None:
-        rules.append(
+        return (
             rule(
                 "the tiles of groups are listed at run time, and each is of one CTA: split_k is 1, stream_k is 0",
                 "split_k stream_k",
                 lambda s: (s.split_k == 1) & (s.stream_k == 0),
-            )
-        )
-        rules.append(
+            ),
             rule(
                 f"with ping_pong and groups a thread has at most {GROUPED_PING_PONG_ACCUMULATORS} accumulators "
                 "(atoms_m x mma_n / 2)",
                 "ping_pong atoms_m mma_n",
                 lambda s: (s.ping_pong == 0) | (s.accumulator_registers <= GROUPED_PING_PONG_ACCUMULATORS),
-            )
+            ),
         )
-    elif gemm.dynamic is not None:
-        rules.append(
+    if gemm.dynamic is not None:
+        return (
             rule(
                 "how many rows there are is known at run time, and stream_k shares out a known number: stream_k is 0"
-                + ("" if len(gemm.accumulators) == 1 else "; partial sums of several accumulators: split_k is 1"),
+                + ("" if sums == 1 else "; partial sums of several accumulators: split_k is 1"),
                 "split_k stream_k",
-                lambda s: (s.stream_k == 0) & ((s.split_k == 1) | (len(gemm.accumulators) == 1)),
-            )
+                lambda s: (s.stream_k == 0) & ((s.split_k == 1) | (sums == 1)),
+            ),
         )
-    elif len(gemm.accumulators) > 1:
-        rules.append(
+    if sums > 1:
+        return (
             rule(
                 "partial sums of several accumulators cannot be added up: split_k is 1, stream_k is 0",
                 "split_k stream_k",
                 lambda s: (s.split_k == 1) & (s.stream_k == 0),
-            )
+            ),
         )
-    return tuple(rules)
+    return ()
 
 
 def _epilogue(rule: _Rule, gemm: Gemm) -> Constraint:
