@@ -42,8 +42,10 @@ _OF_MACHINES = (Reason.NOISY, Reason.WORKER_LOST)
 
 
 def labels(outcomes: Sequence[Outcome]) -> NDArray[np.float32]:
-    """float32[n]: best seconds of these outcomes / seconds; 0 for failures of a schedule; NaN for outcomes that say
-    nothing of their schedule, from which no model learns. One task's outcomes at a time."""
+    """Return the best seconds of one task's outcomes over the seconds of each, float32[n].
+
+    A failure of a schedule is 0. An outcome that says nothing of its schedule is NaN, and no model learns from it.
+    """
     seconds = np.array([o.seconds if isinstance(o, Timed) else np.inf for o in outcomes])
     best = seconds.min(initial=np.inf)
     found = np.zeros(len(seconds), np.float32) if np.isinf(best) else (best / seconds).astype(np.float32)

@@ -111,7 +111,8 @@ PLACES: Mapping[str, int] = {column.name: place for place, column in enumerate(C
 
 
 def space_features(space: Space, workload: Workload | None, device: DeviceInfo | None) -> NDArray[np.float32]:
-    """float32[n, len(COLUMNS)] for every row of a space. ``workload`` and ``device`` are None for recorded spaces."""
+    """Return the features of every row of a space, float32[n, len(COLUMNS)]. ``workload`` and ``device`` are
+    None for recorded spaces."""
     knobs = {
         knob.name: np.array([_knob_number(v) for v in knob.values], np.float32)[space.codes[:, i]]
         for i, knob in enumerate(space.knobs)
@@ -127,7 +128,7 @@ def schedule_features(
     workload: Workload,
     device: DeviceInfo,
 ) -> NDArray[np.float32]:
-    """float32[n, len(COLUMNS)] for n given schedules of one sketch, the same as in their space.
+    """Return the features of schedules of one sketch, float32[n, len(COLUMNS)]. They are the same as in their space.
 
     ``quantities`` are as from ``Sketch.derive``, ``prior_seconds`` as from ``Sketch.prior_seconds``, or None.
     """
@@ -141,7 +142,8 @@ def schedule_features(
 
 
 def workload_features(workload: Workload) -> NDArray[np.float32]:
-    """float32[len(WORKLOAD_COLUMNS)]; all NaN for a Triton kernel, of which nothing is known."""
+    """Return the features of a workload, float32[len(WORKLOAD_COLUMNS)]. Those of a Triton kernel, of which nothing is
+    known, are NaN."""
     if not workload.stages:
         return np.full(len(WORKLOAD_COLUMNS), np.nan, np.float32)
     operations, moved = float(flops(workload)), float(minimum_bytes(workload))

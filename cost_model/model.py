@@ -18,12 +18,12 @@ class CostModel(Protocol):
         ...
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """float32[n], higher is better; all equal before anything was learned."""
+        """Return a score of each row, float32[n]. A higher one is better; all are equal before anything was learned."""
         ...
 
     def importance(self) -> NDArray[np.float32]:
-        """float32[columns], how much each column counts, adding up to 1; empty before anything was learned. Trees: the
-        gain of all splits on the column."""
+        """Return how much each column counts, float32[columns], which adds up to 1. It is empty before anything was
+        learned. With trees it is the gain of all splits on the column."""
         ...
 
     def to_bytes(self) -> bytes:

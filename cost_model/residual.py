@@ -67,7 +67,7 @@ def residuals_of(features: Features, labels: NDArray[np.float32]) -> Residuals:
 
 
 def predicted(features: Features, residual: Floats, levels: Mapping[bytes, float], valid: Floats | float) -> Features:
-    """float32[n]: relative speeds. The best row of a task that nothing is known of has 1."""
+    """Return relative speeds, float32[n]. The best row of a task that nothing is known of has 1."""
     prior, trust = prior_scores(features), len(levels) / (len(levels) + 1)
     score = prior + residual
     for name, rows in _tasks(features):
@@ -80,7 +80,7 @@ def predicted(features: Features, residual: Floats, levels: Mapping[bytes, float
 
 
 def prior_scores(features: Features) -> Floats:
-    """float64[n]: -log2 of the estimated nanoseconds; 0 where there is no estimate."""
+    """Return -log2 of the estimated nanoseconds, float64[n]. It is 0 where there is no estimate."""
     if features.shape[1] != len(COLUMNS):
         return np.zeros(len(features))
     return -np.nan_to_num(features[:, PLACES[PRIOR.name]].astype(np.float64))

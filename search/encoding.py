@@ -38,7 +38,7 @@ class Encoding:
         return len(self.columns) + (len(self.sketches) if len(self.sketches) > 1 else 0)
 
     def points(self, pool: CandidatePool) -> NDArray[np.float32]:
-        """float32[pool, width]. A knob that a sketch does not have is 0."""
+        """Return the point of each candidate, float32[pool, width]. A knob that a sketch does not have is 0."""
         parts = []
         for space in pool.spaces:
             part = np.zeros((len(space), self.width), np.float32)

@@ -88,7 +88,7 @@ class GaussianProcess:
         return mean, np.sqrt(np.maximum(self._variance, 1e-9))
 
     def mean_at(self, points: Points, values: Floats) -> Points:
-        """float32[n]: the mean of other ``points``, which costs less than to look at them."""
+        """Return the mean of other ``points``, float32[n]. That costs less than to look at them."""
         rows = self._observed()
         weights = cho_solve((self._factor[: self._count, : self._count], True), values, check_finite=False)
         scaled = (points / self.lengths).astype(np.float32)

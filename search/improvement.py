@@ -174,7 +174,7 @@ def learning_point(told: int, growth: float = _GROWTH) -> int:
 
 
 def logarithms(seconds: Floats) -> Floats:
-    """float64[n]: z of every result; NaN seconds are failures. 0 where there are only failures."""
+    """Return z of every result, float64[n]. NaN seconds are failures. It is 0 where there are only failures."""
     z = np.log(seconds)
     if np.isnan(z).all():
         return np.zeros(len(z))

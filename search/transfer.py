@@ -71,7 +71,8 @@ class Transfer:
         return len(self.sources)
 
     def agreement(self, candidates: NDArray[np.int64], z: Floats) -> Floats:
-        """float64[sources], the rank correlation with this task's ``z``, drawn towards what is expected at first."""
+        """Return the rank correlation of each source with this task's ``z``, float64[sources]. It is drawn towards what
+        is expected at first."""
         told = len(candidates)
         ranks = rankdata(np.concatenate([self.sources[:, candidates], z[None]]), axis=1)
         ranks -= ranks.mean(axis=1, keepdims=True) if told else 0.0
@@ -80,8 +81,8 @@ class Transfer:
         return np.asarray((told * found + _WORTH * _BELIEF) / (told + _WORTH))
 
     def expected(self, candidates: NDArray[np.int64], z: Floats, agreement: Floats) -> Floats:
-        """float64[pool]: the mean of the sources, weighted by their agreement (those that agree little are left out),
-        scaled to this task's results by least squares."""
+        """Return the mean of the sources, weighted by their agreement, float64[pool]. Those that agree little are left
+        out. It is scaled to this task's results by least squares."""
         weight = np.where(agreement < _LEAST_AGREEMENT, 0.0, agreement**4)
         mean = weight / max(weight.sum(), 1e-30) @ self.sources
         own = mean[candidates]
@@ -143,7 +144,7 @@ class _PoolRows:
         return len(self._points)
 
     def of(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
-        """int64[n]: the candidates with these points, -1 where there is none."""
+        """Return the candidates with these points, int64[n]; -1 where there is none."""
         at = np.minimum(np.searchsorted(self._keys, _keys(rows)), len(self._keys) - 1)
         found = self._order[at]
         return np.where((self._points[found] == rows).all(axis=1), found, -1)

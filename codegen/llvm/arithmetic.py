@@ -51,6 +51,7 @@ def binary(
 
 
 def unary(w: FunctionWriter, op: UnaryOp, a: LlvmValue, dtype: DType) -> LlvmValue:
+    """Write an operation on one operand, a scalar or a vector of ``dtype``; return its result."""
     if op is UnaryOp.NOT:
         return w.op("xor", a, w.number(1, a))
     if op is UnaryOp.NEG:

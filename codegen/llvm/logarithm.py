@@ -53,6 +53,7 @@ _BIAS, _TWO_TO_52 = 1023, 0x4330000000000000
 
 
 def log(w: FunctionWriter, x: LlvmValue) -> LlvmValue:
+    """Write the natural logarithm of floats or doubles; return its result."""
     k, f = _split_exponent(w, x)
     ln2_high, ln2_low = (w.number(part, x) for part in _LN2[x.element])
     half_square = w.mul(w.mul(f, f), w.number(0.5, x))

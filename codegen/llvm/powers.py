@@ -23,6 +23,7 @@ def small_exponent(w: FunctionWriter, x: LlvmValue, y: LlvmValue) -> LlvmValue |
 
 
 def power(w: FunctionWriter, x: LlvmValue, y: LlvmValue) -> LlvmValue:
+    """Write ``x`` to the power of ``y``, floats or doubles; return its result."""
     if x.element == "float":
         wide = power(w, w.convert("fpext", x, "double"), w.convert("fpext", y, "double"))
         return w.convert("fptrunc", wide, "float")

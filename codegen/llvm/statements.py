@@ -69,6 +69,7 @@ class KernelContext:
 
 
 def emit_statement(kernel_ctx: KernelContext, ctx: FunctionContext, stmt: Stmt) -> None:
+    """Write a statement of the kernel IR, and all statements in it, into the function of ``ctx``."""
     w = ctx.w
     around, w.module.origin = w.module.origin, stmt  # no context manager, which would cost frames of deep nests
     match stmt:

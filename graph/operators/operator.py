@@ -85,7 +85,7 @@ def wide(e: Expr) -> Expr:
 
 
 def widened(dtype: DType) -> DType:
-    """float32 for 16-bit floats, else ``dtype`` itself."""
+    """Return float32 for 16-bit floats, else ``dtype`` itself."""
     return float32 if dtype.is_float and dtype.bits == 16 else dtype
 
 

@@ -59,7 +59,7 @@ def _acosh(b: NodeMaker, x: Value) -> Value:
 
 
 def _atanh(b: NodeMaker, x: Value) -> Value:
-    """log1p(2x / (1 - x)) / 2"""
+    """log1p(2x / (1 - x)) / 2."""
     return _times(b, b.node("log1p", b.node("div", _times(b, x, 2.0), b.node("sub", _n(b, x, 1.0), x))), 0.5)
 
 

@@ -77,8 +77,11 @@ def derived_once(derive: Callable[P, R]) -> Callable[P, R]:
 
 
 def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np.int16]:
-    """int16[n, knobs]. A knob that a schedule does not name has its first value, so that schedules outlive the addition
-    of a knob. Raises IllegalSchedule for an unknown knob, and for a value that a knob has not."""
+    """Return the code of each knob in each schedule, int16[n, knobs].
+
+    A knob that a schedule does not name has its first value, so that schedules outlive the addition of a knob. Raises
+    IllegalSchedule for an unknown knob, and for a value that a knob has not.
+    """
     codes = np.zeros((len(schedules), len(knobs)), dtype=np.int16)
     names = [k.name for k in knobs]
     for row, schedule in enumerate(schedules):

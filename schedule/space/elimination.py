@@ -134,7 +134,8 @@ class Elimination:
         self._steps = list(_steps(reversed(self._buckets), unused))
 
     def all(self) -> Codes:
-        """int16[n, knobs]: the legal settings in the order of the knobs' values, the last knob changing fastest."""
+        """Return the legal settings in the order of the knobs' values, int16[n, knobs]. The last knob changes
+        fastest."""
         codes = np.zeros((min(self.total, 1), len(self._knobs)), dtype=np.int16)
         for bucket, checks in self._steps:
             parts = [codes[start : start + CHUNK] for start in range(0, max(len(codes), 1), CHUNK)]
@@ -144,8 +145,8 @@ class Elimination:
         return codes[np.argsort(keys, kind="stable")]
 
     def drawn(self, count: int, draws: np.random.Generator) -> Codes:
-        """int16[n, knobs]: the legal ones of ``count`` settings that are drawn uniformly and may repeat. All are legal
-        where no constraint is open. ``total`` must not be 0."""
+        """Return the legal ones of ``count`` settings, int16[n, knobs], which are drawn uniformly and may repeat. All
+        are legal where no constraint is open. ``total`` must not be 0."""
         return np.concatenate(
             [self._drawn(min(CHUNK, count - start), draws) for start in range(0, max(count, 1), CHUNK)]
         )
@@ -164,7 +165,8 @@ class Elimination:
         return codes[np.sort(np.unique(keys, return_index=True)[1])]
 
     def keeps(self, codes: Codes, constraints: Sequence[Constraint]) -> Bools:
-        """bool[n]: which rows keep all ``constraints``. Each of them sees only the rows that kept those before it."""
+        """Return which rows keep all ``constraints``, bool[n]. Each of these sees only the rows that kept those before
+        it."""
         kept = np.ones(len(codes), dtype=bool)
         for start in range(0, len(codes), CHUNK):
             part = kept[start : start + CHUNK]

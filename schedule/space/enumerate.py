@@ -63,7 +63,7 @@ def all_settings(knobs: tuple[Knob, ...]) -> Columns:
 
 
 def grid_codes(knobs: Sequence[Knob]) -> Codes:
-    """int16[n, knobs]: every combination of the knobs' values, legal or not, the last knob changing fastest."""
+    """Return every combination of the knobs' values, legal or not, int16[n, knobs]. The last knob changes fastest."""
     shape = [len(k.values) for k in knobs]
     return np.stack(np.unravel_index(np.arange(prod(shape)), shape), axis=1).astype(np.int16)
 

@@ -23,6 +23,7 @@ def sees_all_keys(p: Attention) -> bool:
 
 
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:
+    """Return the constraints of ``cuda_attention``."""
     limits = limits_of(target)
 
     def rule(meaning: str, knobs: str, holds: Callable[[AttentionSizes[Ints]], Bools]) -> Constraint:

@@ -36,6 +36,8 @@ Scales = tuple[Buffer, Buffer]
 
 
 class Promotion:
+    """Writes how the accumulators of a block of k are added to sums in float32, with the scales of the block."""
+
     def __init__(self, w: Writer, gemm: Gemm, sizes: GemmSizes[int], roles: WarpRoles) -> None:
         self.w, self.gemm, self.s, self.roles = w, gemm, sizes, roles
         self.scale_columns = gcd(sizes.tile_n, SCALED_K)

@@ -21,6 +21,7 @@ PIPELINE = f"{COPIES} split_k ctas_per_sm"
 
 
 def gemm_simt_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tuple[Constraint, ...]:
+    """Return the constraints of ``cuda_gemm_simt``."""
     limits, has_uneven = limits_of(target), bool(uneven_operands(gemm))
 
     def rule(meaning: str, knobs: str, holds: Callable[[GemmSimtSizes[Ints]], Bools]) -> Constraint:

@@ -78,6 +78,8 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class GemvPlan(Plan):
+    """One product with very few rows on one target."""
+
     product: Gemm
     target: Target
 

@@ -52,6 +52,8 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class MlpPlan(Plan):
+    """One chain of layers on one target."""
+
     mlp: Mlp
     target: Target
 

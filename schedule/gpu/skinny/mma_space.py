@@ -58,6 +58,8 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class SkinnyMmaPlan(Plan):
+    """One product with up to 64 rows on one target."""
+
     product: Gemm
     target: Target
 

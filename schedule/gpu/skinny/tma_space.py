@@ -68,6 +68,8 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class SkinnyTmaPlan(Plan):
+    """One product with up to 64 rows on one target."""
+
     product: Gemm
     target: Target
 
