@@ -28,8 +28,8 @@ def kernels_of(target: Target) -> tuple[str, ...]:
 
 def case_of(sketch: str, target: Target, seed: int) -> tuple[str, Mapping[str, object], Schedule]:
     """(operator, parameters, schedule): a random setting for the largest example that the sketch matches."""
-    matched = [example for example in _examples() if SKETCHES[sketch].matches(example[2], target)]
-    name, parameters, workload = max(matched, key=lambda example: sum(b.elements for b in example[2].inputs))
+    largest = sorted(_examples(), key=lambda example: -sum(b.elements for b in example[2].inputs))
+    name, parameters, workload = next(e for e in largest if SKETCHES[sketch].matches(e[2], target))
     space = SKETCHES[sketch].space(workload, target, seed=seed)
     row = int(stream(seed, "one launch", sketch).integers(0, len(space)))
     return name, parameters, space.schedule(row)

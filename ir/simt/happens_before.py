@@ -21,6 +21,9 @@ SHIFT = 36
 """A key holds an epoch, and the number of a thread in its lowest ``SHIFT`` bits."""
 _NUMBERS = (1 << SHIFT) - 1
 
+_SPARE_CLOCKS = 64
+"""How many vector clocks may be kept that no thread has any more."""
+
 NO_WRITER = -1
 """The writer of an element that no thread wrote. Numbers below it stand for completed phases of mbarriers."""
 
@@ -64,9 +67,10 @@ class HappensBefore:
     """What is ordered among the threads of one chunk.
 
     ``ids`` is int64[threads]: the numbers of the threads. ``epochs`` has an int64[threads] for each level, from the
-    widest group to the warp. ``known`` is int64[threads, kinds, threads of a cluster]: the vector clocks that mbarriers
-    brought (see ``vector_clocks``), None while there are none. ``fences`` lists the proxy fences: (time, bool[threads]
-    or None for all threads).
+    widest group to the warp. ``fences`` lists the proxy fences: (time, bool[threads] or None for all threads).
+
+    ``_clocks`` is int64[clocks, kinds, threads of a cluster]: the vector clocks that mbarriers brought (see
+    ``vector_clock``). Most threads of a warp have the same one: ``_clock`` is int64[threads], its number.
     """
 
     def __init__(self, ids: Array, groups: ThreadHierarchy, launch: int, now: int) -> None:
@@ -77,8 +81,11 @@ class HappensBefore:
         self.epochs = [np.full(len(ids), now, dtype=np.int64) for _ in self.sizes]
         self.epochs[0][:] = launch
         self.completions: list[PhaseCompletion] = []
-        self.known: Array | None = None
         self.kinds = 1 if groups.cluster == groups.block else 2
+        self._clocks: Array = np.full((1, self.kinds, groups.cluster), -1, dtype=np.int64)
+        self._clock = np.zeros(len(ids), dtype=np.int64)
+        self._most_clocks = _SPARE_CLOCKS
+        self._acquired = False
         self.fences: list[tuple[int, Array | None]] = []
         self._keys: list[tuple[Array, Array, Array, int] | None] = [None] * len(self.sizes)
 
@@ -124,40 +131,44 @@ class HappensBefore:
             found = self._keys[level] = (base, base + self.ids, base + (_NUMBERS - self.ids), int(base.min()) >> SHIFT)
         return found
 
-    def vector_clocks(self, who: Array) -> Array:
-        """Return the vector clocks of the threads at the positions ``who``: int64[who, kinds, threads of a cluster].
+    def vector_clock(self, who: Array) -> Array:
+        """Return the joined vector clock of the threads at the positions ``who``: int64[kinds, threads of a cluster].
 
         Each entry is the time up to which all that one thread of the cluster did happened before now. The first kind is
         of what it wrote, the last of what it read; where there are no clusters one kind stands for both.
         """
         self.now += 1
         ids, size = self.ids[who], self.groups.cluster
-        first = ids // size * size
-        others = first[:, None] + np.arange(size)
-        bound = np.broadcast_to(self.epochs[0][who][:, None], others.shape)
+        epochs = [epoch[who] for epoch in self.epochs]
+        first = run_starts(ids // self.sizes[-2], self._clock[who], *epochs)  # the threads of a run know the same
+        others = ids[first, None] // size * size + np.arange(size)
+        bound = np.broadcast_to(epochs[0][first, None], others.shape)
         for k in range(1, len(self.sizes)):
-            same = ids[:, None] // self.sizes[k - 1] == others // self.sizes[k - 1]
-            bound = np.where(same, self.epochs[k][who][:, None], bound)
-        bounds = np.broadcast_to(bound[:, None], (len(who), self.kinds, size))
-        if self.known is not None:
-            bounds = np.maximum(bounds, self.known[who])
-        clocks: Array = np.where((others == ids[:, None])[:, None], self.now, bounds)
-        return clocks
+            same = ids[first, None] // self.sizes[k - 1] == others // self.sizes[k - 1]
+            bound = np.where(same, epochs[k][first, None], bound)
+        clocks = np.maximum(bound[:, None], self._clocks[self._clock[who[first]]])
+        clock: Array = clocks.max(axis=0)
+        clock[:, ids % size] = self.now
+        return clock
 
     def acquire(self, who: Array, clock: Array) -> None:
-        """The threads at the positions ``who`` join ``clock``, one of ``vector_clocks``, to their own."""
-        if self.known is None:
-            self.known = np.full((len(self.ids), self.kinds, self.groups.cluster), -1, dtype=np.int64)
-        self.known[who] = np.maximum(self.known[who], clock)
+        """The threads at the positions ``who`` join ``clock``, one of ``vector_clock``, to their own."""
+        self._acquired = True
+        held, number = np.unique(self._clock[who], return_inverse=True)
+        self._clock[who] = len(self._clocks) + number
+        self._clocks = np.concatenate([self._clocks, np.maximum(self._clocks[held], clock)])
+        if len(self._clocks) > self._most_clocks:
+            held, self._clock = np.unique(self._clock, return_inverse=True)
+            self._clocks, self._most_clocks = self._clocks[held], 2 * len(held) + _SPARE_CLOCKS
 
     def acquired_until(self, who: Array, other: Array, *, reads: bool = False) -> Array:
         """Return up to which time mbarriers order what the threads numbered ``other`` wrote (or read) before what those
         at the positions ``who`` do now; -1 for not at all."""
-        if self.known is None:
+        if not self._acquired:
             return np.full(len(who), -1, dtype=np.int64)
         size = self.groups.cluster
         same = self.ids[who] // size == other // size
-        known: Array = np.where(same, self.known[who, -1 if reads else 0, other % size], -1)
+        known: Array = np.where(same, self._clocks[self._clock[who], -1 if reads else 0, other % size], -1)
         return known
 
     def unordered(self, who: Array, other: Array, time: Array, *, reads: bool = False) -> Array:
@@ -175,7 +186,7 @@ class HappensBefore:
         for k in range(1, len(self.sizes)):
             same = ids // self.sizes[k - 1] == other // self.sizes[k - 1]
             bound = np.where(same, self.epochs[k][who], bound)
-        if self.known is not None:
+        if self._acquired:
             bound = np.maximum(bound, self.acquired_until(who, other, reads=reads))
         found: Array = (ids != other) & (time >= bound)
         if other.min(initial=NO_WRITER) == NO_WRITER:

@@ -33,7 +33,7 @@ class PhaseContent(Protocol):
 
 @dataclass
 class ReleasedClock:
-    """What the threads that arrived in one phase release: their joined vector clock (``HappensBefore.vector_clocks``),
+    """What the threads that arrived in one phase release: their joined vector clock (``HappensBefore.vector_clock``),
     and the numbers of the completions that they had waited for."""
 
     clock: Array
@@ -200,15 +200,17 @@ def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, contex
         np.add.at(mbarriers.expected, offsets, np.int64(bytes))
         span = memory.span * state.cluster
         completed = completed_by_cluster(state)
-        clocks = state.order.vector_clocks(who)
-        if rank_of is not None:
-            clocks[:, 0] = -1  # an arrival at another block says nothing of writes
-        for offset, thread, clock in zip(offsets.tolist(), who.tolist(), clocks, strict=True):
+        for offset, thread in zip(offsets.tolist(), who.tolist(), strict=True):
             mbarriers.arrive(offset, thread, state, context)
+        for offset in np.unique(offsets).tolist():
+            arriving = who[offsets == offset]
+            clock = state.order.vector_clock(arriving)
+            if rank_of is not None:
+                clock[0] = -1  # an arrival at another block says nothing of writes
             released = mbarriers.releasing.setdefault(offset, ReleasedClock(clock))
             released.clock = np.maximum(released.clock, clock)
             known = completed.get(offset // span, ())
-            released.completions.update(c for c in known if state.order.completions[c].waited[thread])
+            released.completions.update(c for c in known if state.order.completions[c].waited[arriving].any())
 
     return run
 

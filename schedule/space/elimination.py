@@ -33,6 +33,7 @@ MOST_JOINED = 2_000_000
 CHUNK = 1 << 16
 """Rows whose constraints are worked out at a time, so that their columns stay in the cache."""
 _MOST_KEY = 1 << 62
+_MOST_SETTINGS_PER_ROW = 16
 
 Codes = NDArray[np.int16]
 Floats = NDArray[np.float64]
@@ -210,10 +211,24 @@ class Elimination:
             rule = waiting.pop(int(np.argmin(sizes)))
             read = [t for t in tables if t.positions & rule.scope]
             joined = reduce(lambda a, b: self._join(a, b, reach), read)
-            rows = self.keeps(joined.codes, [rule.constraint])
+            rows = self._keeps_rule(joined.codes, rule)
             tables = [t for t in tables if not t.positions & rule.scope]
             tables.append(_Factor(joined.positions, joined.codes[rows], joined.weights[rows]))
         return reduce(lambda a, b: self._join(a, b, reach), tables)
+
+    def _keeps_rule(self, codes: Codes, rule: _Rule) -> Bools:
+        """bool[n]: which rows keep ``rule``. Settings of the knobs that it reads are looked at once each, where there
+        are not many more of them than rows."""
+        settings = prod(self._sizes[p] for p in rule.scope)
+        if settings > _MOST_SETTINGS_PER_ROW * len(codes):
+            return self.keeps(codes, [rule.constraint])
+        (keys,) = _keys(sorted(rule.scope), self._sizes, codes)
+        row = np.full(settings, -1, dtype=np.int64)
+        row[keys] = np.arange(len(codes))
+        present = np.flatnonzero(row >= 0)
+        kept = np.zeros(settings, dtype=bool)
+        kept[present] = self.keeps(codes[row[present]], [rule.constraint])
+        return kept[keys]
 
     def _single(self, position: int) -> _Factor:
         """Return all values of one knob."""
