@@ -7,6 +7,9 @@ becomes channels of a convolution of the given image, and a permutation moves th
     y[n, o, 2 i + p] = sum over k of spread(x)[n, c, 2 i + p + k] w[o, c, k]
                      = sum over t of x[n, c, i + t] v[(o, p), c, t],    v[(o, p), c, t] = w[o, c, 2 t - p]
 
+A dilated kernel is one with zeros between its places. With stride 5 and dilation 2, each phase meets one of 3 places or
+none, and windows have 2 places instead of 3.
+
 Pointwise nodes behind it are computed ahead of the permutation, so that it is the last one of a kernel.
 """
 
@@ -87,27 +90,31 @@ class _Subpixels(Rewriter):
         self.values[name] = y
 
     def _convolution(self, node: Node) -> _Split | None:
-        """Return a convolution of a spread image; None for any other node, and where windows would leave the image."""
+        """Return a convolution of a spread image; None for any other node, where windows would leave the image, and
+        where phases meet so different places of a dilated kernel that a window of them all has more."""
         if node.op != "convolution":
             return None
         given, rank = OPERATORS[node.op].values(attributes_of(node)), len(node.result.shape) - 2
-        plain = given.integer("groups") == 1 and not given.flag("channels_last")
-        if not plain or {*given.integers("stride"), *given.integers("dilation")} != {1}:
+        if given.flag("channels_last") or {*given.integers("stride")} != {1}:
             return None
         x, steps = self._before_spread(node.operands[0], rank)
         kernel, counts = self.graph.values[node.operands[1]].shape[2:], node.result.shape[2:]
+        apart = given.integers("dilation")
+        spans = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
         sides = [
             _WindowSide.of(*side)
-            for side in zip(steps, given.integers("before"), kernel, x.shape[2:], counts, strict=True)
+            for side in zip(steps, given.integers("before"), spans, x.shape[2:], counts, strict=True)
         ]
-        if prod(steps) == 1 or any(s.behind < 0 for s in sides):
+        taps = tuple(s.taps for s in sides)
+        if prod(steps) == 1 or any(s.behind < 0 for s in sides) or prod(taps) > prod(kernel):
             return None
-        made = _Split(x, steps, node.result.shape, self._stays_last(node))
+        made = _Split(x, steps, node.result.shape, given.integer("groups") == 1 and self._stays_last(node))
         rounds = node.result.dtype == float32 and given.values["precision"] != IEEE
         if any(n % step for n, step in zip(counts, steps, strict=True)) and not (made.phases_first or rounds):
             return None  # no kernel class leaves pixels out
         w, *bias = (self.values[name] for name in node.operands[1:])
-        taps = tuple(s.taps for s in sides)
+        for d, step in enumerate(apart):
+            w = self.node("spread", w, dim=2 + d, step=step) if step > 1 else w
         padding = {"before": (0, 0, *(s.first for s in sides)), "behind": (0, 0, *(s.last for s in sides))}
         w = self.node("pad", w, **padding, value=0.0)
         w = self.node("reshape", w, shape=(*w.shape[:2], *(n for pair in zip(taps, steps, strict=True) for n in pair)))
@@ -118,7 +125,9 @@ class _Subpixels(Rewriter):
         w = self.node("reshape", w, shape=(prod(w.shape[: rank + 1]), w.shape[rank + 1], *taps))
         bias = [self._for_phases(v, made) for v in bias]
         border = {"before": tuple(s.before for s in sides), "behind": tuple(s.behind for s in sides)}
-        return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **border}))
+        return made.like(
+            self.node("convolution", x, w, *bias, **{**node.attributes, **border, "dilation": (1,) * rank})
+        )
 
     def _stays_last(self, node: Node) -> bool:
         """Return whether what reads a value wants its channels last, behind pointwise nodes."""
