@@ -17,6 +17,7 @@ from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
 from .permutes import join_rows, multiply_as_stored, sink_permutes
+from .pixels_at_once import compute_pixels_at_once
 from .products import split_batches, split_long_sums
 from .quantised import multiply_quantised
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
@@ -78,10 +79,9 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     sink_reshapes,
     drop_identities,
     raise_splits,
-    use_subpixels,
+    partial(use_subpixels, gpu=True),
     split_large_windows,
     partial(use_channels_last, gpu=True),
-    store_few_channels,
     multiply_as_stored,
     split_group_norms,
     keep_no_dims,
@@ -92,6 +92,8 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     sink_through_norms,
     sink_reshapes,
+    compute_pixels_at_once,
+    store_few_channels,
     drop_identities,
     join_equal,
     repeat_casts,

@@ -20,6 +20,7 @@ from ...core.dtypes import float32
 from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
+from .pixels_at_once import repeated_filters, row_window
 from .rewrite import Rewriter, attributes_of
 
 _CHANNELS_LAST = ("convolution", "concatenate", "spread")
@@ -27,11 +28,12 @@ _CHANNELS_LAST = ("convolution", "concatenate", "spread")
 in their places. Group norms of 16-bit floats do not."""
 
 
-def use_subpixels(graph: Graph) -> Graph:
-    """``graph`` with transposed convolutions in this form; ``graph`` itself where it has none."""
-    if not any(node.op == "spread" for node in graph.nodes):
+def use_subpixels(graph: Graph, *, gpu: bool = False) -> Graph:
+    """``graph`` with transposed convolutions in this form; ``graph`` itself where it has none. With ``gpu``, so are
+    those of few channels whose results are outputs."""
+    if not any(node.op in ("convolution", "spread") for node in graph.nodes):
         return graph
-    rewriter = _Subpixels(graph)
+    rewriter = _Subpixels(graph, gpu)
     for node in graph.nodes:
         rewriter.rewrite(node)
     return rewriter.finished()
@@ -54,12 +56,15 @@ class _Split:
 class _Subpixels(Rewriter):
     """``split`` has the values of the old graph whose channels are no pixels yet, by their names."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, gpu: bool) -> None:
         super().__init__(graph)
+        self.gpu = gpu
         self.split: dict[str, _Split] = {}
 
     def rewrite(self, node: Node) -> None:
-        found = None if node.op == FOREIGN else self._convolution(node) or self._pointwise(node)
+        found = None
+        if node.op != FOREIGN:
+            found = self._convolution(node) or self._pixels_at_once(node) or self._pointwise(node)
         if found is not None:
             self.split[node.name] = found
             return
@@ -77,12 +82,15 @@ class _Subpixels(Rewriter):
         if name in self.values or name not in self.split:
             return
         y, steps, shape = (s := self.split[name]).value, s.steps, s.shape
-        (batch, _, *counts), rank = y.shape, len(steps)
-        channels = (*steps, shape[1]) if s.phases_first else (shape[1], *steps)
+        (batch, _, *counts), phases = y.shape, [n for n in steps if n > 1]
+        channels = (*phases, shape[1]) if s.phases_first else (shape[1], *phases)
         y = self.node("reshape", y, shape=(batch, *channels, *counts))
-        channel, phase = (1 + rank, 1) if s.phases_first else (1, 2)
-        order = (0, channel, *(d for n in range(rank) for d in (2 + rank + n, phase + n)))
-        y = self.node("permute", y, order=order)
+        channel, phase = (1 + len(phases), 1) if s.phases_first else (1, 2)
+        order = [0, channel]
+        for d, step in enumerate(steps):
+            order += [2 + len(phases) + d, *([phase] if step > 1 else [])]
+            phase += step > 1
+        y = self.node("permute", y, order=tuple(order))
         y = self.node("reshape", y, shape=(*shape[:2], *(n * step for n, step in zip(counts, steps, strict=True))))
         for d, extent in enumerate(shape):
             if y.shape[d] > extent:
@@ -128,6 +136,43 @@ class _Subpixels(Rewriter):
         return made.like(
             self.node("convolution", x, w, *bias, **{**node.attributes, **border, "dilation": (1,) * rank})
         )
+
+    def _pixels_at_once(self, node: Node) -> _Split | None:
+        """Return a convolution that computes several pixels of a row at once, whose results are outputs; None for any
+        other node, and where channels are many."""
+        if not self.gpu or node.op != "convolution" or not self._is_output(node):
+            return None
+        for name in node.operands:
+            self._merge(name)
+        x, w, *bias = (self.values[name] for name in node.operands)
+        row, given = row_window(node, x, w), OPERATORS[node.op].values(attributes_of(node))
+        single = node.result.dtype == float32
+        pixels = (
+            1 if row is None or given.flag("channels_last") else row.pixels(unit=1 if single else 2, whole=not single)
+        )
+        if row is None or pixels == 1:
+            return None
+        rank = len(x.shape) - 2
+        made = _Split(x, (*(1,) * (rank - 1), pixels), node.result.shape, False)
+        w = repeated_filters(self, w, pixels, row.stride)
+        w = self.node("permute", w, order=(0, rank + 1, *range(1, rank + 1), rank + 2))
+        w = self.node("reshape", w, shape=(w.shape[0] * pixels, *w.shape[2:]))
+        before, behind = given.integers("before"), given.integers("behind")
+        step, windows = pixels * row.stride, -(-row.positions // pixels)
+        needed = (windows - 1) * step + row.span(pixels) - before[-1] - x.shape[-1]
+        window = {
+            "stride": (*given.integers("stride")[:-1], step),
+            "behind": (*behind[:-1], max(behind[-1], needed)),
+        }
+        bias = [self._for_phases(v, made) for v in bias]
+        return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **window}))
+
+    def _is_output(self, node: Node) -> bool:
+        """Return whether a value, or what pointwise nodes make of it, is nothing but an output."""
+        readers = self.graph.readers[node.name]
+        if node.name in self.graph.kept:
+            return not readers
+        return bool(readers) and all(_is_pointwise(r) and self._is_output(r) for r in readers)
 
     def _stays_last(self, node: Node) -> bool:
         """Return whether what reads a value wants its channels last, behind pointwise nodes."""

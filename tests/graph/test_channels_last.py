@@ -95,10 +95,12 @@ def test_permutations_stay_at_the_borders() -> None:
 
 
 @pytest.mark.parametrize(("precision", "groups", "filters"), [
-    ("tf32", 1, (8, 3, 3, 4)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)), ("ieee", 4, (3, 3, 1, 4, 2))
+    ("tf32", 1, (48, 1, 3, 4, 8)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)),
+    ("ieee", 4, (3, 3, 1, 4, 2)),
 ])  # fmt: skip
 def test_matrix_units_get_filters_of_float32_k_major(precision: str, groups: int, filters: tuple[int, ...]) -> None:
-    """Filters come first where matrix units multiply them: not where a filter sees one channel."""
+    """Filters come first where matrix units multiply them: not where a filter sees one channel. Those of one group
+    compute six pixels at once."""
     x, w = (Value(n, TensorType(s, float32)) for n, s in (("x", (2, 4, 5, 6)), ("w", (8, 4 // groups, 3, 3))))
     b = GraphBuilder(["x", "w"])
     same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
