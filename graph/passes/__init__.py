@@ -16,6 +16,7 @@ from .large_windows import split_large_windows
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
+from .odd_channels import align_channels
 from .permutes import join_rows, multiply_as_stored, sink_permutes
 from .pixels_at_once import compute_pixels_at_once
 from .products import split_batches, split_long_sums
@@ -92,6 +93,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     sink_through_norms,
     sink_reshapes,
+    align_channels,
     compute_pixels_at_once,
     store_few_channels,
     drop_identities,
