@@ -347,21 +347,29 @@ class _Partition:
         between them, where a kernel class takes that."""
         if node.op != "convolution":
             return
-        found, cropped = [node], False
-        while node.name not in self.graph.kept and len(readers := self.graph.readers[node.name]) == 1:
-            (node,) = readers
+        found, inside, whole, cropped = [node], {node.name}, list[Node](), False
+        while inside.isdisjoint(self.graph.kept):
+            readers = (r for name in inside for r in self.graph.readers[name] if r.name not in inside)
+            outside = {r.name: r for r in readers}
+            node = min(outside.values(), key=lambda r: self._positions[r.name])
             is_moved = node.op in _REORDERING
+            if is_moved and len(outside) > 1:
+                break
             if not is_moved and (cropped or node.is_foreign or OPERATORS[node.op].kind is not Kind.POINTWISE):
                 break
             cropped |= node.op == "slice"
+            inside.add(node.name)
             if not is_moved or alias_of(self.graph, node.name) is None:
                 found.append(node)
-        if not cropped:
+            if cropped:
+                whole = list(found)
+        if not whole:
             return
-        computed, region = [n for n in found[:-1] if not is_view(n)], _GraphRegion([])
-        for n in (found[-1], *reversed(computed)):
+        computed, region = [n for n in whole[:-1] if not is_view(n)], _GraphRegion([])
+        for n in (whole[-1], *reversed(computed)):
             region = region.with_node(n, self.graph)
-        if self._fits_with_stored(region, set()):
+        self._written.clear()
+        if self._may_fit(region):
             self.regions.append(region)
             self._region_of |= {n.name: region for n in region.nodes}
             self.stored.add(region.output.name)
@@ -439,7 +447,7 @@ class _Partition:
         """Return a pointwise node that could be part of the epilogue of an anchor, which is worth more, and what is
         before it up to the anchor; nothing for any other node."""
         for name in node.operands:
-            while (alias := alias_of(self.graph, name)) is not None:
+            while len(self.graph.readers[name]) == 1 and (alias := alias_of(self.graph, name)) is not None:
                 name = alias
             before = self.graph.producers.get(name)
             if before is None or before.is_foreign or len(self.graph.readers[name]) > 1:

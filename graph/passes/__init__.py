@@ -16,8 +16,10 @@ from .large_windows import split_large_windows
 from .log_softmax import pick_before_log_softmax, pick_first
 from .long_rows import split_long_rows
 from .norms import find_layer_norms, find_rms_norms, find_softmax, join_instances
+from .odd_channels import align_channels
 from .odd_columns import fold_odd_columns
 from .permutes import join_rows, multiply_as_stored, sink_permutes
+from .pixels_at_once import compute_pixels_at_once
 from .products import split_batches, split_long_sums
 from .quantised import multiply_quantised
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
@@ -79,10 +81,9 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     sink_reshapes,
     drop_identities,
     raise_splits,
-    use_subpixels,
+    partial(use_subpixels, gpu=True),
     split_large_windows,
     partial(use_channels_last, gpu=True),
-    store_few_channels,
     multiply_as_stored,
     split_group_norms,
     keep_no_dims,
@@ -94,6 +95,9 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     drop_identities,
     sink_through_norms,
     sink_reshapes,
+    align_channels,
+    compute_pixels_at_once,
+    store_few_channels,
     drop_identities,
     join_equal,
     repeat_casts,

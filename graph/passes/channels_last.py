@@ -45,12 +45,13 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 class _ChannelsLast(Rewriter):
     """``last`` has the channels-last form of values of the old graph by their names; those that have only this one are
-    permuted where something reads the other."""
+    permuted where something reads the other. ``means``: what channels of norms are on average, [batch, channels]."""
 
     def __init__(self, graph: Graph, gpu: bool) -> None:
         super().__init__(graph)
         self.gpu = gpu
         self.last: dict[str, Value] = {}
+        self.means: dict[str, Value] = {}
 
     def rewrite(self, node: Node) -> None:
         """Write a node of the old graph in the order of dimensions that its operands have."""
@@ -226,14 +227,15 @@ def _group_norm(b: _ChannelsLast, node: Node) -> bool:
         return b.node("reshape", b.node("mean", value, dims=(2,)), shape=(batch, groups, 1))
 
     of_channels = b.node("reshape", b.node("mean", wide, dims=pixels), shape=split)
-    center = mean(of_channels)
+    center, off = mean(of_channels), None
     zero, epsilon = (b.node("full", shape=(), value=v, dtype=dtype) for v in (0.0, given.number("epsilon")))
     if narrow:
         squares = b.node("reshape", b.node("mean", b.node("square", wide), dims=pixels), shape=split)
         spread = b.node("maximum", b.node("sub", mean(squares), b.node("square", center)), zero)
     else:
         own = b.node("reshape", b.node("variance", wide, dims=pixels, correction=0), shape=split)
-        spread = mean(b.node("add", own, b.node("square", b.node("sub", of_channels, center))))
+        off = b.node("sub", of_channels, center)
+        spread = mean(b.node("add", own, b.node("square", off)))
     scale = b.node("rsqrt", b.node("add", spread, epsilon))
     weights = [b.first(name) for name in node.operands[1:]]
     weights = [b.node("cast", w, dtype=dtype) if narrow else w for w in weights]
@@ -241,6 +243,10 @@ def _group_norm(b: _ChannelsLast, node: Node) -> bool:
     scale = b.node("mul", scale, weights[0]) if weights else b.node("expand", scale, shape=split)
     shift = b.node("mul", center, scale)
     shift = b.node("sub", weights[1], shift) if len(weights) > 1 else b.node("neg", shift)
+    if off is not None:
+        means = b.node("mul", off, scale)
+        means = b.node("add", means, weights[1]) if len(weights) > 1 else means
+        b.means[node.name] = b.node("reshape", means, shape=(batch, channels))
     scale, shift = (b.node("reshape", v, shape=(batch, *[1] * len(pixels), channels)) for v in (scale, shift))
     y = b.node("add", b.node("mul", wide, scale), shift)
     y = b.node("cast", y, dtype=x.dtype.name) if narrow else y
@@ -254,6 +260,11 @@ def _reduction(b: _ChannelsLast, node: Node) -> bool:
         return False
     rank, single = len(x.shape), "dim" in given
     dims = [OPERATORS[node.op].values(given).integer("dim")] if single else integers_of(node, "dims")
+    if node.op == "mean" and node.operands[0] in b.means and {*range(2, rank)} <= {*dims}:
+        means, rest = b.means[node.operands[0]], tuple(d for d in dims if d < 2)
+        means = b.node("mean", means, dims=rest) if rest else means
+        b.values[node.name] = b.node("reshape", means, shape=node.result.shape)
+        return True
     moved = tuple(sorted(last_dim(d, rank) for d in dims))
     without = {"keep": False} if "keep" in given else {}
     y = b.node(node.op, x, **{**given, **({"dim": moved[0]} if single else {"dims": moved}), **without})

@@ -36,14 +36,21 @@ def split_reductions(graph: Graph) -> Graph:
     variance over 0            ->    the mean of (x - mean(x))², or of long columns, with their own pivots,
                                      the sum of (x - pivot)² and that of x - pivot, in one pass
     variance over 0, 2 and 3   ->    the means and variances over 2 and 3, joined as Chan, Golub and LeVeque do
+    mean of such long columns  ->    their pivots less the sum of pivot - x over their length, in the same pass
     """
 
     def replaced(rewriter: Rewriter, node: Node) -> Value | None:
         if node.op in (*PLAIN, "variance") and not node.attributes.get("keep"):
-            return _split(rewriter, node)
+            return _split(rewriter, node, beside_variance=node.op == "mean" and _has_variance(graph, node))
         return None
 
     return rewrite(graph, replaced)
+
+
+def _has_variance(graph: Graph, node: Node) -> bool:
+    """Return whether the variance of what a mean is taken of is computed, too."""
+    readers, dims = graph.readers[node.operands[0]], integers_of(node, "dims")
+    return any(r.op == "variance" and integers_of(r, "dims") == dims for r in readers if not r.is_foreign)
 
 
 def split_softmax(graph: Graph) -> Graph:
@@ -87,7 +94,7 @@ def split_group_norms(graph: Graph) -> Graph:
     return rewrite(graph, replaced)
 
 
-def _split(rewriter: Rewriter, node: Node) -> Value | None:
+def _split(rewriter: Rewriter, node: Node, *, beside_variance: bool) -> Value | None:
     x, dims = rewriter.values[node.operands[0]], integers_of(node, "dims")
     long = [d for d, n in enumerate(x.shape) if n > 1]
     reduced = [d for d in dims if d in long]
@@ -96,9 +103,14 @@ def _split(rewriter: Rewriter, node: Node) -> Value | None:
     whole = not runs or (len(runs) == 1 and (node.op != "variance" or runs[0][-1] == len(long) - 1))
     if not runs:
         return None if node.op == "variance" else reshaped(rewriter, x, node.result.shape)
+    columns = tuple(x.shape[d] for d in long)
+    if beside_variance and _is_long_column(columns, runs):
+        pivot, _, once, count = _sums_of_columns(rewriter, reshaped(rewriter, x, columns), runs[0])
+        mean = rewriter.node("sub", reshaped(rewriter, pivot, once.shape), _times(rewriter, once, 1 / count))
+        return reshaped(rewriter, mean, node.result.shape)
     if whole and len(reduced) == len(dims):
         return None
-    x = reshaped(rewriter, x, tuple(x.shape[d] for d in long))
+    x = reshaped(rewriter, x, columns)
     if node.op == "variance":
         correction = OPERATORS[node.op].values(node.attributes).integer("correction")
         y = joined_variance(rewriter, x, runs, correction)
@@ -114,7 +126,7 @@ def joined_variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]
     others."""
     *others, last = runs
     count = prod(x.shape[d] for run in runs for d in run)
-    if not others and last[-1] < len(x.shape) - 1 and count >= _LONG_COLUMN:
+    if _is_long_column(x.shape, runs):
         return _variance_of_columns(rewriter, x, last, count - correction)
     if last[-1] == len(x.shape) - 1:
         if not others:
@@ -137,6 +149,11 @@ def joined_variance(rewriter: Rewriter, x: Value, runs: Sequence[tuple[int, ...]
     return _times(rewriter, total, weight / left if left > 0 else float("inf"))
 
 
+def _is_long_column(shape: Sequence[int], runs: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether one run of dimensions is reduced, ahead of others, of many elements."""
+    return len(runs) == 1 and runs[0][-1] < len(shape) - 1 and prod(shape[d] for d in runs[0]) >= _LONG_COLUMN
+
+
 def _variance_of_columns(rewriter: Rewriter, x: Value, run: tuple[int, ...], left: int) -> Value:
     """Return the sum of squares around the mean over ``run``, over ``left``, by one pass over ``x``.
 
@@ -145,6 +162,15 @@ def _variance_of_columns(rewriter: Rewriter, x: Value, run: tuple[int, ...], lef
 
     squares around the mean = sum((x - pivot)²) - sum(x - pivot)² / count
     """
+    _, squares, once, count = _sums_of_columns(rewriter, x, run)
+    around = rewriter.node("sub", squares, _times(rewriter, rewriter.node("square", once), 1 / count))
+    least = rewriter.node("full", shape=(), value=0.0, dtype=x.dtype.name)
+    return _times(rewriter, rewriter.node("maximum", around, least), 1 / left if left > 0 else float("inf"))
+
+
+def _sums_of_columns(rewriter: Rewriter, x: Value, run: tuple[int, ...]) -> tuple[Value, Value, Value, int]:
+    """Return the pivots of columns, the sums of (x - pivot)² and of pivot - x over ``run``, and of how many elements
+    these are."""
     first, count = run[0], prod(x.shape[d] for d in run)
     columns = reshaped(rewriter, x, (*x.shape[:first], count, *x.shape[run[-1] + 1 :]))
     step = count // _SAMPLES
@@ -154,9 +180,7 @@ def _variance_of_columns(rewriter: Rewriter, x: Value, run: tuple[int, ...], lef
     squares = rewriter.node("sum", rewriter.node("square", rewriter.node("sub", x, pivot)), dims=run)
     # pivot - x has the same square as x - pivot, which would be stored if both sums read it
     once = rewriter.node("sum", rewriter.node("sub", pivot, x), dims=run)
-    around = rewriter.node("sub", squares, _times(rewriter, rewriter.node("square", once), 1 / count))
-    least = rewriter.node("full", shape=(), value=0.0, dtype=x.dtype.name)
-    return _times(rewriter, rewriter.node("maximum", around, least), 1 / left if left > 0 else float("inf"))
+    return pivot, squares, once, count
 
 
 def _times(rewriter: Rewriter, x: Value, factor: float) -> Value:

@@ -7,6 +7,9 @@ becomes channels of a convolution of the given image, and a permutation moves th
     y[n, o, 2 i + p] = sum over k of spread(x)[n, c, 2 i + p + k] w[o, c, k]
                      = sum over t of x[n, c, i + t] v[(o, p), c, t],    v[(o, p), c, t] = w[o, c, 2 t - p]
 
+A dilated kernel is one with zeros between its places. With stride 5 and dilation 2, each phase meets one of 3 places or
+none, and windows have 2 places instead of 3.
+
 Pointwise nodes behind it are computed ahead of the permutation, so that it is the last one of a kernel.
 """
 
@@ -17,6 +20,7 @@ from ...core.dtypes import float32
 from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
+from .pixels_at_once import repeated_filters, row_window
 from .rewrite import Rewriter, attributes_of
 
 _CHANNELS_LAST = ("convolution", "concatenate", "spread")
@@ -24,11 +28,12 @@ _CHANNELS_LAST = ("convolution", "concatenate", "spread")
 in their places. Group norms of 16-bit floats do not."""
 
 
-def use_subpixels(graph: Graph) -> Graph:
-    """``graph`` with transposed convolutions in this form; ``graph`` itself where it has none."""
-    if not any(node.op == "spread" for node in graph.nodes):
+def use_subpixels(graph: Graph, *, gpu: bool = False) -> Graph:
+    """``graph`` with transposed convolutions in this form; ``graph`` itself where it has none. With ``gpu``, so are
+    those of few channels whose results are outputs."""
+    if not any(node.op in ("convolution", "spread") for node in graph.nodes):
         return graph
-    rewriter = _Subpixels(graph)
+    rewriter = _Subpixels(graph, gpu)
     for node in graph.nodes:
         rewriter.rewrite(node)
     return rewriter.finished()
@@ -51,12 +56,15 @@ class _Split:
 class _Subpixels(Rewriter):
     """``split`` has the values of the old graph whose channels are no pixels yet, by their names."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, gpu: bool) -> None:
         super().__init__(graph)
+        self.gpu = gpu
         self.split: dict[str, _Split] = {}
 
     def rewrite(self, node: Node) -> None:
-        found = None if node.op == FOREIGN else self._convolution(node) or self._pointwise(node)
+        found = None
+        if node.op != FOREIGN:
+            found = self._convolution(node) or self._pixels_at_once(node) or self._pointwise(node)
         if found is not None:
             self.split[node.name] = found
             return
@@ -74,12 +82,15 @@ class _Subpixels(Rewriter):
         if name in self.values or name not in self.split:
             return
         y, steps, shape = (s := self.split[name]).value, s.steps, s.shape
-        (batch, _, *counts), rank = y.shape, len(steps)
-        channels = (*steps, shape[1]) if s.phases_first else (shape[1], *steps)
+        (batch, _, *counts), phases = y.shape, [n for n in steps if n > 1]
+        channels = (*phases, shape[1]) if s.phases_first else (shape[1], *phases)
         y = self.node("reshape", y, shape=(batch, *channels, *counts))
-        channel, phase = (1 + rank, 1) if s.phases_first else (1, 2)
-        order = (0, channel, *(d for n in range(rank) for d in (2 + rank + n, phase + n)))
-        y = self.node("permute", y, order=order)
+        channel, phase = (1 + len(phases), 1) if s.phases_first else (1, 2)
+        order = [0, channel]
+        for d, step in enumerate(steps):
+            order += [2 + len(phases) + d, *([phase] if step > 1 else [])]
+            phase += step > 1
+        y = self.node("permute", y, order=tuple(order))
         y = self.node("reshape", y, shape=(*shape[:2], *(n * step for n, step in zip(counts, steps, strict=True))))
         for d, extent in enumerate(shape):
             if y.shape[d] > extent:
@@ -87,27 +98,31 @@ class _Subpixels(Rewriter):
         self.values[name] = y
 
     def _convolution(self, node: Node) -> _Split | None:
-        """Return a convolution of a spread image; None for any other node, and where windows would leave the image."""
+        """Return a convolution of a spread image; None for any other node, where windows would leave the image, and
+        where phases meet so different places of a dilated kernel that a window of them all has more."""
         if node.op != "convolution":
             return None
         given, rank = OPERATORS[node.op].values(attributes_of(node)), len(node.result.shape) - 2
-        plain = given.integer("groups") == 1 and not given.flag("channels_last")
-        if not plain or {*given.integers("stride"), *given.integers("dilation")} != {1}:
+        if given.flag("channels_last") or {*given.integers("stride")} != {1}:
             return None
         x, steps = self._before_spread(node.operands[0], rank)
         kernel, counts = self.graph.values[node.operands[1]].shape[2:], node.result.shape[2:]
+        apart = given.integers("dilation")
+        spans = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
         sides = [
             _WindowSide.of(*side)
-            for side in zip(steps, given.integers("before"), kernel, x.shape[2:], counts, strict=True)
+            for side in zip(steps, given.integers("before"), spans, x.shape[2:], counts, strict=True)
         ]
-        if prod(steps) == 1 or any(s.behind < 0 for s in sides):
+        taps = tuple(s.taps for s in sides)
+        if prod(steps) == 1 or any(s.behind < 0 for s in sides) or prod(taps) > prod(kernel):
             return None
-        made = _Split(x, steps, node.result.shape, self._stays_last(node))
+        made = _Split(x, steps, node.result.shape, given.integer("groups") == 1 and self._stays_last(node))
         rounds = node.result.dtype == float32 and given.values["precision"] != IEEE
         if any(n % step for n, step in zip(counts, steps, strict=True)) and not (made.phases_first or rounds):
             return None  # no kernel class leaves pixels out
         w, *bias = (self.values[name] for name in node.operands[1:])
-        taps = tuple(s.taps for s in sides)
+        for d, step in enumerate(apart):
+            w = self.node("spread", w, dim=2 + d, step=step) if step > 1 else w
         padding = {"before": (0, 0, *(s.first for s in sides)), "behind": (0, 0, *(s.last for s in sides))}
         w = self.node("pad", w, **padding, value=0.0)
         w = self.node("reshape", w, shape=(*w.shape[:2], *(n for pair in zip(taps, steps, strict=True) for n in pair)))
@@ -118,7 +133,46 @@ class _Subpixels(Rewriter):
         w = self.node("reshape", w, shape=(prod(w.shape[: rank + 1]), w.shape[rank + 1], *taps))
         bias = [self._for_phases(v, made) for v in bias]
         border = {"before": tuple(s.before for s in sides), "behind": tuple(s.behind for s in sides)}
-        return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **border}))
+        return made.like(
+            self.node("convolution", x, w, *bias, **{**node.attributes, **border, "dilation": (1,) * rank})
+        )
+
+    def _pixels_at_once(self, node: Node) -> _Split | None:
+        """Return a convolution that computes several pixels of a row at once, whose results are outputs; None for any
+        other node, and where channels are many."""
+        if not self.gpu or node.op != "convolution" or not self._is_output(node):
+            return None
+        for name in node.operands:
+            self._merge(name)
+        x, w, *bias = (self.values[name] for name in node.operands)
+        row, given = row_window(node, x, w), OPERATORS[node.op].values(attributes_of(node))
+        single = node.result.dtype == float32
+        pixels = (
+            1 if row is None or given.flag("channels_last") else row.pixels(unit=1 if single else 2, whole=not single)
+        )
+        if row is None or pixels == 1:
+            return None
+        rank = len(x.shape) - 2
+        made = _Split(x, (*(1,) * (rank - 1), pixels), node.result.shape, False)
+        w = repeated_filters(self, w, pixels, row.stride)
+        w = self.node("permute", w, order=(0, rank + 1, *range(1, rank + 1), rank + 2))
+        w = self.node("reshape", w, shape=(w.shape[0] * pixels, *w.shape[2:]))
+        before, behind = given.integers("before"), given.integers("behind")
+        step, windows = pixels * row.stride, -(-row.positions // pixels)
+        needed = (windows - 1) * step + row.span(pixels) - before[-1] - x.shape[-1]
+        window = {
+            "stride": (*given.integers("stride")[:-1], step),
+            "behind": (*behind[:-1], max(behind[-1], needed)),
+        }
+        bias = [self._for_phases(v, made) for v in bias]
+        return made.like(self.node("convolution", x, w, *bias, **{**node.attributes, **window}))
+
+    def _is_output(self, node: Node) -> bool:
+        """Return whether a value, or what pointwise nodes make of it, is nothing but an output."""
+        readers = self.graph.readers[node.name]
+        if node.name in self.graph.kept:
+            return not readers
+        return bool(readers) and all(_is_pointwise(r) and self._is_output(r) for r in readers)
 
     def _stays_last(self, node: Node) -> bool:
         """Return whether what reads a value wants its channels last, behind pointwise nodes."""

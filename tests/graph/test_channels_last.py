@@ -95,10 +95,12 @@ def test_permutations_stay_at_the_borders() -> None:
 
 
 @pytest.mark.parametrize(("precision", "groups", "filters"), [
-    ("tf32", 1, (8, 3, 3, 4)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)), ("ieee", 4, (3, 3, 1, 4, 2))
+    ("tf32", 1, (48, 1, 3, 4, 8)), ("tf32", 2, (2, 4, 3, 3, 2)), ("tf32", 4, (3, 3, 1, 4, 2)),
+    ("ieee", 4, (3, 3, 1, 4, 2)),
 ])  # fmt: skip
 def test_matrix_units_get_filters_of_float32_k_major(precision: str, groups: int, filters: tuple[int, ...]) -> None:
-    """Filters come first where matrix units multiply them: not where a filter sees one channel."""
+    """Filters come first where matrix units multiply them: not where a filter sees one channel. Those of one group
+    compute six pixels at once."""
     x, w = (Value(n, TensorType(s, float32)) for n, s in (("x", (2, 4, 5, 6)), ("w", (8, 4 // groups, 3, 3))))
     b = GraphBuilder(["x", "w"])
     same = {"stride": (1, 1), "before": (1, 1), "behind": (1, 1), "dilation": (1, 1)}
@@ -155,6 +157,26 @@ def test_patches_of_few_channels_are_a_product() -> None:
     data = arrays_for(graph)
     (old,), (new,) = (graph_reference(g, data).values() for g in (graph, after))
     np.testing.assert_allclose(new, old, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dims", [(1, 2, 3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("weights", [0, 1, 2])
+def test_what_a_group_norm_is_on_average_follows_from_its_statistics(dims: tuple[int, ...], weights: int) -> None:
+    """What it gives for each pixel is not computed."""
+    x, w = (Value(n, TensorType(s, float32)) for n, s in (("x", (2, 3, 4, 6, 6)), ("w", (8, 3, 3, 3, 3))))
+    of_channels = tuple(Value(n, TensorType((8,), float32)) for n in ("scale", "shift")[:weights])
+    constants = (w, *of_channels)
+    b = GraphBuilder([v.name for v in (x, *constants)])
+    same = {"stride": (1,) * 3, "before": (1,) * 3, "behind": (1,) * 3, "dilation": (1,) * 3, "precision": "tf32"}
+    y = b.node("group_norm", b.node("convolution", x, w, **same), *of_channels, groups=4)
+    y = b.node("mean", y, dims=dims, keep=True)
+    graph = check_graph(Graph((x,), constants, b.nodes, (y.name,)))
+    program = compile_program(graph, everything, gpu=True)
+    written = [sum(program.graph.values[name].elements for name in call.writes) for call in program.kernels]
+    assert sum(n >= 2 * 8 * 4 * 6 * 6 for n in written) == 1
+    data = arrays_for(graph)
+    old, new = graph_reference(graph, data), results(program, data)
+    np.testing.assert_allclose(new[program.graph.outputs[0]], old[graph.outputs[0]], rtol=1e-4, atol=1e-5)
 
 
 def test_a_group_norm_of_halves_is_made_of_means_of_channels() -> None:

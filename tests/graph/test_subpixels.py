@@ -30,19 +30,19 @@ PROCESSOR = Target("llvm", "x86-64", ("avx2", "avx512f", "fma"), threads=2, vect
 
 def decoder(
     extents: Sequence[int], kernel: int = 4, stride: int = 2, padding: int = 1, further: int = 0, *, channels: int = 2,
-    filters: int = 3, next_filters: int = 0,
+    filters: int = 3, next_filters: int = 0, dilation: int = 1, groups: int = 1,
 ) -> Graph:  # fmt: skip
     """relu(transposed convolution * scale), and with ``next_filters`` a convolution of 1x1 of that."""
     rank = len(extents)
     x = Value("x", TensorType((2, channels, *extents), float32))
-    w = Value("w", TensorType((channels, filters, *[kernel] * rank), float32))
+    w = Value("w", TensorType((channels, filters // groups, *[kernel] * rank), float32))
     bias = Value("bias", TensorType((filters,), float32))
     scale = Value("scale", TensorType((filters, *[1] * rank), float32))
     last = Value("last", TensorType((next_filters, filters, *[1] * rank), float32))
     constants = (w, bias, scale, *((last,) if next_filters else ()))
     b = GraphBuilder([v.name for v in (x, *constants)])
-    sides = ([stride] * rank, [padding] * rank, [1] * rank, [further] * rank)
-    y = transposed_convolution(b, x, w, bias, *sides, 1, "tf32")
+    sides = ([stride] * rank, [padding] * rank, [dilation] * rank, [further] * rank)
+    y = transposed_convolution(b, x, w, bias, *sides, groups, "tf32")
     y = b.node("relu", b.node("mul", y, scale))
     if next_filters:
         plain = {"stride": (1,) * rank, "before": (0,) * rank, "behind": (0,) * rank, "dilation": (1,) * rank}
@@ -57,19 +57,51 @@ def decoder(
     padding=st.integers(0, 2),
     further=st.integers(0, 1),
     next_filters=st.sampled_from([0, 2]),
+    dilation=st.integers(1, 3),
+    groups=st.integers(1, 2),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_values_stay(
-    extents: list[int], stride: int, kernel: int, padding: int, further: int, next_filters: int
+    extents: list[int],
+    stride: int,
+    kernel: int,
+    padding: int,
+    further: int,
+    next_filters: int,
+    dilation: int,
+    groups: int,
 ) -> None:
-    counts = [(n - 1) * stride + kernel - 2 * padding + further for n in extents]
-    if min(counts) < 1 or further >= stride or padding >= kernel:
+    span = dilation * (kernel - 1) + 1
+    counts = [(n - 1) * stride + span - 2 * padding + further for n in extents]
+    if min(counts) < 1 or further >= stride or padding >= span:
         return
-    before = decoder(extents, kernel, stride, padding, further, next_filters=next_filters)
+    before = decoder(
+        extents, kernel, stride, padding, further,
+        channels=2 * groups, filters=3 * groups, next_filters=next_filters, dilation=dilation, groups=groups,
+    )  # fmt: skip
     after = drop_unused(use_subpixels(before))
     check_equal(before, after, 1e-5)
-    if stride > 1 and min(extents) > kernel:
+    if stride > 1 and dilation == 1 and min(extents) > kernel:
         assert not any(node.op == "spread" for node in after.nodes)
+
+
+@pytest.mark.parametrize(("stride", "dilation", "taps"), [(5, 2, 2), (2, 2, 3), (3, 2, 3), (4, 2, 2)])
+def test_phases_of_a_dilated_kernel_see_few_places(stride: int, dilation: int, taps: int) -> None:
+    """The image has no zeros between its pixels."""
+    graph = decoder((8, 8), 3, stride, 1, channels=32, filters=16, dilation=dilation)
+    program = compile_program(graph, lambda w: has_class(w, H200), gpu=True)
+    (product,) = (node for node in program.graph.nodes if node.op == "convolution")
+    assert [program.graph.values[name].shape[1:3] for name in product.operands[:2]] == [(8, 8), (taps, taps)]
+    assert len(program.kernels) == 2 and all(has_class(call.workload, H200) for call in program.kernels)
+    data = arrays_for(graph)
+    old, new = graph_reference(graph, data), results(program, data)
+    np.testing.assert_allclose(new[program.graph.outputs[0]], old[graph.outputs[0]], rtol=1e-4, atol=1e-4)
+
+
+def test_a_window_of_all_phases_has_no_more_places_than_the_kernel() -> None:
+    """With stride 2 and dilation 3 it would have 4 x 4 of them instead of 3 x 3."""
+    graph = decoder((8, 8), 3, 2, 1, channels=32, filters=16, dilation=3)
+    assert [node.op for node in use_subpixels(graph).nodes] == [node.op for node in graph.nodes]
 
 
 def test_processors_multiply_no_zeros_between_pixels_either() -> None:
