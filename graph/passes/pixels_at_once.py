@@ -39,7 +39,7 @@ _CLEARLY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class RowWindow:
+class PixelWindow:
     """What a window sees in a row of pixels: ``taps`` of them with ``channels`` each, of elements of so many ``bytes``.
     From one position to the next it moves by ``stride`` pixels. There are ``positions``, and ``filters``."""
 
@@ -89,7 +89,7 @@ class RowWindow:
         return self.cost(pixels) * -(-self.positions // pixels) * pixels / self.positions
 
 
-def row_window(node: Node, x: Value, w: Value) -> RowWindow | None:
+def row_window(node: Node, x: Value, w: Value) -> PixelWindow | None:
     """Return what the window of a convolution sees in a row. None for pixels of many channels, for windows with gaps,
     for images of which several rows are folded to one, and where matrix units may not multiply."""
     given, dtype = OPERATORS[node.op].values(attributes_of(node)), node.result.dtype
@@ -104,7 +104,7 @@ def row_window(node: Node, x: Value, w: Value) -> RowWindow | None:
     folded = len(stride) == 2 and stride[0] > 1 and channels <= FEW
     if channels * dtype.bytes > _MOST_BYTES or taps == 1 or folded:
         return None
-    return RowWindow(channels, taps, stride[-1], positions, filters, dtype.bytes)
+    return PixelWindow(channels, taps, stride[-1], positions, filters, dtype.bytes)
 
 
 def compute_pixels_at_once(graph: Graph) -> Graph:

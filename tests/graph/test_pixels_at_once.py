@@ -14,7 +14,7 @@ from tilewright.core.dtypes import DTYPES
 from tilewright.graph.graph import Graph, GraphBuilder, Value, check_graph
 from tilewright.graph.operators.operator import TensorType
 from tilewright.graph.passes import simplify_graph
-from tilewright.graph.passes.pixels_at_once import RowWindow
+from tilewright.graph.passes.pixels_at_once import PixelWindow
 from tilewright.graph.program import compile_program
 from tilewright.graph.reference import graph_reference
 from tilewright.schedule.defaults import has_class
@@ -128,7 +128,7 @@ def test_others_compute_each_pixel_on_its_own(graph: Graph) -> None:
 
 def test_windows_of_several_pixels_fill_a_line() -> None:
     """A window of 3 places with 4 channels fills 48 of 128 bytes; 6 of these see 8 places."""
-    row = RowWindow(channels=4, taps=3, stride=1, positions=30, filters=24, bytes=4)
+    row = PixelWindow(channels=4, taps=3, stride=1, positions=30, filters=24, bytes=4)
     assert row.pixels() == 6 and row.seen(6, *row.chunk(6)) == 128
     assert row.cost(6) < 0.5 * row.cost(1)
-    assert RowWindow(channels=4, taps=3, stride=1, positions=31, filters=24, bytes=4).pixels() == 1
+    assert PixelWindow(channels=4, taps=3, stride=1, positions=31, filters=24, bytes=4).pixels() == 1

@@ -222,11 +222,12 @@ def rows_of(writer: ColumnwiseWriter, split: Expr, y: Expr) -> RowRange:
 
 def tile_of(writer: ColumnwiseWriter, block: Expr) -> tuple[Expr, Expr]:
     """Return the flat index of the outer axes, and the first column, of a CTA (or of a cluster). As among rows, the
-    first one has the last columns where these are only reduced (see ``rowwise.kernel``)."""
+    first one has the last columns where these are only reduced (see ``rowwise.kernel``), except in clusters, where that
+    takes more registers than there are for two CTAs."""
     s, p = writer.sizes, writer.problem
     tiles_across = -(-p.column_count // s.columns_per_cta)
     tile = block if s.splits == 1 or s.in_cluster else block // s.splits
-    tile = tile if p.elementwise_outputs else index(p.outer_count * tiles_across - 1) - tile
+    tile = tile if p.elementwise_outputs or s.in_cluster else index(p.outer_count * tiles_across - 1) - tile
     if p.outer_count == 1:
         return index(0), tile * s.columns_per_cta
     return tile // tiles_across, tile % tiles_across * s.columns_per_cta
