@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, core_aten_decompositions, get_decompositions
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -107,10 +107,12 @@ def status() -> list[Status]:
     return [shape.status for graph in list(_graphs) for shape in graph.shapes()]
 
 
-def decompositions(trains: bool = False) -> dict[Any, Any]:
-    """Core ATen's table without the operators that have a rule, and without gradients that ATen computes faster;
-    resampling is written out where nothing trains."""
-    named = ((op, str(op).split(".")[1], f) for op, f in _core_aten_decompositions_post_autograd().items())
+def decompositions(trains: bool = False, *, composite: bool = False) -> dict[Any, Any]:
+    """Return core ATen's table without the operators that have a rule, and without gradients that ATen computes faster;
+    resampling is written out where nothing trains. ``composite``: with the operators that a trace writes out by itself,
+    which an exported program keeps. To list them takes a tenth of a second."""
+    table = core_aten_decompositions() if composite else _core_aten_decompositions_post_autograd()
+    named = ((op, str(op).split(".")[1], f) for op, f in table.items())
     found = {op: f for op, name, f in named if not _is_kept(name) and (not trains or is_written_out(name))}
     return found if trains else {**found, **get_decompositions([attrgetter(n)(torch.ops.aten) for n in _RESAMPLING])}
 

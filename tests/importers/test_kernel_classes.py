@@ -45,7 +45,7 @@ def imported(
 ) -> Graph:
     """The graph of ``model``, whose weights are constants."""
     inputs = tuple(torch.empty(shape, dtype=dtype) for shape in shapes)
-    exported = torch.export.export(model.eval().to(dtype), inputs).run_decompositions(decompositions())
+    exported = torch.export.export(model.eval().to(dtype), inputs).run_decompositions(decompositions(composite=True))
     signature = exported.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     placeholders = [n.name for n in exported.graph.nodes if n.op == "placeholder"]
@@ -97,7 +97,7 @@ def test_a_loss_over_classes_of_every_pixel_has_kernels() -> None:
             return torch.nn.functional.cross_entropy(logits, classes)
 
     given = (torch.empty(4, 10, 16, 16), torch.empty(4, 16, 16, dtype=torch.int64))
-    exported = torch.export.export(Loss(), given).run_decompositions(decompositions())
+    exported = torch.export.export(Loss(), given).run_decompositions(decompositions(composite=True))
     model = import_fx(exported.graph_module)
     program = compile_program(model.graph, lambda w: has_class(w, SM90A), gpu=True)
     assert not model.foreign and all(has_class(c.workload, SM90A) for c in program.kernels)
