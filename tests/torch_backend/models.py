@@ -33,7 +33,8 @@ def wide(value: Any) -> Any:
 
 def check(model: Any, run: Any, *inputs: Any, factor_error: float = 0.0) -> list[Any]:
     """Run ``run`` and compare it with eager, both against float64: at most twice eager's error plus a floor, which
-    allows for the ``factor_error`` of a precision. Strides are those of eager."""
+    allows for the ``factor_error`` of a precision. Strides are those of eager, where a dimension has several elements:
+    for others torch's own traces say something else than it does."""
     with torch.no_grad():
         truth = leaves(double(model)(*(wide(x) for x in inputs)))
         eager = leaves(copy.deepcopy(model)(*copy.deepcopy(inputs)))
@@ -41,8 +42,12 @@ def check(model: Any, run: Any, *inputs: Any, factor_error: float = 0.0) -> list
     found = compare(ours, eager, truth, factor_error)
     assert found is None, found
     for a, b in zip(ours, eager, strict=True):
-        assert not isinstance(a, torch.Tensor) or a.stride() == b.stride()
+        assert not isinstance(a, torch.Tensor) or strides_that_matter(a) == strides_that_matter(b)
     return ours
+
+
+def strides_that_matter(tensor: Any) -> list[int]:
+    return [stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
 
 
 def check_model(model: Any, *inputs: Any) -> Status:
