@@ -7,9 +7,11 @@ it meanwhile.
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from ..codegen.lowering import BuiltKernel, build_known
@@ -31,8 +33,10 @@ IDLE_SECONDS = 20.0
 
 
 def program_children() -> int:
-    """Return how many children build a program on this host: half of its processors, eight at most."""
-    return min(MOST_CHILDREN, processor_count() // 2)
+    """Return how many children build a program on this host: half of its processors, eight at most. None do in a
+    program that embeds Python, such as a web server: it cannot be started as one."""
+    is_python = Path(sys.executable).name.startswith("python")
+    return min(MOST_CHILDREN, processor_count() // 2) if is_python else 0
 
 
 class ProgramBuilders:

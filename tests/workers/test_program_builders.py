@@ -15,7 +15,7 @@ from tilewright.runtime.module import Module
 from tilewright.schedule.defaults import default_schedules
 from tilewright.te.data import random_inputs
 from tilewright.te.reference import reference
-from tilewright.workers.program_builders import ProgramBuilders
+from tilewright.workers.program_builders import ProgramBuilders, program_children
 
 WORKLOAD = workload_of("softmax", rows=64, columns=100)
 
@@ -56,6 +56,8 @@ def test_errors_come_back_with_their_types(builders: ProgramBuilders) -> None:
 def test_this_process_builds_where_no_child_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
     assert ProgramBuilders(1)(WORKLOAD, H200, None) == build_known(WORKLOAD, H200, None)
+    monkeypatch.setattr("sys.executable", "/usr/sbin/web_server")  # it embeds Python
+    assert program_children() == 0
 
 
 @pytest.mark.timeout(60)
