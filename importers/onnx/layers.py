@@ -251,12 +251,19 @@ def _conv(c: Call) -> Value:
 
 def windows_of(c: Call, x: Value, weight: Value) -> dict[str, object]:
     """Return what the attributes say of a convolution of these operands."""
+    _need_kernel(c, weight)
     return {**_borders(c, x.shape[2:], weight.shape[2:]), "groups": c.get("group", 1)}
+
+
+def _need_kernel(c: Call, weight: Value) -> None:
+    given = c.get("kernel_shape")
+    need(given is None or tuple(given) == weight.shape[2:], f"kernel_shape {given} of filters {list(weight.shape)}")
 
 
 @rule("ConvTranspose")
 def _conv_transpose(c: Call) -> Value:
     x, w = c.value(0), c.value(1)
+    _need_kernel(c, w)
     rank = len(w.shape) - 2
     stride, dilation, further = (
         tuple(c.get(n) or [d] * rank) for n, d in (("strides", 1), ("dilations", 1), ("output_padding", 0))

@@ -174,6 +174,18 @@ def test_axes_and_places_that_are_not_there_are_refused(node: Any, message: str)
         import_onnx(of_nodes(node, weights=weights))
 
 
+@pytest.mark.parametrize("operator", ["Conv", "ConvTranspose"])
+def test_filters_of_another_kernel_shape_are_refused(operator: str) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8]) for name in "xy")
+    weights = [numpy_helper.from_array(np.zeros((3, 3, 3, 3), np.float32), "w")]
+    node = helper.make_node(operator, ["x", "w"], ["y"], kernel_shape=[3, 5])
+    model = helper.make_model(
+        helper.make_graph([node], "given", [x], [y], weights), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    with pytest.raises(UnsupportedModel, match=r"kernel_shape \[3, 5\] of filters \[3, 3, 3, 3\]"):
+        import_onnx(model)
+
+
 def test_files_and_weights_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     short = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2, 3], raw_data=b"123")
     with pytest.raises(InvalidGraph, match="the initializer w cannot be read: "):
