@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Itera
 from dataclasses import dataclass, field
 from functools import update_wrapper
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx2
 from pydantic import BaseModel, ValidationError
 
+from ..core.addresses import is_service_address
 from ..core.errors import InvalidParameter
 from .client_errors import ERROR_OF_STATUS, ServiceFault, Unreachable
 from .problem import ProblemDetails
@@ -237,12 +238,7 @@ def unreachable(address: str, error: httpx2.TransportError) -> Unreachable:
 
 def connection_options(address: str, token: str | None, timeout_seconds: float) -> dict[str, Any]:
     """Return what both kinds of client give httpx. Raises InvalidParameter for what is no address of a service."""
-    try:
-        parts = urlsplit(address)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number, or brackets that do not close
-        usable = False
-    if not usable:
+    if not is_service_address(address):
         raise InvalidParameter(f"{address[:80]!r} is no address of a service; allowed: http://HOST:PORT", field="url")
     return {
         "base_url": address,

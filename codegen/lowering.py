@@ -108,13 +108,13 @@ def build_known(
             return BuiltKernel(known, build(workload, target, known), True)
         except TilewrightError as error:  # a schedule of another machine
             log.info("the schedule of %s is not legal here: %s", known.sketch, error.message)
-    refusals: list[CompileError] = []
+    refused: TilewrightError = IllegalSchedule("no setting of a sketch is legal for this workload", field="/workload")
     for schedule in default_schedules(workload, target, refused_sketches=refused_sketches):
         try:
             return BuiltKernel(schedule, build(workload, target, schedule), False)
         except CompileError as error:
-            refusals.append(error)
-    raise refusals[-1]
+            refused = error
+    raise refused
 
 
 def lowering_stages(workload: Workload, target: Target, schedule: Schedule) -> LoweringStages:

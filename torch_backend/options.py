@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import urlsplit
 
+from ..core.addresses import is_service_address
 from ..core.errors import InvalidParameter
 from ..schedule.sketches import SKETCHES
 from .training import TRAINING
@@ -51,11 +51,7 @@ class Options:
             ("verify", found.verify in VERIFY, ", ".join(VERIFY)),
             ("training", found.training in TRAINING, ", ".join(TRAINING)),
             ("wait", isinstance(found.wait, bool), "True, False"),
-            (
-                "service",
-                found.service == "" or _is_address(found.service),
-                "an address, as http://127.0.0.1:8421 is one",
-            ),
+            ("service", found.service == "" or is_service_address(found.service), "an address: http://HOST:PORT"),
             ("tune", type(found.tune) is int and 0 <= found.tune <= 1_000_000, "whole numbers from 0 to 1000000"),
             ("name", isinstance(found.name, str) and len(found.name) <= 64, "a text of at most 64 characters"),
             ("programs", type(found.programs) is int and found.programs >= 1, "whole numbers from 1"),
@@ -70,12 +66,3 @@ class Options:
         if found.tune and not found.service:
             raise InvalidParameter("tune needs the address of a service", field="service")
         return found
-
-
-def _is_address(value: Any) -> bool:
-    """Return whether a value is the address of a service, whether or not anybody is there."""
-    try:
-        parts = urlsplit(value)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except (ValueError, TypeError, AttributeError):
-        return False

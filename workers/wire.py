@@ -69,9 +69,9 @@ def _launch_from_json(data: Json) -> LaunchConfig:
     arguments = tuple(cast(list[int], data["arguments"]))
     maps = tuple(_tensor_map_from_json(m) for m in cast(list[dict[str, Any]], data["tensor_maps"]))
     numbers = tuple((place, number) for place, number in cast(list[tuple[int, int]], data.get("numbers", [])))
-    taken = tuple(cast(list[str], data.get("takes_extents", [])))
+    extents = tuple(cast(list[str], data.get("takes_extents", [])))
     fields: Json = {**data, "blocks": (x, y, z), "arguments": arguments, "tensor_maps": maps, "numbers": numbers}
-    fields["takes_extents"] = taken
+    fields["takes_extents"] = extents
     return LaunchConfig(**fields)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@
 convolution(permute(x[n, 3, d, h, w]), before=[1, 1, 1])
     ->  convolution(pad(permute(x)), before=[1, 1, 0]),    pad: [n, d, h, w + 2, 4]
 
-Where windows move by several pixels, so many of them may be stored as one, which takes fewer bytes:
+Where windows move by several pixels, so many of them may be stored as one (space to depth), which takes fewer bytes:
 
 convolution(permute(x[n, 3, d, h, w]), stride=[1, 1, 4])
     ->  convolution(reshape(permute(x), [n, d, h, w / 4, 12]), stride=[1, 1, 1])
@@ -13,7 +13,7 @@ convolution(permute(x[n, 3, d, h, w]), stride=[1, 1, 4])
 from ...core.dtypes import float32
 from ..graph import Graph, Node, Value
 from ..operators import OPERATORS
-from .pixels_at_once import FEW, LINE_BYTES, row_window
+from .pixels_at_once import FEW, LINE_BYTES, pixel_window
 from .rewrite import Rewriter, attributes_of, rewrite
 
 
@@ -25,7 +25,7 @@ def store_few_channels(graph: Graph) -> Graph:
         if node.op != "convolution" or not _is_copied_for(graph, node):
             return None
         x, w, *bias = (rewriter.values[name] for name in node.operands)
-        row, given = row_window(node, x, w), OPERATORS[node.op].values(attributes_of(node))
+        row, given = pixel_window(node, x, w), OPERATORS[node.op].values(attributes_of(node))
         if row is None or not given.flag("channels_last"):
             return None
         rank, channels, first = len(x.shape) - 2, row.channels, given.flag("filters_first")

@@ -7,7 +7,8 @@ time, with zeros beside it:
     y[n, o, i, 6 j + p] = sum over c, s, t of x[n, c, i + s, 6 j + t] v[(p, o), c, s, t],
     v[(p, o), c, s, t] = w[o, c, s, t - p]
 
-A sixth of the lines are loaded. More products are multiplied, but that takes less time.
+To put the channels back into the row is a depth to space, or pixel shuffle. A sixth of the lines are loaded. More
+products are multiplied, but that takes less time.
 """
 
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class PixelWindow:
         return self.cost(pixels) * -(-self.positions // pixels) * pixels / self.positions
 
 
-def row_window(node: Node, x: Value, w: Value) -> PixelWindow | None:
+def pixel_window(node: Node, x: Value, w: Value) -> PixelWindow | None:
     """Return what the window of a convolution sees in a row. None for pixels of many channels, for windows with gaps,
     for images of which several rows are folded to one, and where matrix units may not multiply."""
     given, dtype = OPERATORS[node.op].values(attributes_of(node)), node.result.dtype
@@ -115,7 +116,7 @@ def compute_pixels_at_once(graph: Graph) -> Graph:
         if node.op != "convolution" or node.name in graph.kept or any(_moves(r, node) for r in readers):
             return None
         x, w, *bias = (rewriter.values[name] for name in node.operands)
-        row, given = row_window(node, x, w), attributes_of(node)
+        row, given = pixel_window(node, x, w), attributes_of(node)
         pixels = 1 if row is None or not given["channels_last"] else row.pixels()
         if row is None or pixels == 1:
             return None

@@ -20,7 +20,7 @@ from ...core.dtypes import float32
 from ...core.precision import IEEE
 from ..graph import FOREIGN, Graph, Node, Value
 from ..operators import OPERATORS, Kind
-from .pixels_at_once import repeated_filters, row_window
+from .pixels_at_once import pixel_window, repeated_filters
 from .rewrite import Rewriter, attributes_of
 
 _CHANNELS_LAST = ("convolution", "concatenate", "spread")
@@ -145,12 +145,12 @@ class _Subpixels(Rewriter):
         for name in node.operands:
             self._merge(name)
         x, w, *bias = (self.values[name] for name in node.operands)
-        row, given = row_window(node, x, w), OPERATORS[node.op].values(attributes_of(node))
+        row, given = pixel_window(node, x, w), OPERATORS[node.op].values(attributes_of(node))
+        if row is None or given.flag("channels_last"):
+            return None
         single = node.result.dtype == float32
-        pixels = (
-            1 if row is None or given.flag("channels_last") else row.pixels(unit=1 if single else 2, whole=not single)
-        )
-        if row is None or pixels == 1:
+        pixels = row.pixels(unit=1 if single else 2, whole=not single)
+        if pixels == 1:
             return None
         rank = len(x.shape) - 2
         made = _Split(x, (*(1,) * (rank - 1), pixels), node.result.shape, False)

@@ -23,7 +23,7 @@ from ..reduction_prior import (
 )
 from .sizes import ColumnwiseSizes
 
-AGAIN_BYTES = 228 << 10
+CACHED_BYTES = 228 << 10
 """Rows that are read again come from caches, as long as a multiprocessor has less than so many bytes of them. The part
 that comes from memory is about the third power of their share: 48, 64, 128 and 192 KB cost an H100 6, 7, 19 and 64 % of
 what a second read from memory does (x / sqrt(mean(x * x, 1)) of 32x64x256x256)."""
@@ -43,7 +43,7 @@ def columnwise_seconds(
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
     if problem.elementwise_outputs:
         of_sm = read * np.minimum(resident, -(-s.ctas // peaks.multiprocessors))
-        bytes_of_cta = bytes_of_cta + read * np.minimum(of_sm / AGAIN_BYTES, 1.0) ** 3
+        bytes_of_cta = bytes_of_cta + read * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
 
     def wave_seconds(running: Ints) -> NDArray[np.float64]:
         return overlapped_seconds(running * bytes_of_cta / peaks.memory_bytes_per_second, chain)
