@@ -32,6 +32,12 @@ def traced(graph: Graph, inputs: list[Any]) -> Any:
     return make_fx(run)(*inputs)
 
 
+def strides_that_matter(tensor: Any) -> list[int]:
+    """The strides of dimensions of several elements. Torch's own traces differ from what it does for others, such as
+    those of the relu of a slice of one element."""
+    return [stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+
+
 def check_one(graph: Graph, turned: bool) -> None:
     inputs = [torch.from_numpy(a) for a in arrays_for(graph).values()]
     if turned:  # dense in the opposite order of dimensions
@@ -39,7 +45,7 @@ def check_one(graph: Graph, turned: bool) -> None:
         inputs = [x.permute(o).contiguous().permute(o) for x, o in zip(inputs, order, strict=True)]
     model = traced(graph, inputs)
     run = compiled(model)  # held, because a graph that nobody holds has no state
-    check(model, run, *inputs)
+    check(model, run, *inputs, strides=strides_that_matter)
     if any(n.op == "call_function" for n in model.graph.nodes):  # dynamo makes no graph of nothing
         assert latest().state == "ready" or "nothing in it" in latest().reason
 

@@ -198,7 +198,7 @@ def test_bytes_that_no_instruction_multiplies_are_summed_up_in_floats() -> None:
 def test_compiled_sums_in_floats_are_exact(k: int) -> None:
     host = host_target("llvm")
     target = replace(host, features=tuple(f for f in host.features if "vnni" not in f and "amx" not in f))
-    workload = workload_of("matmul", m=35, n=41, k=k, dtype="uint8")
+    workload = workload_of("matmul", m=67, n=71, k=k, dtype="uint8")
     assert check_schedules("cpu_gemm", target, workload, 1, 2) == 2
 
 
