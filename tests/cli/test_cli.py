@@ -179,6 +179,7 @@ def test_a_running_service_is_spoken_to(tuned: Path, served: str, tmp_path: Path
         (["--url", "http://127.0.0.1:1", "devices"], 4, "127.0.0.1:1"),
         (["--url", "127.0.0.1:8421", "devices"], 2, "'127.0.0.1:8421' is no address of a service; allowed: http://"),
         (["--url", "http://[::1", "devices"], 2, "allowed: http://HOST:PORT"),
+        (["--url", "http://127.0.0.1:0", "devices"], 2, "allowed: http://HOST:PORT"),
         (["explain", *MATMUL, "--target", "abacus"], 2, "no code is made for 'abacus'; allowed: llvm, cuda, or"),
         (["explain", *MATMUL, "--target", "amdgpu"], 2, "amdgpu:gfx942"),
         (["db", "backup", "none/copy"], 2, "none is no folder"),

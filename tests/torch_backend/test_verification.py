@@ -92,6 +92,7 @@ def test_options_that_are_not_known_are_refused() -> None:
         (None, {"programs": 0}, "programs"),
         (None, {"service": "localhost:8421"}, "service"),
         (None, {"service": "http://[::1"}, "service"),
+        (None, {"service": "http://127.0.0.1:0"}, "service"),
         (None, {"service": 8421}, "service"),
         (None, {"refused_sketches": ["cpu_winogrand"]}, "refused_sketches"),
     ):
