@@ -53,6 +53,7 @@ SUITES = {
     "recorded-ahead": "benchmarks.recorded_ahead",
     "recorded-search": "benchmarks.recorded_search",
     "relaxed-lookups": "benchmarks.relaxed_lookups",
+    "reproducibility": "benchmarks.reproducibility",
     "retune": "benchmarks.retune",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",

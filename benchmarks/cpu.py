@@ -46,7 +46,7 @@ from tilewright.te.operators import OPERATORS
 from tilewright.workers.peaks_cache import best_peaks
 
 _ROUNDS = 15
-_TRIALS = 128
+TRIALS = 128
 _GEOMEAN, _LEAST = 1.1, 0.9
 _PEAK_SHARES: Mapping[str, tuple[str, float]] = {
     "matmul-1024": ("peak_float32_flops_per_second", 0.85),
@@ -150,12 +150,12 @@ def run(options: Options) -> Result:
     recycle_memory()
     table_of = PACKED_ROWS if options.extra.get("constants") == "1" else ROWS
     rows = {name: row for name, row in table_of.items() if fnmatch(name, options.rows)}
-    tuned = tune_rows(rows, options, _TRIALS, "llvm", "warm")
+    tuned = tune_rows(rows, options, TRIALS, "llvm", "warm")
     device = CpuDevice()
     torch.set_num_threads(device.info.target.threads)
     peaks = best_peaks(tuned.peaks, device.measure_peaks())  # whichever was disturbed less
     about = {"name": device.info.name, **device.info.hardware, **peaks}
-    settings = {"rounds": _rounds(options), "trials": options.trials or _TRIALS, **options.extra}
+    settings = {"rounds": _rounds(options), "trials": options.trials or TRIALS, **options.extra}
     versions = {"torch": torch.__version__, "tvm": cpu_tvm.version(), **tuned.toolchain}
 
     def judged(table: list[dict[str, object]]) -> Result:
@@ -191,7 +191,7 @@ def _measured(name: str, row: Row, tuned: Tuned, peaks: Mapping[str, float], opt
         calls["oneDNN packed"] = row.packed(*map(tensor, inputs))
     missing: dict[str, str] = {}
     if name in cpu_tvm.ROWS:
-        trials = int(str(about.get("trials", _TRIALS)))
+        trials = int(str(about.get("trials", TRIALS)))
         found = cpu_tvm.call_for(name, trials, options.seed, torch.get_num_threads(), inputs)
         if isinstance(found, str):
             missing["tvm"] = found
@@ -242,6 +242,19 @@ def _ours(row: Row, schedule: Schedule, inputs: Inputs) -> Call:
         inputs = list(named.values())
     out = module(*inputs)
     return lambda: module(*inputs, out=out)
+
+
+def raced(
+    row: Row, schedules: Mapping[str, Schedule], seed: int, rounds: int
+) -> tuple[dict[str, list[float] | str], float]:
+    """Return the seconds of schedules of one row, each of which runs in turn in every round; and by how much their
+    outputs differ at most from those of the first."""
+    arrays = random_inputs(row.workload, seed)
+    inputs = [aligned(arrays[b.name]) for b in row.workload.inputs]
+    calls = {name: _ours(row, schedule, inputs) for name, schedule in schedules.items()}
+    outputs = [call() for call in calls.values()]
+    apart = max((_difference(other, outputs[0]) for other in outputs[1:]), default=0.0)
+    return interleaved(calls, rounds), apart
 
 
 def _peak_share(name: str, rate: float, peaks: Mapping[str, float]) -> float | None:

@@ -7,14 +7,12 @@ peers out,
 ``peers=none`` all; ``parts=FILE,FILE`` measures nothing and judges the rows of results that each have some of them.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from importlib import import_module
-from pathlib import Path
 from statistics import median
 from threading import Thread
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.suite import Options, Result
+from benchmarks.suite import Options, Result, joined, spread
 from benchmarks.torch_peers import Call, Tensors, interleaved, peer_options, peers
 from benchmarks.tuned import Tuned, TunedOperator, schedules, tune_rows
 from tilewright.codegen.lowering import lowering_stages
@@ -94,7 +92,7 @@ def measured(
     """Tune and time the rows whose names match, and ``judge`` them, also after each of them. ``sustained``: besides
     short replays, with long ones too."""
     if "parts" in options.extra:
-        return judge(_joined(list(rows), options.extra["parts"].split(",")))
+        return judge(_joined(list(rows), options.extra["parts"]))
     rows = {name: row for name, row in rows.items() if fnmatch(name, options.rows)}
     compares = options.extra.get("tune_only") != "1"
     if compares:  # PyTorch's compiler takes seconds to import, while nothing is timed yet
@@ -132,27 +130,13 @@ def measured(
     return judge(found)
 
 
-def _joined(order: list[str], paths: list[str]) -> Table:
-    """Return the rows of several results, complete or not, as one table. Raises ValueError where they repeat a row, or
-    are of several devices or toolchains."""
-    parts = [json.loads(Path(path).read_text()) for path in paths]
-    table = [row for part in parts for row in part["rows"] if "ours_us" in row or "failed" in row]
-    names = [row["row"] for row in table]
-    if len(set(names)) < len(names):
-        raise ValueError(f"rows that more than one part has: {sorted({n for n in names if names.count(n) > 1})}")
-    for what in ("suite", "toolchain"):
-        if any(part[what] != parts[0][what] for part in parts):
-            raise ValueError(f"parts that differ in their {what}: {[part[what] for part in parts]}")
-    if len({part["device"]["name"] for part in parts}) > 1:
-        raise ValueError(f"parts from several devices: {[part['device']['name'] for part in parts]}")
-    sums = [part["summary"] for part in parts]
-    seconds = sum(s["tuning_s"] for s in sums)
-    share = sum(s["timing_share"] * s["tuning_s"] for s in sums) / seconds
-    kept = ("command", "commit", "started", "settings", "device")
-    about = [{name: part[name] for name in kept} for part in parts]
-    table.sort(key=lambda row: order.index(row["row"]))
-    tuned = Tuned({}, {}, seconds, share, {}, parts[0]["toolchain"])
-    return Table(table, tuned, parts[0]["device"], {"parts": about})
+def _joined(order: list[str], paths: str) -> Table:
+    """Return the rows of several results as one table. See ``suite.joined``."""
+    parts = joined(order, paths, lambda row: "ours_us" in row or "failed" in row)
+    seconds = sum(s["tuning_s"] for s in parts.summaries)
+    share = sum(s["timing_share"] * s["tuning_s"] for s in parts.summaries) / seconds
+    tuned = Tuned({}, {}, seconds, share, {}, parts.toolchain)
+    return Table(parts.rows, tuned, parts.device, {"parts": parts.about})
 
 
 AGAINST_BAR = 0.995
@@ -288,12 +272,6 @@ def _figures(
     return figures
 
 
-def spread(times: list[float]) -> float:
-    """Relative distance between the quartiles."""
-    low, high = np.percentile(np.asarray(times, dtype=np.float64), [25, 75])
-    return float((high - low) / np.median(np.asarray(times, dtype=np.float64)))
-
-
 def inputs_sets(workload: Workload, total: int, seed: int) -> list[Tensors]:
     """So many sets of the inputs that one round of launches goes through twice the last-level cache."""
     arrays = random_inputs(workload, seed)
@@ -313,6 +291,19 @@ def _tensor(array: Any) -> torch.Tensor:
 def ours(workload: Workload, schedule: Schedule) -> Call:
     module = load_module(workload, schedule, open_device("cuda").info.target)
     return lambda inputs: module(*inputs)
+
+
+def raced(
+    workload: Workload, schedules: Mapping[str, Schedule], seed: int, rounds: int
+) -> tuple[dict[str, list[float] | str], float]:
+    """Return the seconds of schedules of one workload, each of which runs in turn in every round, from rested states;
+    and by how much their outputs differ at most from those of the first."""
+    sets = inputs_sets(workload, minimum_bytes(workload), seed)
+    calls = {name: ours(workload, schedule) for name, schedule in schedules.items()}
+    outputs = [call(sets[0]) for call in calls.values()]
+    apart = max((difference(other, outputs[0]) for other in outputs[1:]), default=0.0)
+    times = interleaved(calls, sets, rounds=rounds, seconds=REPLAY_SECONDS, rest_seconds=REST_SECONDS)
+    return times, apart
 
 
 def difference(ours: Any, theirs: Any) -> float:

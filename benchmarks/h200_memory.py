@@ -19,7 +19,7 @@ from benchmarks.suite import Options, Result
 from benchmarks.torch_peers import Tensors
 from benchmarks.tuned import Tuned
 
-_TRIALS = 64
+TRIALS = 64
 _LARGE_BYTES = 64_000_000
 _SHARE, _ODD_SHARE = 0.9, 0.85
 """Of a bandwidth that rows of so many bytes are to reach, and odd ones."""
@@ -154,7 +154,7 @@ ODD_ROWS: dict[str, Row] = {n: Row(r.operator, r.parameters, r.peer, reads=r.rea
 
 def run(options: Options) -> Result:
     """Tune and time every row whose name matches."""
-    return measured({**ROWS, **ODD_ROWS}, options, _judged, trials=_TRIALS)
+    return measured({**ROWS, **ODD_ROWS}, options, _judged, trials=TRIALS)
 
 
 def _judged(table: Table) -> Result:

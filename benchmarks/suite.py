@@ -2,9 +2,12 @@
 
 import json
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,49 @@ def kept_result(rows: Iterable[Row], judge: Callable[[list[Row]], Result], optio
         found.append(row)
         options.keep(judge(found))
     return judge(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The rows of several results of one suite as one table. ``about``: what each of the parts says of its run."""
+
+    rows: list[Row]
+    summaries: list[Mapping[str, Any]]
+    device: Mapping[str, object]
+    toolchain: Mapping[str, str]
+    about: list[Mapping[str, object]]
+
+
+def joined(order: Sequence[str], paths: str, is_measured: Callable[[Row], bool]) -> Parts:
+    """Return the measured rows of results in files, complete or not, in the order of ``order``. ``paths`` has commas
+    between. Raises ValueError where they repeat a row or have one that is not in ``order``, or are of several suites,
+    devices or toolchains."""
+    parts = [json.loads(Path(path).read_text()) for path in paths.split(",")]
+    rows = [row for part in parts for row in part["rows"] if is_measured(row)]
+    names = [row["row"] for row in rows]
+    if len(set(names)) < len(names):
+        raise ValueError(f"rows that more than one part has: {sorted({n for n in names if names.count(n) > 1})}")
+    if unknown := sorted(set(names) - set(order)):
+        raise ValueError(f"rows that the table does not have: {unknown}")
+    for what in ("suite", "toolchain"):
+        if any(part[what] != parts[0][what] for part in parts):
+            raise ValueError(f"parts that differ in their {what}: {[part[what] for part in parts]}")
+    if len({part["device"]["name"] for part in parts}) > 1:
+        raise ValueError(f"parts from several devices: {[part['device']['name'] for part in parts]}")
+    kept = ("command", "commit", "started", "settings", "device")
+    return Parts(
+        sorted(rows, key=lambda row: order.index(row["row"])),
+        [part["summary"] for part in parts],
+        parts[0]["device"],
+        parts[0]["toolchain"],
+        [{name: part[name] for name in kept} for part in parts],
+    )
+
+
+def spread(times: Sequence[float]) -> float:
+    """Return the distance between the quartiles, relative to the median."""
+    low, middle, high = np.percentile(times, [25, 50, 75])
+    return float((high - low) / middle)
 
 
 def printed(rows: Iterable[Row]) -> Iterator[Row]:

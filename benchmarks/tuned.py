@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,13 @@ def tune_rows(
     about = {name: _about(task) for name, task in named.items()}
     toolchain = dict(measured_on(DeviceSelector(target)).toolchain.components)
     return Tuned(found, about, wall, timing / wall, dict(device.info.measured), toolchain)
+
+
+def separately(options: Options, name: str) -> Options:
+    """Return the options with a database of its own for what is called so: nothing tuned under another name is known
+    there."""
+    folder = options.extra.get("folder")
+    return options if folder is None else replace(options, extra={**options.extra, "folder": f"{folder}/{name}"})
 
 
 def schedules(path: str) -> dict[str, Schedule]:
