@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from benchmarks.suite import Options, Result
 from tilewright.benchmarks.prior_search import recorded_workloads
-from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX
+from tilewright.benchmarks.recorded_tables import FOLDER, searched_tables
 from tilewright.core.allocation import (
     FASTEST,
     SLICE_TRIALS,
@@ -158,7 +158,7 @@ def run(options: Options) -> Result:
 
 
 def _workloads(folders: Sequence[Path]) -> Iterator[Replayed]:
-    for workload in recorded_workloads(sorted(p for f in folders for p in f.rglob("*" + SUFFIX))):
+    for workload in recorded_workloads(sorted(p for f in folders for p in searched_tables(f))):
         outcomes = [outcome for table in workload.tables for outcome in table.outcomes]
         yield Replayed(workload.name, workload.pool(), workload.measure, outcomes, workload.workload)
 

@@ -24,7 +24,7 @@ from statistics import mean
 
 import numpy as np
 
-from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX
+from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, searched_tables
 from tilewright.benchmarks.recorded_workloads import LANGUAGE_MODELS
 from tilewright.benchmarks.suite import Options, Result
 from tilewright.core.budget import Budget
@@ -56,7 +56,7 @@ RUNS, RECORDS = 3, 400
 def run(options: Options) -> Result:
     """Return one row for each workload whose name matches."""
     runs, records = int(options.extra.get("runs", RUNS)), int(options.extra.get("history", RECORDS))
-    workloads = recorded_workloads(sorted(Path(options.extra.get("folder", FOLDER)).rglob("*" + SUFFIX)))
+    workloads = recorded_workloads(searched_tables(Path(options.extra.get("folder", FOLDER))))
     rows = []
     for workload in workloads:
         if fnmatch(workload.name, options.rows):
