@@ -2,9 +2,12 @@
 checked and timed on CUDA devices, exported in the T4 form for search without one (see ``recorded_workloads``).
 
 A table that is complete is left as it is; one that is not goes on where it was left. All devices of the machine share
-the work. ``--rows`` are tables. ``--set folder=`` where they are (``benchmarks/data``); ``--set seconds=N`` ends the
-recording then; ``--trials N`` measures at most N settings of each table now. Bar: every table complete, and with at
-least 300 settings where it is not the whole space.
+the work. Besides these tables there are sweeps, of the same settings at many numbers of rows (``recorded_sweeps``).
+
+``--rows`` are tables: ``--rows 'sweep-*'`` records the sweeps. ``--set folder=`` where they are (``benchmarks/data``);
+``--set seconds=N`` ends the recording then; ``--set part=K/N`` takes every N-th table from the K-th one on, so that N
+programs that see a device each share the work; ``--trials N`` measures at most N settings of each table now. Bar: every
+table complete, and with at least 300 settings where it is a sub-space of a product of the language models.
 """
 
 import os
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tilewright.benchmarks.recorded_sweeps import SWEEPS
 from tilewright.benchmarks.recorded_tables import FOLDER, described, readme
 from tilewright.benchmarks.recorded_workloads import LANGUAGE_MODELS, TABLES, Table
 from tilewright.benchmarks.suite import Options, Result, commit
@@ -62,12 +66,13 @@ _KEPT_EVIDENCE = (
 def run(options: Options) -> Result:
     """Record every row whose name matches."""
     folder = Path(options.extra.get("folder", FOLDER))
-    tables = {name: table for name, table in TABLES.items() if fnmatch(name, options.rows)}
-    rows = record(list(tables.values()), folder, "cuda", options)
+    named = [table for name, table in {**TABLES, **SWEEPS}.items() if fnmatch(name, options.rows)]
+    rows = record(part_of(named, options.extra.get("part", "1/1")), folder, "cuda", options)
     if rows:
         (folder / "README.md").write_text(readme(folder))
     settings = [int(str(row["settings"])) for row in rows]
-    parts = [settings[n] for n, table in enumerate(tables.values()) if table.subspace and table.kind == LANGUAGE_MODELS]
+    products = {table.name for table in named if table.subspace and table.kind == LANGUAGE_MODELS}
+    parts = [count for count, row in zip(settings, rows, strict=True) if row["row"] in products]
     summary = {
         "tables": len(rows),
         "complete": sum(bool(row["complete"]) for row in rows),
@@ -79,6 +84,14 @@ def run(options: Options) -> Result:
     }
     passed = all(row["complete"] for row in rows) and min(parts, default=LEAST_SETTINGS) >= LEAST_SETTINGS
     return Result(tuple(rows), summary, passed, {"folder": str(folder)})
+
+
+def part_of(tables: Sequence[Table], part: str) -> Sequence[Table]:
+    """Return every N-th table from the K-th one on, for ``K/N``. Raises ValueError for anything else."""
+    first, slash, count = part.partition("/")
+    if not (slash and first.isdigit() and count.isdigit() and 1 <= int(first) <= int(count)):
+        raise ValueError(f"part is {part!r}; allowed: K/N, with K from 1 to N")
+    return tables[int(first) - 1 :: int(count)]
 
 
 def record(
@@ -98,8 +111,9 @@ def record(
             path = paths[table.name]
             began, before = time.perf_counter(), _had(path)
             if not _is_complete(path) and time.monotonic() < until:
-                if executor is None:
-                    executor = stack.enter_context(_Devices(kind, options.seed, units))
+                if executor is None or executor.precise != table.precise:
+                    stack.close()
+                    executor = stack.enter_context(_Devices(kind, options.seed, units, table.precise))
                 later = (t for t in tables[number + 1 :] if not _is_complete(paths[t.name]))
                 following = next((t for t in later if t.parameters != table.parameters), None)
                 _Session(table, path, executor, options, until).measure(following)
@@ -111,14 +125,15 @@ def record(
 
 
 class _Devices:
-    """All devices that record, as one executor."""
+    """All devices that record, as one executor. ``precise``: see ``Table``."""
 
-    def __init__(self, kind: str, seed: int, units: Sequence[Unit] | None) -> None:
+    def __init__(self, kind: str, seed: int, units: Sequence[Unit] | None, precise: bool) -> None:
         self._units = [u for u in local_units() if u.device.target.kind == kind] if units is None else list(units)
         if not self._units:
             raise ValueError(f"this machine has no device of kind {kind}")
         self._seed = seed
-        self.settings = _settings(kind, len(self._units))
+        self.precise = precise
+        self.settings = _settings(kind, len(self._units), precise)
         self._first = self._open(self._units[0])
         self._joint = JointExecutor(self._first, self._units[0].uuid, ahead=self.settings.ahead)
 
@@ -226,6 +241,7 @@ def _metadata(table: Table, space: Space, on: MeasuredOn, settings: ExecutorSett
         "parameters": dict(table.parameters),
         "workload": workload_key(table.workload),
         "subspace": {knob: list(values) for knob, values in table.subspace.items()},
+        "selection": table.selection(on.device.target),
         "settings": len(space),
         "tune_params": present,
         "meanings": {k.name: k.meaning for k in space.knobs},
@@ -238,12 +254,18 @@ def _metadata(table: Table, space: Space, on: MeasuredOn, settings: ExecutorSett
     }
 
 
-def _settings(kind: str, units: int) -> ExecutorSettings:
+def _settings(kind: str, units: int, precise: bool) -> ExecutorSettings:
     """As when tuning, but for a fraction of the time, and by a single sample where a setting is plainly slower
-    than the fastest so far: what takes longest is all around it."""
+    than the fastest so far: what takes longest is all around it. The fastest of noisy times looks faster than it is, so
+    that those that are compared with it are timed for longer."""
     usual = settings_for(kind, Deadlines())
     timing = replace(
-        usual.timing, sample_seconds=4e-4, least_samples=5, most_seconds=4e-3, hopeless_ratio=1.3, slower_ratio=1.3
+        usual.timing,
+        sample_seconds=1e-3 if precise else 4e-4,
+        least_samples=9 if precise else 5,
+        most_seconds=1.5e-2 if precise else 4e-3,
+        hopeless_ratio=1.3,
+        slower_ratio=1.3,
     )
     builders = max(1, (len(os.sched_getaffinity(0)) - 1) // units)  # one for the runner and for all else
     return replace(usual, timing=timing, builders=builders, ahead=2 * builders + 4)

@@ -1,7 +1,7 @@
 """What recorded tables say of themselves, for the suite that records them and for the README beside them."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -13,11 +13,13 @@ FOLDER = Path(__file__).parent / "data"
 SUFFIX = ".t4.json.gz"
 KINDS = ("convolution", "permute", "product", "reduction", "softmax")
 """The kinds of workloads that have a folder each (``recorded_workloads``)."""
+SWEEP = "sweep"
+"""The folder of tables that are not searched: few settings, at many shapes (``recorded_sweeps``)."""
 
 
 def searched_tables(folder: Path) -> list[Path]:
     """Return the tables of one device that searches are replayed on: those in a folder, and in the folders of kinds in
-    it. Other folders in it are of other devices."""
+    it. Other folders in it are of other devices, or of sweeps."""
     return sorted(path for place in (folder, *(folder / kind for kind in KINDS)) for path in place.glob("*" + SUFFIX))
 
 
@@ -44,8 +46,8 @@ def described(path: Path) -> dict[str, object]:
 
 def readme(folder: Path) -> str:
     """Return what the tables in a folder are, from what they say of themselves."""
-    paths = searched_tables(folder)
-    heads = [read_document(path)["metadata"] for path in paths]
+    paths, sweeps = searched_tables(folder), sorted((folder / SWEEP).glob("*" + SUFFIX))
+    heads = [read_document(path)["metadata"] for path in (*paths, *sweeps)]
     conditions = {_conditions(head) for head in heads}
     lines = [f"| `{path.name.removesuffix(SUFFIX)}` | {_cells(path)} |" for path in paths]
     kinds = [f"`{kind}`" for kind in KINDS if any(path.parent.name == kind for path in paths)]
@@ -53,6 +55,7 @@ def readme(folder: Path) -> str:
     parts = [
         _OF_LANGUAGE_MODELS * any(path.parent == folder for path in paths),
         _OF_KINDS.format(kinds=_listed(kinds)) * bool(kinds),
+        _OF_SWEEPS * bool(sweeps),
         _OF_OTHERS.format(others=_listed(others)) * bool(others),
     ]
     devices = sorted({head["device"]["name"] for head in heads})
@@ -64,6 +67,7 @@ def readme(folder: Path) -> str:
         conditions="\n".join(sorted(conditions)),
         runs="\n".join(f"- commit {commit}, driver {driver}" for commit, driver in runs),
         lines="\n".join(lines),
+        sweeps=_SWEEPS.format(lines="\n".join(_sweep_lines(sweeps))) if sweeps else "",
     )
 
 
@@ -98,6 +102,21 @@ Made, and completed where something is missing, by `python -m benchmarks record`
 | table | sub-space | settings | failed | best, us | median, us | slowest, us |
 |---|---|---|---|---|---|---|
 {lines}
+{sweeps}"""
+
+_SWEEPS = """
+## Sweeps
+
+A table `sweep-ROWSxOUTPUTSxINPUTS-SKETCH` has few of the legal settings, at most 150 of all sketches together. They
+are of a pool that all tables of a sketch and layer share, so that the same settings are timed at many numbers of
+rows: the settings that the prior ranks first at some number of rows, in turns. Of those that are legal at a number of
+rows, a table has the ones that the prior ranks first there (`selection` in the metadata). A setting has nine samples
+or more where it is within about 10 % of the fastest so far, three where it is within 30 %, and one beyond. Searches
+are not replayed on these tables.
+
+| tables | at rows | settings | missing | failed | best, us |
+|---|---|---|---|---|---|
+{lines}
 """
 
 _OF_LANGUAGE_MODELS = """\
@@ -107,6 +126,10 @@ _OF_KINDS = """\
 - In {kinds}: workloads of a kind each
   (`benchmarks/recorded_workloads.py`) by all sketches that take them. Together, the files of a workload are what a
   search chooses from.
+"""
+_OF_SWEEPS = """\
+- In `sweep`: linear layers of Llama 3 8B at many numbers of rows (`benchmarks/recorded_sweeps.py`), which shape
+  families are made of. See below.
 """
 _OF_OTHERS = """\
 - In {others}: tables of another device, with a README of their own.
@@ -125,14 +148,42 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
+def _sweep_lines(paths: Sequence[Path]) -> Iterator[str]:
+    """Return a line for all tables of a sketch and layer."""
+    groups: dict[tuple[int, int, str], list[tuple[int, Path]]] = defaultdict(list)
+    for path in paths:
+        head = read_document(path)["metadata"]
+        about = head["parameters"]
+        groups[about["outputs"], about["inputs"], head["sketch"]].append((about["rows"], path))
+    for (outputs, inputs, sketch), members in sorted(groups.items()):
+        found = [described(path) for _, path in sorted(members)]
+        rows = ", ".join(str(rows) for rows, _ in sorted(members))
+        settings, legal = (sum(int(str(about[n])) for about in found) for n in ("settings", "legal"))
+        times = [float(str(about["best_us"])) for about in found if about["best_us"] is not None]
+        cells = (
+            rows,
+            settings,
+            legal - settings,
+            _failed(found),
+            f"{min(times):.1f} to {max(times):.1f}" if times else "",
+        )
+        yield f"| `sweep-*x{outputs}x{inputs}-{sketch}` | {' | '.join(map(str, cells))} |"
+
+
+def _failed(found: Sequence[Mapping[str, object]]) -> str:
+    """Return how many settings of tables failed, and of what."""
+    failures: Counter[str] = Counter()
+    for about in found:
+        failures.update(cast(dict[str, int], about["failures"]))
+    return ", ".join(f"{count} {name}" for name, count in failures.items()) or "0"
+
+
 def _cells(path: Path) -> str:
     about = described(path)
-    failures = cast(dict[str, int], about["failures"])
-    failed = ", ".join(f"{count} {name}" for name, count in failures.items()) or "0"
     times = " | ".join("" if about[n] is None else f"{about[n]:.1f}" for n in ("best_us", "median_us", "worst_us"))
     whole = "" if about["complete"] else f" of {about['legal']}"
     held = "; ".join(f"{k} {', '.join(map(str, v))}" for k, v in read_document(path)["metadata"]["subspace"].items())
-    return f"{held or 'whole'} | {about['settings']}{whole} | {failed} | {times}"
+    return f"{held or 'whole'} | {about['settings']}{whole} | {_failed([about])} | {times}"
 
 
 def _conditions(head: Json) -> str:

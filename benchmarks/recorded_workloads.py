@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.benchmarks.recorded_tables import SUFFIX
 from tilewright.core.policy import SpacePolicy
@@ -51,20 +52,34 @@ class Table:
     def workload(self) -> Workload:
         return OPERATORS[self.operator].workload(self.parameters)
 
+    def selection(self, target: Target) -> str | None:
+        """Say how settings were chosen, where that is not by a sub-space."""
+        return None
+
+    @property
+    def precise(self) -> bool:
+        """Whether fast settings are timed for longer."""
+        return False
+
     def space(self, target: Target) -> Space:
         """Return the settings to be recorded. Raises ValueError where the sketch does not list all that are legal."""
         whole = self.sketch.space(self.workload, target, policy=SpacePolicy(prune=False))
         if whole.total > len(whole):
             raise ValueError(f"{self.name}: only {len(whole)} of {whole.total} settings are listed")
-        kept = np.ones(len(whole), dtype=bool)
-        for knob, values in self.subspace.items():
-            kept &= np.isin(whole.column(knob), values)
+        kept = self.kept(whole, target)
         columns = {name: column[kept] for name, column in whole.quantities.items()}
         total = int(kept.sum())
         prior = None if whole.prior_seconds is None else whole.prior_seconds[kept]
         return Space(
             *(whole.sketch, whole.version, whole.knobs, whole.codes[kept], columns, total, prior), low=total, high=total
         )
+
+    def kept(self, whole: Space, target: Target) -> NDArray[np.bool_]:
+        """Return which settings of the whole space are recorded."""
+        kept = np.ones(len(whole), dtype=bool)
+        for knob, values in self.subspace.items():
+            kept &= np.isin(whole.column(knob), values)
+        return kept
 
 
 _LANGUAGE_MODELS: Mapping[str, tuple[int, int, int]] = {
@@ -110,7 +125,8 @@ _FMA_TILES: Subspace = {
 """Products without matrix units: the faster tiles alone, since the others take most of the time and teach little."""
 
 
-def _linear(tokens: int, outputs: int, inputs: int) -> Mapping[str, Any]:
+def linear(tokens: int, outputs: int, inputs: int) -> Mapping[str, Any]:
+    """Return the parameters of a layer in bfloat16 without a bias."""
     return {"rows": tokens, "inputs": inputs, "outputs": outputs, "bias": False, "dtype": "bfloat16"}
 
 
@@ -191,19 +207,19 @@ _KINDS: Mapping[str, tuple[_Row, _Row, _Row]] = {
         (
             "product-2048x4096x4096",
             "linear",
-            _linear(2048, 4096, 4096),
+            linear(2048, 4096, 4096),
             _product(mma_n=(64, 128, 192, 208, 256), group_m=(4, 8, 16)),
         ),
         (
             "product-512x6144x4096",
             "linear",
-            _linear(512, 6144, 4096),
+            linear(512, 6144, 4096),
             _product(mma_n=(64, 96, 128, 160, 192, 208, 224, 256)),
         ),
         (
             "product-1024x4096x14336",
             "linear",
-            _linear(1024, 4096, 14336),
+            linear(1024, 4096, 14336),
             _product(mma_n=(64, 128, 160, 192, 256)),
         ),
     ),
@@ -223,7 +239,7 @@ def _tables() -> dict[str, Table]:
                 found.append(Table(f"{name}-{sketch.name}", operator, parameters, sketch, subspace, kind))
     for name, shape in _LANGUAGE_MODELS.items():
         row = f"{name}-{'x'.join(map(str, shape))}"
-        found.append(Table(row, "linear", _linear(*shape), CUDA_GEMM, _LANGUAGE_MODEL))
+        found.append(Table(row, "linear", linear(*shape), CUDA_GEMM, _LANGUAGE_MODEL))
     return {table.name: table for table in found}
 
 

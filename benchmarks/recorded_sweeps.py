@@ -1,0 +1,103 @@
+"""Sweeps: linear layers of one model at many numbers of rows, which shape families are made of (``families``).
+
+A family needs times of the same settings at many shapes. So the tables of a sketch and layer share a pool of settings:
+
+    pool            the settings that the prior ranks first at some number of rows, in turns: all firsts, all seconds, …
+    table at rows   those of the pool that are legal there; where they are too many, those that the prior ranks first
+
+Nothing depends on the device at hand: priors are made from no peaks but those of the architecture's data sheet.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.benchmarks.recorded_tables import SWEEP
+from tilewright.benchmarks.recorded_workloads import Table, linear
+from tilewright.core.keys import canonical_json
+from tilewright.core.policy import SpacePolicy
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Target
+from tilewright.schedule.sketches import SKETCHES
+from tilewright.schedule.space.space import Space
+from tilewright.te.operators import OPERATORS
+from tilewright.te.workload import Workload
+
+ROWS = (
+    *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 17, 20, 24, 28, 32, 40, 48, 56, 64),
+    *(65, 80, 100, 112, 128, 150, 160, 192, 200, 256, 300, 384, 448, 512, 600, 768, 1000, 1024, 1280, 1536),
+    *(2048, 2560, 3072, 4096, 5000, 6144, 8192),
+)
+LAYERS = ((6144, 4096), (4096, 14336))
+"""Outputs and inputs of two projections of Llama 3 8B: of queries, keys and values, and down."""
+SETTINGS, POOL = 150, 300
+"""How many settings are recorded at a number of rows, of all sketches together, and how many a pool has at most."""
+_SKETCHES = ("cuda_gemv", "cuda_skinny_mma", "cuda_skinny_tma", "cuda_gemm")
+_TARGET = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
+"""Which sketches take a number of rows is asked of it, so that tables have names without a device."""
+
+
+@dataclass(frozen=True)
+class SweepTable(Table):
+    """``most``: how many settings it has at most."""
+
+    most: int = SETTINGS
+
+    def selection(self, target: Target) -> str:
+        """Say how settings were chosen. A pool that another prior makes has another digest."""
+        knobs = [dict(schedule.knobs) for schedule in self._pool(target)]
+        digest = hashlib.sha256(canonical_json({"pool": knobs}).encode()).hexdigest()[:12]
+        return f"{self.most} at most of the {len(knobs)} of pool {digest}"
+
+    @property
+    def precise(self) -> bool:
+        return True
+
+    def kept(self, whole: Space, target: Target) -> NDArray[np.bool_]:
+        rows = [row for row in map(whole.row_of, self._pool(target)) if row is not None]
+        assert whole.prior_seconds is not None
+        first = sorted(rows, key=whole.prior_seconds.__getitem__)[: self.most]
+        return np.isin(np.arange(len(whole)), first)
+
+    def _pool(self, target: Target) -> tuple[Schedule, ...]:
+        return pool(self.sketch.name, self.parameters["outputs"], self.parameters["inputs"], target)
+
+
+@cache
+def pool(name: str, outputs: int, inputs: int, target: Target) -> tuple[Schedule, ...]:
+    """Return the settings that tables of the sketch ``name`` and of a layer share."""
+    sketch = SKETCHES[name]
+    workloads = [w for rows in ROWS if sketch.matches(w := _workload(rows, outputs, inputs), target)]
+    spaces = [sketch.space(workload, target, policy=SpacePolicy(prune=False)) for workload in workloads]
+    ranked = [np.argsort(s.prior_seconds, kind="stable") for s in spaces if s.prior_seconds is not None]
+    members: dict[Schedule, None] = {}
+    for rank in range(max(map(len, ranked))):
+        for space, order in zip(spaces, ranked, strict=True):
+            if len(members) < POOL and rank < len(order):
+                members.setdefault(space.schedule(int(order[rank])))
+    return tuple(members)
+
+
+def _workload(rows: int, outputs: int, inputs: int) -> Workload:
+    return OPERATORS["linear"].workload(linear(rows, outputs, inputs))
+
+
+def _sweeps() -> Mapping[str, Table]:
+    """Return the tables of both layers at one number of rows after the other."""
+    found = []
+    for rows in ROWS:
+        for outputs, inputs in LAYERS:
+            workload = _workload(rows, outputs, inputs)
+            sketches = [SKETCHES[s] for s in _SKETCHES if SKETCHES[s].matches(workload, _TARGET)]
+            for sketch in sketches:
+                name = f"{SWEEP}-{rows}x{outputs}x{inputs}-{sketch.name}"
+                parameters, most = linear(rows, outputs, inputs), SETTINGS // len(sketches)
+                found.append(SweepTable(name, "linear", parameters, sketch, kind=SWEEP, most=most))
+    return {table.name: table for table in found}
+
+
+SWEEPS = _sweeps()
