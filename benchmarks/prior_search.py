@@ -81,8 +81,8 @@ def run(options: Options) -> Result:
     judged = "measured_8" if elsewhere is None else "measured_4"
     passed = bool(told) and overall[judged] >= 0.98 and overall[f"least_{judged}"] >= 0.95
     passed = passed and (elsewhere is not None or overall["told"] >= 0.93)
-    settings = {"runs": runs, "history": records, "strategy": STRATEGY, "model": MODEL, "folder": folder}
-    settings |= {} if elsewhere is None else {"history_folder": elsewhere}
+    settings = {"runs": runs, "history": records, "strategy": STRATEGY, "model": MODEL}
+    settings |= {name: options.extra[name] for name in ("folder", "history_folder") if name in options.extra}
     return Result(tuple(rows), {"workloads": len(told), **overall, "kinds": summary}, passed, settings)
 
 
