@@ -53,6 +53,13 @@ def test_promoted_sums_can_be_shared_out(knobs: dict[str, int]) -> None:
     _agrees(workload, schedule)
 
 
+@pytest.mark.parametrize("knobs", [{"split_k": 1, "stream_k": 0}, {"split_k": 2}, {"stream_k": 1}], ids=str)
+def test_lanes_share_the_scales_of_more_blocks_than_they_load_at_once(knobs: dict[str, int]) -> None:
+    """A unit of stream-K begins and ends amid the four blocks whose scales lanes load together."""
+    workload = workload_of("scaled_matmul", m=40, n=136, k=1400, scales="block", result="float32")
+    _agrees(workload, legal_schedule_of(SKETCH, workload, FEW, consumer_warpgroups=1, mma_n=48, **knobs))
+
+
 @pytest.mark.parametrize("mma_n", [80, 96, 160, 192])
 def test_tiles_may_begin_amid_the_columns_of_a_scale(mma_n: int) -> None:
     """The second tile has columns of two scales of B, which meet at another place than in the first one."""
