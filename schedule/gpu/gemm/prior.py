@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
-from ...problems.gemm import Gemm
+from ...problems.gemm import SCALED_K, Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
@@ -42,6 +42,9 @@ cycle."""
 FIXUP_CYCLES = 12_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
+SCALED_ATOM_CYCLES, SCALE_PRODUCT_CYCLES = 100, 14
+"""Scales of blocks take so many cycles of a k iteration for each wgmma atom of a warpgroup, and for each product of two
+scales that a thread needs (fitted on an H100)."""
 PACK_CYCLES = 3500
 """A launch that packs an operand takes so many cycles besides what it reads and writes (as one that repacks does)."""
 
@@ -114,6 +117,9 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
         return 0.0
     additions = 2 * sizes.tile_m * sizes.mma_n / peaks.float32_flops_per_cycle / interval
     cycles: Floats = additions * np.where(sizes.consumer_warpgroups * sizes.active_ctas_per_sm > 1, 0.5, 1.0)
+    if gemm.scales is not None:
+        products = 2 * sizes.atoms_m * sizes.tile_n // np.gcd(sizes.tile_n, SCALED_K)
+        cycles = cycles + SCALED_ATOM_CYCLES * sizes.atoms_m + SCALE_PRODUCT_CYCLES * products
     return cycles
 
 

@@ -60,6 +60,30 @@ def test_lanes_share_the_scales_of_more_blocks_than_they_load_at_once(knobs: dic
     _agrees(workload, legal_schedule_of(SKETCH, workload, FEW, consumer_warpgroups=1, mma_n=48, **knobs))
 
 
+MEASURED: Mapping[tuple[int, int, int], Mapping[tuple[int, int], float]] = {
+    (4096, 4096, 4096): {(2, 128): 121.2, (1, 192): 133.4, (1, 128): 135.1, (1, 160): 152.6, (2, 96): 174.9},
+    (4096, 7168, 16384): {(2, 128): 790.5, (1, 192): 892.9, (1, 128): 976.2, (1, 160): 970.0, (2, 96): 1170.4},
+    (4096, 2112, 7168): {(1, 192): 106.6, (2, 128): 140.1, (1, 128): 154.2, (1, 160): 144.5, (2, 96): 136.5},
+    (8192, 8192, 8192): {(1, 192): 927.6, (2, 128): 978.1, (1, 128): 1065.3, (1, 160): 1164.2, (2, 96): 1218.9},
+}
+"""m, n, k of products with scales of blocks -> (atoms_m, mma_n) -> microseconds on an H100, the fastest first."""
+
+
+@pytest.mark.parametrize("shape", MEASURED, ids=str)
+def test_the_prior_knows_what_scales_of_blocks_cost(shape: tuple[int, int, int]) -> None:
+    """Tiles with many scales are slow. Without scales, 128x160 is about as fast as 128x192."""
+    workload = workload_of("scaled_matmul", **dict(zip("mnk", shape, strict=True)), scales="block")
+    tile = {"consumer_warpgroups": 2, "ping_pong": 0, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "stream_k": 0}
+    schedules = [
+        legal_schedule_of(SKETCH, workload, producer_warpgroup=1, epilogue_stages=2, atoms_m=a, mma_n=n, **tile)
+        for a, n in MEASURED[shape]
+    ]
+    seconds = SKETCH.prior_seconds(workload, H200, schedules, {"peak_float32_flops_per_second": 61.3e12})
+    measured = np.array([*MEASURED[shape].values()])
+    assert int(seconds.argmin()) == 0
+    np.testing.assert_allclose(1e6 * seconds, measured, rtol=0.15)
+
+
 @pytest.mark.parametrize("mma_n", [80, 96, 160, 192])
 def test_tiles_may_begin_amid_the_columns_of_a_scale(mma_n: int) -> None:
     """The second tile has columns of two scales of B, which meet at another place than in the first one."""
