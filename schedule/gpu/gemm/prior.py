@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
-from ...problems.gemm import SCALED_K, Gemm
+from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
 from .k_atoms import joined_groups, multiplied_k, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
-from .sizes import GemmSizes
+from .sizes import GemmSizes, scale_products
 
 Floats = NDArray[np.float64]
 
@@ -118,8 +118,7 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
     additions = 2 * sizes.tile_m * sizes.mma_n / peaks.float32_flops_per_cycle / interval
     cycles: Floats = additions * np.where(sizes.consumer_warpgroups * sizes.active_ctas_per_sm > 1, 0.5, 1.0)
     if gemm.scales is not None:
-        products = 2 * sizes.atoms_m * sizes.tile_n // np.gcd(sizes.tile_n, SCALED_K)
-        cycles = cycles + SCALED_ATOM_CYCLES * sizes.atoms_m + SCALE_PRODUCT_CYCLES * products
+        cycles = cycles + SCALED_ATOM_CYCLES * sizes.atoms_m + SCALE_PRODUCT_CYCLES * scale_products(sizes)
     return cycles
 
 
