@@ -9,9 +9,11 @@ import pytest
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
@@ -82,6 +84,17 @@ def test_the_prior_knows_what_scales_of_blocks_cost(shape: tuple[int, int, int])
     measured = np.array([*MEASURED[shape].values()])
     assert int(seconds.argmin()) == 0
     np.testing.assert_allclose(1e6 * seconds, measured, rtol=0.15)
+
+
+def test_what_the_prior_ranks_first_fits_into_registers_beside_scales_of_blocks() -> None:
+    """It ranked stream-K units of 256x128 first, which spill."""
+    workload = workload_of("scaled_matmul", m=4096, n=7168, k=16384, scales="block")
+    schedule = default_schedule(workload, H200)
+    for resources in build_kernel(SKETCH.lower(workload, H200, schedule), H200).resources.values():
+        assert resources.spill_bytes == 0
+    tile = {"atoms_m": 2, "mma_n": 128, "consumer_warpgroups": 2, "stream_k": 1}
+    with pytest.raises(IllegalSchedule, match="at most 96 accumulators"):
+        SKETCH.lower(workload, H200, Schedule.of("cuda_gemm", SKETCH.version, {**dict(schedule.knobs), **tile}))
 
 
 @pytest.mark.parametrize("mma_n", [80, 96, 160, 192])
