@@ -24,6 +24,7 @@ from .sizes import (
     b_along_k,
     epilogue_subtiles,
     gemm_sizes,
+    scale_products,
     stores_tiles,
     subtile_columns,
     warpgroup_scale_columns,
@@ -35,9 +36,13 @@ MMA_REGISTERS = 32
 """Before ``setmaxnreg``, ptxas wants so many registers besides the accumulators of one wgmma (from compiled
 kernels)."""
 
-MOST_COLUMN_SCALES = 5
-"""Besides accumulators, a thread has registers for so many scales of columns, and for the next ones (from compiled
-kernels: 7 spill)."""
+FEW_SCALE_PRODUCTS = 6
+"""So many products of scales fit into the registers that a thread has besides accumulators. Each further one takes two
+registers, its own and that of the block at hand (from compiled kernels)."""
+
+STREAM_K_SCALED_ACCUMULATORS = 96
+"""Where a stream-K unit begins and ends stays in registers beside scales and so many accumulators (from compiled
+kernels: 128 spill)."""
 
 GROUPED_PING_PONG_ACCUMULATORS = 160
 """Where a tile begins and its group ends stays in registers beside so many accumulators (from compiled kernels: 176
@@ -83,13 +88,25 @@ def _promotion(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
         return ()
     rules = [rule("accumulators are promoted after single k atoms: k_atoms is 1", "k_atoms", lambda s: s.k_atoms == 1)]
     if gemm.scales is not None:
-        rules.append(
+        spare = spare_registers(gemm)
+
+        def scale_registers(s: GemmSizes[Ints]) -> Ints:
+            return 2 * np.maximum(scale_products(s) - FEW_SCALE_PRODUCTS, 0)
+
+        rules += [
             rule(
-                f"a thread keeps at most {MOST_COLUMN_SCALES} scales of B, one for each gcd(mma_n, {SCALED_K}) columns",
-                "mma_n",
-                lambda s: s.tile_n <= MOST_COLUMN_SCALES * np.gcd(s.tile_n, SCALED_K),
-            )
-        )
+                "besides accumulators, the registers of a consumer thread hold products of scales, twice what is more "
+                f"than {FEW_SCALE_PRODUCTS} of 2 x atoms_m for each gcd(mma_n, {SCALED_K}) columns",
+                f"{TILE} {THREADS}",
+                lambda s: s.registers_beside(spare) + scale_registers(s) <= s.thread_registers,
+            ),
+            rule(
+                f"with stream_k and scales a thread has at most {STREAM_K_SCALED_ACCUMULATORS} accumulators "
+                "(atoms_m x mma_n / 2)",
+                "stream_k atoms_m mma_n",
+                lambda s: (s.stream_k == 0) | (s.atoms_m * s.mma_n <= 2 * STREAM_K_SCALED_ACCUMULATORS),
+            ),
+        ]
     return tuple(rules)
 
 

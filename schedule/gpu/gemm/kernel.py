@@ -33,7 +33,7 @@ from .epilogue import Accumulators, Epilogue
 from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
-from .promotion import Promotion, Scales
+from .promotion import SHARERS, Promotion, PromotionScales
 from .repack import repack
 from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
 from .stream_k import StreamK, WorkUnit, write_fixup
@@ -282,21 +282,25 @@ class _GemmKernelWriter:
         most, size = min(s.k_iters, s.unit_k_iters) if unit else s.k_iters, self.promoted
         first: Expr = index(0) if unit is None else unit.first_k_iter
         count: Expr = index(s.k_iters) if unit is None else unit.k_iters
-        scales, ahead = self.promotion.allocate_scales("scales"), self.promotion.allocate_scales("scales_ahead")
+        scales = self.promotion.allocate_scales()
 
-        def load_ahead(k_iter: Expr) -> None:
-            if ahead is not None:
-                own = {**self._warpgroup_origin(at), "k": mainloop.k_place(at, first + k_iter)}
-                self.promotion.load_scales(ahead, own)
+        def load_scales(k_iter: Expr) -> None:
+            if scales is not None:
+                k = mainloop.k_place(at, first + k_iter + self.roles.lane % SHARERS)
+                self.promotion.load_scales(scales, {**self._warpgroup_origin(at), "k": k})
 
-        def take_scales(next_k_iter: Expr) -> None:
-            if scales is not None and ahead is not None:
-                self.promotion.copy_scales(scales, ahead)
-                load_ahead(next_k_iter)
+        def take_scales(k_iter: Expr) -> Expr | None:
+            if scales is None:
+                return None
+            sharer = k_iter % SHARERS
+            with w.when(Compare(CompareOp.EQ, sharer, index(0))):
+                self.promotion.multiply_scales(scales)
+                load_scales(k_iter + SHARERS)
+            return self.promotion.take_scales(scales, sharer)
 
         with w.when(consumes):
             self.promotion.clear(accumulators)
-            load_ahead(index(0))
+            load_scales(index(0))
         with w.loop("block", -(-most // size)) as block:
             begin = block * size
             with w.when(None if unit is None else begin < count):
@@ -313,7 +317,7 @@ class _GemmKernelWriter:
                                 mainloop.await_stage(fill)
                 with w.when(consumes):
                     last = fills_before + minimum(begin + size, count) - 1
-                    take = partial(take_scales, begin + size)
+                    take = partial(take_scales, begin)
                     self._promote(accumulators, block_sums, last, scales, take)
 
     def _promote(
@@ -321,20 +325,19 @@ class _GemmKernelWriter:
         accumulators: Buffer,
         block_sums: Buffer,
         last_fill: Expr,
-        scales: Scales | None,
-        take_scales: Callable[[], None],
+        scales: PromotionScales | None,
+        take_scales: Callable[[], Expr | None],
     ) -> None:
         """Add the sums of a block whose last stage is that of ``last_fill``. A block of one stage is multiplied here,
-        atom after atom. ``take_scales`` takes the scales that have been loaded ahead, and begins to load the next
-        ones, while the first atom is multiplied: ahead of its wgmma, addresses and waits would delay that."""
+        atom after atom. ``take_scales`` takes the scales of the block, and returns what is known then. It does so while
+        the first atom is multiplied: ahead of its wgmma, addresses and waits would delay that."""
         s, w, mainloop = self.s, self.w, self._wgmma_mainloop
         parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
         for atoms in parts:
             if self.promoted == 1:
                 mainloop.issue(block_sums, last_fill, False, atoms)
-            if atoms.start == 0:
-                take_scales()
-            w.emit(WarpgroupMmaWait(0))
+            taken = take_scales() if atoms.start == 0 else None
+            w.emit(WarpgroupMmaWait(0, after=taken))
             if atoms.stop == s.atoms_m:
                 mainloop.release(last_fill)
             self.promotion.add(accumulators, block_sums, scales, atoms)

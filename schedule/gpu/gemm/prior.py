@@ -12,7 +12,7 @@ from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
 from .k_atoms import joined_groups, multiplied_k, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
-from .sizes import GemmSizes
+from .sizes import GemmSizes, scale_products
 
 Floats = NDArray[np.float64]
 
@@ -42,6 +42,9 @@ cycle."""
 FIXUP_CYCLES = 12_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
+SCALED_ATOM_CYCLES, SCALE_PRODUCT_CYCLES = 100, 14
+"""Scales of blocks take so many cycles of a k iteration for each wgmma atom of a warpgroup, and for each product of two
+scales that a thread needs (fitted on an H100)."""
 PACK_CYCLES = 3500
 """A launch that packs an operand takes so many cycles besides what it reads and writes (as one that repacks does)."""
 
@@ -114,6 +117,8 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
         return 0.0
     additions = 2 * sizes.tile_m * sizes.mma_n / peaks.float32_flops_per_cycle / interval
     cycles: Floats = additions * np.where(sizes.consumer_warpgroups * sizes.active_ctas_per_sm > 1, 0.5, 1.0)
+    if gemm.scales is not None:
+        cycles = cycles + SCALED_ATOM_CYCLES * sizes.atoms_m + SCALE_PRODUCT_CYCLES * scale_products(sizes)
     return cycles
 
 

@@ -11,7 +11,7 @@ from ....ir.expr import WARP_LANES, Var
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.tcgen05 import CHUNK_BYTES, LEAST_COLUMNS, SCALE_ROWS
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
-from ...problems.gemm import Gemm
+from ...problems.gemm import SCALED_K, Gemm
 from ...space.columns import Bools, Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..occupancy import limits_of
@@ -303,6 +303,12 @@ def subtile_columns(gemm: Gemm) -> int:
 def epilogue_subtiles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Ints:
     """Return how many subtiles of 64 rows a consumer warpgroup stores of one output of a tile."""
     return sizes.atoms_m * _ceil(sizes.tile_n, subtile_columns(gemm))
+
+
+def scale_products(sizes: GemmSizes[Ints]) -> Ints:
+    """Return how many products of scales of blocks a thread multiplies with: of its rows, and of groups of columns."""
+    products: Ints = 2 * sizes.atoms_m * sizes.tile_n // np.gcd(sizes.tile_n, SCALED_K)
+    return products
 
 
 def b_along_k(gemm: Gemm) -> bool:

@@ -9,9 +9,11 @@ import pytest
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.errors import IllegalSchedule
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.interpret import interpret
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
@@ -51,6 +53,48 @@ def test_promoted_sums_can_be_shared_out(knobs: dict[str, int]) -> None:
     workload = workload_of("scaled_matmul", m=136, n=72, k=400, scales="block", result="float32")
     schedule = legal_schedule_of(SKETCH, workload, FEW, **knobs)
     _agrees(workload, schedule)
+
+
+@pytest.mark.parametrize("knobs", [{"split_k": 1, "stream_k": 0}, {"split_k": 2}, {"stream_k": 1}], ids=str)
+def test_lanes_share_the_scales_of_more_blocks_than_they_load_at_once(knobs: dict[str, int]) -> None:
+    """A unit of stream-K begins and ends amid the four blocks whose scales lanes load together."""
+    workload = workload_of("scaled_matmul", m=40, n=136, k=1400, scales="block", result="float32")
+    _agrees(workload, legal_schedule_of(SKETCH, workload, FEW, consumer_warpgroups=1, mma_n=48, **knobs))
+
+
+MEASURED: Mapping[tuple[int, int, int], Mapping[tuple[int, int], float]] = {
+    (4096, 4096, 4096): {(2, 128): 121.2, (1, 192): 133.4, (1, 128): 135.1, (1, 160): 152.6, (2, 96): 174.9},
+    (4096, 7168, 16384): {(2, 128): 790.5, (1, 192): 892.9, (1, 128): 976.2, (1, 160): 970.0, (2, 96): 1170.4},
+    (4096, 2112, 7168): {(1, 192): 106.6, (2, 128): 140.1, (1, 128): 154.2, (1, 160): 144.5, (2, 96): 136.5},
+    (8192, 8192, 8192): {(1, 192): 927.6, (2, 128): 978.1, (1, 128): 1065.3, (1, 160): 1164.2, (2, 96): 1218.9},
+}
+"""m, n, k of products with scales of blocks -> (atoms_m, mma_n) -> microseconds on an H100, the fastest first."""
+
+
+@pytest.mark.parametrize("shape", MEASURED, ids=str)
+def test_the_prior_knows_what_scales_of_blocks_cost(shape: tuple[int, int, int]) -> None:
+    """Tiles with many scales are slow. Without scales, 128x160 is about as fast as 128x192."""
+    workload = workload_of("scaled_matmul", **dict(zip("mnk", shape, strict=True)), scales="block")
+    tile = {"consumer_warpgroups": 2, "ping_pong": 0, "cluster_m": 1, "cluster_n": 1, "split_k": 1, "stream_k": 0}
+    schedules = [
+        legal_schedule_of(SKETCH, workload, producer_warpgroup=1, epilogue_stages=2, atoms_m=a, mma_n=n, **tile)
+        for a, n in MEASURED[shape]
+    ]
+    seconds = SKETCH.prior_seconds(workload, H200, schedules, {"peak_float32_flops_per_second": 61.3e12})
+    measured = np.array([*MEASURED[shape].values()])
+    assert int(seconds.argmin()) == 0
+    np.testing.assert_allclose(1e6 * seconds, measured, rtol=0.15)
+
+
+def test_what_the_prior_ranks_first_fits_into_registers_beside_scales_of_blocks() -> None:
+    """It ranked stream-K units of 256x128 first, which spill."""
+    workload = workload_of("scaled_matmul", m=4096, n=7168, k=16384, scales="block")
+    schedule = default_schedule(workload, H200)
+    for resources in build_kernel(SKETCH.lower(workload, H200, schedule), H200).resources.values():
+        assert resources.spill_bytes == 0
+    tile = {"atoms_m": 2, "mma_n": 128, "consumer_warpgroups": 2, "stream_k": 1}
+    with pytest.raises(IllegalSchedule, match="at most 96 accumulators"):
+        SKETCH.lower(workload, H200, Schedule.of("cuda_gemm", SKETCH.version, {**dict(schedule.knobs), **tile}))
 
 
 @pytest.mark.parametrize("mma_n", [80, 96, 160, 192])
