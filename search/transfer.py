@@ -56,7 +56,7 @@ class Transfer:
         with BLAS.limit(limits=1):
             sources = _filled(points, kept, seed)
         if sources and pool.prior_seconds is not None:
-            sources.append(compressed(np.log(pool.prior_seconds)))
+            sources.append(compressed(np.log(pool.prior_seconds)).astype(np.float32))
         self.sources = np.array(sources, np.float32).reshape(-1, len(pool))
 
     @property
