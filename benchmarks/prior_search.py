@@ -12,6 +12,7 @@ to the best of all tables of the workload:
 ``--set folder=`` takes the workloads of another device, and ``history_folder=`` the history from another device's: all
 workloads of a kind there, that of the row too. Columns that begin with ``others_`` are the same without the one of the
 row. ``--set folder=benchmarks/data/h100 --set history_folder=benchmarks/data`` is what an H100 gains from an H200.
+``--set strategy=NAME`` searches by another strategy.
 
 Priors are made from no peaks but those of the architecture's data sheet. A table that is not complete counts with what
 is in it. Bars, over the workloads that have history: ``measured_8`` 0.98 on average and none under 0.95; ``told`` 0.93
@@ -67,13 +68,13 @@ def run(options: Options) -> Result:
     folder, elsewhere = options.extra.get("folder", str(FOLDER)), options.extra.get("history_folder")
     workloads = recorded_workloads(searched_tables(Path(folder)))
     earlier = workloads if elsewhere is None else recorded_workloads(searched_tables(Path(elsewhere)))
-    rows = []
+    strategy, rows = options.extra.get("strategy", STRATEGY), []
     for workload in workloads:
         if fnmatch(workload.name, options.rows):
             relatives = [w for w in earlier if w.kind == workload.kind]
             others = [w for w in relatives if w.workload != workload.workload]
             known = {"": others} if elsewhere is None else {"": relatives, "others_": others}
-            rows.append(_row(workload, known, records, range(options.seed, options.seed + runs)))
+            rows.append(_row(workload, known, records, range(options.seed, options.seed + runs), strategy))
             print(rows[-1], flush=True)
     summary = {kind: _means(rows, kind) for kind in dict.fromkeys(str(r["kind"]) for r in rows)}
     told = [r for r in rows if r["history"]]
@@ -81,7 +82,7 @@ def run(options: Options) -> Result:
     judged = "measured_8" if elsewhere is None else "measured_4"
     passed = bool(told) and overall[judged] >= 0.98 and overall[f"least_{judged}"] >= 0.95
     passed = passed and (elsewhere is not None or overall["told"] >= 0.93)
-    settings = {"runs": runs, "history": records, "strategy": STRATEGY, "model": MODEL}
+    settings = {"runs": runs, "history": records, "strategy": strategy, "model": MODEL}
     settings |= {name: options.extra[name] for name in ("folder", "history_folder") if name in options.extra}
     return Result(tuple(rows), {"workloads": len(told), **overall, "kinds": summary}, passed, settings)
 
@@ -172,7 +173,11 @@ def _renewed(head: Json, table: Recorded) -> Recorded:
 
 
 def _row(
-    workload: RecordedWorkload, known: Mapping[str, Sequence[RecordedWorkload]], records: int, seeds: Sequence[int]
+    workload: RecordedWorkload,
+    known: Mapping[str, Sequence[RecordedWorkload]],
+    records: int,
+    seeds: Sequence[int],
+    strategy: str,
 ) -> dict[str, object]:
     """Return one row. ``known``: what each history is made of, by how the names of its columns begin."""
     pool = workload.pool()
@@ -192,14 +197,14 @@ def _row(
             model = new_model(MODEL)
             model.fit(*experience_data(history), seed=seeds[0])
             row[f"{begin}told"] = _speed(workload, CandidatePool(pool.spaces, pool.workload, pool.device, model=model))
-        row |= _curves(f"{begin}measured", workload, seeds, history)
-    return row | _curves("cold", workload, seeds, [])
+        row |= _curves(f"{begin}measured", workload, seeds, history, strategy)
+    return row | _curves("cold", workload, seeds, [], strategy)
 
 
 def _curves(
-    name: str, workload: RecordedWorkload, seeds: Sequence[int], history: Sequence[Experience]
+    name: str, workload: RecordedWorkload, seeds: Sequence[int], history: Sequence[Experience], strategy: str
 ) -> dict[str, float]:
-    curves = [curve_of(workload, seed, COUNTS, history) for seed in seeds]
+    curves = [curve_of(workload, seed, COUNTS, history, strategy) for seed in seeds]
     return {f"{name}_{n}": mean(curve[n] for curve in curves) for n in COUNTS}
 
 
@@ -211,13 +216,17 @@ def _speed(workload: RecordedWorkload, pool: CandidatePool) -> float:
 
 
 def curve_of(
-    workload: RecordedWorkload, seed: int, counts: Sequence[int], history: Sequence[Experience] = ()
+    workload: RecordedWorkload,
+    seed: int,
+    counts: Sequence[int],
+    history: Sequence[Experience] = (),
+    strategy: str = STRATEGY,
 ) -> Mapping[int, float]:
     """Return the speed of the best so far after each of ``counts`` trials, relative to the best of the tables."""
     pool = workload.pool()
-    strategy = STRATEGIES[STRATEGY](SearchProblem(pool, seed, history, MODEL))
+    searcher = STRATEGIES[strategy](SearchProblem(pool, seed, history, MODEL))
     best, found = np.inf, dict[int, float]()
-    for count, step in enumerate(tune(pool, strategy, workload.measure, Budget(max(counts)), batch=4), 1):
+    for count, step in enumerate(tune(pool, searcher, workload.measure, Budget(max(counts)), batch=4), 1):
         if isinstance(step.trial.outcome, Timed):
             best = min(best, step.trial.outcome.seconds)
         found[count] = workload.best_seconds / best

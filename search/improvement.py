@@ -77,18 +77,32 @@ class Improvement:
         with BLAS.limit(limits=1):
             return self._proposed(results, (), count, expected)[1]
 
-    def _proposed(
-        self, results: Results, pending: Collection[int], count: int, expected: Floats | None
-    ) -> tuple[list[int], float]:
-        """Return the proposals, and what is expected of those that are not bold."""
+    def ranking(self, results: Results, expected: Floats | None = None) -> tuple[NDArray[np.int64], Floats]:
+        """Return the candidates that the process looks at, int64[n], and which z it expects of each, float64[n].
+        Arguments as of ``propose``."""
         offset = np.zeros(len(self._pool)) if expected is None else expected
+        with BLAS.limit(limits=1):
+            scaled, middle, spread = self._scaled(results, offset)
+            mean, _ = self._process.posterior(scaled)
+        return self._looked_at, middle + spread * mean + offset[self._looked_at]
+
+    def _scaled(self, results: Results, offset: Floats) -> tuple[Floats, float, float]:
+        """Learn and observe what is new; return what the process observed, and the middle and spread that it was scaled
+        by."""
         point = learning_point(len(results))
         if self._learned_from != point:
             self._learn(results.first(point), offset)
         self._observe(results)
         values = (logarithms(results.seconds) - offset[results.candidates])[self._kept]
-        middle, spread = values.mean(), max(values.std(), 1e-3)
-        scaled = (values - middle) / spread
+        middle, spread = float(values.mean()), max(float(values.std()), 1e-3)
+        return (values - middle) / spread, middle, spread
+
+    def _proposed(
+        self, results: Results, pending: Collection[int], count: int, expected: Floats | None
+    ) -> tuple[list[int], float]:
+        """Return the proposals, and what is expected of those that are not bold."""
+        offset = np.zeros(len(self._pool)) if expected is None else expected
+        scaled, middle, spread = self._scaled(results, offset)
         limit = -(middle + offset[self._looked_at]) / spread  # the best of all results has z = 0
         taken = np.zeros(len(self._pool), np.bool_)
         taken[results.candidates] = True

@@ -3,16 +3,19 @@
     score(x) = trees(settings of x, what every source says of x),  learned from this task's results alone
 
 Where a source is right depends on the settings: trees find where, which a weighted mean of the sources cannot say.
+Trees err elsewhere than a Gaussian process does: once there is one that sees the sources too, both rank the candidates.
 """
 
 from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from ..core.trial import Prediction
 from ..cost_model.dataset import labels
 from ..cost_model.models import new_model
+from .gaussian_process import Floats
 from .improvement import learning_point
 from .seen import Seen
 from .transfer import Transfer
@@ -31,14 +34,25 @@ class Stacking:
         self._scores: NDArray[np.float32] | None = None
         self._learned_from = -1
 
-    def propose(self, seen: Seen, pending: Collection[int], count: int) -> list[int]:
-        """Return the ``count`` new candidates of the highest scores. ``seen`` has a valid time."""
+    def propose(
+        self,
+        seen: Seen,
+        pending: Collection[int],
+        count: int,
+        smooth: tuple[NDArray[np.int64], Floats] | None = None,
+    ) -> list[int]:
+        """Return up to ``count`` new candidates of the highest scores. With ``smooth``, candidates and the z that a
+        Gaussian process expects of each, those of the least product of the ranks by both. ``seen`` has a valid time."""
         if not count:
             return []
         scores = self._ranking(seen)
-        taken = len(seen.observations) + len(pending)
-        shortlist = np.argpartition(-scores, min(taken + count, len(scores) - 1))[: taken + count]
-        return seen.fresh(shortlist[np.argsort(-scores[shortlist], kind="stable")], count, pending)
+        if smooth is None:
+            return seen.fresh(np.argsort(-scores, kind="stable"), count, pending)
+        candidates, z = smooth
+        new = ~seen.known[candidates]
+        candidates, z = candidates[new], z[new]
+        product = rankdata(-scores[candidates]) * rankdata(z)
+        return seen.fresh(candidates[np.argsort(product, kind="stable")], count, pending)
 
     def prediction(self, candidate: int) -> Prediction | None:
         """Return what the trees say of a candidate; None before they have learned."""

@@ -1,8 +1,8 @@
 """What earlier tasks say of a pool's candidates: the same settings on other devices or for other shapes.
 
 Each earlier task is a *source*. Where it measured a candidate its result counts; elsewhere a Gaussian process on its
-results fills in, together with trees that know the results of all sources. Sources are weighed by how well they order
-what this task has measured.
+results fills in, together with trees that know the results of all sources. The prior is one more source beside earlier
+tasks. Sources are weighed by how well they order what this task has measured.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ _LEAST_AGREEMENT = 0.2
 
 class Transfer:
     """``sources``: float32[sources, pool], the logarithm of seconds over the source's best, compressed as search
-    compresses its own (``improvement.compressed``)."""
+    compresses its own (``improvement.compressed``). The prior, where the pool has one, is the last source."""
 
     def __init__(self, pool: CandidatePool, history: Sequence[Experience], seed: int) -> None:
         encoding = Encoding.of(pool)
@@ -54,7 +54,10 @@ class Transfer:
         kept = [s for e in largest if (s := _source(encoding, places, e.results)) is not None]
         self._points = points
         with BLAS.limit(limits=1):
-            self.sources = np.array(_filled(points, kept, seed), np.float32).reshape(-1, len(pool))
+            sources = _filled(points, kept, seed)
+        if sources and pool.prior_seconds is not None:
+            sources.append(compressed(np.log(pool.prior_seconds)).astype(np.float32))
+        self.sources = np.array(sources, np.float32).reshape(-1, len(pool))
 
     @property
     def columns(self) -> NDArray[np.float32]:

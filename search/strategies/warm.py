@@ -34,7 +34,8 @@ class WarmSearch:
     then:   expected improvement under a Gaussian process whose mean is what the sources say, so that it learns
             only how this task differs from them
     from 8: trees that learn from the results where each source is right (``stacking``)
-    from 16: what every source says is a column of the process too, so that it learns the same smoothly
+    from 16: what every source says is a column of the process too, so that it learns the same smoothly; what the trees
+            propose, its mean ranks too
     guard:  sources count by their rank agreement with the results; after 16 results a tenth of the candidates is the
             cold search's, which is told everything, and more where the sources agree less
     """
@@ -64,7 +65,8 @@ class WarmSearch:
         rng = stream(self._seed, "guard", len(results) + len(pending))
         cold = int(rng.binomial(count, _cold_share(len(results), agreement)))
         stacked = int(rng.binomial(count - cold, _stacked_share(len(results))))
-        chosen = self._stacking.propose(self._seen, pending, stacked)
+        ranking = self._joined.ranking(results, expected) if self._joined and stacked else None
+        chosen = self._stacking.propose(self._seen, pending, stacked, ranking)
         smooth = self._joined or self._smooth
         chosen += smooth.propose(results, sorted([*pending, *chosen]), count - cold - stacked, expected)
         return chosen + self._cold.ask(count - len(chosen), [*pending, *chosen])

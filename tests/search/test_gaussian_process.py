@@ -176,3 +176,8 @@ def test_stacked_trees_find_where_a_source_is_right() -> None:
     best_expected = seen.fresh(np.argsort(expected), 20)
     assert len(set(chosen)) == 20 and not seen.known[chosen].any()
     assert np.nanmedian(seconds[chosen]) < 0.7 * np.nanmedian(seconds[best_expected])
+    ranked = Improvement(TABLE.pool, 0, transfer.columns).ranking(seen.results, expected)
+    assert rank_correlation(ranked[1], seconds[ranked[0]]) > 0.5
+    both = Stacking(transfer, "xgboost", 0).propose(seen, (), 20, ranked)
+    assert len(set(both)) == 20 and not seen.known[both].any()
+    assert np.nanmedian(seconds[both]) < np.nanmedian(seconds[chosen])
