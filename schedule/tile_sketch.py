@@ -142,6 +142,15 @@ class TileSketch:
         """Return the knobs and their values. Raises IllegalSchedule for a workload that does not match."""
         return self._planned(workload, target).knobs
 
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+        plan = self._planned(workload, target)
+        legal = np.array([self._knows(plan, schedule) for schedule in schedules], np.bool_)
+        rows = np.flatnonzero(legal)
+        columns = self._columns(plan, [schedules[row] for row in rows])
+        for constraint in plan.constraints if len(rows) else ():
+            legal[rows] &= constraint.holds(columns)
+        return legal
+
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:
@@ -186,6 +195,14 @@ class TileSketch:
         where it has the same knobs."""
         found = self._plan(at_representative(workload), target) if workload.dynamic else plan
         return plan if found is None or found.knobs != plan.knobs else found
+
+    def _knows(self, plan: Plan, schedule: Schedule) -> bool:
+        """Return whether the knobs of a schedule, and their values, are those of the plan."""
+        try:
+            self._columns(plan, [schedule])
+        except IllegalSchedule:
+            return False
+        return True
 
     def _columns(self, plan: Plan, schedules: Sequence[Schedule]) -> Columns:
         for schedule in schedules:

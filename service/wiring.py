@@ -257,10 +257,6 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
 def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:
     """Return whether the schedule's sketch can write the workload for the target with these knobs."""
     try:
-        sketch = sketch_of(schedule)
-        if not sketch.matches(workload, target):
-            return False
-        sketch.derive(workload, target, [schedule])
+        return bool(sketch_of(schedule).legal(workload, target, [schedule])[0])
     except IllegalSchedule:
         return False
-    return True
