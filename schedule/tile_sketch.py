@@ -145,7 +145,7 @@ class TileSketch:
     def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
         plan = self._planned(workload, target)
         legal = np.array([self._knows(plan, schedule) for schedule in schedules], np.bool_)
-        rows = np.flatnonzero(legal)
+        rows = np.flatnonzero(legal).tolist()
         columns = self._columns(plan, [schedules[row] for row in rows])
         for constraint in plan.constraints if len(rows) else ():
             legal[rows] &= constraint.holds(columns)

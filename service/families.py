@@ -1,15 +1,19 @@
 """The use cases of shape families: make one from the times that are known, show it, choose a schedule, write code."""
 
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..core.errors import InvalidParameter, NotFound
 from ..core.schedule import Schedule
-from ..core.target import Target
+from ..core.target import DeviceInfo
 from ..db.rows import FamilyRow
 from ..db.store import RecordStore
 from ..search.families.emit import dispatcher_in_c, dispatcher_in_python
+from ..search.families.expected import Prior
 from ..search.families.family import Family, make_family, shape_in
 from ..search.families.shapes import Shape, ShapeTable
 from . import wiring
@@ -45,8 +49,9 @@ class Families:
         times = self._times(spec, wanted)
         if device is None or not times:
             raise NotFound(f"no record of {spec.operator} with these parameters is in range here", field="name")
-        legal = _legality(spec, device.target)
-        family = make_family(dimensions, ShapeTable.of(times), legal, most=spec.most, target=spec.target_regret)
+        device = replace(device, measured=self._store.measured(device.key))
+        prior = expected_seconds(spec, device)
+        family = make_family(dimensions, ShapeTable.of(times), prior, most=spec.most, target=spec.target_regret)
         document = {
             "operator": spec.operator,
             "parameters": dict(spec.parameters),
@@ -107,20 +112,22 @@ class Families:
         return times
 
 
-def _legality(spec: FamilySpec, target: Target) -> Callable[[Shape, Schedule], bool]:
-    """Return what says whether a schedule is legal at a shape; answers are kept."""
+def expected_seconds(spec: FamilySpec, device: DeviceInfo) -> Prior:
+    """Return what estimates the times of schedules at a shape; answers are kept."""
     operator = wiring.operator_named(spec.operator)
     names = [dimension.name for dimension in spec.dimensions]
+    kept: dict[Shape, dict[Schedule, float]] = defaultdict(dict)
 
-    @cache
-    def workload_at(shape: Shape) -> Any:
-        return operator.workload({**spec.parameters, **dict(zip(names, shape, strict=True))})
+    def prior(shape: Shape, schedules: Sequence[Schedule]) -> NDArray[np.float64]:
+        here = kept[shape]
+        missing = [schedule for schedule in schedules if schedule not in here]
+        if missing:
+            workload = operator.workload({**spec.parameters, **dict(zip(names, shape, strict=True))})
+            found = wiring.expected_seconds(workload, device.target, missing, device.measured)
+            here.update(zip(missing, found.tolist(), strict=True))
+        return np.array([here[schedule] for schedule in schedules])
 
-    @cache
-    def legal(shape: Shape, schedule: Schedule) -> bool:
-        return wiring.is_legal(workload_at(shape), target, schedule)
-
-    return legal
+    return prior
 
 
 def _view(row: FamilyRow) -> FamilyView:

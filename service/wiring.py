@@ -5,6 +5,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..codegen.export import DESCRIPTION_FILE
 from ..codegen.lowering import sketch_of
 from ..core.budget import Budget, StopReason
@@ -252,6 +255,25 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
         return sketch_of(schedule).matches(workload, target)
     except IllegalSchedule:
         return False
+
+
+def expected_seconds(
+    workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Mapping[str, float]
+) -> NDArray[np.float64]:
+    """Return the estimated times of schedules of any sketches: endless where one cannot be built or is not correct, and
+    1 where its sketch knows nothing ahead."""
+    seconds = np.full(len(schedules), np.inf)
+    for name in {schedule.sketch for schedule in schedules}:
+        rows = np.array([n for n, schedule in enumerate(schedules) if schedule.sketch == name])
+        try:
+            sketch = sketch_of(schedules[rows[0]])
+            rows = rows[sketch.legal(workload, target, [schedules[n] for n in rows])]
+        except IllegalSchedule:
+            continue
+        if len(rows):
+            prior = sketch.prior_seconds(workload, target, [schedules[n] for n in rows], peaks)
+            seconds[rows] = np.nan_to_num(prior, nan=1.0)
+    return seconds
 
 
 def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:
