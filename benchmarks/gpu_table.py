@@ -26,11 +26,13 @@ from benchmarks.tuned import Tuned, TunedOperator, schedules, tune_rows
 from tilewright.codegen.lowering import lowering_stages
 from tilewright.codegen.matrix_use import matrix_use
 from tilewright.core.schedule import Schedule
+from tilewright.core.target import Profile
 from tilewright.runtime.devices import open_device
 from tilewright.runtime.module import load_module
 from tilewright.te.cost import flops, minimum_bytes
 from tilewright.te.data import random_inputs
 from tilewright.te.workload import Workload
+from tilewright.workers.runner_child import cold_bytes
 
 ROUNDS = 11
 REPLAY_SECONDS = 0.005
@@ -39,6 +41,7 @@ REST_SECONDS = 0.02
 SUSTAINED_ROUNDS = 4
 SUSTAINED_SECONDS = 0.25
 _COLD_BYTES = 130_000_000
+"""Twice the last-level cache of an H200."""
 _COMPILED = ("torch.compile", "FlexAttention")
 """So begin the names of peers that are compiled."""
 _SAME = 0.02
@@ -272,11 +275,11 @@ def _figures(
     return figures
 
 
-def inputs_sets(workload: Workload, total: int, seed: int) -> list[Tensors]:
-    """So many sets of the inputs that one round of launches goes through twice the last-level cache."""
+def inputs_sets(workload: Workload, total: int, seed: int, cold: int = _COLD_BYTES) -> list[Tensors]:
+    """So many sets of the inputs that one round of launches goes through ``cold`` bytes."""
     arrays = random_inputs(workload, seed)
     first = tuple(_tensor(arrays[b.name]) for b in workload.inputs)
-    count = max(2, -(-_COLD_BYTES // total))
+    count = max(2, -(-cold // total))
     return [first, *(tuple(t.clone() for t in first) for _ in range(count - 1))]
 
 
@@ -297,8 +300,12 @@ def raced(
     workload: Workload, schedules: Mapping[str, Schedule], seed: int, rounds: int
 ) -> tuple[dict[str, list[float] | str], float]:
     """Return the seconds of schedules of one workload, each of which runs in turn in every round, from rested states;
-    and by how much their outputs differ at most from those of the first."""
-    sets = inputs_sets(workload, minimum_bytes(workload), seed)
+    and by how much their outputs differ at most from those of the first.
+
+    Launches go through as many bytes of buffers as when the schedules were tuned, so that caches are as cold.
+    """
+    cold = cold_bytes(open_device("cuda").info, Profile("cold"))
+    sets = inputs_sets(workload, minimum_bytes(workload), seed, cold)
     calls = {name: ours(workload, schedule) for name, schedule in schedules.items()}
     outputs = [call(sets[0]) for call in calls.values()]
     apart = max((difference(other, outputs[0]) for other in outputs[1:]), default=0.0)

@@ -15,15 +15,16 @@ RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
-    "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-27-h200-memory-odd",),
+    "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-28-h100-memory-odd",),
     "attention": ("2026-11-22-h200-attention-short", "2026-11-22-h200-attention-decode-short"),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
     "convolutions, float16": tuple(
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
     ),
-    "layers of ResNet-50, batch 32 and 1, ten with epilogues": (
+    "the same beside compiled ones, ten with epilogues": (
         "2026-11-27-h100-convolution-resnet50",
         "2026-11-28-h100-convolution-fused",
+        "2026-11-28-h100-convolution-depthwise-others",
     ),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
     "products of 8-bit floats, with scales of tensors or blocks": ("2026-11-27-h200-types-fp8",),

@@ -11,14 +11,16 @@ from tilewright.search.t4 import Json, read_document
 
 FOLDER = Path(__file__).parent / "data"
 SUFFIX = ".t4.json.gz"
+KINDS = ("convolution", "permute", "product", "reduction", "softmax")
+"""The kinds of workloads that have a folder each (``recorded_workloads``)."""
 SWEEP = "sweep"
 """The folder of tables that are not searched: few settings, at many shapes (``recorded_sweeps``)."""
 
 
 def searched_tables(folder: Path) -> list[Path]:
-    """Return the tables below a folder that searches are replayed on: all but sweeps, unless it is the folder of
-    sweeps."""
-    return sorted(p for p in folder.rglob("*" + SUFFIX) if SWEEP not in p.relative_to(folder).parts)
+    """Return the tables of one device that searches are replayed on: those in a folder, and in the folders of kinds in
+    it. Other folders in it are of other devices, or of sweeps."""
+    return sorted(path for place in (folder, *(folder / kind for kind in KINDS)) for path in place.glob("*" + SUFFIX))
 
 
 def described(path: Path) -> dict[str, object]:
@@ -44,14 +46,24 @@ def described(path: Path) -> dict[str, object]:
 
 def readme(folder: Path) -> str:
     """Return what the tables in a folder are, from what they say of themselves."""
-    paths = sorted(folder.rglob("*" + SUFFIX))
-    heads = [read_document(path)["metadata"] for path in paths]
+    paths, sweeps = searched_tables(folder), sorted((folder / SWEEP).glob("*" + SUFFIX))
+    heads = [read_document(path)["metadata"] for path in (*paths, *sweeps)]
     conditions = {_conditions(head) for head in heads}
-    lines = [f"| `{path.name.removesuffix(SUFFIX)}` | {_cells(path)} |" for path in searched_tables(folder)]
-    sweeps = [path for path in paths if path.parent.name == SWEEP]
+    lines = [f"| `{path.name.removesuffix(SUFFIX)}` | {_cells(path)} |" for path in paths]
+    kinds = [f"`{kind}`" for kind in KINDS if any(path.parent.name == kind for path in paths)]
+    others = [f"`{place.parent.name}`" for place in sorted(folder.glob("*/README.md"))]
+    parts = [
+        _OF_LANGUAGE_MODELS * any(path.parent == folder for path in paths),
+        _OF_KINDS.format(kinds=_listed(kinds)) * bool(kinds),
+        _OF_SWEEPS * bool(sweeps),
+        _OF_OTHERS.format(others=_listed(others)) * bool(others),
+    ]
+    devices = sorted({head["device"]["name"] for head in heads})
     runs = sorted({(run["commit"], run["driver"]) for head in heads for run in head["runs"]})
     return _README.format(
         suffix=SUFFIX,
+        parts="".join(parts),
+        notes="".join(_NOTES.get(name, "") for name in devices),
         conditions="\n".join(sorted(conditions)),
         runs="\n".join(f"- commit {commit}, driver {driver}" for commit, driver in runs),
         lines="\n".join(lines),
@@ -69,24 +81,15 @@ settings that pruning would leave out are in. Where no knob is held, it is the w
 says "of" is not complete: it has the 16 settings that the prior likes best and a random part of the others, and
 `python -m benchmarks record` goes on with it.
 
-- In this folder: products of language models, linear layers in bfloat16 named by tokens x outputs x inputs.
-- In `softmax`, `permute`, `reduction`, `convolution` and `product`: workloads of five kinds
-  (`benchmarks/recorded_workloads.py`), each by all sketches that take it. Together, the files of a workload are what a
-  search chooses from.
-- In `sweep`: linear layers of Llama 3 8B at many numbers of rows (`benchmarks/recorded_sweeps.py`), which shape
-  families are made of. See below.
-
+{parts}
 Checked was every setting, on the device: outputs against the float64 reference within the tolerance of the workload, no
 element unwritten, nothing written outside of outputs, before it was timed and again afterwards. Equal binaries of one
 workload were checked and timed once (`evidence.equal_binary`). Failures are kept as failures (`failure`: stage, reason,
 detail), times with their samples (`runtimes`, each the mean of `launches_per_runtime` launches on rotating buffers,
-caches cold). In the five kinds a setting has five samples where it is within about 10 % of the fastest so far, three
+caches cold). In folders of kinds a setting has five samples where it is within about 10 % of the fastest so far, three
 where it is within 30 %, and one beyond (`evidence.stopped_early`). `measurements` also has the sketch's derived columns
 (`quantities` in the metadata says what they are) and, as `evidence.*`, what the compiler and the sensors said.
-499 settings of `convolution-3x3-56x56x64` were timed again by a later run: the median ratio is 1.002,
-nine tenths lie within -1.5 % and +1.9 %, and of settings within 20 % of the fastest within 1.4 %.
-The five failures of `convolution-3x3-56x56x64-cuda_conv` were a defect of the kernels of that commit, which is mended.
-
+{notes}
 `tilewright.search.recorded.read_table(path)` gives a space, its outcomes, what each cost, and a measurer that
 strategies search on without a device; `python -m benchmarks recorded-search` does, and `prior-search` on workloads.
 
@@ -115,6 +118,34 @@ are not replayed on these tables.
 |---|---|---|---|---|---|
 {lines}
 """
+
+_OF_LANGUAGE_MODELS = """\
+- In this folder: products of language models, linear layers in bfloat16 named by tokens x outputs x inputs.
+"""
+_OF_KINDS = """\
+- In {kinds}: workloads of a kind each
+  (`benchmarks/recorded_workloads.py`) by all sketches that take them. Together, the files of a workload are what a
+  search chooses from.
+"""
+_OF_SWEEPS = """\
+- In `sweep`: linear layers of Llama 3 8B at many numbers of rows (`benchmarks/recorded_sweeps.py`), which shape
+  families are made of. See below.
+"""
+_OF_OTHERS = """\
+- In {others}: tables of another device, with a README of their own.
+"""
+_NOTES = {
+    "NVIDIA H200": """\
+499 settings of `convolution-3x3-56x56x64` were timed again by a later run: the median ratio is 1.002,
+nine tenths lie within -1.5 % and +1.9 %, and of settings within 20 % of the fastest within 1.4 %.
+The five failures of `convolution-3x3-56x56x64-cuda_conv` were a defect of the kernels of that commit, which is mended.
+"""
+}
+"""Name of a device -> what is known of its tables beyond what they say of themselves."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def _sweep_lines(paths: Sequence[Path]) -> Iterator[str]:

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.benchmarks import record, recorded_search
+from tilewright.benchmarks import prior_search, record, recorded_search
 from tilewright.benchmarks.prior_search import curve_of, recorded_workloads
-from tilewright.benchmarks.recorded_tables import FOLDER, SUFFIX, readme
-from tilewright.benchmarks.recorded_workloads import TABLES, Table
+from tilewright.benchmarks.recorded_tables import FOLDER, KINDS, SUFFIX, readme, searched_tables
+from tilewright.benchmarks.recorded_workloads import LANGUAGE_MODELS, TABLES, Table
 from tilewright.benchmarks.suite import Options
 from tilewright.codegen.lowering import build
 from tilewright.core.budget import Budget
@@ -21,6 +21,7 @@ from tilewright.schedule.sketches import SKETCHES
 from tilewright.search.recorded import read_table
 from tilewright.search.strategies import STRATEGIES
 from tilewright.search.strategy import SearchProblem
+from tilewright.search.t4 import read_document, write_t4
 from tilewright.search.tuner import tune
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
@@ -100,6 +101,47 @@ def test_workloads_have_the_tables_of_all_their_sketches_in_the_names_of_today()
     assert pool.prior_seconds is not None
     ((_, trial),) = found.measure([pool.schedule(int(np.argmin(pool.prior_seconds)))])
     assert isinstance(trial.outcome, Timed) and found.best_seconds / trial.outcome.seconds > 0.95
+
+
+@pytest.fixture
+def two_devices(tmp_path: Path) -> Path:
+    """Return a folder with tables of an H200, in which the folder ``h100`` has one of their workloads from an H100."""
+    for name in ("softmax-8192x1024", "softmax-8192x8192"):
+        for path in FOLDER.glob(f"softmax/{name}*{SUFFIX}"):
+            document = read_document(path)
+            write_t4(tmp_path / "softmax" / path.name, document["metadata"], document["results"])
+            if name == "softmax-8192x1024":
+                device = {**document["metadata"]["device"], "name": "NVIDIA H100"}
+                other = {**document["metadata"], "device": device}
+                write_t4(tmp_path / "h100" / "softmax" / path.name, other, document["results"])
+    return tmp_path
+
+
+def test_devices_are_kept_apart(two_devices: Path) -> None:
+    own, other = searched_tables(two_devices), searched_tables(two_devices / "h100")
+    assert (len(own), len(other)) == (4, 2)
+    found = recorded_workloads([*own, *other])
+    assert sorted((w.name, w.device.name, len(w.tables)) for w in found) == [
+        ("softmax-8192x1024", "NVIDIA H100", 2),
+        ("softmax-8192x1024", "NVIDIA H200", 2),
+        ("softmax-8192x8192", "NVIDIA H200", 2),
+    ]
+    (two_devices / "h100" / "README.md").write_text(of_other := readme(two_devices / "h100"))
+    assert "NVIDIA H200" in (of_own := readme(two_devices)) and "NVIDIA H100" not in of_own
+    assert "- In `h100`: tables of another device" in of_own and "timed again by a later run" in of_own
+    assert "NVIDIA H100" in of_other and "timed again by a later run" not in of_other
+    assert {table.kind for table in TABLES.values()} == {*KINDS, LANGUAGE_MODELS}
+
+
+def test_one_device_learns_from_another(two_devices: Path) -> None:
+    folders = {"folder": str(two_devices / "h100"), "history_folder": str(two_devices)}
+    result = prior_search.run(Options(extra={**folders, "runs": "1", "history": "1000"}))
+    (row,) = result.rows
+    assert (row["row"], row["history"]) == ("softmax-8192x1024", 2)
+    assert row["told"] == row["measured_4"] == 1.0  # the same settings are the fastest there
+    assert 0.8 < float(str(row["others_measured_4"])) <= 1.0 and result.passed
+    (alone,) = prior_search.run(Options(extra={"folder": folders["folder"], "runs": "1"})).rows
+    assert (alone["history"], alone["cold_4"]) == (0, row["cold_4"])
 
 
 @pytest.mark.parametrize("path", RECORDED[:1], ids=[path.name for path in RECORDED[:1]])
