@@ -108,12 +108,12 @@ def make_family(
             f"{most} schedules with a regret of {target}; allowed: 1 to {MOST_SCHEDULES}, and 0 to 10", field="most"
         )
     held_out = list(range(1, len(table.shapes) - 1, HELD_OUT))
-    whole = _made(dimensions, ExpectedTimes(table, prior), most, target)
+    whole = fitted_family(dimensions, table, prior, most, target)
     _prove(whole, prior)
     if not held_out:
         return whole
     kept = [n for n in range(len(table.shapes)) if n not in held_out]
-    trial = _made(dimensions, ExpectedTimes(table.rows(kept), prior), most, target)
+    trial = fitted_family(dimensions, table.rows(kept), prior, most, target)
     return replace(whole, regret=regret_at(trial, table.rows(held_out)))
 
 
@@ -129,8 +129,9 @@ def regret_at(family: Family, table: ShapeTable) -> Regret | None:
     return Regret(len(found), float(found.mean()), float(np.percentile(found, 95)), float(found.max()))
 
 
-def _made(dimensions: Sequence[Dimension], expected: ExpectedTimes, most: int, target: float) -> Family:
-    table = expected.table
+def fitted_family(dimensions: Sequence[Dimension], table: ShapeTable, prior: Prior, most: int, target: float) -> Family:
+    """Return the family that fits some times best. That it is legal everywhere is not proved."""
+    expected = ExpectedTimes(table, prior)
     plausible = np.flatnonzero((table.regret <= PLAUSIBLE).any(axis=0)).tolist()
     shapes = sorted({*table.shapes, *spread_shapes(dimensions)})
     chosen = [plausible[n] for n in covering_set(regret_of(expected.seconds(shapes, plausible)), most, target)]
