@@ -149,8 +149,8 @@ def _folds(
         family = fitted_family(dimensions, table.rows(kept), prior, most, target)
         places = [table.schedules.index(schedule) for schedule in family.schedules]
         found += [table.regret[n, places[family.choose(table.shapes[n])]] for n in held_out]
-    regrets = np.array(found)
-    return regrets[np.isfinite(regrets)]
+    regrets: NDArray[np.float64] = np.array([regret for regret in found if np.isfinite(regret)])
+    return regrets
 
 
 def _figures(name: str, regrets: NDArray[np.float64]) -> dict[str, object]:
@@ -190,8 +190,8 @@ def _dispatchers(family: Family) -> dict[str, object]:
         for rows in dimension.extents:
             if not in_c(rows) == in_python(rows) == family.choose((rows,)):
                 raise ValueError(f"the dispatchers disagree at {rows} rows")
-        rows, total = np.ascontiguousarray(drawn, np.int64), ctypes.c_int64(0)
-        times = [timer(rows.ctypes.data, CALLS, ctypes.byref(total)) / CALLS for _ in range(REPETITIONS)]
+        given, total = np.ascontiguousarray(drawn, np.int64), ctypes.c_int64(0)
+        times = [timer(given.ctypes.data, CALLS, ctypes.byref(total)) / CALLS for _ in range(REPETITIONS)]
     listed = drawn.tolist()
     return {"c_ns": median(times), "python_ns": median(_python_ns(in_python, listed) for _ in range(REPETITIONS))}
 

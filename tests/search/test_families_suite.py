@@ -2,18 +2,27 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tilewright.benchmarks import families
 from tilewright.benchmarks.recorded_sweeps import SweepTable
 from tilewright.benchmarks.recorded_tables import SWEEP
 from tilewright.benchmarks.recorded_workloads import linear
+from tilewright.benchmarks.served_families import opened
 from tilewright.benchmarks.suite import Options
+from tilewright.core.schedule import Schedule
 from tilewright.core.target import DeviceInfo, Target
 from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
+from tilewright.runtime.module import load_module
+from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
 from tilewright.schedule.gpu.skinny.tma_space import CUDA_SKINNY_TMA
+from tilewright.search.families.shapes import Shape, ShapeTable
 from tilewright.search.t4 import t4_result, write_t4
+from tilewright.service.targets import DeviceSelector, measured_on
+from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.reference import reference
 
 H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 ROWS = (9, 12, 17, 24, 33, 40, 48, 64)
@@ -36,6 +45,27 @@ def write(folder: Path, rows: int, device: DeviceInfo) -> None:
     path = table.path(folder)
     path.parent.mkdir(exist_ok=True)
     write_t4(path, head, results)
+
+
+def test_a_service_makes_a_family_of_a_sweep_and_serves_it(tmp_path: Path) -> None:
+    on = measured_on(DeviceSelector("llvm"))
+    rows = (4, 8, 12, 16, 24, 32)
+    whole = CPU_LOOPS.space(OPERATORS["linear"].workload(linear(4, 16, 16)), on.device.target)
+    schedules = [whole.schedule(row) for row in range(0, len(whole), len(whole) // 5)]
+    times: dict[Shape, dict[Schedule, float]] = {
+        (count,): {s: 1e-6 * (1 + abs(n - count / 8)) for n, s in enumerate(schedules)} for count in rows
+    }
+    sweep = families.Sweep(linear(4, 16, 16), on.device, ShapeTable.of(times))
+    with opened(tmp_path, [sweep], on) as service:
+        made = service.families.make(sweep.spec, target="llvm")
+        assert len(made.family.measured) == len(rows) and made.family.regret is not None
+        chosen = service.families.choose("16x16", {"rows": 9})
+    workload = OPERATORS["linear"].workload(chosen.parameters)
+    inputs = random_inputs(workload, 0)
+    (found,) = load_module(workload, chosen.schedule, on.device.target)(*inputs.values())
+    (wanted,) = reference(workload, inputs).values()
+    assert workload.inputs[0].shape == (9, 16) and chosen.schedule in schedules
+    np.testing.assert_allclose(np.asarray(found, np.float64), wanted, atol=0.05, rtol=0.05)
 
 
 def test_a_sweep_becomes_a_family_with_dispatchers(tmp_path: Path) -> None:
