@@ -1,7 +1,7 @@
 """Shape families on recorded sweeps: what few kernels for 1 to 8192 rows cost, and how fast their dispatchers are.
 
-A row is a layer of ``benchmarks/data/sweep`` (``record --rows 'sweep-*'``). Its family has at most ``most`` (8) kernels
-and serves all numbers of rows. Legal is what the sketches say at every single one. Columns:
+A row is a layer of ``benchmarks/data/h100/sweep`` (``record --rows 'sweep-*'``). Its family has at most ``most`` (8)
+kernels and serves all numbers of rows. Legal is what the sketches say at every single one. Columns:
 
     mean, p95, most      regret at every third recorded number of rows, which the dispatcher was not made from: how much
                          slower the kernel that it chooses is than the fastest of all that were recorded there
@@ -40,14 +40,15 @@ from tilewright.core.target import DeviceInfo, Target
 from tilewright.core.trial import Timed
 from tilewright.search.families.cover import covering_set
 from tilewright.search.families.emit import dispatcher_in_c, dispatcher_in_python
-from tilewright.search.families.expected import Prior
+from tilewright.search.families.expected import Learn
 from tilewright.search.families.family import HELD_OUT, Family, fitted_family, make_family, regret_at
 from tilewright.search.families.shapes import Dimension, Shape, ShapeTable
 from tilewright.search.recorded import read_table
 from tilewright.search.t4 import read_document
-from tilewright.service.families import expected_seconds
+from tilewright.service.family_times import FamilyTimes
 from tilewright.service.family_views import FamilySpec
 
+RECORDED = FOLDER / "h100" / SWEEP
 ROWS = "rows"
 MOST, TARGET = 8, 0.005
 MEAN, P95, NANOSECONDS = 0.02, 0.05, 1000.0
@@ -75,7 +76,7 @@ def run(options: Options) -> Result:
         result: Result = import_module("benchmarks.families_device").run(options)
         return result
     most, target = int(options.extra.get("most", MOST)), float(options.extra.get("target", TARGET))
-    found = sweeps(Path(options.extra.get("folder", FOLDER / SWEEP)))
+    found = sweeps(Path(options.extra.get("folder", RECORDED)))
     rows = []
     for sweep in found:
         if fnmatch(sweep.spec.name, options.rows):
@@ -114,9 +115,9 @@ def sweeps(folder: Path) -> list[Sweep]:
 
 def _row(sweep: Sweep, most: int, target: float) -> dict[str, object]:
     spec, table = sweep.spec, sweep.table
-    prior = expected_seconds(spec, sweep.device)
+    learn = FamilyTimes(spec, sweep.device).learn
     began = time.process_time()
-    family = make_family(spec.dimensions, table, prior, most=most, target=target)
+    family = make_family(spec.dimensions, table, learn, most=most, target=target)
     made = time.process_time() - began
     known = regret_at(family, table)
     if family.regret is None or known is None:
@@ -129,7 +130,7 @@ def _row(sweep: Sweep, most: int, target: float) -> dict[str, object]:
         "kernels": len(family.schedules),
         **{"held_out": family.regret.shapes, "mean": family.regret.mean, "p95": family.regret.p95},
         "most": family.regret.most,
-        **_figures("folds", _folds(spec.dimensions, table, prior, most, target)),
+        **_figures("folds", _folds(spec.dimensions, table, learn, most, target)),
         **{"known_mean": known.mean, "known_p95": known.p95, "known_most": known.most},
         **_figures("cover", best),
         **_dispatchers(family),
@@ -139,14 +140,14 @@ def _row(sweep: Sweep, most: int, target: float) -> dict[str, object]:
 
 
 def _folds(
-    dimensions: Sequence[Dimension], table: ShapeTable, prior: Prior, most: int, target: float
+    dimensions: Sequence[Dimension], table: ShapeTable, learn: Learn, most: int, target: float
 ) -> NDArray[np.float64]:
     """Return the regrets at shapes that are held out in turns."""
     found: list[float] = []
     for first in range(1, 1 + HELD_OUT):
         held_out = list(range(first, len(table.shapes) - 1, HELD_OUT))
         kept = [n for n in range(len(table.shapes)) if n not in held_out]
-        family = fitted_family(dimensions, table.rows(kept), prior, most, target)
+        family = fitted_family(dimensions, table.rows(kept), learn, most, target)
         places = [table.schedules.index(schedule) for schedule in family.schedules]
         found += [table.regret[n, places[family.choose(table.shapes[n])]] for n in held_out]
     regrets: NDArray[np.float64] = np.array([regret for regret in found if np.isfinite(regret)])

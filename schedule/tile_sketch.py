@@ -144,11 +144,15 @@ class TileSketch:
 
     def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
         plan = self._planned(workload, target)
-        legal = np.array([self._knows(plan, schedule) for schedule in schedules], np.bool_)
-        rows = np.flatnonzero(legal).tolist()
-        columns = self._columns(plan, [schedules[row] for row in rows])
-        for constraint in plan.constraints if len(rows) else ():
-            legal[rows] &= constraint.holds(columns)
+        try:
+            columns = self._columns(plan, schedules)
+        except IllegalSchedule:  # some have knobs, or values, that others need not have
+            if len(schedules) == 1:
+                return np.zeros(1, np.bool_)
+            return np.concatenate([self.legal(workload, target, [schedule]) for schedule in schedules])
+        legal = np.ones(len(schedules), np.bool_)
+        for constraint in plan.constraints if len(schedules) else ():
+            legal &= constraint.holds(columns)
         return legal
 
     def derive(
@@ -195,14 +199,6 @@ class TileSketch:
         where it has the same knobs."""
         found = self._plan(at_representative(workload), target) if workload.dynamic else plan
         return plan if found is None or found.knobs != plan.knobs else found
-
-    def _knows(self, plan: Plan, schedule: Schedule) -> bool:
-        """Return whether the knobs of a schedule, and their values, are those of the plan."""
-        try:
-            self._columns(plan, [schedule])
-        except IllegalSchedule:
-            return False
-        return True
 
     def _columns(self, plan: Plan, schedules: Sequence[Schedule]) -> Columns:
         for schedule in schedules:

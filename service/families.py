@@ -1,23 +1,18 @@
 """The use cases of shape families: make one from the times that are known, show it, choose a schedule, write code."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..core.errors import InvalidParameter, NotFound
 from ..core.schedule import Schedule
-from ..core.target import DeviceInfo
 from ..db.rows import FamilyRow
 from ..db.store import RecordStore
 from ..search.families.emit import dispatcher_in_c, dispatcher_in_python
-from ..search.families.expected import Prior
 from ..search.families.family import Family, make_family, shape_in
 from ..search.families.shapes import Shape, ShapeTable
 from . import wiring
 from .callers import tenant_for
+from .family_times import FamilyTimes
 from .family_views import FamilyChoice, FamilySpec, FamilyView
 from .lookup import Conditions
 from .page_token import page_size as checked_size
@@ -50,8 +45,8 @@ class Families:
         if device is None or not times:
             raise NotFound(f"no record of {spec.operator} with these parameters is in range here", field="name")
         device = replace(device, measured=self._store.measured(device.key))
-        prior = expected_seconds(spec, device)
-        family = make_family(dimensions, ShapeTable.of(times), prior, most=spec.most, target=spec.target_regret)
+        learn = FamilyTimes(spec, device).learn
+        family = make_family(dimensions, ShapeTable.of(times), learn, most=spec.most, target=spec.target_regret)
         document = {
             "operator": spec.operator,
             "parameters": dict(spec.parameters),
@@ -110,24 +105,6 @@ class Families:
                 here = times.setdefault(shape, {})
                 here[schedule] = min(seconds, here.get(schedule, seconds))
         return times
-
-
-def expected_seconds(spec: FamilySpec, device: DeviceInfo) -> Prior:
-    """Return what estimates the times of schedules at a shape; answers are kept."""
-    operator = wiring.operator_named(spec.operator)
-    names = [dimension.name for dimension in spec.dimensions]
-    kept: dict[Shape, dict[Schedule, float]] = defaultdict(dict)
-
-    def prior(shape: Shape, schedules: Sequence[Schedule]) -> NDArray[np.float64]:
-        here = kept[shape]
-        missing = [schedule for schedule in schedules if schedule not in here]
-        if missing:
-            workload = operator.workload({**spec.parameters, **dict(zip(names, shape, strict=True))})
-            found = wiring.expected_seconds(workload, device.target, missing, device.measured)
-            here.update(zip(missing, found.tolist(), strict=True))
-        return np.array([here[schedule] for schedule in schedules])
-
-    return prior
 
 
 def _view(row: FamilyRow) -> FamilyView:

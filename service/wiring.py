@@ -5,9 +5,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..codegen.export import DESCRIPTION_FILE
 from ..codegen.lowering import sketch_of
 from ..core.budget import Budget, StopReason
@@ -257,28 +254,20 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
         return False
 
 
-def expected_seconds(
-    workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Mapping[str, float]
-) -> NDArray[np.float64]:
-    """Return the estimated times of schedules of any sketches: endless where one cannot be built or is not correct, and
-    1 where its sketch knows nothing ahead."""
-    seconds = np.full(len(schedules), np.inf)
+def are_legal(workload: Workload, target: Target, schedules: Sequence[Schedule]) -> list[bool]:
+    """Return which schedules, of any sketches, their sketches can write the workload for the target with."""
+    legal = [False] * len(schedules)
     for name in {schedule.sketch for schedule in schedules}:
-        rows = np.array([n for n, schedule in enumerate(schedules) if schedule.sketch == name])
+        rows = [n for n, schedule in enumerate(schedules) if schedule.sketch == name]
         try:
-            sketch = sketch_of(schedules[rows[0]])
-            rows = rows[sketch.legal(workload, target, [schedules[n] for n in rows])]
+            own = sketch_of(schedules[rows[0]]).legal(workload, target, [schedules[n] for n in rows])
         except IllegalSchedule:
             continue
-        if len(rows):
-            prior = sketch.prior_seconds(workload, target, [schedules[n] for n in rows], peaks)
-            seconds[rows] = np.nan_to_num(prior, nan=1.0)
-    return seconds
+        for row, may in zip(rows, own.tolist(), strict=True):
+            legal[row] = may
+    return legal
 
 
 def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:
     """Return whether the schedule's sketch can write the workload for the target with these knobs."""
-    try:
-        return bool(sketch_of(schedule).legal(workload, target, [schedule])[0])
-    except IllegalSchedule:
-        return False
+    return are_legal(workload, target, [schedule])[0]

@@ -20,9 +20,11 @@ from ...core.schedule import Schedule
 from .shapes import Shape, ShapeTable
 
 Floats = NDArray[np.float64]
-Prior = Callable[[Shape, Sequence[Schedule]], Floats]
-"""The seconds that each schedule is estimated to take at a shape before anything is timed: endless where it cannot be
-built or is not correct, and the same for all where nothing is known ahead."""
+Prior = Callable[[Sequence[Shape], Sequence[Schedule]], Floats]
+"""float64[shapes, schedules]: how long each schedule may take at a shape, compared with others there, as far as it is
+known without times at that shape. It is endless where a schedule cannot be built or is not correct."""
+Learn = Callable[[ShapeTable], Prior]
+"""What times teach of shapes where there are none."""
 POWER = 4
 """The weight of a shape is its distance to the power of minus this."""
 CLOSE = 1e-3
@@ -43,7 +45,7 @@ class ExpectedTimes:
         """float64[shapes, places]: expected times of the schedules at these places of the table, endless where one is
         not legal."""
         schedules = [self.table.schedules[place] for place in places]
-        prior = np.array([self.prior(shape, schedules) for shape in shapes])
+        prior = self.prior(shapes, schedules)
         errors, distances = self._errors[:, list(places)], _distances(shapes, self.table.shapes)
         known = np.isfinite(errors)
         weights = np.maximum(distances, CLOSE) ** -POWER
@@ -56,7 +58,7 @@ class ExpectedTimes:
     def _errors(self) -> Floats:
         """float64[measured shapes, schedules]; NaN where there is no time."""
         seconds = self.table.seconds
-        prior = np.array([self.prior(shape, self.table.schedules) for shape in self.table.shapes])
+        prior = self.prior(self.table.shapes, self.table.schedules)
         known = np.isfinite(seconds) & np.isfinite(prior)
         errors = np.log(np.divide(seconds, prior, out=np.ones_like(seconds), where=known))
         common = [np.median(row[timed]) if timed.any() else 0.0 for row, timed in zip(errors, known, strict=True)]
