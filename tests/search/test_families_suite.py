@@ -16,10 +16,14 @@ from tilewright.core.target import DeviceInfo, Target
 from tilewright.core.trial import Clocks, Failed, Reason, Timed, Trial, TrialStage
 from tilewright.runtime.module import load_module
 from tilewright.schedule.cpu.loops.sketch import CPU_LOOPS
+from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 from tilewright.schedule.gpu.skinny.tma_space import CUDA_SKINNY_TMA
 from tilewright.search.families.shapes import Shape, ShapeTable
 from tilewright.search.t4 import t4_result, write_t4
+from tilewright.service.family_times import FamilyTimes
+from tilewright.service.family_views import FamilySpec
 from tilewright.service.targets import DeviceSelector, measured_on
+from tilewright.service.wiring import is_legal
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.reference import reference
@@ -45,6 +49,20 @@ def write(folder: Path, rows: int, device: DeviceInfo) -> None:
     path = table.path(folder)
     path.parent.mkdir(exist_ok=True)
     write_t4(path, head, results)
+
+
+def test_what_a_sketch_refuses_at_a_shape_never_serves_it() -> None:
+    """A setting whose knobs have known values may break a constraint at some shapes alone."""
+    large, small = (OPERATORS["linear"].workload(linear(count, 4096, 4096)) for count in (8192, 65))
+    space = CUDA_GEMM.space(large, H200)
+    schedule = space.schedule(int(np.flatnonzero(space.column("group_m") == 16)[0]))
+    assert is_legal(large, H200, schedule) and not is_legal(small, H200, schedule)
+    fixed = {name: value for name, value in linear(1, 4096, 4096).items() if name != "rows"}
+    times = FamilyTimes(FamilySpec("f", "linear", fixed, (("rows", 1, 8192, 1),)), DeviceInfo("a device", H200))
+    other = space.schedule(0)
+    table = ShapeTable.of({(8192,): {schedule: 1.0, other: 2.0}, (4096,): {schedule: 0.5, other: 1.0}})
+    expected = times.learn(table)([(65,), (6000,)], [schedule, other])
+    assert expected[0, 0] == np.inf and np.isfinite(expected[1]).all()
 
 
 def test_a_service_makes_a_family_of_a_sweep_and_serves_it(tmp_path: Path) -> None:
