@@ -57,6 +57,7 @@ SUITES = {
     "retune": "benchmarks.retune",
     "sanitizer": "benchmarks.sanitizer",
     "faults": "benchmarks.faults",
+    "families": "benchmarks.families",
     "search": "benchmarks.search_share",
     "search-score": "benchmarks.search_score",
     "spaces": "benchmarks.spaces",

@@ -86,18 +86,14 @@ def _workload(rows: int, outputs: int, inputs: int) -> Workload:
     return OPERATORS["linear"].workload(linear(rows, outputs, inputs))
 
 
-def _sweeps() -> Mapping[str, Table]:
-    """Return the tables of both layers at one number of rows after the other."""
-    found = []
-    for rows in ROWS:
-        for outputs, inputs in LAYERS:
-            workload = _workload(rows, outputs, inputs)
-            sketches = [SKETCHES[s] for s in _SKETCHES if SKETCHES[s].matches(workload, _TARGET)]
-            for sketch in sketches:
-                name = f"{SWEEP}-{rows}x{outputs}x{inputs}-{sketch.name}"
-                parameters, most = linear(rows, outputs, inputs), SETTINGS // len(sketches)
-                found.append(SweepTable(name, "linear", parameters, sketch, kind=SWEEP, most=most))
-    return {table.name: table for table in found}
+def layer_tables(rows: int, outputs: int, inputs: int, settings: int = SETTINGS) -> list[SweepTable]:
+    """Return the tables of a layer at a number of rows: of all sketches that take it, which share the settings."""
+    workload, parameters = _workload(rows, outputs, inputs), linear(rows, outputs, inputs)
+    sketches = [SKETCHES[name] for name in _SKETCHES if SKETCHES[name].matches(workload, _TARGET)]
+    most, name = settings // len(sketches), f"{SWEEP}-{rows}x{outputs}x{inputs}"
+    return [SweepTable(f"{name}-{s.name}", "linear", parameters, s, kind=SWEEP, most=most) for s in sketches]
 
 
-SWEEPS = _sweeps()
+SWEEPS: Mapping[str, Table] = {
+    table.name: table for rows in ROWS for layer in LAYERS for table in layer_tables(rows, *layer)
+}

@@ -168,6 +168,17 @@ class ContractionChain:
             high=sum(high),
         )
 
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+        self._planned(workload, target)
+        return np.array([self._is_legal(workload, target, schedule) for schedule in schedules], np.bool_)
+
+    def _is_legal(self, workload: Workload, target: Target, schedule: Schedule) -> bool:
+        try:
+            ((choice, own),) = self._decoded(workload, target, [schedule])
+        except IllegalSchedule:
+            return False
+        return all(bool(x.legal(step, target, [s])[0]) for (_, step, x), s in zip(choice.steps, own, strict=True))
+
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:

@@ -71,13 +71,19 @@ class Sketch(Protocol):
         """
         ...
 
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+        """Return which of the schedules ``lower`` takes, bool[n]. Raises IllegalSchedule for a workload that does not
+        match."""
+        ...
+
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:
         """Return the derived columns (``quantities``) of given schedules, float32[n] each, without enumerating the
         space.
 
-        Records of earlier tasks become training data this way. Raises IllegalSchedule like ``lower``.
+        Records of earlier tasks become training data this way. Raises IllegalSchedule for a knob that is unknown or
+        has another value, but not for a setting that breaks a constraint.
         """
         ...
 
@@ -85,7 +91,7 @@ class Sketch(Protocol):
         self, workload: Workload, target: Target, schedules: Sequence[Schedule], peaks: Peaks = NO_PEAKS
     ) -> NDArray[np.float32]:
         """Return the estimated time of given schedules in seconds, float32[n]. Raises IllegalSchedule like
-        ``lower``."""
+        ``derive``."""
         ...
 
     def lower(self, workload: Workload, target: Target, schedule: Schedule) -> Kernel:

@@ -142,6 +142,19 @@ class TileSketch:
         """Return the knobs and their values. Raises IllegalSchedule for a workload that does not match."""
         return self._planned(workload, target).knobs
 
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+        plan = self._planned(workload, target)
+        try:
+            columns = self._columns(plan, schedules)
+        except IllegalSchedule:  # some have knobs, or values, that others need not have
+            if len(schedules) == 1:
+                return np.zeros(1, np.bool_)
+            return np.concatenate([self.legal(workload, target, [schedule]) for schedule in schedules])
+        legal = np.ones(len(schedules), np.bool_)
+        for constraint in plan.constraints if len(schedules) else ():
+            legal &= constraint.holds(columns)
+        return legal
+
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:

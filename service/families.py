@@ -1,12 +1,10 @@
 """The use cases of shape families: make one from the times that are known, show it, choose a schedule, write code."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any
+from dataclasses import replace
 
 from ..core.errors import InvalidParameter, NotFound
 from ..core.schedule import Schedule
-from ..core.target import Target
 from ..db.rows import FamilyRow
 from ..db.store import RecordStore
 from ..search.families.emit import dispatcher_in_c, dispatcher_in_python
@@ -14,6 +12,7 @@ from ..search.families.family import Family, make_family, shape_in
 from ..search.families.shapes import Shape, ShapeTable
 from . import wiring
 from .callers import tenant_for
+from .family_times import FamilyTimes
 from .family_views import FamilyChoice, FamilySpec, FamilyView
 from .lookup import Conditions
 from .page_token import page_size as checked_size
@@ -45,8 +44,9 @@ class Families:
         times = self._times(spec, wanted)
         if device is None or not times:
             raise NotFound(f"no record of {spec.operator} with these parameters is in range here", field="name")
-        legal = _legality(spec, device.target)
-        family = make_family(dimensions, ShapeTable.of(times), legal, most=spec.most, target=spec.target_regret)
+        device = replace(device, measured=self._store.measured(device.key))
+        learn = FamilyTimes(spec, device).learn
+        family = make_family(dimensions, ShapeTable.of(times), learn, most=spec.most, target=spec.target_regret)
         document = {
             "operator": spec.operator,
             "parameters": dict(spec.parameters),
@@ -105,22 +105,6 @@ class Families:
                 here = times.setdefault(shape, {})
                 here[schedule] = min(seconds, here.get(schedule, seconds))
         return times
-
-
-def _legality(spec: FamilySpec, target: Target) -> Callable[[Shape, Schedule], bool]:
-    """Return what says whether a schedule is legal at a shape; answers are kept."""
-    operator = wiring.operator_named(spec.operator)
-    names = [dimension.name for dimension in spec.dimensions]
-
-    @cache
-    def workload_at(shape: Shape) -> Any:
-        return operator.workload({**spec.parameters, **dict(zip(names, shape, strict=True))})
-
-    @cache
-    def legal(shape: Shape, schedule: Schedule) -> bool:
-        return wiring.is_legal(workload_at(shape), target, schedule)
-
-    return legal
 
 
 def _view(row: FamilyRow) -> FamilyView:

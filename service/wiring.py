@@ -254,13 +254,20 @@ def fits(workload: Workload, target: Target, schedule: Schedule) -> bool:
         return False
 
 
+def are_legal(workload: Workload, target: Target, schedules: Sequence[Schedule]) -> list[bool]:
+    """Return which schedules, of any sketches, their sketches can write the workload for the target with."""
+    legal = [False] * len(schedules)
+    for name in {schedule.sketch for schedule in schedules}:
+        rows = [n for n, schedule in enumerate(schedules) if schedule.sketch == name]
+        try:
+            own = sketch_of(schedules[rows[0]]).legal(workload, target, [schedules[n] for n in rows])
+        except IllegalSchedule:
+            continue
+        for row, may in zip(rows, own.tolist(), strict=True):
+            legal[row] = may
+    return legal
+
+
 def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:
     """Return whether the schedule's sketch can write the workload for the target with these knobs."""
-    try:
-        sketch = sketch_of(schedule)
-        if not sketch.matches(workload, target):
-            return False
-        sketch.derive(workload, target, [schedule])
-    except IllegalSchedule:
-        return False
-    return True
+    return are_legal(workload, target, [schedule])[0]

@@ -53,6 +53,11 @@ class TritonSketch:
         total = len(found)
         return Space(self.name, self.version, knobs, codes, {}, total, None, total, total)
 
+    def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+        """Return which schedules are configurations of the kernel."""
+        rows = [_kernel(workload).configurations.row_of(dict(schedule.knobs)) for schedule in schedules]
+        return np.array([row is not None for row in rows], np.bool_)
+
     def derive(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
     ) -> Mapping[str, NDArray[np.float32]]:

@@ -2,8 +2,10 @@
 
 Times come in, and a dispatcher goes out::
 
-    times of schedules at some shapes ─ cover ─▶ at most K schedules ─ tree ─▶ dispatcher ─ emit ─▶ C, Python
+    times at some shapes ─ expected ─▶ times at any shape ─ cover ─▶ at most K schedules
+      ─ tree ─▶ dispatcher ─ emit ─▶ C, Python
 
 ``family`` puts the parts together and proves by enumeration that every shape in range gets a schedule that is legal
-there; ``cover`` chooses the schedules, ``tree`` grows the decision tree, and ``emit`` writes it as code.
+there. ``expected`` carries times to other shapes, ``cover`` chooses the schedules, ``tree`` grows the decision tree,
+and ``emit`` writes it as code.
 """

@@ -1,21 +1,23 @@
 """A shape family: its schedules, its dispatcher, and what they cost at shapes that were held out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.errors import InvalidParameter
 from ...core.schedule import Schedule
 from .cover import covering_set
-from .shapes import Dimension, Shape, ShapeTable, all_shapes, check_dimensions
+from .expected import ExpectedTimes, Learn
+from .shapes import Dimension, Shape, ShapeTable, all_shapes, check_dimensions, regret_of, spread_shapes
 from .tree import Grower, Tree, leaf_of, nearest, tree_from_json, tree_to_json
 
-Legal = Callable[[Shape, Schedule], bool]
-"""Whether a schedule can be built for a shape and is correct there."""
 HELD_OUT = 3
 """Every third measured shape is held out."""
+PLAUSIBLE = 0.3
+"""A schedule whose regret is larger at every shape is none that a family takes."""
 MOST_SCHEDULES = 64
 
 
@@ -94,10 +96,10 @@ class Family:
 
 
 def make_family(
-    dimensions: Sequence[Dimension], table: ShapeTable, legal: Legal, *, most: int = 8, target: float = 0.02
+    dimensions: Sequence[Dimension], table: ShapeTable, learn: Learn, *, most: int = 8, target: float = 0.02
 ) -> Family:
-    """Return the family of a range of shapes, made from times at some of them. Two out of three measured shapes say
-    what its regret is at the third; the family itself is made from all.
+    """Return the family of a range of shapes, made from times at some of them and from what these teach of the others.
+    Two out of three measured shapes say what its regret is at the third; the family itself is made from all.
 
     Raises InvalidParameter where no dispatcher of at most ``most`` schedules is correct at every shape in range.
     """
@@ -107,12 +109,12 @@ def make_family(
             f"{most} schedules with a regret of {target}; allowed: 1 to {MOST_SCHEDULES}, and 0 to 10", field="most"
         )
     held_out = list(range(1, len(table.shapes) - 1, HELD_OUT))
-    whole = _made(dimensions, table, legal, most, target)
+    whole, legal = _fitted(dimensions, table, learn, most, target)
     _prove(whole, legal)
     if not held_out:
         return whole
     kept = [n for n in range(len(table.shapes)) if n not in held_out]
-    trial = _made(dimensions, table.rows(kept), legal, most, target)
+    trial = fitted_family(dimensions, table.rows(kept), learn, most, target)
     return replace(whole, regret=regret_at(trial, table.rows(held_out)))
 
 
@@ -128,24 +130,35 @@ def regret_at(family: Family, table: ShapeTable) -> Regret | None:
     return Regret(len(found), float(found.mean()), float(np.percentile(found, 95)), float(found.max()))
 
 
-def _made(dimensions: Sequence[Dimension], table: ShapeTable, legal: Legal, most: int, target: float) -> Family:
+def fitted_family(dimensions: Sequence[Dimension], table: ShapeTable, learn: Learn, most: int, target: float) -> Family:
+    """Return the family that fits some times best. That it is legal everywhere is not proved."""
+    return _fitted(dimensions, table, learn, most, target)[0]
+
+
+def _fitted(
+    dimensions: Sequence[Dimension], table: ShapeTable, learn: Learn, most: int, target: float
+) -> tuple[Family, NDArray[np.bool_]]:
+    """Return a family, and which of its schedules are legal at every shape in range."""
+    expected = ExpectedTimes(table, learn(table))
+    plausible = np.flatnonzero((table.regret <= PLAUSIBLE).any(axis=0)).tolist()
+    shapes = sorted({*table.shapes, *spread_shapes(dimensions)})
+    chosen = [plausible[n] for n in covering_set(regret_of(expected.seconds(shapes, plausible)), most, target)]
     grid = list(all_shapes(dimensions))
-    chosen = covering_set(table.regret, most, target)
-    schedules = tuple(table.schedules[n] for n in chosen)
-    regret = table.regret[:, chosen]
-    may = np.array([[legal(shape, schedule) for schedule in schedules] for shape in grid])
-    tree = Grower(np.array(table.shapes), regret, np.array(grid), may).grow()
-    measured = tuple((shape, int(regret[n].argmin())) for n, shape in enumerate(table.shapes))
-    return Family(tuple(dimensions), schedules, tree, measured)
+    regret = regret_of(expected.seconds(grid, chosen))
+    weights = 1 / np.prod(np.array(grid, np.float64), axis=1)  # shapes are spread in their logarithm
+    tree = Grower(np.array(grid), regret * (weights / weights.sum())[:, None]).grow()
+    best = expected.seconds(table.shapes, chosen).argmin(axis=1).tolist()
+    measured = tuple(zip(table.shapes, best, strict=True))
+    family = Family(tuple(dimensions), tuple(table.schedules[n] for n in chosen), tree, measured)
+    return family, np.isfinite(regret)
 
 
-def _prove(family: Family, legal: Legal) -> None:
+def _prove(family: Family, legal: NDArray[np.bool_]) -> None:
     """Raise InvalidParameter unless the family chooses a legal schedule at every shape in range."""
-    schedules = family.schedules
-    wrong = [shape for shape in all_shapes(family.dimensions) if not legal(shape, schedules[family.choose(shape)])]
+    wrong = [s for s, may in zip(all_shapes(family.dimensions), legal, strict=True) if not may[family.choose(s)]]
     if wrong:
         raise InvalidParameter(
-            f"the choice among {len(schedules)} schedules is not legal at {len(wrong)} shapes, such as "
+            f"the choice among {len(family.schedules)} schedules is not legal at {len(wrong)} shapes, such as "
             f"{list(wrong[0])}: time more schedules near it, allow more, or give the dimension a step",
             field="dimensions",
         )

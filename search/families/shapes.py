@@ -14,9 +14,10 @@ from ...core.schedule import Schedule
 Shape = tuple[int, ...]
 """One extent for each dimension of a family, in its order."""
 MOST_SHAPES = 16_384
-"""A range has at most so many shapes: a dispatcher is checked at every one of them, which takes about 0.2 ms for each
-of its schedules."""
+"""A range has at most so many shapes: a dispatcher is checked at every one of them, which takes about 1 ms each."""
 MOST_EXTENT = 1 << 40
+SPREAD = 200
+"""How many shapes between measured ones a covering set is chosen at, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,25 @@ def all_shapes(dimensions: Sequence[Dimension]) -> Iterator[Shape]:
     return product(*(dimension.extents for dimension in dimensions))
 
 
+def spread_shapes(dimensions: Sequence[Dimension]) -> list[Shape]:
+    """Return about ``SPREAD`` shapes in range, evenly spaced in the logarithms of their extents."""
+    count = round(SPREAD ** (1 / len(dimensions)))
+    found = []
+    for dimension in dimensions:
+        wanted = np.geomspace(dimension.low, dimension.extents[-1], count)
+        steps = np.unique(np.rint((wanted - dimension.low) / dimension.step).astype(np.int64))
+        found.append([dimension.extents[int(step)] for step in steps])
+    return list(product(*found))
+
+
+def regret_of(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[shapes, schedules]: time / the best time at that shape - 1; endless where there is no time."""
+    known = np.isfinite(seconds)
+    least = seconds.min(axis=1, keepdims=True, initial=np.inf)
+    regret: NDArray[np.float64] = np.divide(seconds, least, out=np.full_like(seconds, np.inf), where=known) - 1
+    return regret
+
+
 def distance(a: Shape, b: Shape) -> float:
     """Return how unlike two shapes are: the product of the ratios of their extents, from 1 on."""
     return math.prod(max(x / y, y / x) for x, y in zip(a, b, strict=True))
@@ -84,8 +104,8 @@ class ShapeTable:
 
     @property
     def regret(self) -> NDArray[np.float64]:
-        """float64[shapes, schedules]: time / the best time at that shape - 1."""
-        return np.asarray(self.seconds / self.seconds.min(axis=1, keepdims=True) - 1)
+        """float64[shapes, schedules]: see ``regret_of``."""
+        return regret_of(self.seconds)
 
     def rows(self, places: Sequence[int]) -> "ShapeTable":
         """Return the table of some of the shapes."""

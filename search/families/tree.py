@@ -2,12 +2,13 @@
 
 A node asks whether one extent is at most a bound; a leaf names a schedule, or says that the nearest measured shape
 decides. The tree is grown from the top: a box of shapes is cut where the sum of regrets of the best schedules of both
-parts is least. A leaf has a schedule only if that is legal at every shape of its box.
+parts is least. Every shape in range takes part, with its expected regrets. A leaf has a schedule only if that is legal
+at every shape of its box.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,9 @@ from numpy.typing import NDArray
 from ...core.errors import InvalidParameter
 from .shapes import Shape, distance
 
-MOST_DEPTH = 8
-MOST_CHANGES = 4
-"""Of the places between two measured extents where legality changes, so many are tried as cuts."""
-LEAST_GAIN = 1e-3
-"""A cut must lower the sum of regrets by so much."""
+MOST_DEPTH = 12
+LEAST_GAIN = 1e-4
+"""A cut must lower the mean regret by so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,65 +50,54 @@ def leaf_of(tree: Tree, shape: Shape) -> Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Grower:
-    """Grows a tree. ``points`` int64[measured, dimensions] with ``regret`` float64[measured, schedules], endless where
-    a schedule has no time.
-    ``grid`` int64[all, dimensions] holds every shape in range, ``legal`` bool[all, schedules]
-    what may serve it."""
+    """Grows a tree. ``grid`` int64[shapes, dimensions] holds every shape in range, ``costs`` float64[shapes, schedules]
+    what each schedule adds to the mean regret where it serves a shape, endless where it is not legal."""
 
-    points: NDArray[np.int64]
-    regret: NDArray[np.float64]
     grid: NDArray[np.int64]
-    legal: NDArray[np.bool_]
+    costs: NDArray[np.float64]
 
     def grow(self) -> Tree:
         """Return the tree of the whole range."""
-        return self._grow(np.ones(len(self.points), np.bool_), np.ones(len(self.grid), np.bool_), MOST_DEPTH)
+        return self._grow(np.arange(len(self.grid)), MOST_DEPTH)
 
-    def _grow(self, points: NDArray[np.bool_], grid: NDArray[np.bool_], depth: int) -> Tree:
-        here = self._costs(points, grid)
-        best = float(here.min())
+    def _grow(self, box: NDArray[np.intp], depth: int) -> Tree:
+        """Return the tree of a box of shapes, by their rows."""
+        sums = self.costs[box].sum(axis=0)
+        best = float(sums.min())
         if depth and best > LEAST_GAIN:
-            cut = self._best_cut(points, grid)
+            cut = self._best_cut(box)
             if cut is not None and (best == np.inf or cut[0] < best - LEAST_GAIN):
                 _, dimension, bound = cut
-                low, low_grid = self.points[:, dimension] <= bound, self.grid[:, dimension] <= bound
-                below = self._grow(points & low, grid & low_grid, depth - 1)
-                above = self._grow(points & ~low, grid & ~low_grid, depth - 1)
+                low = self.grid[box, dimension] <= bound
+                below, above = self._grow(box[low], depth - 1), self._grow(box[~low], depth - 1)
                 return below if below == above else Decision(dimension, bound, below, above)
-        return Leaf(None if best == np.inf else int(here.argmin()))
+        return Leaf(None if best == np.inf else int(sums.argmin()))
 
-    def _costs(self, points: NDArray[np.bool_], grid: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """float64[schedules]: the sum of regrets in a box, endless for a schedule that is not legal all over it."""
-        return np.where(self.legal[grid].all(axis=0), self.regret[points].sum(axis=0), np.inf)
-
-    def _best_cut(self, points: NDArray[np.bool_], grid: NDArray[np.bool_]) -> tuple[float, int, int] | None:
-        """(sum of regrets of both parts, dimension, bound) of the best cut between measured extents; None without
-        one. A part that nothing serves costs as much as the largest regret there is, twice."""
+    def _best_cut(self, box: NDArray[np.intp]) -> tuple[float, int, int] | None:
+        """(costs of both parts, dimension, bound) of the best cut; None where there is a single shape. A part that
+        nothing serves costs more than any schedule for each of its shapes."""
         found: list[tuple[float, int, int]] = []
-        finite = self.regret[np.isfinite(self.regret)]
-        dear = 2 * float(finite.max(initial=0.0)) + 1
-        for dimension in range(self.points.shape[1]):
-            extents = np.unique(self.points[points, dimension])
-            for bound in self._bounds(dimension, extents, grid):
-                side, side_grid = self.points[:, dimension] <= bound, self.grid[:, dimension] <= bound
-                parts = ((points & side, grid & side_grid), (points & ~side, grid & ~side_grid))
-                cost = sum(min(float(self._costs(*part).min()), dear * int(part[0].sum())) for part in parts)
-                found.append((cost, dimension, bound))
+        for dimension in range(self.grid.shape[1]):
+            extents, places = np.unique(self.grid[box, dimension], return_inverse=True)
+            sums, dear = np.zeros((len(extents), self.costs.shape[1])), self._dear * np.bincount(places)
+            np.add.at(sums, places, self.costs[box])
+            below = _least(np.cumsum(sums, axis=0), np.cumsum(dear))
+            above = _least(np.cumsum(sums[::-1], axis=0), np.cumsum(dear[::-1]))[::-1]
+            both = below[:-1] + above[1:]
+            if len(both):
+                at = int(both.argmin())
+                found.append((float(both[at]), dimension, int(extents[at])))
         return min(found, default=None)
 
-    def _bounds(self, dimension: int, extents: NDArray[np.int64], grid: NDArray[np.bool_]) -> list[int]:
-        """Return where a box may be cut: half way between measured extents, in their logarithm, and where between them
-        another schedule begins or ends to be legal."""
-        column, legal = self.grid[grid, dimension], self.legal[grid]
-        here, places = np.unique(column, return_inverse=True)
-        everywhere = np.ones((len(here), legal.shape[1]), np.bool_)
-        np.logical_and.at(everywhere, places, legal)
-        changes = here[:-1][(everywhere[1:] != everywhere[:-1]).any(axis=1)]
-        found = []
-        for low, high in pairwise(extents):
-            between = changes[(changes >= low) & (changes < high)]
-            found += [max(int(low), int((low * high) ** 0.5)), *map(int, between[:MOST_CHANGES])]
-        return [bound for bound in found if bound < extents[-1]]
+    @cached_property
+    def _dear(self) -> float:
+        return 2 * float(self.costs[np.isfinite(self.costs)].max(initial=0.0)) + LEAST_GAIN
+
+
+def _least(sums: NDArray[np.float64], dear: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the cost of the best schedule of each row, or ``dear`` where none is legal."""
+    least = sums.min(axis=1)
+    return np.where(np.isfinite(least), least, dear)
 
 
 def tree_to_json(tree: Tree) -> dict[str, object]:

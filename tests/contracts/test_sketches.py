@@ -185,6 +185,26 @@ def test_columns_of_given_schedules_are_those_of_the_space(sketch: str) -> None:
 
 
 @pytest.mark.parametrize("sketch", SKETCHES)
+def test_what_is_said_to_be_legal_is_what_lower_takes(sketch: str) -> None:
+    workload, target = _matched(sketch)[0], _target(sketch)
+    space, own = _space(sketch, workload), SKETCHES[sketch]
+    draws = np.random.default_rng(1)
+    drawn = [{k.name: k.values[draws.integers(len(k.values))] for k in space.knobs} for _ in range(6)]
+    schedules = [space.schedule(0), *(Schedule.of(sketch, own.version, knobs) for knobs in drawn)]
+    schedules += [Schedule.of(sketch, own.version, {**drawn[0], "no_such_knob": 1})]
+    taken = []
+    for schedule in schedules:
+        try:
+            own.lower(workload, target, schedule)
+            taken.append(True)
+        except IllegalSchedule:
+            taken.append(False)
+    assert own.legal(workload, target, schedules).tolist() == taken and taken[0] and not taken[-1]
+    every = [space.schedule(row) for row in range(0, len(space), 100)]
+    assert own.legal(workload, target, every).all()
+
+
+@pytest.mark.parametrize("sketch", SKETCHES)
 def test_a_limit_gives_a_seeded_sample(sketch: str) -> None:
     target = _target(sketch)
     workload = max(_matched(sketch), key=lambda w: _space(sketch, w).total)

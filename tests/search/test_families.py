@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
 from tilewright.search.families.cover import covering_set
 from tilewright.search.families.emit import dispatcher_in_c, dispatcher_in_python
+from tilewright.search.families.expected import ExpectedTimes, Prior
 from tilewright.search.families.family import Family, make_family
 from tilewright.search.families.shapes import Dimension, Shape, ShapeTable, all_shapes
 
@@ -31,8 +33,9 @@ def seconds(shape: Shape, schedule: Schedule) -> float:
     return waves * tile * (1 + 24 / tile) * (1 + 0.02 * abs(schedule.integer("stages") - (2 if tile < 64 else 3))) + 40
 
 
-def always(shape: Shape, schedule: Schedule) -> bool:
-    return True
+def always(table: ShapeTable) -> Prior:
+    """All are legal, and nothing is known of their times."""
+    return lambda shapes, schedules: np.ones((len(shapes), len(schedules)))
 
 
 def table_of(shapes: Sequence[Shape]) -> ShapeTable:
@@ -55,6 +58,41 @@ def test_eight_schedules_serve_products_of_1_to_8192_rows(tmp_path: Path) -> Non
     assert np.mean(found) <= 0.02 and np.percentile(found, 95) <= 0.05
     assert Family.from_json(json.loads(json.dumps(family.to_json()))) == family
     check_code(family, tmp_path, [(m,) for m in (*range(1, 300), *range(300, 8193, 17), 8192)])
+
+
+def waves(table: ShapeTable) -> Prior:
+    """All are legal. It is known how many tiles there are, and not how efficient they are."""
+    return lambda shapes, schedules: np.array(
+        [[-(-m // s.integer("tile_m")) * s.integer("tile_m") for s in schedules] for (m,) in shapes], np.float64
+    )
+
+
+def test_a_prior_says_what_happens_between_measured_shapes() -> None:
+    families = [make_family([M], table_of(SPREAD), learn, most=8, target=0.0) for learn in (always, waves)]
+    held_out = [family.regret.mean for family in families if family.regret is not None]
+    assert held_out[1] < 0.5 * held_out[0]
+    unseen = sorted({(round(float(m)),) for m in np.geomspace(2, 8190, 200)})
+    truth = table_of(unseen).seconds.min(axis=1)
+    without, found = (
+        [seconds(s, f.schedules[f.choose(s)]) / best - 1 for s, best in zip(unseen, truth, strict=True)]
+        for f in families
+    )
+    assert np.mean(found) < 0.01 < np.mean(without)
+
+
+def test_times_are_expected_by_the_prior_and_by_what_it_was_off_by_nearby() -> None:
+    slow, fast, apart = (Schedule.of("gemm", 1, {"tile_m": tile}) for tile in (16, 32, 64))
+    table = ShapeTable.of({(16,): {slow: 4.0, fast: 2.0}, (256,): {slow: 9.0, fast: 3.0, apart: 3.0}})
+
+    def prior(shapes: Sequence[Shape], schedules: Sequence[Schedule]) -> NDArray[np.float64]:
+        return np.array([[m if s != apart or m > 32 else np.inf for s in schedules] for (m,) in shapes], np.float64)
+
+    expected = ExpectedTimes(table, prior)
+    at_16, between, at_256 = expected.seconds([(16,), (64,), (256,)], [0, 1, 2])
+    assert at_16[0] / at_16[1] == pytest.approx(2) and at_256[0] / at_256[1] == pytest.approx(3)
+    assert 2 < between[0] / between[1] < 3  # at equal distances: in between
+    assert at_16[2] == np.inf and at_256[2] == pytest.approx(at_256[1])
+    assert between[2] > between[1]  # nobody timed it at 16, so that nothing nearby speaks for it
 
 
 def check_code(family: Family, folder: Path, shapes: list[Shape]) -> None:
@@ -88,16 +126,19 @@ def test_where_no_schedule_is_legal_all_over_the_nearest_decides_and_is_checked(
     def legal(shape: Shape, schedule: Schedule) -> bool:
         return shape[0] % (schedule.integer("tile_m") // 2) == 0
 
+    def learn(table: ShapeTable) -> Prior:
+        return lambda shapes, schedules: np.array([[1.0 if legal(m, s) else np.inf for s in schedules] for m in shapes])
+
     times = {
         shape: {s: seconds(shape, s) * shape[1] for s in SCHEDULES if legal(shape, s)} for shape in all_shapes(ranges)
     }
-    family = make_family(ranges, ShapeTable.of(times), legal, most=4)
+    family = make_family(ranges, ShapeTable.of(times), learn, most=4)
     assert all(legal(shape, family.schedules[family.choose(shape)]) for shape in all_shapes(ranges))
     check_code(family, tmp_path, list(all_shapes(ranges)))
     one = {s: 1.0 for s in SCHEDULES if s.integer("tile_m") == 256}
     large: dict[Shape, dict[Schedule, float]] = {(128, 64): one, (256, 128): one}
     with pytest.raises(InvalidParameter, match=r"not legal at 60 shapes, such as \[8, 64\]"):
-        make_family(ranges, ShapeTable.of(large), legal)
+        make_family(ranges, ShapeTable.of(large), learn)
 
 
 @settings(max_examples=20, deadline=None)
