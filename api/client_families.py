@@ -2,7 +2,7 @@
 
 from .family_requests import FamilyIn
 from .family_responses import FamilyChoiceOut, FamilyOut, FamilyPage
-from .request_flow import Listing, RequestFlow, call, listed, parsed, path_part, request
+from .request_flow import Listing, RequestFlow, call, listed, parsed, path_part, request, slow_request
 
 
 class FamilyMethods:
@@ -10,8 +10,9 @@ class FamilyMethods:
 
     @call
     def make_family(self, family: FamilyIn) -> RequestFlow[FamilyOut]:
-        """Make a shape family from the records that there are."""
-        return parsed(FamilyOut, (yield request("POST", "/v1/families", json=family.model_dump(exclude_none=True))))
+        """Make a shape family from the records that there are. Thousands of shapes in range take a minute or two."""
+        asked = slow_request("POST", "/v1/families", json=family.model_dump(exclude_none=True))
+        return parsed(FamilyOut, (yield asked))
 
     @listed
     def families(self) -> Listing[FamilyOut]:

@@ -42,6 +42,7 @@ from .request_flow import (
     parsed,
     path_part,
     request,
+    slow_request,
 )
 from .requests import ExpressionIn
 from .responses import (
@@ -447,11 +448,9 @@ class ServiceMethods(LookupMethods, ReleaseMethods, FamilyMethods):
     @call
     def import_records(self, lines: Iterable[str]) -> RequestFlow[ImportedOut]:
         """Add the records of such lines. They are sent once, without retries: a repeated import adds nothing twice."""
-        asked = request("POST", "/v1/records", content=(line.rstrip("\n").encode() + b"\n" for line in lines))
-        asked.options["headers"] = {"Content-Type": "application/jsonl"}
-        asked.options["timeout"] = httpx2.Timeout(None, connect=5.0)  # the answer comes when all lines are stored
-        asked.once = True
-        return parsed(ImportedOut, (yield asked))
+        content = (line.rstrip("\n").encode() + b"\n" for line in lines)
+        headers = {"Content-Type": "application/jsonl"}
+        return parsed(ImportedOut, (yield slow_request("POST", "/v1/records", content=content, headers=headers)))
 
     @call
     def ready(self) -> RequestFlow[HealthOut]:

@@ -51,6 +51,13 @@ def request(method: str, path: str, **options: Any) -> FlowRequest:
     return FlowRequest(method, path, options)
 
 
+def slow_request(method: str, path: str, **options: Any) -> FlowRequest:
+    """Return a request whose answer may take minutes. It is sent once, and waits for its answer without a limit."""
+    asked = request(method, path, **options, timeout=httpx2.Timeout(None, connect=5.0))
+    asked.once = True
+    return asked
+
+
 RequestFlow = Generator[FlowRequest, httpx2.Response, T]
 
 
