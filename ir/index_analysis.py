@@ -136,9 +136,9 @@ class IndexAnalysis:
             return LinearForm({}, 0, form.lanes)
         if not self.fits(form):
             return None
-        _, dividend = self._split(form, divisor)
-        terms = {atom: c % divisor if c > 0 else -(-c % divisor) for atom, c in dividend.terms.items()}
-        rest = LinearForm(terms, dividend.constant, dividend.lanes)
+        _, rest = self._split(form, divisor)
+        terms = {atom: c % divisor if c > 0 else -(-c % divisor) for atom, c in rest.terms.items()}
+        rest = LinearForm(terms, rest.constant, rest.lanes)
         bounds = self.interval(rest)
         if bounds.low // divisor == bounds.high // divisor:
             return rest - divisor * (bounds.low // divisor)
@@ -153,8 +153,7 @@ class IndexAnalysis:
         nested = self._nested(BinaryOp.MOD, rest)
         if nested is not None and nested[1] % divisor == 0:
             return self.mod(nested[0], divisor)
-        # The quotient of the same dividend, which is wanted as often as not, then gives the remainder.
-        return self._opaque(BinaryOp.MOD, dividend if self.interval(dividend).within(_SAFE) else rest, divisor)
+        return self._opaque(BinaryOp.MOD, rest, divisor)
 
     def _nested(self, op: BinaryOp, form: LinearForm) -> tuple[LinearForm, int] | None:
         """Return the (form of e, c) where ``form`` is nothing but ``e op c``."""

@@ -47,9 +47,12 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
     positions along an axis, for those of which neighbours share no input, and where points of a window have weights."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
-    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+    if len(reductions) != 1:
         return None
     (reduction,) = reductions
+    combine = None if reduction.reducer is None else COMBINE.get(reduction.reducer)
+    if combine is None:
+        return None
     kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
     if len(kept) < 2 or len(reduced) != 2:
         return None
@@ -71,7 +74,7 @@ def separable_window_of(workload: Workload) -> SeparableWindow | None:
         steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(width.window.name))
         if steps != (width.stride, width.dilation) or not {row.name, height.window.name} <= free_variables(masked.load):
             return None
-    neutral = {m: identity(COMBINE[reduction.reducer], m.load.dtype) for m in sliding}
+    neutral = {m: identity(combine, m.load.dtype) for m in sliding}
     if free_variables(replace_masked_loads(reduction.body, neutral)) & moving:
         return None
     outputs = outputs_of_reduction(inlined, reduction)

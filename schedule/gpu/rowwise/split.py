@@ -23,7 +23,7 @@ from math import log, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.dtypes import int32
+from ....core.dtypes import float32, float64, int32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
@@ -210,11 +210,14 @@ def _shared(p: RowwiseProblem, of_part: RowwiseProblem, *, is_exact: bool) -> _S
         return None
     top, total = p.reductions
     at_row = Load(top.tensor, tuple(Var(row_axis(n)) for n in range(len(p.rows))))
-    if total.body != Unary(UnaryOp.EXP, top.body - at_row) or not top.tensor.dtype.is_float:
+    if total.body != Unary(UnaryOp.EXP, top.body - at_row) or top.tensor.dtype not in _GREATEST:
         return None
-    lowest = const(float(np.finfo(top.tensor.dtype.numpy).min), top.tensor.dtype)
+    lowest = const(-_GREATEST[top.tensor.dtype], top.tensor.dtype)
     # The greatest element of a part may be -inf. Less a finite number its elements are still -inf, and not NaN.
     return _Shared(lambda t: maximum(t, lowest), lambda t, s, whole: s * Unary(UnaryOp.EXP, maximum(t, lowest) - whole))
+
+
+_GREATEST = {float32: float(np.finfo(np.float32).max), float64: float(np.finfo(np.float64).max)}
 
 
 def _shared_moments(p: RowwiseProblem, of_part: RowwiseProblem) -> _Shared:

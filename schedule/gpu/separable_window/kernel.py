@@ -14,7 +14,7 @@ Elements of rows below each other share a word of shared memory. Lanes that redu
 own, whose pitch is odd, so that they find them in different banks.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
@@ -47,7 +47,7 @@ class SeparableWindowSizes:
 
     ``tile_h``, ``tile_w``, ``row_tiles`` and ``threads`` are the knobs. ``tiles_h``, ``tiles_w``: the tiles of a
     plane. ``tile_columns``: columns of a tile. ``rows``, ``positions``: rows and columns of the input that a tile
-    needs. ``lines``: lines of words that a block has of its tiles. ``near``: positions that a thread reads for its
+    loads. ``lines``: lines of words that a block has of its tiles. ``near``: positions that a thread reads for its
     ``tile_w`` outputs. ``row_lanes``: neighbouring lanes that store a row. ``blocks``: thread blocks. ``shared_bytes``:
     shared memory of a block. ``registers``: estimated registers of a thread. ``resident``: how many blocks a
     multiprocessor runs at once, by that estimate.
@@ -81,6 +81,17 @@ def line_dtype(problem: SeparableWindow) -> DType:
     """Return the dtype of what is reduced along the height: that of the result, where no step rounds."""
     exact = combine_of(problem) in (BinaryOp.MIN, BinaryOp.MAX)
     return problem.reduction.tensor.dtype if exact else accumulator_dtype(problem)
+
+
+def column_dtype(problem: SeparableWindow) -> DType:
+    """Return the dtype in which columns are reduced."""
+    return line_dtype(problem) if columns_at_once(problem) > 1 else accumulator_dtype(problem)
+
+
+def columns_at_once(problem: SeparableWindow) -> int:
+    """Return how many columns a thread reduces at once: two where an instruction takes two elements of 16 bits."""
+    dtype = line_dtype(problem)
+    return 2 if dtype.is_float and dtype.bits == 16 else 1
 
 
 def word_lanes(problem: SeparableWindow) -> int:
@@ -142,6 +153,11 @@ class _SeparableWindowKernelWriter:
         shape = (self.sizes.lines, columns | 1, self.lanes)
         return self.w.allocate(self.names.fresh(name), shape, dtype, MemoryScope.SHARED)
 
+    def _allocate_word(self, dtype: DType) -> Buffer:
+        """Allocate registers for what a word of shared memory has."""
+        name = self.names.fresh(f"{self.problem.reduction.name}_word")
+        return self.w.allocate(name, (self.lanes,), dtype, MemoryScope.REGISTER)
+
     @contextmanager
     def _shared_out(self, thread: Expr, items: int) -> Iterator[Expr]:
         """Give the number of each item that a thread has, of those that the threads of a block share."""
@@ -156,22 +172,19 @@ class _SeparableWindowKernelWriter:
 
     def _point_of(self, tile: Expr) -> dict[str, Expr]:
         """Return the axes at the first row of a tile, but for that of the width."""
-        at = {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
-        at |= axis_indices(tile, self.tile_axes)
+        at = dict(axis_indices(tile, self.tile_axes))
+        at |= {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
         row = self.problem.height.axis.name
         return {**at, row: at[row] * self.sizes.tile_h}
 
-    def _reduced(
-        self, overlap: Overlap, name: str, value: Callable[[int, Expr], Expr], lanes: int
-    ) -> Callable[[int, Expr], Expr]:
-        """Reduce windows of the values that ``value`` gives for a position and a lane. Return a function from the
-        number of a window and a lane to its value."""
-        places = {part: n for n, (part, _, _) in enumerate(overlap.steps)}
-        shape = (len(places), lanes)
-        parts = self.w.allocate(self.names.fresh(name), shape, accumulator_dtype(self.problem), MemoryScope.REGISTER)
+    def _reduced(self, overlap: Overlap, name: str, values: Buffer) -> Callable[[int, Expr], Expr]:
+        """Reduce windows of ``values``, [position, lane]. Return a function from the number of a window and a lane to
+        its value."""
+        places, lanes = {part: n for n, (part, _, _) in enumerate(overlap.steps)}, values.shape[1]
+        parts = self.w.allocate(self.names.fresh(name), (len(places), lanes), values.dtype, MemoryScope.REGISTER)
 
         def of(part: Part, v: Expr) -> Expr:
-            return Load(parts, (index(places[part]), v)) if part in places else value(part[0], v)
+            return Load(parts, (index(places[part]), v)) if part in places else Load(values, (index(part[0]), v))
 
         for part, a, b in overlap.steps:
             with self.w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
@@ -184,41 +197,45 @@ class _SeparableWindowKernelWriter:
         """Reduce all columns of the block's tiles along the height."""
         problem, w, s = self.problem, self.w, self.sizes
         name, overlap = problem.reduction.name, overlap_along(problem, problem.height, s.tile_h)
-        with self._shared_out(thread, s.row_tiles * s.positions) as item:
-            y, position = item // s.positions, item % s.positions
-            terms = self._load_column(self._point_of(tile + y), first, position)
-            reduced = self._reduced(overlap, f"{name}_column", lambda row, v: Load(terms, (index(row),)), 1)
-            per_tile = s.tile_h // self.lanes
+        at_once = columns_at_once(problem)
+        apart, per_tile = s.positions // at_once, s.tile_h // self.lanes
+        with self._shared_out(thread, s.row_tiles * apart) as item:
+            y, position = item // apart, item % apart
+            terms = self._load_columns(self._point_of(tile + y), first, [position + n * apart for n in range(at_once)])
+            reduced = self._reduced(overlap, f"{name}_column", terms)
             for line in range(per_tile):
-                for v in range(self.lanes):
-                    value = reduced(line * self.lanes + v, index(0))
-                    value = value if value.dtype == lines.dtype else Cast(value, lines.dtype)
-                    w.store(lines, (y * per_tile + line, position, index(v)), value)
+                for n in range(at_once):
+                    word = self._allocate_word(lines.dtype)
+                    for v in range(self.lanes):
+                        value = reduced(line * self.lanes + v, index(n))
+                        w.store(word, (index(v),), value if value.dtype == word.dtype else Cast(value, word.dtype))
+                    with self._lane_loop() as lane:
+                        w.store(lines, (y * per_tile + line, position + n * apart, lane), Load(word, (lane,)))
 
-    def _load_column(self, at: Mapping[str, Expr], first: Expr, position: Expr) -> Buffer:
-        """Load a column of a tile, and return what of it is reduced, in registers."""
-        problem, w, s = self.problem, self.w, self.sizes
+    def _load_columns(self, at: Mapping[str, Expr], first: Expr, positions: Sequence[Expr]) -> Buffer:
+        """Load columns of a tile. Return what of them is reduced, in registers: [row, column]."""
+        problem, w, s, dtype = self.problem, self.w, self.sizes, column_dtype(self.problem)
         registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
-            column = allocate_registers(w, self.names, masked, (s.rows,), "", 1)
+            column = allocate_registers(w, self.names, masked, (s.rows, len(positions)), "", 1)
             registers[masked] = RegisterLoad(masked, column.buffer, vector=False)
         row, anywhere = problem.height.axis.name, self._anywhere()
+        for n, position in enumerate(positions):
+            for r in range(s.rows):
+                here, any_row = (
+                    {**point, **problem.height.at(point[row], index(r)), **problem.width.at(x, k)}
+                    for point, x, k in ((at, first, position), anywhere)
+                )
+                for masked, register in registers.items():
+                    needed = RegisterLoad(self._needed(masked, any_row), register.buffer, vector=False)
+                    load_registers(w, self.names, needed, (index(r), index(n)), here, "", 1)
+        name, shape = self.names.fresh(f"{problem.reduction.name}_terms"), (s.rows, len(positions))
+        terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
         for r in range(s.rows):
-            here, any_row = (
-                {**point, **problem.height.at(point[row], index(r)), **problem.width.at(x, k)}
-                for point, x, k in ((at, first, position), anywhere)
-            )
-            for masked, register in registers.items():
-                needed = RegisterLoad(self._needed(masked, any_row), register.buffer, vector=False)
-                load_registers(w, self.names, needed, (index(r),), here, "", 1)
-        dtype = accumulator_dtype(problem)
-        terms = w.allocate(self.names.fresh(f"{problem.reduction.name}_terms"), (s.rows,), dtype, MemoryScope.REGISTER)
-        for r in range(s.rows):
-            body = replace_masked_loads(
-                problem.reduction.body, {m: Load(b.buffer, (index(r),)) for m, b in registers.items()}
-            )
-            term = scalar_at(body, at)
-            w.store(terms, (index(r),), term if term.dtype == dtype else Cast(term, dtype))
+            with w.loop(self.names.fresh("v"), len(positions), LoopKind.VECTORIZED) as v:
+                loaded: dict[MaskedLoad, Expr] = {m: Load(b.buffer, (index(r), v)) for m, b in registers.items()}
+                term = scalar_at(replace_masked_loads(problem.reduction.body, loaded), at)
+                w.store(terms, (index(r), v), term if term.dtype == dtype else Cast(term, dtype))
         return terms
 
     def _anywhere(self) -> tuple[dict[str, Expr], Expr, Expr]:
@@ -250,18 +267,14 @@ class _SeparableWindowKernelWriter:
         with self._shared_out(thread, s.lines * (s.tile_columns // s.tile_w)) as item:
             line, x = item % s.lines, item // s.lines
             shape = (s.near, self.lanes)
-            near = w.allocate(self.names.fresh(f"{name}_near"), shape, accumulator_dtype(problem), MemoryScope.REGISTER)
+            near = w.allocate(self.names.fresh(f"{name}_near"), shape, lines.dtype, MemoryScope.REGISTER)
             for k in range(s.near):
                 with self._lane_loop() as v:
-                    value: Expr = Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v))
-                    value = value if value.dtype == near.dtype else Cast(value, near.dtype)
-                    w.store(near, (index(k), v), value)
-            reduced = self._reduced(overlap, f"{name}_line", lambda k, v: Load(near, (index(k), v)), self.lanes)
+                    w.store(near, (index(k), v), Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v)))
+            reduced = self._reduced(overlap, f"{name}_line", near)
             for p in range(s.tile_w):
                 with self._lane_loop() as v:
-                    value = reduced(p, v)
-                    value = value if value.dtype == results.dtype else Cast(value, results.dtype)
-                    w.store(results, (line, x * s.tile_w + p, v), value)
+                    w.store(results, (line, x * s.tile_w + p, v), reduced(p, v))
 
     # --- outputs
 
@@ -281,8 +294,7 @@ class _SeparableWindowKernelWriter:
                     inside = [place < s.tile_columns] if (p + 1) * s.row_lanes > s.tile_columns else []
                     inside += [here[column.name] < column.extent] if s.tiles_w * s.tile_columns > column.extent else []
                     with w.when(logical_and(*inside) if inside else None):
-                        name = self.names.fresh(f"{problem.reduction.name}_word")
-                        word = w.allocate(name, (self.lanes,), results.dtype, MemoryScope.REGISTER)
+                        word = self._allocate_word(results.dtype)
                         with self._lane_loop() as v:
                             w.store(word, (v,), Load(results, (line, place, v)))
                         for below in range(self.lanes):

@@ -28,7 +28,8 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import (
     WORD_BYTES,
     SeparableWindowSizes,
-    accumulator_dtype,
+    column_dtype,
+    columns_at_once,
     line_dtype,
     overlap_along,
     separable_window_kernel,
@@ -96,13 +97,14 @@ class SeparableWindowPlan(Plan):
         tile_columns = -(-extent // (tiles_w * tile_w)) * tile_w
         tiles_h = -(-problem.height.axis.extent // tile_h)
         rows, near = problem.height.positions(tile_h), problem.width.positions(tile_w)
-        positions, lines = problem.width.positions(tile_columns), row_tiles * tile_h // lanes
-        words = line_dtype(problem).bytes * lanes
-        accumulators = -(-accumulator_dtype(problem).bytes // WORD_BYTES)
-        below = rows * len(problem.sliding_loads) + accumulators * (tile_h + rows)
-        along = accumulators * lanes * (near + tile_w)
+        at_once = columns_at_once(problem)
+        positions = -(-problem.width.positions(tile_columns) // at_once) * at_once
+        lines, word_bytes = row_tiles * tile_h // lanes, line_dtype(problem).bytes * lanes
+        column_words = -(-column_dtype(problem).bytes * at_once // WORD_BYTES)
+        below = rows * len(problem.sliding_loads) + column_words * (tile_h + rows)
+        along = -(-word_bytes // WORD_BYTES) * (near + tile_w)
         registers = SPARE_REGISTERS + np.maximum(below, along)
-        shared_bytes = lines * ((positions | 1) + (tile_columns | 1)) * words
+        shared_bytes = lines * ((positions | 1) + (tile_columns | 1)) * word_bytes
         return SeparableWindowSizes(
             tile_h=tile_h,
             tile_w=tile_w,
@@ -150,28 +152,33 @@ class SeparableWindowPlan(Plan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have work for all of their threads, unless there are few of them."""
         sizes = self.sizes(columns)
-        items = np.minimum(sizes.row_tiles * sizes.positions, sizes.lines * sizes.tile_columns // sizes.tile_w)
-        promising: Bools = (sizes.threads >= 128) & (2 * items >= sizes.threads)
-        return promising | (sizes.blocks <= self.target.threads)
+        columns_of = sizes.row_tiles * sizes.positions // columns_at_once(self.problem)
+        items = np.minimum(columns_of, sizes.lines * sizes.tile_columns // sizes.tile_w)
+        busy = (sizes.threads >= 128) & (2 * items >= sizes.threads)
+        promising: Bools = busy | (sizes.blocks <= self.target.threads)
+        return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         """Threads of a block that have no column or no outputs wait for those that have."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
         lanes, each, outputs = word_lanes(problem), len(problem.sliding_loads), len(problem.outputs)
+        at_once = columns_at_once(problem)
+        rounds = -(-sizes.row_tiles * sizes.positions // (at_once * sizes.threads))
         of_block = sizes.blocks * sizes.threads
-        columns_of = of_block * -(-sizes.row_tiles * sizes.positions // sizes.threads)
+        columns_of = of_block * at_once * rounds
         segments = of_block * -(-sizes.lines * (sizes.tile_columns // sizes.tile_w) // sizes.threads)
         stored = of_block * -(
             -sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes // sizes.threads
         )
         lines = sizes.tile_h // lanes
         moved = columns_of * lines + segments * (sizes.near + sizes.tile_w) + stored
-        steps = columns_of * _steps(problem, problem.height, sizes.tile_h)
-        steps = steps + segments * lanes * _steps(problem, problem.width, sizes.tile_w)
+        steps = columns_of // at_once * _steps(problem, problem.height, sizes.tile_h)
+        steps = steps + segments * lanes // at_once * _steps(problem, problem.width, sizes.tile_w)
         planes = sizes.blocks * sizes.row_tiles
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
+            rounds=rounds,
             memory_bytes=minimum_bytes(workload),
             l2_bytes=planes * sizes.positions * sizes.rows * self._input_bytes
             + sum(b.bytes for b in workload.output_buffers),

@@ -1,6 +1,6 @@
 """Kernels of windows of planes: what they take, what they compute, and how few steps they take for it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def _difference(dtype: str) -> Workload:
     return te.workload([least, te.compute((6, 7, 15), lambda n, y, z: a[n, y, z] - least[n, y, z], "Y")])
 
 
-CASES = {
+CASES: Mapping[str, Callable[[], Workload]] = {
     "halves": lambda: _pool(dtype="float16"),
     "bfloat16": lambda: _pool(kernel_h=2, kernel_w=7, padding=1, dtype="bfloat16"),
     "float32": lambda: _pool(dtype="float32", height=33, width=7),
