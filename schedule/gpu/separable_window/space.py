@@ -36,7 +36,7 @@ from .kernel import (
     word_lanes,
 )
 
-SPARE_REGISTERS = 20
+SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 TILE_ROWS = (4, 8, 16, 32)
 """Rows of outputs of a tile, about: a plane has the fewest tiles of so many rows, all of equal height."""
@@ -101,7 +101,7 @@ class SeparableWindowPlan(Plan):
         positions = -(-problem.width.positions(tile_columns) // at_once) * at_once
         lines, word_bytes = row_tiles * tile_h // lanes, line_dtype(problem).bytes * lanes
         column_words = -(-column_dtype(problem).bytes * at_once // WORD_BYTES)
-        below = rows * len(problem.sliding_loads) + column_words * (tile_h + rows)
+        below = rows * len(problem.sliding_loads) + column_words * tile_h
         along = -(-word_bytes // WORD_BYTES) * (near + tile_w)
         registers = SPARE_REGISTERS + np.maximum(below, along)
         shared_bytes = lines * ((positions | 1) + (tile_columns | 1)) * word_bytes
