@@ -2,5 +2,5 @@
 ``cuda_separable_window``).
 
 A ``problems.separable_window.SeparableWindow`` comes in. ``space`` says which settings are legal, which are promising
-and how long they may take; ``kernel`` writes the launch of one setting; ``overlap`` shares what windows have in common.
+and how long they may take; ``kernel`` writes the launch of one setting.
 """

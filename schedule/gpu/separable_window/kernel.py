@@ -28,6 +28,7 @@ from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
 from ...problems.separable_window import SeparableWindow
 from ...problems.window_overlap import WindowAxis
+from ...problems.window_steps import Part, WindowSteps, window_steps
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
@@ -35,7 +36,6 @@ from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
-from .overlap import Overlap, Part, overlap_of
 
 WORD_BYTES = 4
 """Bytes of a bank of shared memory."""
@@ -105,11 +105,10 @@ def combine_of(problem: SeparableWindow) -> BinaryOp:
     return COMBINE[problem.reduction.reducer]
 
 
-def overlap_along(problem: SeparableWindow, axis: WindowAxis, outputs: int) -> Overlap:
+def steps_along(problem: SeparableWindow, axis: WindowAxis, outputs: int) -> WindowSteps:
     """Return how the windows of ``outputs`` neighbouring outputs are reduced along an axis."""
-    starts, idempotent = range(0, outputs * axis.stride, axis.stride), combine_of(problem) is not BinaryOp.ADD
-    idempotent = idempotent and combine_of(problem) is not BinaryOp.MUL
-    return overlap_of(starts, axis.window_points, axis.dilation, idempotent=idempotent)
+    starts = range(0, outputs * axis.stride, axis.stride)
+    return window_steps(starts, axis.window_points, axis.dilation, combine_of(problem))
 
 
 def separable_window_kernel(problem: SeparableWindow, sizes: SeparableWindowSizes) -> Kernel:
@@ -177,32 +176,32 @@ class _SeparableWindowKernelWriter:
         row = self.problem.height.axis.name
         return {**at, row: at[row] * self.sizes.tile_h}
 
-    def _reduced(self, overlap: Overlap, name: str, values: Buffer) -> Callable[[int, Expr], Expr]:
+    def _reduced(self, steps: WindowSteps, name: str, values: Buffer) -> Callable[[int, Expr], Expr]:
         """Reduce windows of ``values``, [position, lane]. Return a function from the number of a window and a lane to
         its value."""
-        places, lanes = {part: n for n, (part, _, _) in enumerate(overlap.steps)}, values.shape[1]
+        places, lanes = {part: n for n, (part, _, _) in enumerate(steps.steps)}, values.shape[1]
         parts = self.w.allocate(self.names.fresh(name), (len(places), lanes), values.dtype, MemoryScope.REGISTER)
 
         def of(part: Part, v: Expr) -> Expr:
             return Load(parts, (index(places[part]), v)) if part in places else Load(values, (index(part[0]), v))
 
-        for part, a, b in overlap.steps:
+        for part, a, b in steps.steps:
             with self.w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
                 self.w.store(parts, (index(places[part]), v), Binary(self.combine, of(a, v), of(b, v)))
-        return lambda number, v: of(overlap.windows[number], v)
+        return lambda number, v: of(steps.windows[number], v)
 
     # --- along the height
 
     def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer) -> None:
         """Reduce all columns of the block's tiles along the height."""
         problem, w, s = self.problem, self.w, self.sizes
-        name, overlap = problem.reduction.name, overlap_along(problem, problem.height, s.tile_h)
+        name, steps = problem.reduction.name, steps_along(problem, problem.height, s.tile_h)
         at_once = columns_at_once(problem)
         apart, per_tile = s.positions // at_once, s.tile_h // self.lanes
         with self._shared_out(thread, s.row_tiles * apart) as item:
             y, position = item // apart, item % apart
             terms = self._load_columns(self._point_of(tile + y), first, [position + n * apart for n in range(at_once)])
-            reduced = self._reduced(overlap, f"{name}_column", terms)
+            reduced = self._reduced(steps, f"{name}_column", terms)
             for line in range(per_tile):
                 for n in range(at_once):
                     word = self._allocate_word(lines.dtype)
@@ -263,7 +262,7 @@ class _SeparableWindowKernelWriter:
     def _reduce_lines(self, thread: Expr, lines: Buffer, results: Buffer) -> None:
         """Reduce the windows of all lines along the width."""
         problem, w, s, name = self.problem, self.w, self.sizes, self.problem.reduction.name
-        overlap = overlap_along(problem, problem.width, s.tile_w)
+        steps = steps_along(problem, problem.width, s.tile_w)
         with self._shared_out(thread, s.lines * (s.tile_columns // s.tile_w)) as item:
             line, x = item % s.lines, item // s.lines
             shape = (s.near, self.lanes)
@@ -271,7 +270,7 @@ class _SeparableWindowKernelWriter:
             for k in range(s.near):
                 with self._lane_loop() as v:
                     w.store(near, (index(k), v), Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v)))
-            reduced = self._reduced(overlap, f"{name}_line", near)
+            reduced = self._reduced(steps, f"{name}_line", near)
             for p in range(s.tile_w):
                 with self._lane_loop() as v:
                     w.store(results, (line, x * s.tile_w + p, v), reduced(p, v))

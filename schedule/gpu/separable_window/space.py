@@ -31,8 +31,8 @@ from .kernel import (
     column_dtype,
     columns_at_once,
     line_dtype,
-    overlap_along,
     separable_window_kernel,
+    steps_along,
     word_lanes,
 )
 
@@ -221,7 +221,7 @@ def _row_lanes(tile_columns: Ints) -> Ints:
 
 def _steps(problem: SeparableWindow, axis: WindowAxis, outputs: Ints) -> Ints:
     """Return in how many steps the windows of so many neighbouring outputs are reduced."""
-    of = {int(n): len(overlap_along(problem, axis, int(n)).steps) for n in np.unique(outputs)}
+    of = {int(n): len(steps_along(problem, axis, int(n)).steps) for n in np.unique(outputs)}
     return np.array([of[int(n)] for n in outputs], np.int64)
 
 

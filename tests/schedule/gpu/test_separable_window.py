@@ -16,11 +16,11 @@ from tests.schedule.gpu.tiles import (
     workload_of,
 )
 from tilewright.codegen.lowering import finish
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import BinaryOp, Expr
 from tilewright.ir.interpret import interpret
 from tilewright.schedule.defaults import default_schedule
-from tilewright.schedule.gpu.separable_window.overlap import Part, overlap_of
 from tilewright.schedule.gpu.separable_window.space import CUDA_SEPARABLE_WINDOW as SKETCH
+from tilewright.schedule.problems.window_steps import Part, window_steps
 from tilewright.te import build as te
 from tilewright.te.workload import Workload
 
@@ -95,26 +95,27 @@ def test_what_it_leaves_to_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("points", "dilation", "idempotent"), [(7, 1, True), (7, 1, False), (3, 2, True), (8, 1, False)]
+    ("points", "dilation", "combine"),
+    [(7, 1, BinaryOp.MAX), (7, 1, BinaryOp.ADD), (3, 2, BinaryOp.MIN), (8, 1, BinaryOp.ADD)],
 )
-def test_parts_of_windows_are_shared(points: int, dilation: int, idempotent: bool) -> None:
-    starts = range(40)
-    overlap = overlap_of(starts, points, dilation, idempotent=idempotent)
+def test_parts_of_windows_are_shared(points: int, dilation: int, combine: BinaryOp) -> None:
+    starts, twice = range(40), combine is not BinaryOp.ADD
+    found = window_steps(starts, points, dilation, combine)
     parts: dict[Part, list[int]] = {}
 
     def of(part: Part) -> list[int]:
         return [part[0]] if part[1] == 1 else parts[part]
 
-    for part, a, b in overlap.steps:
+    for part, a, b in found.steps:
         parts[part] = of(a) + of(b)
-    for start, window in zip(starts, overlap.windows, strict=True):
-        found, wanted = of(window), [start + n * dilation for n in range(points)]
-        assert set(found) == set(wanted) and (idempotent or sorted(found) == wanted)
-    assert len(overlap.steps) <= {7: 3 if idempotent else 4, 3: 2, 8: 3}[points] * 44
+    for start, window in zip(starts, found.windows, strict=True):
+        seen, wanted = of(window), [start + n * dilation for n in range(points)]
+        assert set(seen) == set(wanted) and (twice or sorted(seen) == wanted)
+    assert len(found.steps) <= {7: 3 if twice else 4, 3: 2, 8: 3}[points] * 44
 
 
 def test_strided_windows_take_no_more_steps_than_one_point_after_the_other() -> None:
-    assert len(overlap_of(range(0, 32, 2), 3, 1, idempotent=True).steps) == 2 * 16
+    assert len(window_steps(range(0, 32, 2), 3, 1, BinaryOp.MAX).steps) == 2 * 16
 
 
 def test_large_pools_are_written_so_and_take_few_instructions() -> None:

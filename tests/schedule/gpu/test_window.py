@@ -67,6 +67,12 @@ CASES = {
     "depthwise strided": lambda: _depthwise(padding=1, stride=2, dtype="float32"),
     "depthwise dilated": lambda: _depthwise(padding=2, dilation=2, dtype="float16"),
     "rows in a ring": lambda: _depthwise(height=20, kernel_h=5, kernel_w=5, padding=2, stride=1, dtype="float16"),
+    "13 x 13": lambda: _pool(height=15, width=16, kernel_h=13, kernel_w=13, padding=6, dtype="float16"),
+    "13 x 13 of odd channels": lambda: _pool(
+        channels=3, kernel_h=9, kernel_w=13, padding=4, width=20, dtype="bfloat16"
+    ),
+    "mean of 7 x 7": lambda: _pool(kernel_h=7, kernel_w=7, padding=3, kind="average", dtype="float16"),
+    "strided 5 x 5": lambda: _pool(kernel_h=5, kernel_w=5, stride=2, padding=2, height=13, dtype="bfloat16"),
     "epilogue": _with_epilogue,
     "several terms": _several_terms,
 }
@@ -84,10 +90,12 @@ def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
 
 def test_what_it_leaves_to_others() -> None:
     channels_first = workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3)
-    wide = _pool(height=20, width=20, kernel_h=9, kernel_w=9)  # 81 points
+    wide = _pool(height=40, width=40, kernel_h=17, kernel_w=17)  # 289 points
+    weights = _depthwise(height=20, width=20, kernel_h=9, kernel_w=9)  # for each of 81 points
     for workload in (
         channels_first,
         wide,
+        weights,
         _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
         workload_of("matmul", m=64, n=64, k=32),
         workload_of("reduce", shape=[64, 16, 64], axes=[1]),

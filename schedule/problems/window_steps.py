@@ -8,12 +8,14 @@ and 1.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...ir.expr import BinaryOp
+
 Part = tuple[int, int]
 """The first position and the number of points of a window, or of a part of one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class WindowSteps:
     """How to reduce windows. ``steps``: each part with the two that it is combined of, after these. ``windows``: the
     parts that are the windows. A part of one point is a position."""
 
@@ -21,16 +23,14 @@ class Overlap:
     windows: tuple[Part, ...]
 
 
-def overlap_of(starts: Sequence[int], points: int, dilation: int, *, idempotent: bool) -> Overlap:
-    """Return how to reduce the windows of ``points`` positions, ``dilation`` apart, that begin at ``starts``.
-
-    ``idempotent``: whether a position may be combined twice, as in a maximum.
-    """
-    found = [_overlap(starts, points, dilation, twice=twice) for twice in ((False, True) if idempotent else (False,))]
-    return min(found, key=lambda overlap: len(overlap.steps))
+def window_steps(starts: Sequence[int], points: int, dilation: int, combine: BinaryOp) -> WindowSteps:
+    """Return how to reduce the windows of ``points`` positions, ``dilation`` apart, that begin at ``starts``. The
+    greatest and the least of positions stay what they are where a position is combined twice."""
+    choices = (False, True) if combine in (BinaryOp.MIN, BinaryOp.MAX) else (False,)
+    return min((_steps(starts, points, dilation, twice=t) for t in choices), key=lambda found: len(found.steps))
 
 
-def _overlap(starts: Sequence[int], points: int, dilation: int, *, twice: bool) -> Overlap:
+def _steps(starts: Sequence[int], points: int, dilation: int, *, twice: bool) -> WindowSteps:
     steps: dict[Part, tuple[Part, Part, Part]] = {}
 
     def visit(first: int, count: int) -> Part:
@@ -42,4 +42,4 @@ def _overlap(starts: Sequence[int], points: int, dilation: int, *, twice: bool) 
         return part
 
     windows = tuple(visit(start, points) for start in starts)
-    return Overlap(tuple(steps.values()), windows)
+    return WindowSteps(tuple(steps.values()), windows)
