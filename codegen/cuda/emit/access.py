@@ -102,22 +102,31 @@ def with_shared_divisions(*roots: Expr) -> tuple[Expr, ...]:
     """Return the same expressions in which a remainder has the dividend of a quotient beside it, if that gives the same
     remainder: one division then gives both. The simplifier reduces the factors of a dividend of remainders alone, so
     that ``t * 29 % 33`` may stand beside ``t * 128 // 33``."""
-    parts = [e for root in roots for e in distinct_nodes(root) if isinstance(e, Binary) and isinstance(e.b, Const)]
+    parts = [e for root in roots for e in distinct_nodes(root) if isinstance(e, Binary)]
     quotients = [e for e in parts if e.op is BinaryOp.FLOORDIV]
     dividends: dict[Expr, Expr] = {}
     for e in parts:
-        if e.op is BinaryOp.MOD and e.dtype == INDEX and int(e.b.value) & (int(e.b.value) - 1):
-            found = (q.a for q in quotients if q.b == e.b and congruent(q.a, e.a, int(e.b.value)))
-            dividends[e] = Binary(e.op, next(found, e.a), e.b)
+        match e:
+            case Binary(op=BinaryOp.MOD, a=a, b=Const(value=value) as b) if e.dtype == INDEX and _has_bits(int(value)):
+                found = (q.a for q in quotients if q.b == b and congruent(q.a, a, int(value)))
+                dividends[e] = Binary(e.op, next(found, a), b)
     if all(e == shared for e, shared in dividends.items()):
         return roots
 
+    done: dict[int, Expr] = {}
+
     def visit(expr: Expr) -> Expr:
-        if expr in dividends:
-            return dividends[expr]
-        return rebuild(expr, [visit(child) for child in expr.children]) if expr.children else expr
+        if id(expr) not in done:
+            whole = rebuild(expr, [visit(child) for child in expr.children]) if expr.children else expr
+            done[id(expr)] = dividends.get(expr, whole)
+        return done[id(expr)]
 
     return tuple(visit(root) for root in roots)
+
+
+def _has_bits(number: int) -> bool:
+    """Return whether more than one bit of a number is set: it is no power of two."""
+    return number & (number - 1) != 0
 
 
 def contiguous_elements(buffer: Buffer) -> int:

@@ -15,6 +15,7 @@ from tests.schedule.gpu.tiles import (
     schedule_of,
     workload_of,
 )
+from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.ir.expr import BinaryOp, Expr
 from tilewright.ir.interpret import interpret
@@ -79,6 +80,14 @@ def test_a_nan_is_the_greatest_of_its_windows_and_no_other() -> None:
     wanted = np.zeros((2, 3, 12, 19), bool)
     wanted[1, 2, 2:7, 16:] = True
     np.testing.assert_array_equal(np.isnan(np.asarray(y)), wanted)
+
+
+@pytest.mark.parametrize(("dtype", "instruction"), [("float16", "max.NaN.f16x2"), ("bfloat16", "max.NaN.bf16x2")])
+def test_two_elements_of_16_bits_are_compared_by_one_instruction(dtype: str, instruction: str) -> None:
+    workload = _pool(dtype=dtype)
+    kernel = finish(SKETCH.lower(workload, H200, schedule_of(SKETCH, workload)), H200)
+    text = backend_for(H200).emit(kernel, H200).text
+    assert instruction in text and "max.NaN.f32" not in text
 
 
 def test_what_it_leaves_to_others() -> None:
