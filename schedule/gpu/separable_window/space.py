@@ -51,6 +51,9 @@ IDLE_LANES = 1.25
 STEP_OPERATIONS = 4
 """A minimum or maximum takes as long as so many additions of a fused multiplication and addition (from the tables of
 throughput in the CUDA C++ Programming Guide)."""
+BARRIER_WAITS = 2.0
+"""Where shared memory has room for n blocks of a multiprocessor, waiting at barriers takes so many n-ths of the time
+that the rest takes (fitted to 50 settings of six pools on an H200)."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -159,17 +162,15 @@ class SeparableWindowPlan(Plan):
         return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """Threads of a block that have no column or no outputs wait for those that have."""
+        """Lanes of a warp that have no column or no outputs wait for those that have. While the threads of a block wait
+        for one another, other blocks work."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
         lanes, each, outputs = word_lanes(problem), len(problem.sliding_loads), len(problem.outputs)
         at_once = columns_at_once(problem)
         rounds = -(-sizes.row_tiles * sizes.positions // (at_once * sizes.threads))
-        of_block = sizes.blocks * sizes.threads
-        columns_of = of_block * at_once * rounds
-        segments = of_block * -(-sizes.lines * (sizes.tile_columns // sizes.tile_w) // sizes.threads)
-        stored = of_block * -(
-            -sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes // sizes.threads
-        )
+        columns_of = sizes.blocks * at_once * _in_warps(sizes.row_tiles * sizes.positions // at_once)
+        segments = sizes.blocks * _in_warps(sizes.lines * (sizes.tile_columns // sizes.tile_w))
+        stored = sizes.blocks * _in_warps(sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes)
         lines = sizes.tile_h // lanes
         moved = columns_of * lines + segments * (sizes.near + sizes.tile_w) + stored
         steps = columns_of // at_once * _steps(problem, problem.height, sizes.tile_h)
@@ -186,8 +187,11 @@ class SeparableWindowPlan(Plan):
             accesses=(columns_of * each * sizes.rows + moved + stored * lanes * outputs) / WARP_LANES,
             operations=STEP_OPERATIONS * steps,
         )
-        begins: NDArray[np.float64] = TILE_SECONDS * sizes.blocks / self.target.threads
-        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        few = np.full_like(sizes.threads, SPARE_REGISTERS)
+        overlapping = limits_of(self.target).resident_blocks(sizes.threads, few, sizes.shared_bytes)
+        begins = TILE_SECONDS * sizes.blocks / self.target.threads
+        seconds: NDArray[np.float64] = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        return seconds * (1 + BARRIER_WAITS / np.maximum(overlapping, 1))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)
@@ -217,6 +221,11 @@ def _row_lanes(tile_columns: Ints) -> Ints:
     for most in reversed(ROW_LANES):
         lanes = np.where(-(-tile_columns // most) * most <= IDLE_LANES * tile_columns, most, lanes)
     return lanes
+
+
+def _in_warps(items: Ints) -> Ints:
+    """Return how many lanes the warps have that so many items are shared out to."""
+    return -(-items // WARP_LANES) * WARP_LANES
 
 
 def _steps(problem: SeparableWindow, axis: WindowAxis, outputs: Ints) -> Ints:
