@@ -285,7 +285,7 @@ def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
     assert isinstance(low, Binary)
     if (d := _divisor(high, BinaryOp.FLOORDIV)) is not None:
         assert isinstance(high, Binary)
-        if d == n and _congruent(high.a, low.a, n):
+        if d == n and congruent(high.a, low.a, n):
             return high.a
         if n % d == 0 and (x := _multiple_and_lanes(high.a, low.a, n // d, n)) is not None:
             return x
@@ -294,7 +294,7 @@ def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
             return low.a
     elif lower and (m := _divisor(high, BinaryOp.MOD)) is not None:
         assert isinstance(high, Binary)
-        if _divisor(high.a, BinaryOp.FLOORDIV) == n and isinstance(high.a, Binary) and _congruent(high.a.a, low.a, n):
+        if _divisor(high.a, BinaryOp.FLOORDIV) == n and isinstance(high.a, Binary) and congruent(high.a.a, low.a, n):
             x = high.a.a
             return Binary(BinaryOp.MOD, x, index(m * n) if x.lanes == 1 else Broadcast(index(m * n), x.lanes))
     return None
@@ -320,7 +320,7 @@ def _divisor(expr: Expr, op: BinaryOp) -> int | None:
     return None
 
 
-def _congruent(a: Expr, b: Expr, n: int) -> bool:
+def congruent(a: Expr, b: Expr, n: int) -> bool:
     """Return whether two indices provably differ by a multiple of ``n``."""
     if a == b:
         return True

@@ -6,16 +6,21 @@ The layout is NHWC: channels are innermost, and windows move along the axes befo
 from dataclasses import dataclass
 from math import prod
 
+from ...ir.expr import BinaryOp
 from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.nest import COMBINE
+from ..loop_nest.nest import COMBINE, identity
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
 from .outputs import outputs_of_reduction
 from .window_overlap import WindowAxis, address_forms, window_axis
 
 MAX_WINDOW_POINTS = 64
+LARGE_WINDOW = 5
+"""Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
+MOST_ROWS_AND_COLUMNS = 16
+"""A window of more points has at most so many rows, and so many columns."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,24 @@ class ReduceWindow:
         windows = [s.window for s in (self.width, self.height) if s is not None]
         return tuple(a for a in self.reduction.reduce_axes if a not in windows)
 
+    @property
+    def is_large(self) -> bool:
+        return self.window_height >= LARGE_WINDOW
+
+    @property
+    def combine(self) -> BinaryOp:
+        """How two points of a window are combined."""
+        assert self.reduction.reducer is not None
+        return COMBINE[self.reduction.reducer]
+
+    def is_alike(self, along: WindowAxis | None) -> bool:
+        """Return whether what a pixel contributes does not depend on where the window that has it stands along an
+        axis."""
+        neutral = {r: identity(self.combine, r.load.dtype) for r in self.sliding_loads}
+        rest = replace_masked_loads(self.reduction.body, neutral)
+        names = [a.name for a in (along.axis, along.window) if a is not None] if along is not None else []
+        return free_variables(rest).isdisjoint(names)
+
     def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
         """Return the axes of the reduction, longer than 1, that a load depends on."""
         free = _free(masked)
@@ -68,13 +91,14 @@ class ReduceWindow:
 def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     """Return the windows of a workload that is one reduction over at most ``MAX_WINDOW_POINTS`` points and what is
     computed from it at the same point. None for any other workload, for one in which neighbouring outputs share no
-    input, and for windows along the innermost axis."""
+    input, and for windows along the innermost axis. Windows without weights may have more points (see
+    ``MOST_ROWS_AND_COLUMNS``): each row and each column of a tile is reduced by itself."""
     inlined = inline_stages(workload)
     reductions = [s for s in inlined.stages if s.reducer is not None]
     if len(reductions) != 1:
         return None
     reduction = reductions[0]
-    if reduction.reducer not in COMBINE or prod(a.extent for a in reduction.reduce_axes) > MAX_WINDOW_POINTS:
+    if reduction.reducer not in COMBINE:
         return None
     long = [a for a in reduction.axes if a.extent > 1]
     if len(long) < 2:
@@ -103,7 +127,11 @@ def reduce_window_of(workload: Workload) -> ReduceWindow | None:
     if not windows:
         return None
     fixed = tuple(r for r in loads if r not in sliding)
-    return ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
+    found = ReduceWindow(workload, reduction, outputs, sliding, fixed, channel, width, height)
+    if prod(a.extent for a in reduction.reduce_axes) <= MAX_WINDOW_POINTS:
+        return found
+    alike = len(windows) == 2 and not found.unwindowed_axes and found.is_alike(width) and found.is_alike(height)
+    return found if alike and max(w.extent for w in windows) <= MOST_ROWS_AND_COLUMNS else None
 
 
 def _free(masked: MaskedLoad) -> frozenset[str]:

@@ -26,9 +26,11 @@ from ....ir.expr import (
     Unary,
     UnaryOp,
     Var,
+    distinct_nodes,
     index,
+    rebuild,
 )
-from ....ir.linear_form import flat_form, linear_form
+from ....ir.linear_form import congruent, flat_form, linear_form
 
 WIDEST_BYTES = 16
 """A thread moves at most this many bytes in one access."""
@@ -94,6 +96,37 @@ def _divisibility_of_term(term: Expr) -> int:
         case Cast(value=value, type=dtype) if dtype == INDEX and value.dtype.is_integer:
             return divisibility(value) if value.dtype == INDEX else 1
     return 1
+
+
+def with_shared_divisions(*roots: Expr) -> tuple[Expr, ...]:
+    """Return the same expressions in which a remainder has the dividend of a quotient beside it, if that gives the same
+    remainder: one division then gives both. The simplifier reduces the factors of a dividend of remainders alone, so
+    that ``t * 29 % 33`` may stand beside ``t * 128 // 33``."""
+    parts = [e for root in roots for e in distinct_nodes(root) if isinstance(e, Binary)]
+    quotients = [e for e in parts if e.op is BinaryOp.FLOORDIV]
+    dividends: dict[Expr, Expr] = {}
+    for e in parts:
+        match e:
+            case Binary(op=BinaryOp.MOD, a=a, b=Const(value=value) as b) if e.dtype == INDEX and _has_bits(int(value)):
+                found = (q.a for q in quotients if q.b == b and congruent(q.a, a, int(value)))
+                dividends[e] = Binary(e.op, next(found, a), b)
+    if all(e == shared for e, shared in dividends.items()):
+        return roots
+
+    done: dict[int, Expr] = {}
+
+    def visit(expr: Expr) -> Expr:
+        if id(expr) not in done:
+            whole = rebuild(expr, [visit(child) for child in expr.children]) if expr.children else expr
+            done[id(expr)] = dividends.get(expr, whole)
+        return done[id(expr)]
+
+    return tuple(visit(root) for root in roots)
+
+
+def _has_bits(number: int) -> bool:
+    """Return whether more than one bit of a number is set: it is no power of two."""
+    return number & (number - 1) != 0
 
 
 def contiguous_elements(buffer: Buffer) -> int:

@@ -67,9 +67,14 @@ class EmittedFunction:
             callers.append(self.stmt)
         return function
 
+    @property
+    def capability(self) -> int:
+        """The number of the architecture: 90 for ``sm_90a``."""
+        return int("".join(c for c in self.arch if c.isdigit()) or 0)
+
     def use_sm_90(self, function: str) -> str:
         """Return as ``use`` does, for a function whose instructions came with Hopper. Raises CompileError before it."""
-        if int("".join(c for c in self.arch if c.isdigit()) or 0) < 90:
+        if self.capability < 90:
             raise CompileError(f"{self.arch} has no such instruction as {function}; sm_90 and later have it")
         return self.use(function)
 

@@ -1,9 +1,9 @@
 """Writes stores. What is only moved is copied as bits, in the widest accesses that both ends allow."""
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Broadcast, Cast, ClusterLoad, Expr, Load, walk
+from ....ir.expr import Binary, BinaryOp, Broadcast, Cast, ClusterLoad, Expr, Load, walk
 from ....ir.stmt import Store
-from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses
+from .access import WIDEST_BYTES, divisibility, uniform_mask, vector_accesses, with_shared_divisions
 from .arithmetic import to_bits
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction, is_packed
@@ -17,7 +17,7 @@ _WORD_BYTES = 4
 
 def emit_store(fn: EmittedFunction, text: CppText, stmt: Store) -> None:
     """Write ``stmt``. Where its mask is false nothing is computed, read or written."""
-    roots = interned(*stmt.indices, stmt.value, *([] if stmt.mask is None else [stmt.mask]))
+    roots = interned(*with_shared_divisions(*stmt.indices, stmt.value, *([] if stmt.mask is None else [stmt.mask])))
     count = len(stmt.indices)
     stmt = Store(stmt.buffer, roots[:count], roots[count], roots[count + 1] if stmt.mask is not None else None)
     emitter = ExpressionEmitter(fn, text, use_counts(*roots))
@@ -211,6 +211,8 @@ def _store_vector(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: in
         return False
     if is_packed(buffer):
         words = fn.name_of(buffer.name)
+        if _store_pairs(emitter, stmt, base, lanes):
+            return True
         _pack(emitter, stmt.value, lanes, buffer, f"{words} + {word_index(offset_of_lane(emitter, buffer, base, 0))}")
         return True
     words = fn.fresh(f"{fn.name_of(buffer.name)}_words")
@@ -219,6 +221,30 @@ def _store_vector(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: in
     for lane, size in accesses:
         bits = f"*{fn.use('recast')}<{VECTOR_TYPES[size]}>(&{words}[{lane // 2}])"
         _store_bits(emitter, buffer, base, lane, size, bits)
+    return True
+
+
+def _store_pairs(emitter: ExpressionEmitter, stmt: Store, base: Expr, lanes: int) -> bool:
+    """Write the minimum or maximum of packed registers, two elements at a time. False for any other value, and where
+    there is no such instruction."""
+    value, fn = stmt.value, emitter.fn
+    if not isinstance(value, Binary) or value.op not in (BinaryOp.MIN, BinaryOp.MAX) or fn.capability < 80:
+        return False
+    starts = [(stmt.buffer, base)]
+    for load in (value.a, value.b):
+        if not isinstance(load, Load) or not is_packed(load.buffer) or load.buffer.dtype != stmt.buffer.dtype:
+            return False
+        source = contiguous(load.indices, load.buffer)
+        if source is None or load.mask is not None or load.lanes != lanes:
+            return False
+        starts.append((load.buffer, source.base))
+    if any(size < _WORD_BYTES for _, size in vector_accesses(starts, lanes)):
+        return False
+    function = fn.use(f"{value.op.value}_nan_{half_name(stmt.buffer.dtype)}2")
+    for lane in range(0, lanes, 2):
+        words = (word_index(offset_of_lane(emitter, buffer, first, lane)) for buffer, first in starts)
+        target, *sources = (f"{fn.name_of(b.name)}[{word}]" for (b, _), word in zip(starts, words, strict=True))
+        emitter.text.line(f"{target} = {function}({', '.join(sources)});")
     return True
 
 

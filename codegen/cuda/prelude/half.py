@@ -89,6 +89,18 @@ template <int N> $void pack_bfloat(const float* x, unsigned* words) {
     asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(words[i]) : "f"(x[2 * i]), "f"(x[2 * i + 1]));
 }"""
     ),
+    **{
+        f"{op}_nan_{name}2": DeviceFunction(
+            f"""// of both elements of packed words; an element is NaN if either operand is
+unsigned {op}_nan_{name}2(unsigned a, unsigned b) {{
+  unsigned y;
+  asm("{op}.NaN.{ptx}x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+  return y;
+}}"""
+        )
+        for op in ("min", "max")
+        for name, ptx in (("half", "f16"), ("bfloat", "bf16"))
+    },
     "extract_u16": DeviceFunction(
         """// the bits of element i of packed words
 unsigned short extract_u16(const unsigned* words, int i) {

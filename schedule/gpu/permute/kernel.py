@@ -267,16 +267,15 @@ class _PermuteKernelWriter:
         point = {**position.batch, **point}
         strides = dict(zip((a.name for a in problem.axes), problem.stages[0].tensor.strides, strict=True))
         row = sum((i * strides[name] for name, i in point.items()), start=index(0))
-        tile = position.tile_out * s.tile_out
-        begin = (row + tile) // s.alignment * s.alignment
-        first, slot = begin - row + vector * s.store_width, begin - row - tile + s.alignment + vector * s.store_width
+        begin = (row + position.tile_out * s.tile_out) // s.alignment * s.alignment
+        first, slot = begin - row + vector * s.store_width, s.alignment - row % s.alignment + vector * s.store_width
 
         def store(element: Expr, count: int) -> None:
             columns = self._allocate_columns(tiles, count)
             for held, shared in zip(columns, tiles, strict=True):
-                with self._unrolled("e", count) as e:
+                for e in range(count):
                     there = slot + element + e
-                    w.store(held, (e,), Load(shared, (there // s.pack, column * s.pack + there % s.pack)))
+                    w.store(held, (index(e),), Load(shared, (there // s.pack, column * s.pack + there % s.pack)))
             with w.loop(self.names.fresh("v"), count, LoopKind.VECTORIZED) as v:
                 self._store({**point, **axis_indices(first + element + v, problem.output_axes)}, columns, v)
 

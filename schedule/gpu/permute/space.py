@@ -88,7 +88,26 @@ class PermutePlan(Plan):
                 self._alignments(),
                 "of how many bytes of the outputs' memory a tile has all or none; 0: tiles end where they end",
             ),
+            *(
+                (Knob("store_bytes", self._store_bytes, "how many bytes an aligned store has"),)
+                if self._store_bytes
+                else ()
+            ),
         )
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {"store_bytes": self._word * self._output_bytes}
+
+    @property
+    def _output_bytes(self) -> int:
+        return self.problem.stages[0].tensor.dtype.bytes
+
+    @property
+    def _store_bytes(self) -> tuple[int, ...]:
+        """A word of shared memory, or the widest access, where some stores may be aligned."""
+        word = self._word * self._output_bytes
+        return (word, CHUNK_BYTES) if word < CHUNK_BYTES and max(self._alignments()) >= CHUNK_BYTES else ()
 
     def _alignments(self) -> tuple[int, ...]:
         """Words, sectors and lines of memory, if a row of the outputs need not begin with a whole one."""
@@ -136,9 +155,10 @@ class PermutePlan(Plan):
         problem, limits = self.problem, limits_of(self.target)
         tile_in, tile_out, threads = (columns.ints(k) for k in ("tile_in", "tile_out", "threads"))
         load_width, store_width, pack = self._widths(columns.ints("vector_width"))
-        alignment = columns.ints("store_alignment") // problem.stages[0].tensor.dtype.bytes
+        alignment = columns.ints("store_alignment") // self._output_bytes
         aligned = alignment > 0
-        store_width, pack = (np.where(aligned, self._word, width) for width in (store_width, pack))
+        store_width = np.where(aligned, columns.ints("store_bytes") // self._output_bytes, store_width)
+        pack = np.where(aligned, self._word, pack)
         tiles_out = -(-(problem.output_extent + np.where(aligned, alignment - 1, 0)) // tile_out)
         tiles = -(-problem.input_extent // tile_in) * tiles_out
         bytes_of_point = sum(r.load.dtype.bytes for r in problem.transposed_loads)
@@ -204,20 +224,30 @@ class PermutePlan(Plan):
                 ("layout", "store_alignment"),
                 lambda columns: columns.flags("layout", "pad") | (columns.ints("store_alignment") == 0),
             ),
+            Constraint(
+                "store_alignment is a multiple of store_bytes, or 0 with the least store_bytes",
+                ("store_alignment", "store_bytes"),
+                self._stores_fit,
+            ),
         )
 
     def _tile_fits_in_registers(self, columns: Columns) -> Bools:
         threads, limits = columns.ints("threads"), limits_of(self.target)
         available = np.minimum(limits.registers_per_thread, limits.registers_per_multiprocessor // threads)
-        rows = columns.ints("tile_out") + columns.ints("store_alignment") // self.problem.stages[0].tensor.dtype.bytes
+        rows = columns.ints("tile_out") + columns.ints("store_alignment") // self._output_bytes
         elements = columns.ints("tile_in") * rows // threads  # of one input at a time
         fits: Bools = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
         return fits
 
     def _tiles_are_aligned(self, columns: Columns) -> Bools:
-        tile_bytes = columns.ints("tile_out") * self.problem.stages[0].tensor.dtype.bytes
+        tile_bytes = columns.ints("tile_out") * self._output_bytes
         aligned: Bools = tile_bytes % np.maximum(columns.ints("store_alignment"), 1) == 0
         return aligned
+
+    def _stores_fit(self, columns: Columns) -> Bools:
+        alignment, stored = columns.ints("store_alignment"), columns.ints("store_bytes")
+        fit: Bools = np.where(alignment > 0, alignment % stored == 0, stored == self.defaults["store_bytes"])
+        return fit
 
     def _swizzle_exists(self, columns: Columns) -> Bools:
         """The swizzle takes bits of the address above those that it changes."""
@@ -258,6 +288,8 @@ class PermutePlan(Plan):
         promising &= np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
         promising &= sizes.resident >= 1
         promising &= (sizes.alignment == 0) | columns.flags("evict_first", 0)
+        wider = (sizes.alignment > 0) & (columns.ints("store_alignment") % CHUNK_BYTES == 0)
+        promising &= ~wider | (columns.ints("store_bytes") == max(self._store_bytes, default=CHUNK_BYTES))
         return promising
 
     def _cover(self, tile_in: Ints | int, tile_out: Ints | int) -> Ints | int:
@@ -304,7 +336,7 @@ class PermutePlan(Plan):
         return {
             **common,
             "tile_in_bytes": (sizes.tile_in * self._element_bytes).astype(np.float64),
-            "tile_out_bytes": (sizes.tile_out * self.problem.stages[0].tensor.dtype.bytes).astype(np.float64),
+            "tile_out_bytes": (sizes.tile_out * self._output_bytes).astype(np.float64),
             "thread_bytes": sizes.thread_bytes.astype(np.float64),
         }
 
@@ -316,7 +348,7 @@ class PermutePlan(Plan):
             prefetch=limits_of(self.target).clusters,  # from Hopper on, where clusters are, a prefetch pays
         )
         return permute_kernel(
-            self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0), options
+            self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0), options
         )
 
 

@@ -6,13 +6,16 @@
 
 A row of ``cuda_rowwise`` has one CTA, or the CTAs of one cluster, so that a sum of everything leaves most of a device
 idle. Here a launch reduces parts of rows, which are the many rows of a problem of their own, and a second one joins
-them. Each reduction has two such launches, and what is computed from whole rows has another one. The knobs are those of
-the launches that read rows. Parts end where an axis does. A row of a single axis is cut into equal parts. If its length
-has no fitting divisor, the last part overlaps the one before; rows of which elements are computed have such a divisor.
-Parts are joined in a fixed order, so that results are the same in every run.
+them. Each reduction has two such launches, and what is computed from whole rows has another one. Two reductions share
+their launches where the second one of a row follows from those of its parts (``_Shared``), as in a softmax. The knobs
+are those of the launches that read rows.
+
+Parts end where an axis does. A row of a single axis is cut into equal parts. If its length has no fitting divisor, the
+last part overlaps the one before; rows of which elements are computed have such a divisor. Parts are joined in a fixed
+order, so that results are the same in every run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, prod
@@ -20,12 +23,12 @@ from math import log, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....core.dtypes import int32
+from ....core.dtypes import float32, float64, int32
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.buffer import Buffer
-from ....ir.expr import WARP_LANES, Expr, Load, Select, Var, const, rebuild
-from ....ir.rewrite import substitute
+from ....ir.expr import WARP_LANES, Binary, Expr, Load, Select, Unary, UnaryOp, Var, const, maximum, rebuild
+from ....ir.rewrite import map_loads, substitute
 from ....ir.stmt import Kernel, seq
 from ....te.workload import Reducer, Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -161,16 +164,17 @@ def split_problem(p: RowwiseProblem, workload: Workload) -> SplitProblem | None:
     between: list[Buffer] = []
     known = {b.name for b in workload.output_buffers}
     at_row = tuple(Var(row_axis(n)) for n in range(len(p.rows)))
-    for n, reduction in enumerate(p.reductions):
-        is_last = n == len(p.reductions) - 1
-        first, joined = _reduced_in_parts(p, of_part, reduction, names)
+    shared = _shared(p, of_part, is_exact=is_exact)
+    groups = [p.reductions] if shared is not None else [(r,) for r in p.reductions]
+    for n, group in enumerate(groups):
+        is_last = n == len(groups) - 1
+        first, joined = _reduced_in_parts(p, of_part, group, shared, names)
         between += joined.row_inputs
         needed = not is_last or bool(p.elementwise_outputs)
-        found = (ComputedTensor(reduction.tensor, Load(reduction.tensor, at_row)),) if needed else ()
-        if needed and reduction.tensor.name not in known:
-            between.append(reduction.tensor)
-        written = {r.tensor for r in p.reductions[: n + 1]} if needed else {r.tensor for r in p.reductions[:n]}
-        others = tuple(c for c in p.per_row_outputs if c.tensor not in written) if is_last else ()
+        found = tuple(ComputedTensor(r.tensor, Load(r.tensor, at_row)) for r in group if needed)
+        between += [c.tensor for c in found if c.tensor.name not in known]
+        done = {r.tensor for g in groups[: n + needed] for r in g}
+        others = tuple(c for c in p.per_row_outputs if c.tensor not in done) if is_last else ()
         launches.append((_numbered(KERNEL_NAME, n), first, False))
         launches.append((_numbered(JOINED, n), replace(joined, per_row_outputs=(*found, *others)), True))
     if p.elementwise_outputs:
@@ -183,33 +187,101 @@ def _numbered(name: str, n: int) -> str:
     return f"{name}_{n}" if n else name
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """How two reductions share their launches, where the second one reads the result of the first one.
+
+    ``in_part``: what the second one of a part reads instead, given that result of the part. ``joined``: what the second
+    one adds up over parts, given both results of a part, and that of the first one of the row.
+    """
+
+    in_part: Callable[[Expr], Expr]
+    joined: Callable[[Expr, Expr, Expr], Expr]
+
+
+def _shared(p: RowwiseProblem, of_part: RowwiseProblem, *, is_exact: bool) -> _Shared | None:
+    """Return how the reductions of ``p`` share their launches: a maximum with the sum of the exponentials of what is
+    below it, and a sum with that of the squares of deviations from the mean. None for others."""
+    if any(r.tensor.dtype != r.accumulation.accumulator_dtype for r in p.reductions):
+        return None
+    if p.has_moments and is_exact:
+        return _shared_moments(p, of_part)
+    if [r.reducer for r in p.reductions] != [Reducer.MAX, Reducer.SUM]:
+        return None
+    top, total = p.reductions
+    at_row = Load(top.tensor, tuple(Var(row_axis(n)) for n in range(len(p.rows))))
+    if total.body != Unary(UnaryOp.EXP, top.body - at_row) or top.tensor.dtype not in _GREATEST:
+        return None
+    lowest = const(-_GREATEST[top.tensor.dtype], top.tensor.dtype)
+    # The greatest element of a part may be -inf. Less a finite number its elements are still -inf, and not NaN.
+    return _Shared(lambda t: maximum(t, lowest), lambda t, s, whole: s * Unary(UnaryOp.EXP, maximum(t, lowest) - whole))
+
+
+_GREATEST = {float32: float(np.finfo(np.float32).max), float64: float(np.finfo(np.float64).max)}
+
+
+def _shared_moments(p: RowwiseProblem, of_part: RowwiseProblem) -> _Shared:
+    """The squares of a row are those of its parts, and those of the deviations of their means from its own."""
+    total, squares = p.reductions
+    assert isinstance(squares.body, Binary) and isinstance(squares.body.a, Binary)
+    mean, dtype = squares.body.a.b, total.tensor.dtype
+
+    def of_whole(t: Expr) -> Expr:
+        return t * const(p.column_count / of_part.column_count, dtype)
+
+    def joined(t: Expr, s: Expr, whole: Expr) -> Expr:
+        apart = _instead(mean, total.tensor, of_whole(t)) - _instead(mean, total.tensor, whole)
+        return s + apart * apart * const(of_part.column_count, s.dtype)
+
+    return _Shared(of_whole, joined)
+
+
 def _reduced_in_parts(
-    p: RowwiseProblem, of_part: RowwiseProblem, reduction: ReducedTensor, names: NameSupply
+    p: RowwiseProblem,
+    of_part: RowwiseProblem,
+    reductions: tuple[ReducedTensor, ...],
+    shared: _Shared | None,
+    names: NameSupply,
 ) -> tuple[RowwiseProblem, RowwiseProblem]:
     """Return the problems of the launch that reduces parts and of the one that joins them, which reads what the first
-    one writes."""
-    kept, outer, is_position = len(p.rows), of_part.rows[len(p.rows) :], reduction.reducer.is_position
-    partial = Buffer(names.fresh("partial"), of_part.rows, reduction.accumulation.accumulator_dtype)
-    at = Buffer(names.fresh("partial_position"), of_part.rows, int32)
-    written = (partial, at) if is_position else (partial,)
-    body, place = _of_part(p, of_part, reduction.body), _place_in_row(of_part, kept)
-    if of_part.joined_extent and of_part.rows[-1] * of_part.column_count > of_part.joined_extent:
-        # The last part has columns of the part before. Best values may be found twice; others count as the identity.
-        if reduction.reducer in _COUNTING:
-            identity = const(int(reduction.reducer is Reducer.PROD), body.dtype)
-            body = Select(place >= Var(row_axis(kept)) * of_part.column_count, body, identity)
-    reduced = (
-        ReducedTensor(at, reduction.reducer, body, place, partial)
-        if is_position
-        else ReducedTensor(partial, reduction.reducer, body)
-    )
-    parts = tuple(Var(row_axis(n)) for n in range(len(of_part.rows)))
-    outputs = tuple(ComputedTensor(tensor, Load(tensor, parts)) for tensor in written)
-    first = replace(of_part, reductions=(reduced,), per_row_outputs=outputs)
+    one writes. There are several ``reductions`` only where they are ``shared``."""
+    kept, outer, place = len(p.rows), of_part.rows[len(p.rows) :], _place_in_row(of_part, len(p.rows))
+    parts, at_row = (tuple(Var(row_axis(n)) for n in range(rank)) for rank in (len(of_part.rows), kept))
     places = (*parts[:kept], *(Var(column_axis(d)) for d in range(len(outer))))
-    joined = replace(reduction, body=Load(partial, places), position=Load(at, places) if is_position else None)
-    second = replace(p, columns=outer, row_inputs=written, reductions=(joined,), elementwise_outputs=())
+    written: list[Buffer] = []
+    reduced: list[ReducedTensor] = []
+    joined: list[ReducedTensor] = []
+    for reduction in reductions:
+        is_position, before = reduction.reducer.is_position, reductions[0].tensor
+        partial = Buffer(names.fresh("partial"), of_part.rows, reduction.accumulation.accumulator_dtype)
+        body, together = _of_part(p, of_part, reduction.body), Load(partial, places)
+        value: Expr = together
+        if shared is not None and reduced:
+            body = _instead(body, before, shared.in_part(Load(written[0], parts)))
+            value = shared.joined(Load(written[0], places), together, Load(before, at_row))
+        if of_part.joined_extent and of_part.rows[-1] * of_part.column_count > of_part.joined_extent:
+            # The last part has columns of the part before. Best values may be found twice; others count as identities.
+            if reduction.reducer in _COUNTING:
+                identity = const(int(reduction.reducer is Reducer.PROD), body.dtype)
+                body = Select(place >= Var(row_axis(kept)) * of_part.column_count, body, identity)
+        written.append(partial)
+        if is_position:
+            at = Buffer(names.fresh("partial_position"), of_part.rows, int32)
+            written.append(at)
+            reduced.append(ReducedTensor(at, reduction.reducer, body, place, partial))
+            joined.append(replace(reduction, body=value, position=Load(at, places)))
+        else:
+            reduced.append(ReducedTensor(partial, reduction.reducer, body))
+            joined.append(replace(reduction, body=value))
+    outputs = tuple(ComputedTensor(tensor, Load(tensor, parts)) for tensor in written)
+    first = replace(of_part, reductions=tuple(reduced), per_row_outputs=outputs)
+    second = replace(p, columns=outer, row_inputs=tuple(written), reductions=tuple(joined), elementwise_outputs=())
     return first, second
+
+
+def _instead(body: Expr, tensor: Buffer, value: Expr) -> Expr:
+    """``body`` with ``value`` instead of what it reads of ``tensor``."""
+    return map_loads(body, lambda load: value if load.buffer == tensor else load)
 
 
 def _place_in_row(of_part: RowwiseProblem, kept: int) -> Expr:

@@ -28,8 +28,9 @@ from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
-from ...loop_nest.nest import COMBINE, KERNEL_NAME, identity
+from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.window import ReduceWindow
+from ...problems.window_steps import Part, WindowSteps, window_steps
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
@@ -78,6 +79,21 @@ _Consumers = Sequence[tuple[int, int]]
 """The rows of a thread's outputs that a row of the input contributes to, each with the row of its window."""
 
 
+def accumulates_pairs(problem: ReduceWindow) -> bool:
+    """Return whether an instruction accumulates two channels, where a thread has several: large windows of 16-bit
+    floats of which the greatest or the least is taken."""
+    dtype, exact = problem.reduction.tensor.dtype, problem.combine in (BinaryOp.MIN, BinaryOp.MAX)
+    return problem.is_large and exact and dtype.is_float and dtype.bits == 16
+
+
+def steps_of_line(problem: ReduceWindow, outputs: int) -> WindowSteps:
+    """Return how a row of pixels is reduced to a row of ``outputs``."""
+    width = problem.width
+    return window_steps(
+        range(0, outputs * width.stride, width.stride), width.window_points, width.dilation, problem.combine
+    )
+
+
 class _WindowKernelWriter:
     def __init__(self, problem: ReduceWindow, sizes: WindowSizes) -> None:
         self.problem = problem
@@ -88,8 +104,10 @@ class _WindowKernelWriter:
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
         self.w = Writer()
         self.thread_grid = [Axis(a.name, -(-a.extent // self._tile_extent(a))) for a in problem.axes]
-        assert problem.reduction.reducer is not None
-        self.combine: BinaryOp = COMBINE[problem.reduction.reducer]
+        self.combine = problem.combine
+        dtype = problem.reduction.tensor.dtype
+        is_wide = dtype.is_float and dtype.bits == 16 and not (self.width > 1 and accumulates_pairs(problem))
+        self.accumulator_dtype: DType = float32 if is_wide else dtype
 
     def kernel(self) -> Kernel:
         problem, w, threads = self.problem, self.w, self.sizes.threads
@@ -107,11 +125,6 @@ class _WindowKernelWriter:
                 self._thread({**start, **self._unit_axes()})
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
-
-    @property
-    def _accumulator_dtype(self) -> DType:
-        dtype = self.problem.reduction.tensor.dtype
-        return float32 if dtype.is_float and dtype.bits == 16 else dtype
 
     def _tile_extent(self, axis: Axis) -> int:
         """Return how many points along ``axis`` one thread computes."""
@@ -135,7 +148,7 @@ class _WindowKernelWriter:
         acc = self._accumulators(problem.reduction.name, self.tile_h)
         if unwindowed:
             with self._unrolled("q", self.tile_h) as every, self._unrolled("p", self.tile_w) as p, self._lanes() as v:
-                w.store(acc, (every, p, v), identity(self.combine, self._accumulator_dtype))
+                w.store(acc, (every, p, v), identity(self.combine, self.accumulator_dtype))
         with ExitStack() as loops:
             at = {**start, **{a.name: loops.enter_context(self._unrolled(a.name, a.extent)) for a in unwindowed}}
             pixels = self._pixel_registers()
@@ -158,7 +171,7 @@ class _WindowKernelWriter:
     def _accumulators(self, name: str, rows: int) -> Buffer:
         """Registers of [rows, tile_w, vector_width] accumulators."""
         shape = (rows, self.tile_w, self.width)
-        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self._accumulator_dtype, MemoryScope.REGISTER)
+        return self.w.allocate(self.names.fresh(f"{name}_acc"), shape, self.accumulator_dtype, MemoryScope.REGISTER)
 
     def _unrolled(self, name: str, extent: int) -> AbstractContextManager[Var]:
         return self.w.loop(self.names.fresh(f"{name}_u"), extent, LoopKind.UNROLLED)
@@ -257,12 +270,16 @@ class _WindowKernelWriter:
     ) -> None:
         """Accumulate a row of the input into the rows of outputs that read it. It is reduced by itself first where it
         contributes the same to all of them. ``begun``: all accumulators have a value already."""
-        if len(consumers) == 1 or not self._same_for_all_rows():
+        problem = self.problem
+        if len(consumers) == 1 or not problem.is_alike(problem.height):
             for q, r in consumers:
                 self._accumulate(self._row_point(at, q, r), pixels, line, fixed, acc, q, begun=begun or r > 0)
             return
-        partial = self._accumulators(f"{self.problem.reduction.name}_line", 1)
-        self._accumulate(self._row_point(at, *consumers[0]), pixels, line, fixed, partial, 0, begun=False)
+        partial = self._accumulators(f"{problem.reduction.name}_line", 1)
+        if not problem.is_large or not problem.is_alike(problem.width):
+            self._accumulate(self._row_point(at, *consumers[0]), pixels, line, fixed, partial, 0, begun=False)
+        else:
+            self._reduce_line(self._row_point(at, *consumers[0]), pixels, line, partial)
         for q, r in consumers:
             with self._unrolled("p", self.tile_w) as p, self._lanes() as v:
                 self._combine(acc, (index(q), p, v), Load(partial, (index(0), p, v)), begun=begun or r > 0)
@@ -275,13 +292,34 @@ class _WindowKernelWriter:
         window: dict[str, Expr] = {} if height.window is None else {height.window.name: index(r)}
         return {**at, height.axis.name: at[height.axis.name] + q, **window}
 
-    def _same_for_all_rows(self) -> bool:
-        """Return whether what a row of the input contributes does not depend on the row of outputs."""
-        problem, height = self.problem, self.problem.height
-        neutral = {r: identity(self.combine, r.load.dtype) for r in problem.sliding_loads}
-        rest = replace_masked_loads(problem.reduction.body, neutral)
-        names = [a.name for a in (height.axis, height.window) if a is not None] if height is not None else []
-        return free_variables(rest).isdisjoint(names)
+    def _reduce_line(
+        self,
+        at: Mapping[str, Expr],
+        pixels: Mapping[MaskedLoad, RegisterLoad],
+        line: int,
+        partial: Buffer,
+    ) -> None:
+        """Reduce row ``line`` of the input in the fewest steps."""
+        problem, w, channel, slot = self.problem, self.w, self.problem.channel.name, index(self._slot(line))
+        steps = steps_of_line(problem, self.tile_w)
+        places = {part: n for n, (part, _, _) in enumerate(steps.steps)}
+        name, shape = self.names.fresh(f"{problem.reduction.name}_parts"), (len(places), self.width)
+        parts = w.allocate(name, shape, self.accumulator_dtype, MemoryScope.REGISTER)
+
+        def of(part: Part, v: Expr) -> Expr:
+            if part in places:
+                return Load(parts, (index(places[part]), v))
+            values: dict[MaskedLoad, Expr] = {r: h.value((slot, index(part[0])), v) for r, h in pixels.items()}
+            body = replace_masked_loads(problem.reduction.body, values)
+            term = scalar_at(body, {**at, channel: at[channel] + v})
+            return term if term.dtype == self.accumulator_dtype else Cast(term, self.accumulator_dtype)
+
+        for part, a, b in steps.steps:
+            with self._lanes() as v:
+                w.store(parts, (index(places[part]), v), Binary(self.combine, of(a, v), of(b, v)))
+        for p, window in enumerate(steps.windows):
+            with self._lanes() as v:
+                w.store(partial, (index(0), index(p), v), of(window, v))
 
     def _accumulate(
         self,
@@ -305,7 +343,7 @@ class _WindowKernelWriter:
                 values: dict[MaskedLoad, Expr] = {r: h.value((slot, position), v) for r, h in pixels.items()}
                 values |= {r: h.value([point[a.name] for a in axes], v) for r, (h, axes) in fixed.items()}
                 term = scalar_at(replace_masked_loads(self.problem.reduction.body, values), point)
-                wide = term if term.dtype == self._accumulator_dtype else Cast(term, self._accumulator_dtype)
+                wide = term if term.dtype == self.accumulator_dtype else Cast(term, self.accumulator_dtype)
                 self._combine(acc, (index(q), p, v), wide, begun=begun or s > 0)
 
     def _combine(self, acc: Buffer, indices: tuple[Expr, ...], value: Expr, *, begun: bool) -> None:

@@ -24,7 +24,7 @@ from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import WindowSizes, window_kernel
+from .kernel import WindowSizes, accumulates_pairs, steps_of_line, window_kernel
 
 MAX_VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
@@ -38,8 +38,6 @@ FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 112
 """Output elements of a thread, where there are enough of them (measured: the best settings have so many)."""
 WASTE = 1.25
 """For how many more outputs along an axis promising threads have room at most than there are."""
-LARGE_WINDOW = 5
-"""Rows of a window from which on all pixels of a thread would take so many registers that few outputs share them."""
 STAGES = (2, 3)
 """Rows of the input in registers at a time, where windows are large."""
 PIXEL_INSTRUCTIONS = 3
@@ -65,7 +63,7 @@ class WindowPlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         width, height = self.problem.width.axis.extent, self.problem.output_height
-        large = self._is_large
+        large = self.problem.is_large
         tiles_w, tiles_h = (tuple(n for n in (1, 2, 4, 7, 8) if n <= extent) for extent in (width, height))
         stages = (
             Knob("stages", (0, *STAGES), "how many rows of the input are in registers at a time; 0: all, loaded first"),
@@ -85,10 +83,6 @@ class WindowPlan(Plan):
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
         return {"stages": 0}
-
-    @property
-    def _is_large(self) -> bool:
-        return self.problem.window_height >= LARGE_WINDOW
 
     def _vector_widths(self) -> tuple[int, ...]:
         size, channels = self._pixel_bytes, self.problem.channel.extent
@@ -122,14 +116,15 @@ class WindowPlan(Plan):
         )
         # Rows of outputs that are complete are stored at once, so that only those of a window have accumulators.
         open_rows = np.minimum(tile_h, problem.window_height)
-        accumulator_bytes = max(4, problem.reduction.tensor.dtype.bytes) * tile_w * open_rows
+        pairs = (width > 1) & accumulates_pairs(problem)
+        accumulator_bytes = np.where(pairs, 2, max(4, problem.reduction.tensor.dtype.bytes)) * tile_w * open_rows
         # Where rows are in a circular buffer, what is loaded takes whole registers, though it is half of one.
         loaded_bytes = self._pixel_bytes * held + filter_bytes
         loaded_bytes = np.where(
             (stages > 0) & (width * self._pixel_bytes < 4), 4 // width * loaded_bytes // self._pixel_bytes, loaded_bytes
         )
         words = -(-(loaded_bytes + accumulator_bytes) * width // 4)
-        converted = np.where((stages > 0) & (self._pixel_bytes < 4), positions * width, 0)  # a row of pixels
+        converted = np.where((stages > 0) & (self._pixel_bytes < 4) & ~pairs, positions * width, 0)  # a row of pixels
         registers = SPARE_REGISTERS + words + problem.width.window_points * width + converted
         return WindowSizes(
             vector_width=width,
@@ -197,7 +192,7 @@ class WindowPlan(Plan):
         loaded_bytes = sizes.all_threads * sizes.pixels * sizes.vector_width * self._pixel_bytes
         stores = len(self.problem.outputs) * sizes.tile_w * sizes.tile_h
         accesses = len(self.problem.sliding_loads) * sizes.pixels + stores
-        operations = flops(workload) * (self._overhead(sizes) if self._is_large else 1.0)
+        operations = flops(workload) * (self._overhead(sizes) if self.problem.is_large else 1.0)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
@@ -209,17 +204,30 @@ class WindowPlan(Plan):
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
 
     def _overhead(self, sizes: WindowSizes) -> NDArray[np.float64]:
-        """Instructions for each useful multiplication of a large window. What is loaded stays in registers as it is
-        stored, so that the filter is converted for each row of outputs. A pixel takes an instruction for that, and
-        about two for its address and its mask."""
-        filters = 1.0 / sizes.tile_w if self.problem.fixed_loads else 0.0
+        """Instructions for each point of a large window. What is loaded stays in registers as it is stored, so that the
+        filter is converted for each row of outputs. A pixel takes an instruction for that, and about two for its
+        address and its mask."""
         points = self.problem.window_height * self.problem.width.window_points
+        filters = points / sizes.tile_w if self.problem.fixed_loads else 0.0
         outputs = sizes.tile_w * sizes.tile_h
         computed = sizes.all_threads * sizes.vector_width * outputs / prod(a.extent for a in self.problem.axes)
         overhead: NDArray[np.float64] = computed * (
-            1.0 + filters + PIXEL_INSTRUCTIONS * sizes.pixels / (outputs * points)
+            (self._steps(sizes) + filters + PIXEL_INSTRUCTIONS * sizes.pixels / outputs) / points
         )
         return overhead
+
+    def _steps(self, sizes: WindowSizes) -> NDArray[np.float64]:
+        """Return in how many steps a thread reduces the window of an output. Rows of pixels that contribute the same to
+        all rows of outputs are reduced once."""
+        problem, width = self.problem, self.problem.width
+        if not problem.is_alike(problem.height):
+            return np.full(len(sizes.tile_w), float(problem.window_height * width.window_points))
+        of_line = {int(n): len(steps_of_line(problem, int(n)).steps) for n in np.unique(sizes.tile_w)}
+        lines = sizes.pixels / width.positions(sizes.tile_w)
+        steps: NDArray[np.float64] = problem.window_height + np.array([of_line[int(n)] for n in sizes.tile_w]) * (
+            lines / (sizes.tile_w * sizes.tile_h)
+        )
+        return steps
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tilewright.codegen.cuda.emit.access import StridedOffset, strided_offset
+from tilewright.codegen.cuda.emit.access import StridedOffset, strided_offset, with_shared_divisions
 from tilewright.ir.expr import Binary, BinaryOp, Broadcast, Expr, Ramp, Var, index
 from tilewright.ir.linear_form import affine_form
 
@@ -53,3 +53,13 @@ def test_quotients_and_remainders_of_different_indices_are_not_joined(indices: t
 
 def test_padded_rows_have_no_constant_stride() -> None:
     assert strided_offset(_lanes(FLAT), (190, 38, 1)) is None
+
+
+def test_a_remainder_takes_the_dividend_of_a_quotient_beside_it() -> None:
+    whole, reduced = Var("t") * 128 + Var("k") + 17, Var("t") * 29 + Var("k") + 17
+    quotient, place = with_shared_divisions(whole // 33, reduced % 33 * 5)
+    assert (quotient, place) == (whole // 33, whole % 33 * 5)
+    for roots in ((reduced % 33 * 5,), (whole // 31, reduced % 33), (whole // 33, (reduced + 1) % 33)):
+        assert with_shared_divisions(*roots) == roots
+    masked = (Var("t") * 9 // 8, Var("t") % 8)  # takes no division
+    assert with_shared_divisions(*masked) == masked

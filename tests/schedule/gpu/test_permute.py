@@ -80,16 +80,17 @@ def test_elements_of_every_size_in_shapes_that_fit_and_do_not(dtype: str, shape:
     ("dtype", "alignments"), [("int8", (4, 32)), ("float16", (4, 32, 128)), ("float32", (32, 128))]
 )
 def test_stores_of_odd_rows_are_aligned(dtype: str, alignments: tuple[int, ...]) -> None:
-    """Rows of 143 elements begin anywhere in memory. All but their ends is stored by aligned words."""
+    """Rows of 143 elements begin anywhere in memory. All but their ends is stored by aligned words or vectors."""
     workload = workload_of("transpose", shape=[143, 137], axes=[1, 0], dtype=dtype)
     inputs = random_inputs(workload, 1)
-    for alignment in alignments:
-        schedule = legal_schedule_of(SKETCH, workload, store_alignment=alignment, tile_in=64, tile_out=64, threads=256)
+    for alignment, stored_bytes in ((a, b) for a in alignments for b in (4, 16) if a % b == 0):
+        tile: dict[str, KnobValue] = {"tile_in": 64, "tile_out": 64, "threads": 256, "store_bytes": stored_bytes}
+        schedule = legal_schedule_of(SKETCH, workload, store_alignment=alignment, **tile)
         kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
         verify(kernel)
         np.testing.assert_array_equal(interpret(kernel, inputs)["Y"], inputs["X"].T)
         stored = [s for s in stores_of(kernel.body) if s.buffer.name == "Y"]
-        assert max(s.value.lanes for s in stored) * stored[0].buffer.dtype.bytes == 4
+        assert max(s.value.lanes for s in stored) * stored[0].buffer.dtype.bytes == stored_bytes
 
 
 def test_a_tile_has_whole_lines_to_store() -> None:
@@ -97,6 +98,12 @@ def test_a_tile_has_whole_lines_to_store() -> None:
     schedule = legal_schedule_of(SKETCH, workload, store_alignment=128, tile_in=64, tile_out=64)
     with pytest.raises(IllegalSchedule, match="tile_out elements of the first output are a whole number"):
         SKETCH.lower(workload, H200, Schedule.of(SKETCH.name, SKETCH.version, {**dict(schedule.knobs), "tile_out": 32}))
+
+
+def test_promising_stores_of_whole_sectors_are_as_wide_as_they_can_be() -> None:
+    space = SKETCH.space(workload_of("transpose", shape=[143, 137], axes=[1, 0], dtype="float16"), H200)
+    found = set(zip(space.column("store_alignment"), space.column("store_bytes"), strict=True))
+    assert found == {(0, 4), (4, 4), (32, 16), (128, 16)}
 
 
 def test_rows_that_are_aligned_have_no_other_alignment() -> None:

@@ -77,6 +77,20 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case]()) >= 2
 
 
+LARGE = {
+    "13 x 9": lambda: _pool(height=6, width=10, kernel_h=13, kernel_w=9, padding=6, dtype="float16"),
+    "odd channels": lambda: _pool(channels=3, height=6, kernel_h=9, kernel_w=8, padding=4, dtype="bfloat16"),
+    "mean of 7 x 7": lambda: _pool(kernel_h=7, kernel_w=7, padding=3, kind="average", dtype="float16"),
+    "strided": lambda: _pool(kernel_h=5, kernel_w=5, stride=2, padding=2, height=13, dtype="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_rows_of_large_windows_share_what_their_parts_have_in_common(case: str) -> None:
+    assert assert_agrees(SKETCH, LARGE[case](), 3) >= 2
+    assert assert_agrees(SKETCH, LARGE[case](), 2, policy=SpacePolicy(prune=False)) == 2
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
     assert_agrees(SKETCH, CASES[case](), 6, policy=SpacePolicy(prune=False))
@@ -84,10 +98,12 @@ def test_settings_that_are_pruned_compute_it_too(case: str) -> None:
 
 def test_what_it_leaves_to_others() -> None:
     channels_first = workload_of("pool2d", batch=1, channels=8, height=32, width=32, kernel_h=3, kernel_w=3)
-    wide = _pool(height=20, width=20, kernel_h=9, kernel_w=9)  # 81 points
+    wide = _pool(height=40, width=40, kernel_h=17, kernel_w=17)  # 289 points
+    weights = _depthwise(height=20, width=20, kernel_h=9, kernel_w=9)  # for each of 81 points
     for workload in (
         channels_first,
         wide,
+        weights,
         _depthwise(stride=2, dilation=3, height=20, width=20),  # neither positions nor windows are neighbours
         workload_of("matmul", m=64, n=64, k=32),
         workload_of("reduce", shape=[64, 16, 64], axes=[1]),

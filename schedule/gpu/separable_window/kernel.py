@@ -1,0 +1,318 @@
+"""Writes the kernel of windows of planes. A block has tiles of ``tile_h`` rows of outputs. Its threads load columns of
+the input, which neighbouring lanes find beside each other, and reduce them along the height. Windows of what that
+gives, in shared memory, are reduced along the width::
+
+    for each column k of the tile:   x_regs[r] = X[plane, y0 + r, x0 + k]         # all rows, those of padding too
+                                     x_lines[q/lanes, k, q%lanes] = max(x_regs[q], ..., x_regs[q + 6])
+    barrier
+    for each line, for some columns: near[k] = x_lines[line, x*tile_w + k, :]
+                                     result[line, x*tile_w + p, :] = max(near[p], ..., near[p + 6])
+    barrier
+    for each line and column:        Y[plane, y0 + q, x0 + p] = epilogue(result[q/lanes, p, q%lanes])
+
+Elements of rows below each other share a word of shared memory. Lanes that reduce along the width have lines of their
+own, whose pitch is odd, so that they find them in different banks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from ....core.dtypes import DType, float32
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.build import Writer
+from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
+from ....ir.rewrite import free_variables
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.workload import Axis
+from ...loop_nest.nest import COMBINE, KERNEL_NAME
+from ...problems.separable_window import SeparableWindow
+from ...problems.window_overlap import WindowAxis
+from ...problems.window_steps import Part, WindowSteps, window_steps
+from ...space.columns import Size
+from ...tile.delinearize import axis_indices
+from ...tile.load_analysis import always_holds
+from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
+from ...tile.names import NameSupply
+from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.stage_body import scalar_at
+
+WORD_BYTES = 4
+"""Bytes of a bank of shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeparableWindowSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
+
+    ``tile_h``, ``tile_w``, ``row_tiles`` and ``threads`` are the knobs. ``tiles_h``, ``tiles_w``: the tiles of a
+    plane. ``tile_columns``: columns of a tile. ``rows``, ``positions``: rows and columns of the input that a tile
+    loads. ``lines``: lines of words that a block has of its tiles. ``near``: positions that a thread reads for its
+    ``tile_w`` outputs. ``row_lanes``: neighbouring lanes that store a row. ``blocks``: thread blocks. ``shared_bytes``:
+    shared memory of a block. ``registers``: estimated registers of a thread. ``resident``: how many blocks a
+    multiprocessor runs at once, by that estimate.
+    """
+
+    tile_h: Size
+    tile_w: Size
+    row_tiles: Size
+    threads: Size
+    tiles_h: Size
+    tiles_w: Size
+    tile_columns: Size
+    rows: Size
+    positions: Size
+    lines: Size
+    near: Size
+    row_lanes: Size
+    blocks: Size
+    shared_bytes: Size
+    registers: Size
+    resident: Size
+
+
+def accumulator_dtype(problem: SeparableWindow) -> DType:
+    """Return the dtype in which windows are reduced."""
+    dtype = problem.reduction.tensor.dtype
+    return float32 if dtype.is_float and dtype.bits == 16 else dtype
+
+
+def line_dtype(problem: SeparableWindow) -> DType:
+    """Return the dtype of what is reduced along the height: that of the result, where no step rounds."""
+    exact = combine_of(problem) in (BinaryOp.MIN, BinaryOp.MAX)
+    return problem.reduction.tensor.dtype if exact else accumulator_dtype(problem)
+
+
+def column_dtype(problem: SeparableWindow) -> DType:
+    """Return the dtype in which columns are reduced."""
+    return line_dtype(problem) if columns_at_once(problem) > 1 else accumulator_dtype(problem)
+
+
+def columns_at_once(problem: SeparableWindow) -> int:
+    """Return how many columns a thread reduces at once: two where an instruction takes two elements of 16 bits."""
+    dtype = line_dtype(problem)
+    return 2 if dtype.is_float and dtype.bits == 16 else 1
+
+
+def word_lanes(problem: SeparableWindow) -> int:
+    """Return how many elements of rows below each other share a word of shared memory."""
+    return max(1, WORD_BYTES // line_dtype(problem).bytes)
+
+
+def combine_of(problem: SeparableWindow) -> BinaryOp:
+    """Return how two points of a window are combined."""
+    assert problem.reduction.reducer is not None
+    return COMBINE[problem.reduction.reducer]
+
+
+def steps_along(problem: SeparableWindow, axis: WindowAxis, outputs: int) -> WindowSteps:
+    """Return how the windows of ``outputs`` neighbouring outputs are reduced along an axis."""
+    starts = range(0, outputs * axis.stride, axis.stride)
+    return window_steps(starts, axis.window_points, axis.dilation, combine_of(problem))
+
+
+def separable_window_kernel(problem: SeparableWindow, sizes: SeparableWindowSizes) -> Kernel:
+    """Return the kernel of one setting."""
+    return _SeparableWindowKernelWriter(problem, sizes).kernel()
+
+
+class _SeparableWindowKernelWriter:
+    def __init__(self, problem: SeparableWindow, sizes: SeparableWindowSizes) -> None:
+        self.problem = problem
+        self.sizes = sizes
+        buffers = (*problem.workload.inputs, problem.reduction.tensor, *(s.tensor for s in problem.outputs))
+        axes = (*problem.reduction.axes, *problem.reduction.reduce_axes)
+        self.names = NameSupply({b.name for b in buffers} | {a.name for a in axes})
+        self.w = Writer()
+        self.combine = combine_of(problem)
+        self.lanes = word_lanes(problem)
+        self.tile_axes = (*problem.plane_axes, Axis(problem.height.axis.name, sizes.tiles_h))
+
+    def kernel(self) -> Kernel:
+        problem, w, s = self.problem, self.w, self.sizes
+        bounds = [
+            (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
+            (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
+        ]
+        name = problem.reduction.name
+        with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
+            tile, first = block // s.tiles_w * s.row_tiles, block % s.tiles_w * s.tile_columns
+            lines = self._allocate_lines(f"{name}_lines", s.positions, line_dtype(problem))
+            results = self._allocate_lines(f"{name}_tile", s.tile_columns, line_dtype(problem))
+            self._reduce_columns(tile, first, thread, lines)
+            w.barrier()
+            self._reduce_lines(thread, lines, results)
+            w.barrier()
+            self._store_outputs(tile, first, thread, results)
+        outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
+        return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
+
+    def _allocate_lines(self, name: str, columns: int, dtype: DType) -> Buffer:
+        """Allocate shared memory for [line, column, lane], with an odd number of columns."""
+        shape = (self.sizes.lines, columns | 1, self.lanes)
+        return self.w.allocate(self.names.fresh(name), shape, dtype, MemoryScope.SHARED)
+
+    def _allocate_word(self, dtype: DType) -> Buffer:
+        """Allocate registers for what a word of shared memory has."""
+        name = self.names.fresh(f"{self.problem.reduction.name}_word")
+        return self.w.allocate(name, (self.lanes,), dtype, MemoryScope.REGISTER)
+
+    @contextmanager
+    def _shared_out(self, thread: Expr, items: int) -> Iterator[Expr]:
+        """Give the number of each item that a thread has, of those that the threads of a block share."""
+        threads = self.sizes.threads
+        with self.w.loop(self.names.fresh("n"), -(-items // threads), LoopKind.UNROLLED) as n:
+            item = n * threads + thread
+            with self.w.when(item < items if items % threads else None):
+                yield item
+
+    def _lane_loop(self) -> AbstractContextManager[Var]:
+        return self.w.loop(self.names.fresh("v"), self.lanes, LoopKind.VECTORIZED)
+
+    def _point_of(self, tile: Expr) -> dict[str, Expr]:
+        """Return the axes at the first row of a tile, but for that of the width."""
+        at = dict(axis_indices(tile, self.tile_axes))
+        at |= {a.name: index(0) for a in self.problem.reduction.reduce_axes if a.extent == 1}
+        row = self.problem.height.axis.name
+        return {**at, row: at[row] * self.sizes.tile_h}
+
+    def _reduced(self, steps: WindowSteps, name: str, values: Buffer) -> Callable[[int, Expr], Expr]:
+        """Reduce windows of ``values``, [position, lane]. Return a function from the number of a window and a lane to
+        its value."""
+        places, lanes = {part: n for n, (part, _, _) in enumerate(steps.steps)}, values.shape[1]
+        parts = self.w.allocate(self.names.fresh(name), (len(places), lanes), values.dtype, MemoryScope.REGISTER)
+
+        def of(part: Part, v: Expr) -> Expr:
+            return Load(parts, (index(places[part]), v)) if part in places else Load(values, (index(part[0]), v))
+
+        for part, a, b in steps.steps:
+            with self.w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+                self.w.store(parts, (index(places[part]), v), Binary(self.combine, of(a, v), of(b, v)))
+        return lambda number, v: of(steps.windows[number], v)
+
+    # --- along the height
+
+    def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer) -> None:
+        """Reduce all columns of the block's tiles along the height."""
+        problem, w, s = self.problem, self.w, self.sizes
+        name, steps = problem.reduction.name, steps_along(problem, problem.height, s.tile_h)
+        at_once = columns_at_once(problem)
+        apart, per_tile = s.positions // at_once, s.tile_h // self.lanes
+        with self._shared_out(thread, s.row_tiles * apart) as item:
+            y, position = item // apart, item % apart
+            terms = self._load_columns(self._point_of(tile + y), first, [position + n * apart for n in range(at_once)])
+            reduced = self._reduced(steps, f"{name}_column", terms)
+            for line in range(per_tile):
+                for n in range(at_once):
+                    word = self._allocate_word(lines.dtype)
+                    for v in range(self.lanes):
+                        value = reduced(line * self.lanes + v, index(n))
+                        w.store(word, (index(v),), value if value.dtype == word.dtype else Cast(value, word.dtype))
+                    with self._lane_loop() as lane:
+                        w.store(lines, (y * per_tile + line, position + n * apart, lane), Load(word, (lane,)))
+
+    def _load_columns(self, at: Mapping[str, Expr], first: Expr, positions: Sequence[Expr]) -> Buffer:
+        """Load columns of a tile. Return what of them is reduced, in registers: [row, column]."""
+        problem, w, s, dtype = self.problem, self.w, self.sizes, column_dtype(self.problem)
+        registers: dict[MaskedLoad, RegisterLoad] = {}
+        for masked in problem.sliding_loads:
+            column = allocate_registers(w, self.names, masked, (s.rows, len(positions)), "", 1)
+            registers[masked] = RegisterLoad(masked, column.buffer, vector=False)
+        row, anywhere = problem.height.axis.name, self._anywhere()
+        for n, position in enumerate(positions):
+            for r in range(s.rows):
+                here, any_row = (
+                    {**point, **problem.height.at(point[row], index(r)), **problem.width.at(x, k)}
+                    for point, x, k in ((at, first, position), anywhere)
+                )
+                for masked, register in registers.items():
+                    needed = RegisterLoad(self._needed(masked, any_row), register.buffer, vector=False)
+                    load_registers(w, self.names, needed, (index(r), index(n)), here, "", 1)
+        name, shape = self.names.fresh(f"{problem.reduction.name}_terms"), (s.rows, len(positions))
+        terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
+        for r in range(s.rows):
+            with w.loop(self.names.fresh("v"), len(positions), LoopKind.VECTORIZED) as v:
+                loaded: dict[MaskedLoad, Expr] = {m: Load(b.buffer, (index(r), v)) for m, b in registers.items()}
+                term = scalar_at(replace_masked_loads(problem.reduction.body, loaded), at)
+                w.store(terms, (index(r), v), term if term.dtype == dtype else Cast(term, dtype))
+        return terms
+
+    def _anywhere(self) -> tuple[dict[str, Expr], Expr, Expr]:
+        """Return the point, the first column and the position of any column of any tile."""
+        problem, s = self.problem, self.sizes
+        at = self._point_of(index(0)) | {a.name: Var(a.name) for a in problem.plane_axes}
+        at[problem.height.axis.name] = Var(problem.height.axis.name) * s.tile_h
+        return at, Var(_TILE) * s.tile_columns, Var(_POSITION)
+
+    def _needed(self, masked: MaskedLoad, anywhere: Mapping[str, Expr]) -> MaskedLoad:
+        """``masked`` with a mask also for what only outputs beyond the last ones read, and without conditions that hold
+        at every point that ``anywhere`` stands for."""
+        problem, s = self.problem, self.sizes
+        moving = {a.name for a in (problem.height.axis, problem.width.axis, *problem.reduction.reduce_axes)}
+        terms = conjuncts(masked.mask)
+        for i, extent in zip(masked.load.indices, masked.load.buffer.shape, strict=True):
+            if free_variables(i) & moving:
+                terms.extend((i >= 0, i < extent))
+        axes = [*self.tile_axes, Axis(_TILE, s.tiles_w), Axis(_POSITION, s.positions)]
+        terms = [t for t in terms if not always_holds(scalar_at(t, anywhere), axes)]
+        return MaskedLoad(masked.load, logical_and(*terms) if terms else None, masked.other)
+
+    # --- along the width
+
+    def _reduce_lines(self, thread: Expr, lines: Buffer, results: Buffer) -> None:
+        """Reduce the windows of all lines along the width."""
+        problem, w, s, name = self.problem, self.w, self.sizes, self.problem.reduction.name
+        steps = steps_along(problem, problem.width, s.tile_w)
+        with self._shared_out(thread, s.lines * (s.tile_columns // s.tile_w)) as item:
+            line, x = item % s.lines, item // s.lines
+            shape = (s.near, self.lanes)
+            near = w.allocate(self.names.fresh(f"{name}_near"), shape, lines.dtype, MemoryScope.REGISTER)
+            for k in range(s.near):
+                with self._lane_loop() as v:
+                    w.store(near, (index(k), v), Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v)))
+            reduced = self._reduced(steps, f"{name}_line", near)
+            for p in range(s.tile_w):
+                with self._lane_loop() as v:
+                    w.store(results, (line, x * s.tile_w + p, v), reduced(p, v))
+
+    # --- outputs
+
+    def _store_outputs(self, tile: Expr, first: Expr, thread: Expr, results: Buffer) -> None:
+        """Store all outputs of the block's tiles, rows by neighbouring lanes."""
+        problem, w, s = self.problem, self.w, self.sizes
+        row, column = problem.height.axis, problem.width.axis
+        lines_at_once, per_tile = s.threads // s.row_lanes, s.tile_h // self.lanes
+        x, y = thread % s.row_lanes, thread // s.row_lanes
+        with w.loop(self.names.fresh("n"), -(-s.lines // lines_at_once), LoopKind.UNROLLED) as n:
+            line = n * lines_at_once + y
+            at = self._point_of(tile + line // per_tile)
+            with w.when(line < s.lines if s.lines % lines_at_once else None):
+                for p in range(-(-s.tile_columns // s.row_lanes)):
+                    place = x + p * s.row_lanes
+                    here = {**at, column.name: first + place}
+                    inside = [place < s.tile_columns] if (p + 1) * s.row_lanes > s.tile_columns else []
+                    inside += [here[column.name] < column.extent] if s.tiles_w * s.tile_columns > column.extent else []
+                    with w.when(logical_and(*inside) if inside else None):
+                        word = self._allocate_word(results.dtype)
+                        with self._lane_loop() as v:
+                            w.store(word, (v,), Load(results, (line, place, v)))
+                        for below in range(self.lanes):
+                            here[row.name] = at[row.name] + (line % per_tile * self.lanes + below)
+                            with w.when(here[row.name] < row.extent if row.extent % s.tile_h else None):
+                                self._store_output(here, Load(word, (index(below),)))
+
+    def _store_output(self, here: Mapping[str, Expr], value: Expr) -> None:
+        problem = self.problem
+
+        def loaded(load: Load) -> Expr:
+            if load.buffer.name != problem.reduction.name:
+                return load
+            return value if value.dtype == load.dtype else Cast(value, load.dtype)
+
+        for stage in problem.outputs:
+            indices = tuple(here[a.name] for a in problem.reduction.axes)
+            self.w.store(stage.tensor, indices, scalar_at(stage.body, here, loaded))
+
+
+_TILE, _POSITION = "tile#", "position#"
+"""The variables of a column anywhere; no variable of a kernel has these names."""

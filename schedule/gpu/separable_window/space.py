@@ -1,0 +1,242 @@
+"""Describes the space of kernels of windows of planes: knobs, constraints, derived sizes and the prior (sketch
+``cuda_separable_window``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.cost import minimum_bytes
+from ....te.workload import Workload
+from ...problems.separable_window import SeparableWindow, separable_window_of
+from ...problems.window_overlap import WindowAxis
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...tile_sketch import Plan, TileSketch
+from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
+from ..occupancy import MOST_BLOCKS, limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from .kernel import (
+    WORD_BYTES,
+    SeparableWindowSizes,
+    column_dtype,
+    columns_at_once,
+    line_dtype,
+    separable_window_kernel,
+    steps_along,
+    word_lanes,
+)
+
+SPARE_REGISTERS = 24
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+TILE_ROWS = (4, 8, 16, 32)
+"""Rows of outputs of a tile, about: a plane has the fewest tiles of so many rows, all of equal height."""
+MOST_COLUMNS = 128
+"""Columns of outputs of a tile, about."""
+MOST_SHARED_BYTES = 48 << 10
+"""Shared memory of a block, at most."""
+ROW_LANES = (32, 16, 8)
+"""How many neighbouring lanes store a row: the most of which few are idle."""
+IDLE_LANES = 1.25
+"""Lanes for each column of a row, at most, where some number of lanes has so few."""
+STEP_OPERATIONS = 4
+"""A minimum or maximum takes as long as so many additions of a fused multiplication and addition (from the tables of
+throughput in the CUDA C++ Programming Guide)."""
+BARRIER_WAITS = 2.0
+"""Where shared memory has room for n blocks of a multiprocessor, waiting at barriers takes so many n-ths of the time
+that the rest takes (fitted to 50 settings of six pools on an H200)."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
+    Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
+)
+
+
+@dataclass(frozen=True)
+class SeparableWindowPlan(Plan):
+    """The settings of a reduction over windows of planes on a target."""
+
+    problem: SeparableWindow
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        height, lanes = self.problem.height.axis.extent, word_lanes(self.problem)
+        tiles = (-(-height // -(-height // rows)) for rows in TILE_ROWS)
+        heights = tuple(dict.fromkeys(-(-rows // lanes) * lanes for rows in tiles))
+        widths = tuple(n for n in (1, 2, 4, 8, 16) if n <= self.problem.width.axis.extent)
+        return (
+            Knob("tile_h", heights, "how many neighbouring outputs along the height a thread reduces columns for"),
+            Knob("tile_w", widths, "how many neighbouring outputs along the width a thread computes"),
+            Knob("row_tiles", (1, 2, 4, 8, 16), "how many tiles of rows a block has"),
+            Knob("threads", (64, 128, 256, 512), "how many threads a block has"),
+        )
+
+    @property
+    def _input_bytes(self) -> int:
+        """Bytes of one position, of all inputs that windows move over together."""
+        return sum(m.load.dtype.bytes for m in self.problem.sliding_loads)
+
+    @property
+    def _planes(self) -> int:
+        return prod(a.extent for a in self.problem.plane_axes)
+
+    @derived_once
+    def sizes(self, columns: Columns) -> SeparableWindowSizes:
+        problem, lanes = self.problem, word_lanes(self.problem)
+        tile_h, tile_w, row_tiles, threads = (columns.ints(k.name) for k in self.knobs)
+        extent = problem.width.axis.extent
+        tiles_w = -(-extent // MOST_COLUMNS)
+        tile_columns = -(-extent // (tiles_w * tile_w)) * tile_w
+        tiles_h = -(-problem.height.axis.extent // tile_h)
+        rows, near = problem.height.positions(tile_h), problem.width.positions(tile_w)
+        at_once = columns_at_once(problem)
+        positions = -(-problem.width.positions(tile_columns) // at_once) * at_once
+        lines, word_bytes = row_tiles * tile_h // lanes, line_dtype(problem).bytes * lanes
+        column_words = -(-column_dtype(problem).bytes * at_once // WORD_BYTES)
+        below = rows * len(problem.sliding_loads) + column_words * tile_h
+        along = -(-word_bytes // WORD_BYTES) * (near + tile_w)
+        registers = SPARE_REGISTERS + np.maximum(below, along)
+        shared_bytes = lines * ((positions | 1) + (tile_columns | 1)) * word_bytes
+        return SeparableWindowSizes(
+            tile_h=tile_h,
+            tile_w=tile_w,
+            row_tiles=row_tiles,
+            threads=threads,
+            tiles_h=tiles_h,
+            tiles_w=np.full_like(tile_h, tiles_w),
+            tile_columns=tile_columns,
+            rows=rows,
+            positions=positions,
+            lines=lines,
+            near=near,
+            row_lanes=_row_lanes(tile_columns),
+            blocks=tiles_w * -(-self._planes * tiles_h // row_tiles),
+            shared_bytes=shared_bytes,
+            registers=registers,
+            resident=limits_of(self.target).resident_blocks(threads, registers, shared_bytes),
+        )
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        names = tuple(k.name for k in self.knobs)
+        return (
+            Constraint(
+                "row_tiles divides the tiles of all planes",
+                ("tile_h", "row_tiles"),
+                lambda c: (
+                    self._planes * -(-self.problem.height.axis.extent // c.ints("tile_h")) % c.ints("row_tiles") == 0
+                ),
+            ),
+            Constraint(
+                "a multiprocessor has room for the threads, the registers and the shared memory of a block, which is "
+                f"at most {MOST_SHARED_BYTES >> 10} KiB",
+                names,
+                self._fits,
+            ),
+            Constraint("a launch has at most 2^31 - 1 blocks", names, lambda c: self.sizes(c).blocks <= MOST_BLOCKS),
+        )
+
+    def _fits(self, columns: Columns) -> Bools:
+        sizes = self.sizes(columns)
+        fits: Bools = (sizes.resident >= 1) & (sizes.shared_bytes <= MOST_SHARED_BYTES)
+        return fits
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Blocks have work for all of their threads, unless there are few of them."""
+        sizes = self.sizes(columns)
+        columns_of = sizes.row_tiles * sizes.positions // columns_at_once(self.problem)
+        items = np.minimum(columns_of, sizes.lines * sizes.tile_columns // sizes.tile_w)
+        busy = (sizes.threads >= 128) & (2 * items >= sizes.threads)
+        promising: Bools = busy | (sizes.blocks <= self.target.threads)
+        return promising
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """Lanes of a warp that have no column or no outputs wait for those that have. While the threads of a block wait
+        for one another, other blocks work."""
+        sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
+        lanes, each, outputs = word_lanes(problem), len(problem.sliding_loads), len(problem.outputs)
+        at_once = columns_at_once(problem)
+        rounds = -(-sizes.row_tiles * sizes.positions // (at_once * sizes.threads))
+        columns_of = sizes.blocks * at_once * _in_warps(sizes.row_tiles * sizes.positions // at_once)
+        segments = sizes.blocks * _in_warps(sizes.lines * (sizes.tile_columns // sizes.tile_w))
+        stored = sizes.blocks * _in_warps(sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes)
+        lines = sizes.tile_h // lanes
+        moved = columns_of * lines + segments * (sizes.near + sizes.tile_w) + stored
+        steps = columns_of // at_once * _steps(problem, problem.height, sizes.tile_h)
+        steps = steps + segments * lanes // at_once * _steps(problem, problem.width, sizes.tile_w)
+        planes = sizes.blocks * sizes.row_tiles
+        traffic = MemoryTraffic(
+            blocks=sizes.blocks,
+            resident=sizes.resident,
+            rounds=rounds,
+            memory_bytes=minimum_bytes(workload),
+            l2_bytes=planes * sizes.positions * sizes.rows * self._input_bytes
+            + sum(b.bytes for b in workload.output_buffers),
+            shared_bytes=moved * lanes * line_dtype(problem).bytes,
+            accesses=(columns_of * each * sizes.rows + moved + stored * lanes * outputs) / WARP_LANES,
+            operations=STEP_OPERATIONS * steps,
+        )
+        few = np.full_like(sizes.threads, SPARE_REGISTERS)
+        overlapping = limits_of(self.target).resident_blocks(sizes.threads, few, sizes.shared_bytes)
+        begins = TILE_SECONDS * sizes.blocks / self.target.threads
+        seconds: NDArray[np.float64] = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        return seconds * (1 + BARRIER_WAITS / np.maximum(overlapping, 1))
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        sizes = self.sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=sizes.blocks,
+            threads=sizes.threads,
+            registers=sizes.registers,
+            shared=sizes.shared_bytes,
+            wanted=sizes.rows * self._input_bytes,
+        )
+        return {
+            **common,
+            "outputs": (sizes.tile_h * sizes.tile_w).astype(np.float64),
+            "loads_per_output": sizes.positions * sizes.rows / (sizes.tile_h * sizes.tile_columns),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        return separable_window_kernel(self.problem, sizes)
+
+
+def _row_lanes(tile_columns: Ints) -> Ints:
+    """Return how many neighbouring lanes store a row of so many columns."""
+    lanes = np.full_like(tile_columns, ROW_LANES[-1])
+    for most in reversed(ROW_LANES):
+        lanes = np.where(-(-tile_columns // most) * most <= IDLE_LANES * tile_columns, most, lanes)
+    return lanes
+
+
+def _in_warps(items: Ints) -> Ints:
+    """Return how many lanes the warps have that so many items are shared out to."""
+    return -(-items // WARP_LANES) * WARP_LANES
+
+
+def _steps(problem: SeparableWindow, axis: WindowAxis, outputs: Ints) -> Ints:
+    """Return in how many steps the windows of so many neighbouring outputs are reduced."""
+    of = {int(n): len(steps_along(problem, axis, int(n)).steps) for n in np.unique(outputs)}
+    return np.array([of[int(n)] for n in outputs], np.int64)
+
+
+def _plan(workload: Workload, target: Target) -> SeparableWindowPlan | None:
+    problem = separable_window_of(workload)
+    return None if problem is None else SeparableWindowPlan(problem, target)
+
+
+CUDA_SEPARABLE_WINDOW = TileSketch("cuda_separable_window", 1, QUANTITIES, _plan)

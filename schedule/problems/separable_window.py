@@ -1,0 +1,81 @@
+"""Recognises reductions over windows of planes, such as pooling with channels first, in a workload.
+
+A window of several rows and columns is reduced along its rows first, and what that gives along its columns.
+"""
+
+from dataclasses import dataclass
+
+from ...ir.rewrite import free_variables
+from ...te.inline import inline_stages
+from ...te.workload import Axis, Stage, Workload
+from ..loop_nest.nest import COMBINE, identity
+from ..tile.load_analysis import flat_offset
+from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
+from .outputs import outputs_of_reduction
+from .window_overlap import WindowAxis, address_forms, window_axis
+
+MOST_POSITIONS = 64
+"""Positions of the input that a window spans along either axis, at most."""
+
+
+@dataclass(frozen=True)
+class SeparableWindow:
+    """A reduction over windows along the two innermost axes, and what is computed from it.
+
+    ``reduction``: the stage that reduces each window. What it reduces depends on where in the plane a point of a window
+    lies, and not on the window. ``outputs``: the stored stages, on the axes of the reduction; their bodies load the
+    reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that depend on the place in
+    the plane. ``height``, ``width``: how windows move.
+    """
+
+    workload: Workload
+    reduction: Stage
+    outputs: tuple[Stage, ...]
+    sliding_loads: tuple[MaskedLoad, ...]
+    height: WindowAxis
+    width: WindowAxis
+
+    @property
+    def plane_axes(self) -> tuple[Axis, ...]:
+        """The axes that number the planes."""
+        return tuple(a for a in self.reduction.axes if a not in (self.height.axis, self.width.axis))
+
+
+def separable_window_of(workload: Workload) -> SeparableWindow | None:
+    """Return the windows of a workload that is one reduction over windows along the two innermost axes and what is
+    computed from it at the same point. None for any other workload, for windows that span more than ``MOST_POSITIONS``
+    positions along an axis, for those of which neighbours share no input, and where points of a window have weights."""
+    inlined = inline_stages(workload)
+    reductions = [s for s in inlined.stages if s.reducer is not None]
+    if len(reductions) != 1:
+        return None
+    (reduction,) = reductions
+    combine = None if reduction.reducer is None else COMBINE.get(reduction.reducer)
+    if combine is None:
+        return None
+    kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
+    if len(kept) < 2 or len(reduced) != 2:
+        return None
+    row, column = kept[-2:]
+    moving = {row.name, column.name, *(a.name for a in reduced)}
+    sliding = tuple(m for m in masked_loads_of(reduction.body) if free_variables(m.load) & moving)
+    forms = address_forms(sliding)
+    if forms is None:
+        return None
+    height, width = (window_axis(axis, reduced, forms) for axis in (row, column))
+    if height is None or width is None or height.window is None or width.window is None:
+        return None
+    if height.window == width.window or max(w.positions(1) for w in (height, width)) > MOST_POSITIONS:
+        return None
+    if height.stride >= height.window_points or width.stride >= width.window_points:
+        return None
+    for masked in sliding:
+        offset = flat_offset(masked.load)
+        steps = None if offset is None else (offset.coefficient(column.name), offset.coefficient(width.window.name))
+        if steps != (width.stride, width.dilation) or not {row.name, height.window.name} <= free_variables(masked.load):
+            return None
+    neutral = {m: identity(combine, m.load.dtype) for m in sliding}
+    if free_variables(replace_masked_loads(reduction.body, neutral)) & moving:
+        return None
+    outputs = outputs_of_reduction(inlined, reduction)
+    return None if outputs is None else SeparableWindow(workload, reduction, outputs, sliding, height, width)
