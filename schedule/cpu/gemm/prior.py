@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...space.columns import Columns, Ints
-from ..arithmetic import idle_share, overlapped
+from ..arithmetic import ceil_div, idle_share, overlapped
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
 from .blocked_product import BlockedProduct, OperandUse
@@ -61,8 +61,8 @@ def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
 
 
 def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """Return all inputs once, A again for each further block of columns, and C for each block of ``k``: written, and
-    read again by the next one. An output that goes through the caches is read before it is written, in pairs of lines:
+    """Return all inputs once, A again for each further block of columns, B for each further block of rows if caches do
+    not hold it, and C for each block of ``k``: written, and read again by the next one. An output that goes through the caches is read before it is written, in pairs of lines:
     tasks that share the rows of C fetch more than they write."""
     p = product.gemm
     read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
@@ -73,12 +73,11 @@ def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], 
     pairs = -(-row_bytes // PAIR_BYTES) * PAIR_BYTES / row_bytes
     shared = np.where(s.nc_panels * s.nr < p.n.extent, pairs, 1.0)
     moved = 2 * (s.k_blocks - 1) * accumulators + np.where(past, 1, 1 + shared) * stored
-    again = (
-        (-(-s.n_panels // s.nc_panels) - 1)
-        * operand_bytes(product, product.uses(c, s)[0])
-        / peaks.read_bytes_per_second
-    )
-    seconds: Seconds = read + again + moved / peaks.memory_bytes_per_second
+    a, b = (operand_bytes(product, use) for use in product.uses(c, s))
+    again = (ceil_div(s.n_panels, s.nc_panels) - 1) * a
+    if b > CACHE_BYTES:
+        again = again + (ceil_div(s.m_tiles, s.mc_tiles) - 1) * b
+    seconds: Seconds = read + again / peaks.read_bytes_per_second + moved / peaks.memory_bytes_per_second
     return seconds
 
 
