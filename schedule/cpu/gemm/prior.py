@@ -62,8 +62,9 @@ def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
 
 def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
     """Return all inputs once, A again for each further block of columns, B for each further block of rows if caches do
-    not hold it, and C for each block of ``k``: written, and read again by the next one. An output that goes through the caches is read before it is written, in pairs of lines:
-    tasks that share the rows of C fetch more than they write."""
+    not hold it, and C for each block of ``k``: written, and read again by the next one. An output that goes through the
+    caches is read before it is written, in pairs of lines: tasks that share the rows of C fetch more than they
+    write."""
     p = product.gemm
     read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
     accumulators = p.m.extent * p.n.extent * product.batches * p.accumulator.dtype.bytes
