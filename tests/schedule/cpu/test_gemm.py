@@ -10,6 +10,7 @@ from tests.schedule.gpu.tiles import workload_of
 from tests.sketch_agreement import check_schedules
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
+from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM as SKETCH
@@ -94,3 +95,13 @@ def test_accumulators_stay_in_registers(case: str) -> None:
         for block in blocks:
             on_stack = [line for line in block.splitlines() if "zmm" in line and "(%rsp)" in line]
             assert len(on_stack) <= 8, schedule  # constants of the loops around
+
+
+@pytest.mark.parametrize(("packing", "prefetches"), [("whole", True), ("never", False)])
+def test_the_next_panel_of_packed_weights_is_prefetched(packing: str, prefetches: bool) -> None:
+    space = SKETCH.space(SQUARE, WIDE, policy=SpacePolicy(prune=False))
+    schedules = (space.schedule(row) for row in range(len(space)))
+    schedule = next(s for s in schedules if s["pack_b"] == packing and s["m_blocks"] == 1)
+    backend = backend_for(WIDE)
+    text = backend.assembly(backend.emit(finish(SKETCH.lower(SQUARE, WIDE, schedule), WIDE), WIDE), WIDE)
+    assert ("prefetch" in text) is prefetches
