@@ -17,6 +17,12 @@ GPU_QUANTITIES: tuple[Quantity, ...] = (
 )
 """They describe the largest launch of a kernel."""
 
+WINDOW_QUANTITIES: tuple[Quantity, ...] = (
+    Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
+    Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
+)
+"""They describe kernels of windows."""
+
 
 def gpu_columns(
     limits: GpuLimits, multiprocessors: int, *, blocks: Ints, threads: Ints, registers: Ints, shared: Ints, wanted: Ints

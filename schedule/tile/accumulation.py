@@ -19,6 +19,11 @@ _OPERATIONS = {
 _BETTER = {"argmax": CompareOp.GT, "argmin": CompareOp.LT}
 
 
+def register_dtype(dtype: DType) -> DType:
+    """Return the dtype that a value is kept in: float32 for 16-bit floats, which is what they are computed in."""
+    return float32 if dtype.is_float and dtype.bits == 16 else dtype
+
+
 @dataclass(frozen=True, slots=True)
 class Accumulation:
     """How ``reducer`` reduces values of ``value_dtype`` to a result of ``result_dtype``.
@@ -33,9 +38,7 @@ class Accumulation:
     @property
     def accumulator_dtype(self) -> DType:
         """The dtype that values are accumulated in: float32 for 16-bit floats, int32 for 8-bit integers."""
-        if self.value_dtype.is_float and self.value_dtype.bits == 16:
-            return float32
-        return int32 if self.value_dtype.bits == 8 else self.value_dtype
+        return int32 if self.value_dtype.bits == 8 else register_dtype(self.value_dtype)
 
     @property
     def state_dtypes(self) -> tuple[DType, ...]:

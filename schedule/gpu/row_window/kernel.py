@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from ....core.dtypes import DType, float32
+from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
@@ -27,6 +27,7 @@ from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
 from ...problems.row_window import RowWindow
 from ...space.columns import Size
+from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
@@ -60,8 +61,7 @@ class RowWindowSizes:
 
 def accumulator_dtype(problem: RowWindow) -> DType:
     """Return the dtype in which windows are reduced."""
-    dtype = problem.reduction.tensor.dtype
-    return float32 if dtype.is_float and dtype.bits == 16 else dtype
+    return register_dtype(problem.reduction.tensor.dtype)
 
 
 def row_window_kernel(problem: RowWindow, sizes: RowWindowSizes) -> Kernel:

@@ -18,12 +18,13 @@ from ...problems.row_window import RowWindow, row_window_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
-from ...space.knob import Knob, Quantity
+from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import MOST_BLOCKS, limits_of
+from ..occupancy import limits_of
 from ..peaks import gpu_peaks
-from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel
 
 SPARE_REGISTERS = 16
@@ -35,11 +36,7 @@ MOST_SHARED_BYTES = 48 << 10
 WASTE = 1.5
 """For how many more outputs of a row promising settings have room at most than the thriftiest of them."""
 
-QUANTITIES = (
-    *GPU_QUANTITIES,
-    Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
-    Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
-)
+QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
 
 @dataclass(frozen=True)
@@ -103,19 +100,8 @@ class RowWindowPlan(Plan):
                 ("tile_w",),
                 lambda c: self.problem.width.positions(c.ints("tile_w")) <= MOST_NEAR,
             ),
-            Constraint(
-                "a multiprocessor has room for the threads, the registers and the shared memory of a block, which is "
-                f"at most {MOST_SHARED_BYTES >> 10} KiB",
-                names,
-                self._fits,
-            ),
-            Constraint("a launch has at most 2^31 - 1 blocks", names, lambda c: self.sizes(c).blocks <= MOST_BLOCKS),
+            *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
         )
-
-    def _fits(self, columns: Columns) -> Bools:
-        sizes = self.sizes(columns)
-        fits: Bools = (sizes.resident >= 1) & (sizes.shared_bytes <= MOST_SHARED_BYTES)
-        return fits
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         sizes = self.sizes(columns)

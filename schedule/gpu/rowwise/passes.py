@@ -4,7 +4,6 @@ results."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ....core.dtypes import DType, float32
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     Binary,
@@ -28,7 +27,7 @@ from ....ir.linear_form import affine_form
 from ....ir.rewrite import map_expr, substitute
 from ....ir.stmt import LoopKind
 from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
-from ...tile.accumulation import Accumulation, store_state
+from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import scalar_at
 from ..block_reduce import group_reduce, group_scratch
@@ -309,7 +308,7 @@ class RowPasses:
                     self.w.store(computed[e], (), self._value(e, axes, None, index(0), {}))
                 return Load(computed[e], ()) if e in computed else e
             if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_column_axis(e):
-                dtype = _register_dtype(e.dtype)
+                dtype = register_dtype(e.dtype)
                 if e not in computed:
                     computed[e] = self.w.allocate(
                         self.name(f"{name}_row{len(computed)}"), (), dtype, MemoryScope.REGISTER
@@ -339,8 +338,3 @@ def _with_reciprocals(body: Expr) -> Expr:
         return e
 
     return map_expr(body, rewritten)
-
-
-def _register_dtype(dtype: DType) -> DType:
-    """Return the dtype that a value is kept in: float32 for 16-bit floats, which is what they are computed in."""
-    return float32 if dtype.is_float and dtype.bits == 16 else dtype

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from ....core.dtypes import DType, float32
+from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
@@ -30,6 +30,7 @@ from ...problems.separable_window import SeparableWindow
 from ...problems.window_overlap import WindowAxis
 from ...problems.window_steps import Part, WindowSteps, window_steps
 from ...space.columns import Size
+from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
@@ -73,8 +74,7 @@ class SeparableWindowSizes:
 
 def accumulator_dtype(problem: SeparableWindow) -> DType:
     """Return the dtype in which windows are reduced."""
-    dtype = problem.reduction.tensor.dtype
-    return float32 if dtype.is_float and dtype.bits == 16 else dtype
+    return register_dtype(problem.reduction.tensor.dtype)
 
 
 def line_dtype(problem: SeparableWindow) -> DType:

@@ -19,12 +19,13 @@ from ...problems.window_overlap import WindowAxis
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
 from ...space.constraint import Constraint
-from ...space.knob import Knob, Quantity
+from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
-from ..occupancy import MOST_BLOCKS, limits_of
+from ..occupancy import limits_of
 from ..peaks import gpu_peaks
-from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import (
     WORD_BYTES,
     SeparableWindowSizes,
@@ -55,11 +56,7 @@ BARRIER_WAITS = 2.0
 """Where shared memory has room for n blocks of a multiprocessor, waiting at barriers takes so many n-ths of the time
 that the rest takes (fitted to 50 settings of six pools on an H200)."""
 
-QUANTITIES = (
-    *GPU_QUANTITIES,
-    Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
-    Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
-)
+QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
 
 @dataclass(frozen=True)
@@ -138,19 +135,8 @@ class SeparableWindowPlan(Plan):
                     self._planes * -(-self.problem.height.axis.extent // c.ints("tile_h")) % c.ints("row_tiles") == 0
                 ),
             ),
-            Constraint(
-                "a multiprocessor has room for the threads, the registers and the shared memory of a block, which is "
-                f"at most {MOST_SHARED_BYTES >> 10} KiB",
-                names,
-                self._fits,
-            ),
-            Constraint("a launch has at most 2^31 - 1 blocks", names, lambda c: self.sizes(c).blocks <= MOST_BLOCKS),
+            *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
         )
-
-    def _fits(self, columns: Columns) -> Bools:
-        sizes = self.sizes(columns)
-        fits: Bools = (sizes.resident >= 1) & (sizes.shared_bytes <= MOST_SHARED_BYTES)
-        return fits
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Blocks have work for all of their threads, unless there are few of them."""

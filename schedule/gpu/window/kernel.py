@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from math import prod
 
-from ....core.dtypes import DType, float32
+from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
@@ -32,6 +32,7 @@ from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.window import ReduceWindow
 from ...problems.window_steps import Part, WindowSteps, window_steps
 from ...space.columns import Size
+from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
@@ -106,8 +107,8 @@ class _WindowKernelWriter:
         self.thread_grid = [Axis(a.name, -(-a.extent // self._tile_extent(a))) for a in problem.axes]
         self.combine = problem.combine
         dtype = problem.reduction.tensor.dtype
-        is_wide = dtype.is_float and dtype.bits == 16 and not (self.width > 1 and accumulates_pairs(problem))
-        self.accumulator_dtype: DType = float32 if is_wide else dtype
+        in_pairs = self.width > 1 and accumulates_pairs(problem)
+        self.accumulator_dtype: DType = dtype if in_pairs else register_dtype(dtype)
 
     def kernel(self) -> Kernel:
         problem, w, threads = self.problem, self.w, self.sizes.threads

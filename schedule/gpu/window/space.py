@@ -23,7 +23,7 @@ from ...tile_sketch import Plan, TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
-from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import WindowSizes, accumulates_pairs, steps_of_line, window_kernel
 
 MAX_VECTOR_BYTES = 16
@@ -48,8 +48,7 @@ BUSY_THREADS = 512
 QUANTITIES = (
     *GPU_QUANTITIES,
     Quantity("vector_bytes", "B", "bytes of the widest access of the windowed input"),
-    Quantity("outputs", "elements", "outputs that a thread computes for each of its channels"),
-    Quantity("loads_per_output", "loads", "input elements loaded for each output element"),
+    *WINDOW_QUANTITIES,
 )
 
 
