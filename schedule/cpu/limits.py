@@ -1,10 +1,13 @@
-"""What a thread of a processor has: vector registers and scratch memory."""
+"""What a thread of a processor has: vector registers, scratch memory and lines of a cache."""
 
 from ...core.target import Target
 
 MOST_SCRATCH_BYTES = (1 << 30) - (1 << 20)
 """Local buffers of a kernel for each thread. ``codegen/llvm/frame.py`` refuses more than 1 GiB; the last MiB is left to
 small buffers."""
+
+LINE_BYTES = 64
+"""How many bytes a cache line has, below which nothing is moved."""
 
 
 def vector_registers(target: Target) -> int:

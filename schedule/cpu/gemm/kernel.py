@@ -30,11 +30,11 @@ from ...problems.gemm import Gemm, Operand, Result
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
+from ..limits import LINE_BYTES
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .packing import TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
 
 UNROLLED = LoopKind.UNROLLED
-LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,8 @@ class BlockedGemmWriter:
         latency of memory; the tiles of a panel share out the lines of the next one."""
         if t.next_b is None:
             return
-        elements = LINE_BYTES // self.dtype.bytes
+        assert t.next_b.buffer is not None
+        elements = LINE_BYTES // t.next_b.buffer.dtype.bytes
         lines = -(-self.s.nr // elements)
         share = -(-lines // self.s.tiles)
         for n in range(share):

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from ...space.columns import Columns, Ints
 from ..arithmetic import ceil_div, idle_share, overlapped
+from ..limits import LINE_BYTES
 from ..peaks import CpuPeaks
 from ..shared_knobs import NON_TEMPORAL
 from .blocked_product import BlockedProduct, OperandUse
 from .promising import CACHE_BYTES, FEW, block_bytes
 from .sizes import CpuGemmSizes
 
-LINE_BYTES, PAIR_BYTES = 64, 128
+PAIR_BYTES = 2 * LINE_BYTES
 Seconds = NDArray[np.float64]
 
 

@@ -20,7 +20,7 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile_sketch import Plan, TileSketch
 from ..arithmetic import idle_share
-from ..limits import vector_registers
+from ..limits import LINE_BYTES, vector_registers
 from ..peaks import cpu_peaks
 from .kernel import CpuScanSizes, accumulation_of, lower_scan
 
@@ -29,8 +29,6 @@ ADD_CYCLES = 4.0
 """How long an addition of floats waits for the one before it."""
 ISSUED = 2.0
 """Vector instructions that a core begins in one cycle."""
-LINE_BYTES = 64
-"""How many bytes a cache line has, below which nothing is moved."""
 EXPOSED = 0.2
 """The share of the shorter of arithmetic and transfer that does not overlap with the longer one; a guess."""
 
