@@ -35,7 +35,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "whole models, float16": ("2026-11-27-h200-models",),
     "single modules, float32, in training mode": ("2026-11-28-h100-modules",),
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
-    "the same on a Xeon, where weights take longer to read": ("2026-11-28-xeon-2-cores-cpu-models",),
+    "the same on an Intel Xeon": ("2026-11-28-xeon-2-cores-cpu-models",),
     "all operators, and odd shapes, processor": ("2026-11-27-epyc-2-cores-cpu", "2026-11-27-epyc-2-cores-cpu-odd"),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""

@@ -83,7 +83,7 @@ def run(options: Options) -> Result:
         "bytes": sum(int(str(row["bytes"])) for row in rows),
     }
     passed = all(row["complete"] for row in rows) and min(parts, default=LEAST_SETTINGS) >= LEAST_SETTINGS
-    return Result(tuple(rows), summary, passed, {"folder": str(folder)})
+    return Result(tuple(rows), summary, passed, {"folder": options.extra.get("folder", "benchmarks/data")})
 
 
 def part_of(tables: Sequence[Table], part: str) -> Sequence[Table]:

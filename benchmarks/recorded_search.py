@@ -36,7 +36,7 @@ def run(options: Options) -> Result:
             rows.append({"row": name, "settings": len(table.space), **shares})
     summary = {f"least_{s}": min((float(str(row[s])) for row in rows), default=None) for s in STRATEGIES}
     passed = bool(rows) and all(float(str(row["model"])) >= BAR for row in rows)
-    settings = {"trials": trials, "seeds": seeds, "folder": str(folder)}
+    settings = {"trials": trials, "seeds": seeds, "folder": options.extra.get("folder", "benchmarks/data")}
     return Result(tuple(rows), {"tables": len(rows), **summary}, passed, settings)
 
 
