@@ -6,9 +6,9 @@ all processors that work for it, which other programs on the machine change litt
     cold_ms_per_candidate   a search by the strategy ``model`` with no history: what it takes to be made, to propose
                             ``--trials N`` (128) candidates and to be told their times, for each of them
     model_ms_per_candidate  the same with the history that a task of a service has where ``--set records=N`` (100,000)
-                            of earlier tasks are in the database
+                            of earlier tasks are in the database; choosing and reading it counts, too
     warm_ms_per_candidate   the same by the strategy ``warm``
-    history_ms              how long choosing and reading those records takes, once for a task, while another is timed
+    history_ms              what choosing and reading those records takes of it, once for a task
 
 Earlier tasks are of other shapes of the rows' operators, with 256 records each. Bars: the XGBoost model ranks at least
 100,000 schedules a second, and no search takes more than 3 ms for each candidate.
@@ -151,8 +151,8 @@ def _searched(row: Ranked, on: MeasuredOn, store: RecordStore, trials: int, seed
 
 
 class Cost(NamedTuple):
-    """Of a task, in milliseconds of processors: of search for each candidate, and of its history in all, which has so
-    many records."""
+    """Of a task, in milliseconds of processors: of search for each candidate, its history included, and of that
+    history, which has so many records."""
 
     per_candidate: float
     history: float
@@ -173,7 +173,7 @@ def _task(row: Ranked, on: MeasuredOn, store: RecordStore | None, strategy: str,
 
     found = STRATEGIES[strategy](SearchProblem(pool, seed, history))
     count = sum(1 for _ in tune(pool, found, measure, Budget(trials)))
-    each = 1e3 * (time.process_time() - read) / count
+    each = 1e3 * (time.process_time() - began) / count
     return Cost(each, 1e3 * (read - began), sum(len(earlier.results) for earlier in history))
 
 
