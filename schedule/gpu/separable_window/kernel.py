@@ -14,21 +14,21 @@ Elements of rows below each other share a word of shared memory. Lanes that redu
 own, whose pitch is odd, so that they find them in different banks.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
+from ....ir.expr import BinaryOp, Cast, Expr, Load, Var, index, logical_and
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
 from ...problems.separable_window import SeparableWindow
 from ...problems.window_overlap import WindowAxis
-from ...problems.window_steps import Part, WindowSteps, window_steps
+from ...problems.window_steps import WindowSteps, window_steps
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
@@ -37,6 +37,7 @@ from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
+from ..window_parts import Values, reduce_parts
 
 WORD_BYTES = 4
 """Bytes of a bank of shared memory."""
@@ -176,19 +177,15 @@ class _SeparableWindowKernelWriter:
         row = self.problem.height.axis.name
         return {**at, row: at[row] * self.sizes.tile_h}
 
-    def _reduced(self, steps: WindowSteps, name: str, values: Buffer) -> Callable[[int, Expr], Expr]:
+    def _reduced(self, steps: WindowSteps, name: str, values: Buffer) -> Values:
         """Reduce windows of ``values``, [position, lane]. Return a function from the number of a window and a lane to
         its value."""
-        places, lanes = {part: n for n, (part, _, _) in enumerate(steps.steps)}, values.shape[1]
-        parts = self.w.allocate(self.names.fresh(name), (len(places), lanes), values.dtype, MemoryScope.REGISTER)
+        lanes, dtype = values.shape[1], values.dtype
 
-        def of(part: Part, v: Expr) -> Expr:
-            return Load(parts, (index(places[part]), v)) if part in places else Load(values, (index(part[0]), v))
+        def position(place: int, v: Expr) -> Expr:
+            return Load(values, (index(place), v))
 
-        for part, a, b in steps.steps:
-            with self.w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
-                self.w.store(parts, (index(places[part]), v), Binary(self.combine, of(a, v), of(b, v)))
-        return lambda number, v: of(steps.windows[number], v)
+        return reduce_parts(self.w, self.names, steps, self.combine, position, name=name, dtype=dtype, lanes=lanes)
 
     # --- along the height
 

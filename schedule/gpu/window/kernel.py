@@ -30,7 +30,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME, identity
 from ...problems.window import ReduceWindow
-from ...problems.window_steps import Part, WindowSteps, window_steps
+from ...problems.window_steps import WindowSteps, window_steps
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
@@ -39,6 +39,7 @@ from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
+from ..window_parts import reduce_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,25 +303,19 @@ class _WindowKernelWriter:
     ) -> None:
         """Reduce row ``line`` of the input in the fewest steps."""
         problem, w, channel, slot = self.problem, self.w, self.problem.channel.name, index(self._slot(line))
-        steps = steps_of_line(problem, self.tile_w)
-        places = {part: n for n, (part, _, _) in enumerate(steps.steps)}
-        name, shape = self.names.fresh(f"{problem.reduction.name}_parts"), (len(places), self.width)
-        parts = w.allocate(name, shape, self.accumulator_dtype, MemoryScope.REGISTER)
+        steps, dtype = steps_of_line(problem, self.tile_w), self.accumulator_dtype
 
-        def of(part: Part, v: Expr) -> Expr:
-            if part in places:
-                return Load(parts, (index(places[part]), v))
-            values: dict[MaskedLoad, Expr] = {r: h.value((slot, index(part[0])), v) for r, h in pixels.items()}
+        def pixel(place: int, v: Expr) -> Expr:
+            values: dict[MaskedLoad, Expr] = {r: h.value((slot, index(place)), v) for r, h in pixels.items()}
             body = replace_masked_loads(problem.reduction.body, values)
             term = scalar_at(body, {**at, channel: at[channel] + v})
-            return term if term.dtype == self.accumulator_dtype else Cast(term, self.accumulator_dtype)
+            return term if term.dtype == dtype else Cast(term, dtype)
 
-        for part, a, b in steps.steps:
+        name = f"{problem.reduction.name}_parts"
+        reduced = reduce_parts(w, self.names, steps, self.combine, pixel, name=name, dtype=dtype, lanes=self.width)
+        for p in range(len(steps.windows)):
             with self._lanes() as v:
-                w.store(parts, (index(places[part]), v), Binary(self.combine, of(a, v), of(b, v)))
-        for p, window in enumerate(steps.windows):
-            with self._lanes() as v:
-                w.store(partial, (index(0), index(p), v), of(window, v))
+                w.store(partial, (index(0), index(p), v), reduced(p, v))
 
     def _accumulate(
         self,
