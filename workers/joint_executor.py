@@ -105,9 +105,9 @@ class _Work:
         return self._drained and self.drawn == self.returned
 
     def fill(self, limit: int) -> None:
-        """Draw schedules until so many are under way, or there are no more."""
+        """Draw schedules until so many are without a result that the caller has seen, or there are no more."""
         self._limit = limit
-        while not self._drained and self._under_way < limit:
+        while not self._drained and self.drawn - self.returned < limit:
             schedule = next(self._source, None)
             with self._changed:
                 if schedule is None:
