@@ -24,6 +24,9 @@ TILE_SIDE = 2
 """The accumulators are so many rows and columns of tiles. Four chains of products hide their latency."""
 LEAST_TRAFFIC_BYTES, MOST_TRAFFIC_BYTES = 64 << 20, 512 << 20
 """The limits of one buffer in bytes. Within them it has twice the size of the last-level cache."""
+L2_BYTES, L2_ROUNDS = 128 << 10, 256
+"""What each thread reads again and again from its second-level cache, and how often: more than a first-level cache
+holds."""
 REPEATS = 7
 _BLOCK = 16_384
 
@@ -48,6 +51,9 @@ def measure(device: Device) -> dict[str, float]:
     traffic = [_ones(device, float32, nbytes) for _ in range(2)]  # both kernels use them: to fill them takes longest
     peaks["copy_bytes_per_second"] = 2 * nbytes / _best_seconds(device, copy_kernel(lanes, nbytes), 1, traffic)
     peaks["read_bytes_per_second"] = nbytes / _best_seconds(device, read_kernel(lanes, nbytes), 1, traffic[:1])
+    nbytes, once = threads * L2_BYTES, L2_BYTES // 4
+    seconds = _best_seconds(device, read_kernel(lanes, nbytes, block=once, rounds=L2_ROUNDS), 1)
+    peaks["l2_read_bytes_per_second"] = nbytes * L2_ROUNDS / seconds
     peaks["launch_seconds"] = _best_seconds(device, launch_kernel(threads), 200)
     return peaks
 
@@ -103,26 +109,25 @@ def copy_kernel(lanes: int, nbytes: int) -> Kernel:
     return Kernel("copy", (source,), (result,), (), For("block", source.shape[0], LoopKind.PARALLEL, inner))
 
 
-def read_kernel(lanes: int, nbytes: int) -> Kernel:
-    """The kernel computes one sum for each block of X."""
-    source = _traffic("X", nbytes)
+def read_kernel(lanes: int, nbytes: int, block: int = _BLOCK, rounds: int = 1) -> Kernel:
+    """The kernel computes one sum for each block of X, which it reads ``rounds`` times."""
+    source = _traffic("X", nbytes, block)
     result = Buffer("Y", (source.shape[0],), float32)
-    unroll = 4
+    unroll = 8
     registers = Buffer("acc", (unroll, lanes), float32, MemoryScope.REGISTER)
-    every, block, step = Ramp(index(0), 1, lanes), Var("block"), Var("step")
+    every, item, step = Ramp(index(0), 1, lanes), Var("block"), Var("step")
 
     def partial(n: int) -> Expr:
         return Load(registers, (index(n), every))
 
     def data(n: int) -> Expr:
-        return Load(source, (block, Ramp(step * (lanes * unroll) + n * lanes, 1, lanes)))
+        return Load(source, (item, Ramp(step * (lanes * unroll) + n * lanes, 1, lanes)))
 
     start = [Store(registers, (index(n), every), Broadcast(const(0.0, float32), lanes)) for n in range(unroll)]
     add = [Store(registers, (index(n), every), partial(n) + data(n)) for n in range(unroll)]
-    total = (partial(0) + partial(1)) + (partial(2) + partial(3))
-    finish = Store(result, (block,), ReduceLanes(BinaryOp.ADD, total))
-    loop = For("step", _BLOCK // (lanes * unroll), LoopKind.SERIAL, seq(*add))
-    body = Allocate(registers, seq(*start, loop, finish))
+    finish = Store(result, (item,), ReduceLanes(BinaryOp.ADD, sum(map(partial, range(1, unroll)), partial(0))))
+    loop = For("step", block // (lanes * unroll), LoopKind.SERIAL, seq(*add))
+    body = Allocate(registers, seq(*start, For("round", rounds, LoopKind.SERIAL, loop), finish))
     return Kernel("read", (source,), (result,), (), For("block", source.shape[0], LoopKind.PARALLEL, body))
 
 
@@ -133,8 +138,8 @@ def launch_kernel(threads: int) -> Kernel:
     return Kernel("launch", (), (result,), (), For("task", threads, LoopKind.PARALLEL, body))
 
 
-def _traffic(name: str, nbytes: int) -> Buffer:
-    return Buffer(name, (nbytes // 4 // _BLOCK, _BLOCK), float32)
+def _traffic(name: str, nbytes: int, block: int = _BLOCK) -> Buffer:
+    return Buffer(name, (nbytes // 4 // block, block), float32)
 
 
 def _best_seconds(device: Device, kernel: Kernel, launches: int, first: Sequence[Memory] = ()) -> float:

@@ -2,6 +2,7 @@
 target."""
 
 from dataclasses import dataclass
+from math import inf
 
 from ...core.dtypes import DType, float64
 from ...core.target import Target
@@ -12,6 +13,8 @@ NOMINAL_THREAD_BYTES_PER_SECOND = 10e9
 """What one thread copies through memory, of what is read and of what is written together."""
 NOMINAL_SOCKET_BYTES_PER_SECOND = 200e9
 """What all threads copy together, however many there are."""
+NOMINAL_L2_VECTORS = 0.75
+"""Vectors that a core reads from its second-level cache in one cycle."""
 NOMINAL_LAUNCH_SECONDS = 5e-6
 """How long it takes until all threads have begun and ended."""
 FMA_UNITS = 2
@@ -27,7 +30,9 @@ class CpuPeaks:
 
     ``float32_flops`` and ``float64_flops``: multiply-adds on full vectors. ``tile_flops``: operations of AMX for each
     element type. ``memory_bytes_per_second``: bytes copied, read and written ones together. ``read_bytes_per_second``:
-    bytes that are only read. ``launch_seconds``: a kernel that does nothing on all threads.
+    bytes that are only read. ``l2_read_bytes_per_second``: what vectors read from the second-level caches at best;
+    infinite where only the others were measured, as earlier versions did. ``launch_seconds``: a kernel that does
+    nothing on all threads.
     """
 
     threads: int
@@ -38,6 +43,7 @@ class CpuPeaks:
     tile_flops: dict[str, float]
     memory_bytes_per_second: float
     read_bytes_per_second: float
+    l2_read_bytes_per_second: float
     launch_seconds: float
 
     @property
@@ -64,6 +70,7 @@ def cpu_peaks(target: Target, measured: Peaks) -> CpuPeaks:
     clock = float32_flops / cycle_flops
     nominal = min(target.threads * NOMINAL_THREAD_BYTES_PER_SECOND, NOMINAL_SOCKET_BYTES_PER_SECOND)
     memory = measured.get("copy_bytes_per_second") or nominal
+    nominal_l2 = NOMINAL_L2_VECTORS * target.threads * target.vector_bytes * clock
     return CpuPeaks(
         threads=target.threads,
         vector_bytes=target.vector_bytes,
@@ -76,5 +83,6 @@ def cpu_peaks(target: Target, measured: Peaks) -> CpuPeaks:
         },
         memory_bytes_per_second=memory,
         read_bytes_per_second=measured.get("read_bytes_per_second") or memory,
+        l2_read_bytes_per_second=measured.get("l2_read_bytes_per_second") or (inf if measured else nominal_l2),
         launch_seconds=measured.get("launch_seconds") or NOMINAL_LAUNCH_SECONDS,
     )

@@ -143,7 +143,7 @@ def test_the_info_identifies_the_device(device: Device) -> None:
 
 def test_peaks_are_measured(device: Device) -> None:
     peaks = device.measure_peaks()
-    assert PEAKS <= set(peaks)
+    assert PEAKS | ({"l2_read_bytes_per_second"} if device.info.target.kind == "llvm" else set()) <= set(peaks)
     assert all(value > 0 for value in peaks.values())
     assert peaks["peak_float32_flops_per_second"] > peaks["peak_float64_flops_per_second"] / 2
 

@@ -1,7 +1,7 @@
 """A matrix product with the micro-kernel that multiplies it, and how its settings use both operands."""
 
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
@@ -19,8 +19,11 @@ from .pixel_rows import PixelRows
 from .sizes import CpuGemmSizes, gemm_sizes
 
 PAGE_BYTES = 4096
+"""Rows at multiples of this many bytes fall on the same set of a first-level cache."""
 CONFLICT_BYTES = 1024
-"""Rows at multiples of this many bytes fall on the same few sets of a first-level cache."""
+"""Rows at multiples of this many bytes fall on a few sets of it."""
+WAYS = 8
+"""Lines of one set that a first-level cache holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,13 +131,20 @@ class BlockedProduct:
         read = {load.buffer.name for load in loads_of(operand.body)}
         return bool(read) and read <= self.constants and self.can_be_whole(operand)
 
-    def is_scattered(self, operand: Operand) -> bool:
-        """Return whether rows of an operand, read where it lies, fall on the same few sets of a cache.
+    def is_scattered(self, use: OperandUse) -> Bools:
+        """Return whether rows that register tiles read where they lie fall on the same few sets of a cache, more than
+        these hold, bool[n].
 
         A matrix tile takes whole lines and needs none of them again soon, so that only pages matter to it.
         """
-        pitch = max(operand.row, operand.k) * self.micro_kernel.packed_bytes
-        return pitch % (PAGE_BYTES if self.micro_kernel.register_rows > 1 else CONFLICT_BYTES) == 0
+        step = max(use.operand.row, use.operand.k)
+        if use.operand is self.gemm.a and self.pixels is not None:
+            step = self.pixels.strides[2] * self.pixels.channels
+        pitch = step * self.micro_kernel.packed_bytes
+        if pitch % (PAGE_BYTES if self.micro_kernel.register_rows > 1 else CONFLICT_BYTES):
+            return np.zeros(len(use.rows), dtype=bool)
+        scattered: Bools = use.in_place & (use.rows * gcd(pitch, PAGE_BYTES) > WAYS * PAGE_BYTES)
+        return scattered
 
     def _elements(self, operand: Operand, own: Axis) -> int:
         return prod(a.extent for a in (own, self.gemm.k, *batch_of(operand, self.gemm)))

@@ -24,7 +24,7 @@ from .direct_convolution import lower_direct_convolution, with_padded_columns
 from .dot_kernel import atom_for
 from .dot_products import CPU_GEMM_AMX, CPU_GEMM_DOT
 from .im2col import lower_im2col
-from .kernel import lower_fma
+from .kernel import batch_of, lower_fma
 from .micro_kernel import MicroKernel
 from .pixel_rows import lower_pixel_rows, pixel_rows_of
 from .space import QUANTITIES, CpuGemmPlan, is_large, reads_nothing_else
@@ -46,10 +46,11 @@ def _plan(workload: Workload, target: Target) -> CpuGemmPlan | None:
     if exact is not workload and (CPU_GEMM_DOT.matches(workload, target) or CPU_GEMM_AMX.matches(workload, target)):
         return None
     workload = exact
-    p, columns = gemm_of(workload), None
+    p, columns, pixels = gemm_of(workload), None, None
+    if p is not None and len(batch_of(p.b, p)) < len(p.batch):  # a product for each row of pixels, all with the same B
+        p, pixels = pixel_rows_of(workload) or (p, None)
     if p is None:
         p, columns = convolution_of(workload) or (None, None)
-    pixels = None
     if p is None:
         p, pixels = pixel_rows_of(workload) or (None, None)
     if p is None or (columns is not None and p.m.extent < LEAST_FILTERS):

@@ -17,7 +17,7 @@ fetches fewer bytes a cycle than a micro-kernel reads in its first pass.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....ir.buffer import Buffer, MemoryScope
@@ -30,9 +30,8 @@ from ...problems.gemm import Gemm, Operand, Result
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..limits import LINE_BYTES
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
-from .packing import TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
+from .packing import NEVER, TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
 
 UNROLLED = LoopKind.UNROLLED
 
@@ -110,6 +109,10 @@ class BlockedGemmWriter:
         self.a = BlockedOperand(p.a, p.m, p.k, a_batch, s.mr, s.kc, s.lanes, s.pack_a, k_innermost, k_group)
         self.b = BlockedOperand(p.b, p.n, p.k, b_batch, s.nr, s.kc, s.lanes, s.pack_b, False, k_group)
         self.accumulating_output = next((r for r in p.results if can_accumulate(r, self.dtype)), None)
+        waits = self.k_blocks > 1 and self.accumulating_output is not None
+        together = (self.a.panels - 1) % s.tiles > 0  # else two tasks would write what panels have in common
+        if s.pack_a == NEVER and p.m.extent % s.mr and together and not waits:
+            self.a = replace(self.a, overlaps=True)
         self.partial_sums: Buffer | None = None
         self.store_lanes = s.lanes  # columns of an output that are stored at once
         self.minimal_passes = p.n.extent % s.nr == 0  # LLVM places masks beside many accumulators better
@@ -235,13 +238,9 @@ class BlockedGemmWriter:
         latency of memory; the tiles of a panel share out the lines of the next one."""
         if t.next_b is None:
             return
-        assert t.next_b.buffer is not None
-        elements = LINE_BYTES // t.next_b.buffer.dtype.bytes
-        lines = -(-self.s.nr // elements)
-        share = -(-lines // self.s.tiles)
-        for n in range(share):
-            line = (t.indices[0] * share + n) % lines
-            self.w.emit(PrefetchLine(*t.next_b.group(line * elements, step)))
+        s, panel = self.s, self.s.kc * self.s.nr
+        ahead = minimum((t.indices[0] * s.kc + step) * -(-s.nr // s.tiles), index(panel - 1))
+        self.w.emit(PrefetchLine(*t.next_b.group(ahead % s.nr, ahead // s.nr)))
 
     def vector(self, v: Expr) -> Expr:
         """Return the columns of vector ``v`` of a register tile."""
@@ -299,7 +298,7 @@ class BlockedGemmWriter:
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
         """Return whether C has row ``i`` of a register tile; None where it has all of them always."""
-        return below(t.row + i, self.p.m.extent, self.s.mr)
+        return None if self.a.overlaps else below(t.row + i, self.p.m.extent, self.s.mr)
 
     def output_vectors(self, t: RegisterTile, vector: Expr) -> tuple[OutputVector, ...]:
         """Return where the outputs of a vector of a register tile go: together they are all that it has."""

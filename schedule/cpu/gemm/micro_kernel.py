@@ -12,8 +12,9 @@ from ...space.columns import Bools, Ints
 from ..peaks import CpuPeaks
 from .kernel import CpuGemmSetting
 
-LOAD_COST = 1 / 8
-"""What a load costs beside multiply-adds, in multiply-adds. It is an estimate: loads run on ports of their own."""
+LOAD_COST = 1 / 4
+"""What a load costs beside multiply-adds, in multiply-adds. Loads run on ports of their own. Register tiles in the
+first-level cache of an Intel Xeon reached 0.90 to 0.98 of the peak, with 0.63 to 0.44 loads for each."""
 
 
 @dataclass(frozen=True, slots=True)

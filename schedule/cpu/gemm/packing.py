@@ -41,7 +41,8 @@ WHOLE = "whole"
 class BlockedOperand:
     """``operand`` along its own axis, in panels of ``size``. A block has ``kc`` steps of ``k``, which are used
     ``k_group`` by ``k_group``. ``packing``: ``NEVER``, ``TASK`` or ``WHOLE``. ``lanes``: groups in a vector.
-    ``k_innermost``: how packed elements lie."""
+    ``k_innermost``: how packed elements lie. ``overlaps``: whether the last panel begins earlier, so that it ends with
+    the own axis and has some indices of the panel before."""
 
     operand: Operand
     axis: Axis
@@ -53,6 +54,7 @@ class BlockedOperand:
     packing: str
     k_innermost: bool
     k_group: int = 1
+    overlaps: bool = False
 
     @property
     def panels(self) -> int:
@@ -148,7 +150,8 @@ class OperandPanel:
     @property
     def first(self) -> Expr:
         """The first index of the panel along its own axis."""
-        return self.number * self.of.size
+        first = self.number * self.of.size
+        return minimum(first, index(self.of.axis.extent - self.of.size)) if self.of.overlaps else first
 
     # --- reading
 
@@ -255,9 +258,8 @@ class OperandPanel:
 
     def _clamped(self, own: Expr) -> Expr:
         """Return an index within the panel as one of the original: the last one instead of those beyond it."""
-        original = self.number * self.of.size + own
-        extent = self.of.axis.extent
-        return minimum(original, index(extent - 1)) if extent % self.of.size else original
+        original, extent = self.first + own, self.of.axis.extent
+        return minimum(original, index(extent - 1)) if extent % self.of.size and not self.of.overlaps else original
 
 
 def below(index_: Expr, extent: int, step: int = 1) -> Expr | None:

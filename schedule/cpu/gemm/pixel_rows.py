@@ -39,7 +39,7 @@ from ...problems.implicit_gemm import implicit_gemm_of
 from ...tile.names import FreshNameWriter
 from .im2col import fields_of
 from .kernel import BlockedGemmWriter, CpuGemmSetting, RegisterTile
-from .packing import BlockedOperand, OperandPanel, below, lanes_below
+from .packing import NEVER, BlockedOperand, OperandPanel, below, lanes_below
 
 PLANE = "image_plane"
 """The axis of the batch over what lies outside of rows and pixels: images, and their depth."""
@@ -186,7 +186,10 @@ class PixelRowsWriter(BlockedGemmWriter):
     def __init__(self, p: Gemm, s: CpuGemmSetting, rows: PixelRows, k_group: int = 1) -> None:
         super().__init__(p, s, k_group, taken=(PLANE,))
         self.rows = rows
-        self.a = PixelRowsOperand(**fields_of(self.a), rows=rows, task_panels=s.tiles)
+        width = rows.positions[2]
+        together = s.tiles % rows.tiles(s.mr) == 0  # else two tasks would write what panels have in common
+        overlaps = s.pack_a == NEVER and width % s.mr != 0 and width > s.mr and together
+        self.a = PixelRowsOperand(**fields_of(self.a) | {"overlaps": overlaps}, rows=rows, task_panels=s.tiles)
 
     def micro_kernel(self, accumulators: Buffer, t: RegisterTile) -> None:
         w, (depths, heights, widths) = self.w, self.rows.taps
@@ -203,7 +206,7 @@ class PixelRowsWriter(BlockedGemmWriter):
 
     def row_condition(self, t: RegisterTile, i: Expr) -> Expr | None:
         assert isinstance(t.a, PixelRowsPanel)
-        return below(t.a.pixel + i, self.rows.positions[2], self.s.mr)
+        return None if self.a.overlaps else below(t.a.pixel + i, self.rows.positions[2], self.s.mr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +286,8 @@ class PixelRowsPanel(OperandPanel):
     @property
     def pixel(self) -> Expr:
         """The first output pixel in its row."""
-        return self.number % self._tiles * self.of.size
+        first = self.number % self._tiles * self.of.size
+        return minimum(first, index(self.images.rows.positions[2] - self.of.size)) if self.of.overlaps else first
 
     @property
     def first(self) -> Expr:
@@ -306,7 +310,7 @@ class PixelRowsPanel(OperandPanel):
             pixel = (self.pixel + own) * r.strides[2] + width
             return Load(self.buffer, ((line * r.padded_width(self.of.size) + pixel) * r.channels + self.channel,))
         x = self.pixel + own
-        if r.positions[2] % self.of.size:
+        if r.positions[2] % self.of.size and not self.of.overlaps:
             x = minimum(x, index(r.positions[2] - 1))
         plane = self.at.get(PLANE, index(0))
         z, y = r.corner(plane, self.row)

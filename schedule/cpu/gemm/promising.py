@@ -13,7 +13,7 @@ from .blocked_product import BlockedProduct, OperandUse
 from .packing import TASK
 from .sizes import CpuGemmSizes
 
-TILE_SLACK = 0.03
+TILE_SLACK = 0.05
 """How much more time than with the best register tile all of them may take."""
 TASKS_PER_THREAD = 4
 """A thread has at most this many tasks, if their blocks fit the cache then."""
@@ -22,9 +22,10 @@ LEAST_TASK_ROWS = 32
 """With fewer rows in a task, the right operand is read too often. Then columns are cut, where they can be."""
 CACHE_BYTES = 2 << 20
 """What the blocks of a task may take together: about the second-level cache."""
+L1_BYTES = 32 << 10
+"""What a first-level cache holds at least."""
 FEW = 8
-"""How often, and in how many rows at once, an operand may be read in place where its rows fall on the same sets of a
-cache."""
+"""How often an operand may be read in place where its rows fall on the same sets of a cache."""
 WORTH_PACKING_FIRST = 0.05
 """Vectors that tasks pack for each multiply-add of vectors, from which on they may share one copy that is made before
 they begin. That copy goes through memory twice."""
@@ -81,8 +82,7 @@ def _packing_pays(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints]) ->
         packing = packed_share(product, use)
         ok &= ~use.whole | ((use.sharing > 1) & (packing > WORTH_PACKING_FIRST))
         ok &= ~use.per_task | (packing <= MOST_PACKING) | (use.sharing == 1)
-        if product.is_scattered(use.operand):
-            ok &= ~use.in_place | (use.passes <= FEW) | (use.rows <= FEW)
+        ok &= ~product.is_scattered(use) | (use.passes <= FEW)
     return ok
 
 

@@ -214,7 +214,7 @@ class CpuGemmPlan(Plan):
         for use in self.product.uses(columns, s):
             packed += use.per_task * packed_share(self.product, use)
             whole += use.whole * (0 if self.product.is_constant(use.operand) else use.elements * kernel.packed_bytes)
-            scattered += 0.5 * use.in_place * self.product.is_scattered(use.operand)
+            scattered += 0.5 * self.product.is_scattered(use)
         computed = s.m_tiles * s.mr * s.n_panels * s.nr * s.k_blocks * s.kc
         found: dict[str, Ints | NDArray[np.float64]] = {
             "tasks": s.tasks,

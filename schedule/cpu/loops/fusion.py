@@ -138,7 +138,7 @@ def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> F
     """Groups the stages of ``workload`` for a target of ``threads`` threads. ``inline_paddings``: the stages that
     ``paddings`` names are inlined."""
     plain = without_positions(workload)
-    workload = plain.workload
+    workload = _by_axes(plain.workload)
     skipped = plain.compared | (frozenset() if inline_paddings else frozenset(paddings(workload)))
     workload = split_wraps(chunked(_inlined(workload, skipped, inline_paddings, threads), threads))
     forced: set[str] = set(workload.outputs)
@@ -154,6 +154,25 @@ def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> F
             return FusionPlan(workload, tuple(replace(g, same_shape=shapes.count(_shape(g))) for g in groups))
         forced.add(bare.name)
         workload = with_epilogue(workload, bare)
+
+
+def _by_axes(workload: Workload) -> Workload:
+    """``workload`` with loads of stages at an axis of the reader where they are at index 0 of a dimension of one
+    element, and the reader has such an axis, too. So both are seen to follow the same axes."""
+
+    def at_axes(stage: Stage) -> Stage:
+        names = [Var(axis.name) if axis.extent == 1 else None for axis in stage.axes]
+
+        def moved(load: Load) -> Load:
+            if load.buffer.name not in written:
+                return load
+            pairs = zip(load.indices, load.buffer.shape, [*names, *[None] * len(load.indices)], strict=False)
+            return replace(load, indices=tuple(v if v and extent == 1 else i for i, extent, v in pairs))
+
+        return replace(stage, body=map_loads(stage.body, moved))
+
+    written = {s.name for s in workload.stages}
+    return replace(workload, stages=tuple(map(at_axes, workload.stages)))
 
 
 def _inlined(workload: Workload, skipped: frozenset[str], inline_paddings: bool, threads: int) -> Workload:

@@ -47,7 +47,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
 from ..gemm.im2col import fields_of
 from ..gemm.kernel import BlockedGemmWriter, CpuGemmSetting, RegisterTile
-from ..gemm.packing import BlockedOperand, below, lanes_below
+from ..gemm.packing import WHOLE, BlockedOperand, OperandPanel, below, lanes_below
 from ..gemm.pixel_rows import PLANE, PixelRows, pixel_rows_of
 
 TAPS, TILE = 3, 2
@@ -139,13 +139,20 @@ class WinogradWriter(BlockedGemmWriter):
                 a = self.a.panel(packed["m"], batch, first, i, k_block)
                 b = self.b.panel(packed["n"], batch, first_panel, j, k_block)
                 a, b = (replace(o, prefix=(point, *o.prefix)) for o in (a, b))
-                t = RegisterTile(batch, k_block, (point, i), a.first, b.first, a, b)
+                t = RegisterTile(batch, k_block, (i, j), a.first, b.first, a, b, self._next_filters(b, point))
                 accumulators = self.zero_accumulators()
                 self.micro_kernel(accumulators, t)
-                self.move_accumulators(accumulators, t, load=False)
+                self.move_accumulators(accumulators, replace(t, indices=(point, i)), load=False)
             with self.each("tile", self.a, task[0], s.tiles) as i, w.loop("row", s.mr) as row:
                 with w.when(below((first + i) * s.mr + row, self.tiles.count, s.mr)):
                     self._outputs((first + i) * s.mr + row, (first_panel + j) * s.nr, sums, (i, row))
+
+    def _next_filters(self, b: OperandPanel, point: Expr) -> OperandPanel | None:
+        """Return what is read after ``b``: the same panel at the next point, or the next panel at the first one."""
+        if self.b.packing != WHOLE:
+            return None
+        following = minimum(b.prefix[1] + (point + 1) // POINTS, index(self.b.panels - 1))
+        return replace(b, prefix=((point + 1) % POINTS, following))
 
     def _outputs(self, tile: Expr, column: Expr, sums: Buffer, at: tuple[Expr, Expr]) -> None:
         """The output pixels of a tile, from ``column`` on. Its sums are at ``at`` of each point."""

@@ -9,10 +9,9 @@ network, reading them takes longer than what multiplications are saved. As in ``
 import numpy as np
 
 from ...space.columns import Columns, Ints
-from ..arithmetic import overlapped
 from ..gemm.blocked_product import BlockedProduct
-from ..gemm.prior import Seconds, multiply_seconds, operand_bytes
-from ..gemm.promising import CACHE_BYTES
+from ..gemm.prior import Seconds, copies_of_b, first_panel_seconds, joined, multiply_seconds, operand_bytes, panel_bytes
+from ..gemm.promising import CACHE_BYTES, L1_BYTES
 from ..gemm.sizes import CpuGemmSizes
 from ..peaks import CpuPeaks
 from .kernel import POINTS, TILE
@@ -33,12 +32,15 @@ def winograd_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Se
     caches = v * tiles.passes / rate + u * filters.sharing / peaks.l2_bytes_per_second
     inputs = sum(b.bytes for b in product.gemm.inputs if b.name not in product.constants)
     written = sum(r.tensor.bytes for r in product.gemm.results)
-    memory = (u + inputs) / peaks.read_bytes_per_second + 2 * written / peaks.memory_bytes_per_second
+    read = u * copies_of_b(product, s, u)
+    memory = (read + inputs) / peaks.read_bytes_per_second + 2 * written / peaks.memory_bytes_per_second
     shared = np.where(product.is_constant(product.gemm.b), 0.0, 1.0)
     packing = shared * np.where(filters.whole, 3 * u / peaks.memory_bytes_per_second + peaks.launch_seconds, 0.0)
+    far = panel_bytes(product, s) // POINTS > L1_BYTES
+    panels = np.where(far, u * filters.passes, 0.0) / peaks.l2_read_bytes_per_second
     multiply = multiply_seconds(product, s, peaks)
-    seconds: Seconds = overlapped(multiply, caches, memory) + packing + _transform_seconds(product, c, peaks)
-    return peaks.launch_seconds + seconds
+    seconds: Seconds = joined(multiply, panels, caches, memory) + packing + _transform_seconds(product, c, peaks)
+    return peaks.launch_seconds + seconds + first_panel_seconds(product, s, peaks) / POINTS
 
 
 def _transform_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Seconds:

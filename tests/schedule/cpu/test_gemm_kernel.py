@@ -8,6 +8,7 @@ import pytest
 from tests.schedule.gpu.tiles import workload_of
 from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.core.target import Target
+from tilewright.ir.text import kernel_text
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting, lower_fma
 from tilewright.schedule.cpu.gemm.packing import NEVER, TASK, WHOLE
 from tilewright.schedule.problems.gemm import gemm_of
@@ -97,3 +98,15 @@ def test_batches_keep_their_axes_and_outputs_choose_the_side() -> None:
     assert gemm_of(windows) is None  # its height and width go along in uneven steps
     assert gemm_of(workload_of("softmax", rows=4, columns=8)) is None
     assert gemm_of(workload_of("layer_norm", rows=4, columns=8)) is None
+
+
+@pytest.mark.parametrize(("tiles", "earlier"), [(4, True), (3, False)])
+def test_the_last_register_tile_begins_earlier_where_its_task_has_the_one_before(tiles: int, earlier: bool) -> None:
+    """Rows that both have are computed twice, by one task. Else rows beyond the end are tested for."""
+    workload = workload_of("linear", rows=11, outputs=21, inputs=24, activation="relu")
+    product = gemm_of(workload) or pytest.fail("no product")
+    setting = replace(EVEN, tiles=tiles, kc=24, pack_a=NEVER)
+    kernel = lower_fma(product, "k", setting)
+    text = kernel_text(kernel)
+    assert ("tile)*3, 8)" in text, ", 11) != 11" in text) == (earlier, not earlier)
+    assert_kernel_agrees(workload, kernel, TARGET)

@@ -97,6 +97,20 @@ def test_a_product_with_row_statistics_keeps_its_tiles() -> None:
     assert is_contraction(found.groups[0].members[0])
 
 
+def test_stages_that_index_dimensions_of_one_element_by_zero_are_fused() -> None:
+    """Graphs write index 0 where the batch is 1."""
+    x, w, b = (te.placeholder(shape, name=n) for n, shape in (("X", (1, 9, 40)), ("W", (3, 40)), ("B", (40,))))
+    s = te.reduce_axis(3, "s")
+    total = te.compute((1, 7, 40), lambda n, i, c: te.sum(x[n, i + s, c] * w[s, c], axis=s), "T")
+    y = te.compute((1, 7, 40), lambda n, i, c: te.maximum(total[0, i, c] + b[c], 0.0), "Y")
+    workload = te.workload(y)
+    (group,) = fusion_plan(workload, inline_paddings=False, threads=2).groups
+    assert (group.kind, [m.name for m in group.members], group.root.name) == ("tile", ["T"], "Y")
+    assert_computes(
+        CPU_LOOPS.lower(workload, host_target("llvm"), default_schedule(workload, host_target("llvm"))), workload
+    )
+
+
 def test_padding_is_stored_or_inlined() -> None:
     workload = _workload("conv2d", CONV)
     assert len(paddings(workload)) == 1

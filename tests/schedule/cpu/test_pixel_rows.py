@@ -8,6 +8,7 @@ from tests.schedule.gpu.tiles import workload_of
 from tests.sketch_agreement import assert_kernel_agrees, check_schedules
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
+from tilewright.ir.text import kernel_text
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.cpu.gemm.fma import CPU_GEMM
 from tilewright.schedule.cpu.gemm.kernel import CpuGemmSetting
@@ -71,6 +72,15 @@ def test_what_is_left_to_others() -> None:
     assert pixel_rows_of(_conv2d(layout="NCHW")) is None
     assert pixel_rows_of(workload_of("matmul", m=64, n=64, k=64)) is None
     assert not CPU_GEMM.matches(_conv2d(channels=32, filters=32, groups=32, height=28, width=28), host_target("llvm"))
+
+
+def test_rows_of_pixels_with_strides_are_one_product() -> None:
+    """As a product for each row of pixels they would read all filters again and again."""
+    workload = _conv2d(channels=64, height=14, width=14, filters=128, kernel_h=1, kernel_w=1, stride=2)
+    space = CPU_GEMM.space(workload, TARGET, policy=SpacePolicy(prune=False))
+    whole = {"m_blocks": 1, "n_blocks": 1}
+    schedule = next(s for s in map(space.schedule, range(len(space))) if whole.items() <= dict(s.knobs).items())
+    assert "parallel for task in 1:" in kernel_text(CPU_GEMM.lower(workload, TARGET, schedule))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
