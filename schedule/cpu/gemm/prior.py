@@ -1,6 +1,6 @@
 """Estimates the time of a blocked product.
 
-    seconds = launch + first panel + packing
+    seconds = launch + first panel + accumulators between blocks of k + packing
               + norm(multiply / busy share of the threads, panels and blocks from the cache, operands and C from memory)
 
 The terms count operations and bytes and divide them by measured ceilings. How they are joined was measured, too.
@@ -29,9 +29,9 @@ def gemm_seconds(product: BlockedProduct, c: Columns, peaks: CpuPeaks) -> Second
     s = product.sizes(c)
     multiply, panels = multiply_seconds(product, s, peaks), panel_seconds(product, c, s, peaks)
     caches, memory = _cache_seconds(product, c, s, peaks), _memory_seconds(product, c, s, peaks)
-    first = first_panel_seconds(product, s, peaks)
+    alone = first_panel_seconds(product, s, peaks) + _accumulator_seconds(product, c, s, peaks)
     together = joined(multiply, panels, caches, memory)
-    return peaks.launch_seconds + together + first + _packing_seconds(product, c, s, peaks)
+    return peaks.launch_seconds + together + alone + _packing_seconds(product, c, s, peaks)
 
 
 def joined(*parts: NDArray[np.floating[Any]]) -> Seconds:
@@ -97,22 +97,32 @@ def _line_waste(product: BlockedProduct, use: OperandUse) -> Seconds:
 
 def _memory_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
     """Return all inputs once, A again for each further block of columns, B for each further thread that reads it, or
-    for each further block of rows if caches do not hold it, and C for each block of ``k``: written, and read again by
-    the next one. An output that goes through the caches is read before it is written, in pairs of lines: tasks that
-    share the rows of C fetch more than they write."""
+    for each further block of rows if caches do not hold it, and outputs. An output that goes through the caches is read
+    before it is written, in pairs of lines: tasks that share the rows of C fetch more than they write."""
     p = product.gemm
     read = sum(b.bytes for b in p.inputs) / peaks.read_bytes_per_second
-    accumulators = p.m.extent * p.n.extent * product.batches * p.accumulator.dtype.bytes
     stored = sum(r.tensor.bytes for r in p.results)
     past = c.flags("store", NON_TEMPORAL) if product.micro_kernel.memory_knobs else np.zeros(len(c), dtype=bool)
     row_bytes = s.nc_panels * s.nr * p.accumulator.dtype.bytes  # of a row of C that a task writes
     pairs = -(-row_bytes // PAIR_BYTES) * PAIR_BYTES / row_bytes
     shared = np.where(s.nc_panels * s.nr < p.n.extent, pairs, 1.0)
-    moved = 2 * (s.k_blocks - 1) * accumulators + np.where(past, 1, 1 + shared) * stored
+    moved = np.where(past, 1, 1 + shared) * stored
     a, b = (operand_bytes(product, use) for use in product.uses(c, s))
     again = (ceil_div(s.n_panels, s.nc_panels) - 1) * a
     again = again + (copies_of_b(product, s, b) - 1) * b
     seconds: Seconds = read + again / peaks.read_bytes_per_second + moved / peaks.memory_bytes_per_second
+    return seconds
+
+
+def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
+    """Return what accumulators take that are written by each block of ``k`` and read again by the next one, while
+    nothing is multiplied, float64[n]: from the second-level cache, or from memory if that does not hold them."""
+    p, size = product.gemm, product.gemm.accumulator.dtype.bytes
+    moved = 2 * (s.k_blocks - 1) * p.m.extent * p.n.extent * product.batches * size
+    task_bytes = block_bytes(s, product.columns_inside(c)) + s.mc_tiles * s.mr * s.nc_panels * s.nr * size
+    seconds: Seconds = moved / np.where(
+        task_bytes <= CACHE_BYTES, peaks.l2_bytes_per_second, peaks.memory_bytes_per_second
+    )
     return seconds
 
 

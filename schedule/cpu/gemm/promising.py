@@ -22,8 +22,8 @@ LEAST_TASK_ROWS = 32
 """With fewer rows in a task, the right operand is read too often. Then columns are cut, where they can be."""
 CACHE_BYTES = 2 << 20
 """What the blocks of a task may take together: about the second-level cache."""
-L1_BYTES = 32 << 10
-"""What a first-level cache holds at least."""
+L1_BYTES = 16 << 10
+"""What a panel may take of a first-level cache: half of a small one, since rows of A and C pass through it, too."""
 FEW = 8
 """How often an operand may be read in place where its rows fall on the same sets of a cache."""
 WORTH_PACKING_FIRST = 0.05
