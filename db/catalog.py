@@ -1,6 +1,6 @@
 """Stores workloads, devices and toolchains once by content key; other rows refer to them by id."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, Table, exists, insert, select, update
 from sqlalchemy.dialects import postgresql
@@ -75,6 +75,12 @@ def load_workload(connection: Connection, key: str) -> Mapping[str, object] | No
         select(workloads.c.data).where(workloads.c.key == key)
     ).scalar()
     return found
+
+
+def load_workloads(connection: Connection, keys: Sequence[str]) -> dict[str, Mapping[str, object]]:
+    """Return the JSON of those workloads that are known, by their keys."""
+    found = connection.execute(select(workloads.c.key, workloads.c.data).where(workloads.c.key.in_(keys)))
+    return {key: data for key, data in found}
 
 
 def sees_workload(connection: Connection, key: str) -> bool:
