@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, Table, exists, insert, select, update
+from sqlalchemy import Connection, Table, Text, cast, exists, insert, select, update
 from sqlalchemy.dialects import postgresql
 
 from ..core.target import DeviceInfo, Toolchain
@@ -77,10 +77,10 @@ def load_workload(connection: Connection, key: str) -> Mapping[str, object] | No
     return found
 
 
-def load_workloads(connection: Connection, keys: Sequence[str]) -> dict[str, Mapping[str, object]]:
-    """Return the JSON of those workloads that are known, by their keys."""
-    found = connection.execute(select(workloads.c.key, workloads.c.data).where(workloads.c.key.in_(keys)))
-    return {key: data for key, data in found}
+def load_workloads(connection: Connection, keys: Sequence[str]) -> dict[str, str]:
+    """Return the JSON of those workloads that are known, as texts by their keys."""
+    query = select(workloads.c.key, cast(workloads.c.data, Text)).where(workloads.c.key.in_(keys))
+    return {key: text for key, text in connection.execute(query)}
 
 
 def sees_workload(connection: Connection, key: str) -> bool:

@@ -527,8 +527,8 @@ class RecordStore:
             seen = record_tenant() is None or sees_workload(connection, key)
             return load_workload(connection, key) if seen else None
 
-    def workloads(self, keys: Sequence[str]) -> Mapping[str, Mapping[str, object]]:
-        """Return the JSON of workloads by their keys, without those that are unknown, or of tenants not seen."""
+    def workloads(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """Return the JSON of workloads as texts by their keys, without those unknown, or of tenants not seen."""
         with self.database.reading() as connection:
             seen = [key for key in keys if record_tenant() is None or sees_workload(connection, key)]
             return load_workloads(connection, seen)

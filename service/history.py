@@ -4,8 +4,10 @@ A group has the five parts of an identity in common: times of different profiles
 compared. Which groups a task learns from, their similarity to it decides (``cost_model.similarity``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import groupby
 from math import inf, log2
@@ -48,9 +50,9 @@ def related_groups(
     for other in sorted(tasks, key=lambda t: (t.operator != operator, abs(log2(1 + t.flops) - operations))):
         of_workload.setdefault(other.workload_key, []).append(other)
     keys = list(of_workload)[:MOST_WORKLOADS]
-    data, devices = store.workloads(keys), {info.key: info for info in store.devices(imported=True)}
+    texts, devices = store.workloads(keys), {info.key: info for info in store.devices(imported=True)}
     workloads, queue = dict[str, Workload](), list[tuple[float, str]]()
-    for key in data:
+    for key in texts:
         other = of_workload[key][0]
         heappush(queue, (least_distance(cost, (other.flops, other.minimum_bytes)), key))
     found: list[tuple[float, int, HistoryGroup]] = []
@@ -62,7 +64,7 @@ def related_groups(
             groups = store.history_groups(of_workload[key], until=until)
             others = [Situation(workloads[key], devices[g.device_key], g.toolchain_key, g.profile) for g in groups]
             found += [(apart, -groups[n].newest, groups[n]) for apart, n in nearest(task, others)]
-        elif (workload := _workload(data[key])) is not None:
+        elif (workload := _workload(texts[key])) is not None:
             workloads[key] = workload
             if (apart := distance(task, replace(task, workload=workload))) < inf:
                 heappush(queue, (apart, key))
@@ -84,8 +86,8 @@ def experiences(store: "RecordStore", records: Sequence[Record]) -> tuple[Experi
         key = (part.workload_key, part.device_key, part.toolchain_key, part.profile)
         groups.setdefault(key, []).append(record)
     devices = {info.key: info for info in store.devices(imported=True)}
-    data = store.workloads(list(dict.fromkeys(key for key, *_ in groups)))
-    workloads = {key: _workload(of) for key, of in data.items()}
+    texts = store.workloads(list(dict.fromkeys(key for key, *_ in groups)))
+    workloads = {key: _workload(text) for key, text in texts.items()}
     found = []
     for (workload_key, device_key, toolchain_key, profile), members in groups.items():
         workload = workloads.get(workload_key)
@@ -104,9 +106,11 @@ def _results(records: Iterable[Record]) -> Iterable[tuple[Schedule, Outcome]]:
     return zip(schedules, comparable_outcomes(tasks), strict=True)
 
 
-def _workload(data: Mapping[str, object]) -> Workload | None:
-    """Return a workload; None where a version that allowed more wrote it: there is nothing to learn from it here."""
+@lru_cache(maxsize=256)
+def _workload(text: str) -> Workload | None:
+    """Return a workload; None where a version that allowed more wrote it: there is nothing to learn from it here. The
+    tasks of a job have relatives in common."""
     try:
-        return workload_from_json(data)
+        return workload_from_json(json.loads(text))
     except InvalidWorkload:
         return None
