@@ -154,9 +154,7 @@ def workload_features(workload: Workload) -> NDArray[np.float32]:
     first = _first_dtype(workload)
     return np.array(
         [
-            np.log2(1 + operations),
-            np.log2(1 + moved),
-            np.log2(1 + operations / max(moved, 1.0)),
+            *cost_features(operations, moved),
             np.log2(1 + points),
             np.log2(reduction),
             len(workload.stages),
@@ -173,6 +171,11 @@ def workload_features(workload: Workload) -> NDArray[np.float32]:
         ],
         dtype=np.float32,
     )
+
+
+def cost_features(operations: float, moved: float) -> NDArray[np.float64]:
+    """Return the features that say what a workload costs, float64[3]: operations, bytes, and operations for a byte."""
+    return np.log2([1 + operations, 1 + moved, 1 + operations / max(moved, 1.0)])
 
 
 _TRANSCENDENTAL = frozenset({"exp", "log", "tanh", "erf", "sin", "cos"})

@@ -15,12 +15,15 @@ from functools import lru_cache
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.target import DeviceInfo, Target
 from ..schedule.sketches import sketches_for
 from ..te.workload import Workload
 
 DEVICE, ARCHITECTURE, TOOLCHAIN, PROTOCOL = 1.0, 3.0, 0.25, 0.5
+_ROUNDING = 1e-3
+"""Features are in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,6 @@ class Situation:
 
 def distance(one: Situation, other: Situation) -> float:
     """Return how far apart two tasks are, 0 for equal ones; infinite where they are no relatives."""
-    from .features import workload_features  # loads all sketches, for their columns
-
     cache, protocol = one.profile.partition("-")[::2]
     other_cache, other_protocol = other.profile.partition("-")[::2]
     targets = one.device.target, other.device.target
@@ -46,9 +47,23 @@ def distance(one: Situation, other: Situation) -> float:
         return inf
     apart = 0.0
     if one.workload != other.workload:  # of Triton kernels no feature is known
-        apart = float(np.abs(workload_features(one.workload) - workload_features(other.workload)).sum())
+        apart = float(np.abs(_features(one.workload) - _features(other.workload)).sum())
     apart += DEVICE * (one.device.key != other.device.key) + ARCHITECTURE * (targets[0].arch != targets[1].arch)
     return apart + TOOLCHAIN * (one.toolchain_key != other.toolchain_key) + PROTOCOL * (protocol != other_protocol)
+
+
+def least_distance(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return how far apart two tasks are at least, by the (operations, bytes) that their workloads cost."""
+    from .features import cost_features
+
+    return float(np.abs(cost_features(*one) - cost_features(*other)).sum()) - _ROUNDING
+
+
+@lru_cache(maxsize=1024)
+def _features(workload: Workload) -> NDArray[np.float32]:
+    from .features import workload_features  # loads all sketches, for their columns
+
+    return workload_features(workload)
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,8 @@
 """Stores workloads, devices and toolchains once by content key; other rows refer to them by id."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, Table, exists, insert, select, update
+from sqlalchemy import Connection, Table, Text, cast, exists, insert, select, update
 from sqlalchemy.dialects import postgresql
 
 from ..core.target import DeviceInfo, Toolchain
@@ -75,6 +75,12 @@ def load_workload(connection: Connection, key: str) -> Mapping[str, object] | No
         select(workloads.c.data).where(workloads.c.key == key)
     ).scalar()
     return found
+
+
+def load_workloads(connection: Connection, keys: Sequence[str]) -> dict[str, str]:
+    """Return the JSON of those workloads that are known, as texts by their keys."""
+    query = select(workloads.c.key, cast(workloads.c.data, Text)).where(workloads.c.key.in_(keys))
+    return {key: text for key, text in connection.execute(query)}
 
 
 def sees_workload(connection: Connection, key: str) -> bool:

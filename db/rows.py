@@ -465,26 +465,6 @@ class NearRow:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryGroup:
-    """Names records of one task that were measured on the same: what may be compared, and what it was about."""
-
-    job_id: str
-    task: int
-    workload_key: str
-    device_key: str
-    toolchain_key: str
-    profile: str
-    records: int
-    operator: str | None
-    flops: float
-
-    @property
-    def identity(self) -> tuple[str, int, str, str, str, str]:
-        """What a record has in common with its group."""
-        return self.job_id, self.task, self.workload_key, self.device_key, self.toolchain_key, self.profile
-
-
-@dataclass(frozen=True, slots=True)
 class ModelRow:
     """Holds a trained cost model as bytes (UBJSON or arrays, never a pickle), with what it was trained on."""
 

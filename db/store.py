@@ -22,7 +22,7 @@ from .admission import admit_job
 from .analysis_store import AnalysisStore
 from .artefact_store import ArtefactStore
 from .best import find_any, find_exact
-from .catalog import keep_device, load_devices, load_measured, load_workload, sees_workload
+from .catalog import keep_device, load_devices, load_measured, load_workload, load_workloads, sees_workload
 from .commit_listener import CommitListener
 from .dashboard_store import DashboardStore
 from .device_totals import count_ended
@@ -31,7 +31,8 @@ from .encode import now
 from .ended_totals import JOB, count_states
 from .engine import Database, embedded_path, parse_url
 from .fleet_store import FleetStore
-from .history import load_groups, load_records
+from .history import load_groups, load_records, load_tasks
+from .history_rows import HistoryGroup, HistoryTask
 from .json_lines import JsonLinesExporter, JsonLinesImporter
 from .key_store import KeyStore
 from .leases import guard_task
@@ -47,7 +48,6 @@ from .rows import (
     EventRow,
     FailureRow,
     FamilyRow,
-    HistoryGroup,
     JobRow,
     ModelRow,
     ModelTimingRow,
@@ -468,14 +468,19 @@ class RecordStore:
         with self.database.reading() as connection:
             return trial_rows.find_origin(connection, workload_key)
 
-    def history_groups(
+    def history_tasks(
         self, *, target_kind: str, until: int, but: tuple[str, int] | None, limit: int
-    ) -> tuple[HistoryGroup, ...]:
-        """Return the newest ``limit`` groups of comparable records with ids up to ``until`` on targets of a kind,
-        newest first. Those of the (job, task) ``but`` are left out."""
+    ) -> tuple[HistoryTask, ...]:
+        """Return the newest ``limit`` tasks with records up to the id ``until`` on targets of a kind, newest first. The
+        (job, task) ``but`` is left out."""
         with self.database.reading() as connection:
             task = None if but is None else (job_rows.number_of_job(connection, but[0]), but[1])
-            return load_groups(connection, target_kind=target_kind, until=until, but=task, limit=limit)
+            return load_tasks(connection, target_kind=target_kind, until=until, but=task, limit=limit)
+
+    def history_groups(self, tasks: Sequence[HistoryTask], *, until: int) -> tuple[HistoryGroup, ...]:
+        """Return the groups of comparable records of tasks with ids up to ``until``, newest first."""
+        with self.database.reading() as connection:
+            return load_groups(connection, tasks, until)
 
     def history(self, groups: Sequence[HistoryGroup], *, until: int) -> tuple[Record, ...]:
         """Return the records of groups with ids up to ``until``, those of one task in their order."""
@@ -521,6 +526,12 @@ class RecordStore:
         with self.database.reading() as connection:
             seen = record_tenant() is None or sees_workload(connection, key)
             return load_workload(connection, key) if seen else None
+
+    def workloads(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """Return the JSON of workloads as texts by their keys, without those unknown, or of tenants not seen."""
+        with self.database.reading() as connection:
+            seen = [key for key in keys if record_tenant() is None or sees_workload(connection, key)]
+            return load_workloads(connection, seen)
 
     def devices(self, *, imported: bool = False) -> tuple[DeviceInfo, ...]:
         """Return every device ever seen; with ``imported`` those, too, that stand for another program's clock."""

@@ -29,8 +29,9 @@ if TYPE_CHECKING:  # it loads SQLAlchemy, which the task worker of an embedded d
 
 METHODS = {
     "records": frozenset(
-        "add_remeasurement add_trial begin_task devices earlier_trials history history_groups job keep_model measured "
-        "newest_model newest_record note_task set_device trials trials_by_seconds workload".split()
+        "add_remeasurement add_trial begin_task devices earlier_trials history history_groups history_tasks job "
+        "keep_model measured newest_model newest_record note_task set_device trials trials_by_seconds workload "
+        "workloads".split()
     ),
     "fleet": frozenset(
         "adopt_known claim_task end_attempt excuse_delay finish_task has_ready is_wanted join_unit lease_unit "

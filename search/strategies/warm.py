@@ -87,8 +87,10 @@ class WarmSearch:
         self._cold.tell(observations)
 
     def prediction(self, candidate: int) -> Prediction | None:
-        cold = self._cold.prediction(candidate) if isinstance(self._cold, Predicts) else None
-        return cold if self._stacking.prediction(candidate) is None else self._stacking.prediction(candidate)
+        stacked = self._stacking.prediction(candidate)
+        if stacked is not None or not isinstance(self._cold, Predicts):
+            return stacked
+        return self._cold.prediction(candidate)
 
     def expected_improvement(self) -> float | None:
         return self._cold.expected_improvement() if isinstance(self._cold, ExpectsImprovement) else None

@@ -64,7 +64,8 @@ def test_twenty_identical_submissions_measure_once(fleet_store: RecordStore) -> 
     assert [event["state"] for event in job_events(fleet_store, "j1", "state")] == ["queued", "running", "succeeded"]
     told = job_events(fleet_store, "j1", "task")[0]
     assert (told["trials"], told["adopted"], told["source_job"], told["source_task"]) == (3, 3, "j0", 0)
-    groups = fleet_store.history_groups(target_kind="cuda", until=10_000, but=None, limit=999)
+    tasks = fleet_store.history_tasks(target_kind="cuda", until=10_000, but=None, limit=999)
+    groups = fleet_store.history_groups(tasks, until=10_000)
     assert len(fleet_store.history(groups, until=10_000)) == 6  # nothing teaches a model twice
 
 
