@@ -248,7 +248,7 @@ class _GemmKernelWriter:
                     with w.when(self.roles.produces), w.when(self.roles.elected):
                         mainloop.load(loaded, k_iter, fill)
                     with w.when(consumes):
-                        mainloop.multiply(accumulators, k_iter, fill, self._has_rows(at))
+                        mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at))
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):
@@ -318,18 +318,19 @@ class _GemmKernelWriter:
                             mainloop.load(at, first + begin + k_iter, fill)
                         with w.when(consumes):
                             if size > 1:
-                                mainloop.multiply(block_sums, k_iter, fill)
+                                mainloop.multiply(block_sums, at, k_iter, fill)
                             else:
                                 mainloop.await_stage(fill)
                 with w.when(consumes):
                     last = fills_before + minimum(begin + size, count) - 1
                     take = partial(take_scales, begin)
-                    self._promote(accumulators, block_sums, last, scales, take)
+                    self._promote(accumulators, block_sums, at, last, scales, take)
 
     def _promote(
         self,
         accumulators: Buffer,
         block_sums: Buffer,
+        at: Mapping[str, Expr],
         last_fill: Expr,
         scales: PromotionScales | None,
         take_scales: Callable[[], Expr | None],
@@ -341,7 +342,7 @@ class _GemmKernelWriter:
         parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
         for atoms in parts:
             if self.promoted == 1:
-                mainloop.issue(block_sums, last_fill, False, atoms)
+                mainloop.issue(block_sums, at, last_fill, False, atoms)
             taken = take_scales() if atoms.start == 0 else None
             w.emit(WarpgroupMmaWait(0, after=taken))
             if atoms.stop == s.atoms_m:
@@ -361,7 +362,7 @@ class _GemmKernelWriter:
                 with w.when(self.roles.produces), w.when(self.roles.elected):
                     mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
                 with w.when(self.roles.consumes):
-                    mainloop.multiply(accumulators, k_iter, unit.fills_before + k_iter)
+                    mainloop.multiply(accumulators, at, k_iter, unit.fills_before + k_iter)
         with w.when(self.roles.consumes):
             if not self.promoted:
                 w.emit(WarpgroupMmaWait(0))

@@ -121,6 +121,22 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, workload(), 3, target) == 3
 
 
+@pytest.mark.parametrize(("cluster_m", "cluster_n"), [(1, 1), (2, 1), (2, 2)])
+def test_of_tiles_that_are_filled_in_part_only_the_rows_arrive(cluster_m: int, cluster_n: int) -> None:
+    """For an H100, zeros from outside of a tensor take longer to load. With clusters, whole tiles may lie outside."""
+    workload = workload_of("linear", rows=150, inputs=136, outputs=216, dtype="bfloat16")
+    chosen = {"consumer_warpgroups": 2, "atoms_m": 1, "mma_n": 96, "cluster_m": cluster_m, "cluster_n": cluster_n}
+    schedule = legal_schedule_of(SKETCH, workload, **chosen, ping_pong=0, k_atoms=1, split_k=1, stream_k=0)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    boxes = {(s.source.name, s.box[0]) for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)}
+    x, w = 128 // cluster_n, 96 // cluster_m
+    assert boxes == {("X", x), ("X", 150 % x), ("W", w), ("W", 216 % w)}
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["Y"], reference(workload, inputs)["Y"]
+    absolute, relative = tolerance(workload)["Y"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
 @pytest.mark.parametrize(("cluster_m", "cluster_n", "split_k"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
 def test_ctas_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n: int, split_k: int) -> None:
     workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
