@@ -1,6 +1,6 @@
 """Shape families on recorded sweeps: what few kernels for 1 to 8192 rows cost, and how fast their dispatchers are.
 
-A row is a layer of ``benchmarks/data/h100/sweep`` (``record --rows 'sweep-*'``). Its family has at most ``most`` (8)
+A row is a layer of ``benchmarks/data/sweep`` (``record --rows 'sweep-*'``), of an H200. Its family has at most ``most`` (8)
 kernels and serves all numbers of rows. Legal is what the sketches say at every single one. Columns:
 
     mean, p95, most      regret at every third recorded number of rows, which the dispatcher was not made from: how much
@@ -48,7 +48,7 @@ from tilewright.search.t4 import read_document
 from tilewright.service.family_times import FamilyTimes
 from tilewright.service.family_views import FamilySpec
 
-RECORDED = FOLDER / "h100" / SWEEP
+RECORDED = FOLDER / SWEEP
 ROWS = "rows"
 MOST, TARGET = 8, 0.005
 MEAN, P95, NANOSECONDS = 0.02, 0.05, 1000.0
@@ -94,11 +94,14 @@ def run(options: Options) -> Result:
 
 
 def sweeps(folder: Path) -> list[Sweep]:
-    """Return the layers of a folder of sweeps. Raises ValueError where one was recorded on several devices."""
+    """Return the layers of a folder of sweeps, without tables that are not complete. Raises ValueError where one was
+    recorded on several devices."""
     times: dict[str, dict[Shape, dict[Schedule, float]]] = {}
     about: dict[str, tuple[Mapping[str, object], DeviceInfo]] = {}
     for path in sorted(folder.glob(f"{SWEEP}-*{SUFFIX}")):
         head, table = read_document(path)["metadata"], read_table(path)
+        if head.get("complete") is False:
+            continue
         parameters, device = head["parameters"], head["device"]
         target = Target(**{**device["target"], "features": tuple(device["target"]["features"])})
         info = DeviceInfo(device["name"], target, device["hardware"])

@@ -4,7 +4,9 @@ For each layer a small sweep (``settings`` of 24 at 10 numbers of rows) is recor
 service. That makes a family, and chooses a schedule from it at numbers of rows that were not in the sweep. There the
 chosen kernel, the winner of a fresh search (``--trials``, 30) and torch (``F.linear``) run interleaved by graph replay.
 ``regret`` is (chosen / tuned) - 1, and ``ratio`` (torch / chosen). Bars: those of ``families``, on these rows. Sweeps
-come first, then one layer after the other. What is measured is kept after each row.
+come first, then one layer after the other. A family is made while its rows are searched, and never while rows are timed:
+a thread that keeps Python's lock delays replays, which took up to 60 times as long. What is measured is kept after each
+row.
 """
 
 import tempfile
@@ -60,15 +62,15 @@ def run(options: Options) -> Result:
         spent["sweep_s"] = time.perf_counter() - began
         service = stack.enter_context(opened(folder, sweeps(folder / SWEEP), measured_on(DeviceSelector("cuda"))))
         making = stack.enter_context(ThreadPoolExecutor(1))  # without the device, while searches have it
-        families = {layer: making.submit(_family, service, layer) for layer in layers}
 
         def measured() -> Iterator[Row]:
             for layer in layers:
+                made = making.submit(_family, service, layer)
                 rows = {f"{layer}-{n}": TunedOperator(OPERATOR, linear(n, *LAYERS[layer])) for n in named[layer]}
                 tuned = tune_rows(rows, Options(trials=options.trials, seed=options.seed), TRIALS, "cuda", "cold")
                 spent["tuning_s"] += tuned.seconds
                 waiting = time.perf_counter()
-                family = families[layer].result().family
+                family = made.result().family
                 spent["families_s"] += time.perf_counter() - waiting
                 for name, held_out in zip(rows, named[layer], strict=True):
                     chosen = service.families.choose(layer, {ROWS: held_out})

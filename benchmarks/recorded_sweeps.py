@@ -3,7 +3,7 @@
 A family needs times of the same settings at many shapes. So the tables of a sketch and layer share a pool of settings:
 
     pool            the settings that the prior ranks first at some number of rows, in turns: all firsts, all seconds, …
-    table at rows   those of the pool that are legal there; where they are too many, those that the prior ranks first
+    table at rows   the first ones of the pool that are legal there
 
 Nothing depends on the device at hand: priors are made from no peaks but those of the architecture's data sheet.
 """
@@ -22,6 +22,7 @@ from tilewright.core.keys import canonical_json
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
+from tilewright.schedule.problems.gemm import LARGEST_SKINNY_M
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.schedule.space.space import Space
 from tilewright.te.operators import OPERATORS
@@ -34,8 +35,9 @@ ROWS = (
 )
 LAYERS = ((6144, 4096), (4096, 14336))
 """Outputs and inputs of two projections of Llama 3 8B: of queries, keys and values, and down."""
-SETTINGS, POOL = 150, 300
-"""How many settings are recorded at a number of rows, of all sketches together, and how many a pool has at most."""
+SETTINGS, POOL = 150, 450
+"""How many settings are recorded at up to ``LARGEST_SKINNY_M`` rows, of all sketches together, and how many a pool has
+at most. At more rows all of the pool are."""
 _SKETCHES = ("cuda_gemv", "cuda_skinny_mma", "cuda_skinny_tma", "cuda_gemm")
 _TARGET = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
 """Which sketches take a number of rows is asked of it, so that tables have names without a device."""
@@ -51,7 +53,7 @@ class SweepTable(Table):
         """Say how settings were chosen. A pool that another prior makes has another digest."""
         knobs = [dict(schedule.knobs) for schedule in self._pool(target)]
         digest = hashlib.sha256(canonical_json({"pool": knobs}).encode()).hexdigest()[:12]
-        return f"{self.most} at most of the {len(knobs)} of pool {digest}"
+        return f"the first {self.most} at most of the {len(knobs)} of pool {digest}"
 
     @property
     def precise(self) -> bool:
@@ -59,9 +61,7 @@ class SweepTable(Table):
 
     def kept(self, whole: Space, target: Target) -> NDArray[np.bool_]:
         rows = [row for row in map(whole.row_of, self._pool(target)) if row is not None]
-        assert whole.prior_seconds is not None
-        first = sorted(rows, key=whole.prior_seconds.__getitem__)[: self.most]
-        return np.isin(np.arange(len(whole)), first)
+        return np.isin(np.arange(len(whole)), rows[: self.most])
 
     def _pool(self, target: Target) -> tuple[Schedule, ...]:
         return pool(self.sketch.name, self.parameters["outputs"], self.parameters["inputs"], target)
@@ -86,8 +86,9 @@ def _workload(rows: int, outputs: int, inputs: int) -> Workload:
     return OPERATORS["linear"].workload(linear(rows, outputs, inputs))
 
 
-def layer_tables(rows: int, outputs: int, inputs: int, settings: int = SETTINGS) -> list[SweepTable]:
+def layer_tables(rows: int, outputs: int, inputs: int, settings: int | None = None) -> list[SweepTable]:
     """Return the tables of a layer at a number of rows: of all sketches that take it, which share the settings."""
+    settings = settings or (SETTINGS if rows <= LARGEST_SKINNY_M else POOL)
     workload, parameters = _workload(rows, outputs, inputs), linear(rows, outputs, inputs)
     sketches = [SKETCHES[name] for name in _SKETCHES if SKETCHES[name].matches(workload, _TARGET)]
     most, name = settings // len(sketches), f"{SWEEP}-{rows}x{outputs}x{inputs}"

@@ -107,10 +107,10 @@ Made, and completed where something is missing, by `python -m benchmarks record`
 _SWEEPS = """
 ## Sweeps
 
-A table `sweep-ROWSxOUTPUTSxINPUTS-SKETCH` has few of the legal settings, at most 150 of all sketches together. They
-are of a pool that all tables of a sketch and layer share, so that the same settings are timed at many numbers of
-rows: the settings that the prior ranks first at some number of rows, in turns. Of those that are legal at a number of
-rows, a table has the ones that the prior ranks first there (`selection` in the metadata). A setting has nine samples
+A table `sweep-ROWSxOUTPUTSxINPUTS-SKETCH` has few of the legal settings, up to 64 rows at most 150 of all sketches
+together. They are of a pool that all tables of a sketch and layer share, so that the same settings are timed at many
+numbers of rows: the settings that the prior ranks first at some number of rows, in turns. A table has the first ones
+that are legal at its number of rows (`selection` in the metadata). A setting has nine samples
 or more where it is within about 10 % of the fastest so far, three where it is within 30 %, and one beyond. Searches
 are not replayed on these tables.
 

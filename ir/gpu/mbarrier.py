@@ -10,6 +10,11 @@ from ..buffer import Buffer
 from ..expr import Expr
 from ..stmt import Operation
 
+MAX_TX_BYTES = (1 << 20) - 1
+"""How many bytes a phase of an mbarrier can expect at most."""
+TX_BYTES = 16
+"""What the bytes that a phase expects are a multiple of."""
+
 
 @dataclass(frozen=True, slots=True)
 class MbarrierInit(Operation):
@@ -42,7 +47,7 @@ class MbarrierArriveExpectTx(Operation):
 
     barriers: Buffer
     index: Expr
-    bytes: int
+    bytes: int | Expr
 
 
 @dataclass(frozen=True, slots=True)

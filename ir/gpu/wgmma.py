@@ -104,8 +104,9 @@ class WarpgroupMma(Operation):
       the rows from ``16 * w`` on. So two neighbouring fragments ``d`` of another product, rounded to 16 bits in their
       order, are one fragment ``a``. All 64 rows count, and nothing is transposed.
 
-    ``valid_rows`` says how many of the 64 rows of ``a`` count. The others are read too, whatever may be there or happen
-    to it, and their rows of ``d`` mean nothing.
+    ``valid_rows`` says how many of the 64 rows of ``a`` count, and ``valid_columns`` how many of the ``n`` rows of
+    ``b``; None: all. They are the same in the whole warpgroup. The others are read too, whatever may be there or happen
+    to it, and their rows and columns of ``d`` mean nothing.
 
     The accumulators ``d`` are ``n / 2`` contiguous elements of every lane from ``d_indices`` on, along the last
     dimension: for every 8 columns, a lane of the warpgroup's warp ``w`` holds the fragment ``d`` of m16n8k16, of the
@@ -129,7 +130,8 @@ class WarpgroupMma(Operation):
     accumulates: Expr | bool = True
     a_transposed: bool = False
     b_transposed: bool = False
-    valid_rows: int = WGMMA_M
+    valid_rows: int | Expr = WGMMA_M
+    valid_columns: int | Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)

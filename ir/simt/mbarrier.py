@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...core.dtypes import INDEX
 from ..buffer import Buffer
-from ..expr import Expr
-from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ..expr import Expr, const
+from ..gpu.mbarrier import MAX_TX_BYTES, TX_BYTES, MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ..interpreter.memory import Array
 from .address import shared_flat
 from .async_copy import CopiesInFlight
@@ -173,16 +174,18 @@ def mbarrier_init(stmt: MbarrierInit, context: LaunchContext) -> LaunchAction:
 
 
 def mbarrier_arrive(stmt: MbarrierArrive, context: LaunchContext) -> LaunchAction:
-    return _arrive(stmt.barriers, stmt.index, stmt.rank, 0, context)
+    return _arrive(stmt.barriers, stmt.index, stmt.rank, const(0, INDEX), context)
 
 
 def mbarrier_arrive_expect_tx(stmt: MbarrierArriveExpectTx, context: LaunchContext) -> LaunchAction:
-    return _arrive(stmt.barriers, stmt.index, None, stmt.bytes, context)
+    bytes = stmt.bytes if isinstance(stmt.bytes, Expr) else const(stmt.bytes, INDEX)
+    return _arrive(stmt.barriers, stmt.index, None, bytes, context)
 
 
-def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, context: LaunchContext) -> LaunchAction:
+def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: Expr, context: LaunchContext) -> LaunchAction:
     memory, offset_of = mbarrier_offsets(barriers, index, context)
     rank_of = None if rank is None else value_closure(rank, context)
+    bytes_of = value_closure(bytes, context)
 
     def run(state: LaunchState) -> None:
         offsets, who = spread(state, offset_of(state), 1)
@@ -197,7 +200,12 @@ def _arrive(barriers: Buffer, index: Expr, rank: Expr | None, bytes: int, contex
             state.cluster_uses[who] = state.order.now
         check_initialised(memory, state, context, offsets, who)
         mbarriers = mbarriers_of(state, memory)
-        np.add.at(mbarriers.expected, offsets, np.int64(bytes))
+        expected, _ = spread(state, bytes_of(state), 1)
+        wrong = (expected < 0) | (expected > MAX_TX_BYTES) | (expected % TX_BYTES != 0)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise context.fault(f"{int(expected[at])} bytes are expected", state, int(who[at]), memory.buffer.name)
+        np.add.at(mbarriers.expected, offsets, expected)
         span = memory.span * state.cluster
         completed = completed_by_cluster(state)
         for offset, thread in zip(offsets.tolist(), who.tolist(), strict=True):

@@ -165,7 +165,7 @@ def tensor_memory_mma(stmt: TensorMemoryMma, context: LaunchContext) -> LaunchAc
 
     def multiply(state: LaunchState, who: Array) -> tuple[Array, tuple[WgmmaOperand, ...]]:
         a, b = (matrix(state, who) for matrix in matrices)
-        product = operand_matrix(a, stmt.m, stmt.k) @ operand_matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
+        product = operand_matrix(a, stmt.k) @ operand_matrix(b, stmt.k).transpose(0, 2, 1)
         return product, (a, b)
 
     return _accumulation(stmt, stmt.m, multiply, context)
@@ -191,7 +191,7 @@ def block_scaled_mma(stmt: BlockScaledMma, context: LaunchContext) -> LaunchActi
         for rows, matrix, scales_of in sides:
             operand, (scales, held) = matrix(state, who), scales_of(state, who)
             if atom.bits == 8:
-                values = operand_matrix(operand, rows, stmt.k)
+                values = operand_matrix(operand, stmt.k)
             else:
                 values = _from_halves(operand.memory.data[operand.flat]).reshape(-1, rows, stmt.k)
             factors = _powers_of_two(scales) if atom.powers_of_two else _unsigned_floats(scales)

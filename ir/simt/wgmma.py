@@ -29,10 +29,12 @@ from .race_check import check_fenced, check_read
 
 @dataclass(frozen=True)
 class WgmmaOperand:
-    """What warpgroups read of one operand: int64[warpgroups, elements] offsets."""
+    """What warpgroups read of one operand: int64[warpgroups, elements] offsets. ``counts``: how many rows count for
+    each of them, where that is not all."""
 
     memory: SharedMemory
     flat: Array
+    counts: Array | None = None
 
     def awaited(self, state: LaunchState, leaders: Array) -> None:
         """The warpgroups whose first threads are at the positions ``leaders`` have awaited the wgmma."""
@@ -63,7 +65,7 @@ class WgmmaInFlight:
     def subset(self, chosen: Array) -> "WgmmaInFlight":
         if chosen.all():
             return self
-        operands = tuple(WgmmaOperand(o.memory, o.flat[chosen]) for o in self.operands)
+        operands = tuple(replace(o, flat=o.flat[chosen]) for o in self.operands)
         leaders = self.leaders[chosen]
         threads = np.zeros_like(self.threads)
         threads[_warpgroup_threads(leaders)] = True
@@ -84,7 +86,8 @@ class _OperandA:
 def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
     d, rows_of = fragment_rows(stmt.d, stmt.d_indices, stmt.n // 2, stmt.d.shape[-1], context, accumulators=True)
     a_of = _operand_a(stmt, context)
-    b_of = matrix_operand(stmt.b, stmt.b_indices, (stmt.n, stmt.n), stmt.k, stmt.b_transposed, context)
+    columns_count = stmt.n if stmt.valid_columns is None else stmt.valid_columns
+    b_of = matrix_operand(stmt.b, stmt.b_indices, (columns_count, stmt.n), stmt.k, stmt.b_transposed, context)
     accumulates = value_closure(stmt.accumulates, context) if isinstance(stmt.accumulates, Expr) else None
     rows, columns = fragment("m16n8k16_f16", "d")  # of every warp's 16 rows and every 8 columns
 
@@ -95,7 +98,8 @@ def warpgroup_mma(stmt: WarpgroupMma, context: LaunchContext) -> LaunchAction:
         state.order.synchronise(state.order.warp_level, who)
         a, b = a_of(state, leaders), b_of(state, leaders)
         product = np.full((len(leaders), WGMMA_M, stmt.n), np.nan, dtype=np.float32)
-        product[:, : stmt.valid_rows] = a.matrix @ operand_matrix(b, stmt.n, stmt.k).transpose(0, 2, 1)
+        factor = operand_matrix(b, stmt.k).transpose(0, 2, 1)
+        product[:, : a.matrix.shape[1], : factor.shape[2]] = a.matrix @ factor
         if not stmt.d.dtype.is_float:  # sums of a line of products of 8-bit integers are exact in float32
             product = np.nan_to_num(product).astype(d.data.dtype)
         at = rows_of(state)
@@ -127,7 +131,7 @@ def _operand_a(stmt: WarpgroupMma, context: LaunchContext) -> Callable[[LaunchSt
 
         def from_shared(state: LaunchState, leaders: Array) -> _OperandA:
             operand = shared(state, leaders)
-            return _OperandA(operand_matrix(operand, stmt.valid_rows, stmt.k), (operand,))
+            return _OperandA(operand_matrix(operand, stmt.k), (operand,))
 
         return from_shared
     memory, rows_of = fragment_rows(stmt.a, stmt.a_indices, stmt.k // 2, stmt.a.shape[-1], context, reads_only=True)
@@ -187,15 +191,19 @@ def _from_fragments(atom: MmaAtom, held: Array, lanes: Array) -> Array:
     return matrix
 
 
-def operand_matrix(operand: WgmmaOperand, rows: int, k: int) -> Array:
-    values: Array = operand.memory.data[operand.flat].astype(np.float32, copy=False).reshape(-1, rows, k)
+def operand_matrix(operand: WgmmaOperand, k: int) -> Array:
+    """float32[warpgroups, rows, k]. Rows that do not count are NaN."""
+    shape = (len(operand.flat), operand.flat.shape[1] // k, k)
+    values: Array = operand.memory.data[operand.flat].astype(np.float32).reshape(shape)
+    if operand.counts is not None:
+        values[np.arange(shape[1]) >= operand.counts[:, None]] = np.nan
     return values
 
 
 def matrix_operand(
     buffer: Buffer,
     indices: tuple[Expr, ...],
-    rows: tuple[int, int],
+    rows: tuple[int | Expr, int],
     k: int,
     transposed: bool,
     context: LaunchContext,
@@ -217,7 +225,8 @@ def matrix_operand(
         stride = buffer.strides[-3] if len(buffer.shape) > 2 else 0
         steps = row // line * stride + row % line + column * line
     end = int(steps.max())
-    steps = steps[: rows[0]].ravel()
+    count_of = value_closure(rows[0], context) if isinstance(rows[0], Expr) else None
+    steps = steps[: rows[1] if isinstance(rows[0], Expr) else rows[0]].ravel()
     mask = (1 << swizzle.bits) - 1
 
     @cache
@@ -243,6 +252,11 @@ def matrix_operand(
             raise context.fault(what, state, int(leaders[at]))
         flat = (first - in_line)[:, None] + np.stack([swizzled(at) for at in in_line.tolist()])
         read, who = flat.ravel(), np.repeat(leaders, flat.shape[1])
+        counts = None
+        if count_of is not None:
+            counts = np.broadcast_to(count_of(state), (state.threads,))[leaders]
+            counted = np.repeat(np.arange(rows[1]) < counts[:, None], k, axis=1).ravel()
+            read, who = read[counted], who[counted]
         check_read(memory, state, context, read, who, record=False)
         assert memory.history is not None
         first_of_run = run_starts(memory.history.writer[read], memory.history.time[read], who)
@@ -251,6 +265,6 @@ def matrix_operand(
         for warp in range(WARP_LANES, threads, WARP_LANES):  # all of it must be ordered before each warp
             check_read(memory, state, context, read, who + warp, record=False)
             check_fenced(memory, state, context, read, who + warp)
-        return WgmmaOperand(memory, flat)
+        return WgmmaOperand(memory, flat, counts)
 
     return operand

@@ -6,17 +6,12 @@ from typing import Any
 from ...core.dtypes import INDEX
 from ..expr import Expr
 from ..gpu.bulk_copy import BulkCopy
-from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ..gpu.mbarrier import MAX_TX_BYTES, TX_BYTES, MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ..gpu.tcgen05 import TensorMemoryCommit
 from ..gpu.tma import TmaLoad
 from ..stmt import HardwareAxis, Kernel, Operation, walk_statements
 from .operands import check_mbarrier
 from .types import BoundNames, RuleBroken, type_of
-
-MAX_TX_BYTES = (1 << 20) - 1
-"""How many bytes a phase of an mbarrier can expect at most."""
-TX_BYTES = 16
-"""What the bytes that a phase expects are a multiple of."""
 
 
 def mbarrier_buffers(kernel: Kernel) -> frozenset[str]:
@@ -51,7 +46,10 @@ def _arrive(stmt: MbarrierArrive, names: BoundNames) -> None:
 
 def _arrive_expect_tx(stmt: MbarrierArriveExpectTx, names: BoundNames) -> None:
     check_mbarrier(stmt.barriers, stmt.index, names)
-    if not 0 < stmt.bytes <= MAX_TX_BYTES or stmt.bytes % TX_BYTES:
+    if isinstance(stmt.bytes, Expr):
+        if type_of(stmt.bytes, names) != (INDEX, 1):
+            raise RuleBroken("operation", "how many bytes are expected is no scalar of the index type")
+    elif not 0 < stmt.bytes <= MAX_TX_BYTES or stmt.bytes % TX_BYTES:
         raise RuleBroken(
             "operation", f"{stmt.bytes} bytes are expected; a multiple of {TX_BYTES} up to {MAX_TX_BYTES} is allowed"
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ...core.dtypes import boolean, float32
+from ...core.dtypes import INDEX, boolean, float32
 from ..buffer import MemoryScope
 from ..expr import Expr
 from ..gpu.barrier import WARPGROUP_THREADS
@@ -31,8 +31,12 @@ def _warpgroup_mma(stmt: WarpgroupMma, names: BoundNames) -> None:
         raise RuleBroken("operation", f"a wgmma with k = {stmt.k}; {allowed} are allowed")
     if (stmt.a_transposed or stmt.b_transposed) and not atom.transposes:
         raise RuleBroken("operation", f"an operand of {stmt.a.dtype} that is transposed; only 16-bit floats may be")
-    if not 1 <= stmt.valid_rows <= WGMMA_M:
-        raise RuleBroken("operation", f"a wgmma of which {stmt.valid_rows} rows count; 1 to {WGMMA_M} are allowed")
+    for what, count, most in (("rows", stmt.valid_rows, WGMMA_M), ("columns", stmt.valid_columns, stmt.n)):
+        if isinstance(count, Expr):
+            if type_of(count, names) != (INDEX, 1):
+                raise RuleBroken("operation", f"how many {what} of a wgmma count is no scalar of the index type")
+        elif count is not None and not 1 <= count <= most:
+            raise RuleBroken("operation", f"a wgmma of which {count} {what} count; 1 to {most} are allowed")
     check_element(stmt.d, stmt.d_indices, names, MemoryScope.REGISTER)
     if stmt.d.dtype != atom.accumulator:
         raise RuleBroken("operation", f"d of a wgmma is {stmt.d.dtype}, not {atom.accumulator}")

@@ -128,7 +128,8 @@ def passed_on(fault: str = "") -> Kernel:
             with w.when(equal(t, 0)):
                 if fault != "room not awaited":
                     w.emit(MbarrierWait(free, Z, index(1) - n % 2))
-                w.emit(MbarrierArriveExpectTx(full, Z, 4 * part * cluster))
+                size = {"too many bytes": n * 16 + 4 * part * cluster, "a part of 16 bytes": n + 8}
+                w.emit(MbarrierArriveExpectTx(full, Z, size.get(fault, 4 * part * cluster)))
                 mask = index({"too many": 31, "one left out": 7}.get(fault, 15))
                 at = (g, n, c * part)
                 w.emit(TmaLoad(parts, (c, Z), a, at, (1, 1, part), full, Z, True, mask))
@@ -220,6 +221,8 @@ FAULTS: dict[Build, dict[str, str]] = {
     },
     passed_on: {
         "one is enough": r"gets more than its 1 arrivals|race on parts",
+        "too many bytes": r"phase 1 of full\[0\] gets 512 of 528 bytes",
+        "a part of 16 bytes": "8 bytes are expected",
         "not synchronised before": "mbarrier .* is used before all who use it have synchronised",
         "room not awaited": r"race on parts\[.*, 0\]: written here",
         "too many": "a multicast to blocks 0b11111 of a cluster of 4",

@@ -294,6 +294,7 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ),
     ("launch", "the block of an arrival where there are no", lambda: kernel(MbarrierArrive(FULL, Z, Z), FULL)),
     ("operation", "24 bytes are expected", lambda: kernel(MbarrierArriveExpectTx(FULL, Z, 24), FULL)),
+    ("operation", "how many bytes are expected is no", lambda: kernel(MbarrierArriveExpectTx(FULL, Z, ONE), FULL)),
     ("launch", "the block mask of a multicast where there are no", lambda: kernel(boxed(multicast=Z), TILE, FULL)),
     (
         "operation",

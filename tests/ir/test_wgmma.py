@@ -1,5 +1,6 @@
 """``wgmma``: what it computes, which faults are found, and how it is written and compiled."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import ml_dtypes
@@ -24,7 +25,7 @@ from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from tilewright.ir.build import Writer
-from tilewright.ir.expr import Broadcast, Load, Ramp, const, index
+from tilewright.ir.expr import Broadcast, Expr, Load, Ramp, const, index
 from tilewright.ir.gpu.fence import AsyncProxyFence
 from tilewright.ir.gpu.tma import tma_swizzle
 from tilewright.ir.gpu.wgmma import SWIZZLE_128B, WarpgroupMma, WarpgroupMmaWait
@@ -47,9 +48,12 @@ def product(
     first: int = 16,
     threads: int = 256,
     rows: int = 64,
+    counted: Callable[[Expr], Expr] | None = None,
+    counted_columns: int | Expr | None = None,
 ) -> Kernel:
     """``C += A @ B.T`` over the last 48 of 64 indices of k, with 1 in C before. Two warpgroups take 64 rows each, of
-    which ``rows`` are there."""
+    which ``rows`` are there. ``counted``: how many of them count, by the number of the warpgroup; all that are there
+    unless it is given."""
     w = Writer()
     with w.launch("f", [("t", threads, HardwareAxis.THREAD)]) as (t,):
         a = w.allocate("a", (128, 64), bfloat16, MemoryScope.SHARED, layout)
@@ -68,7 +72,9 @@ def product(
         w.store(d, (Ramp(ZERO, 1, 12),), Broadcast(const(1.0, float32), 12))
         w.emit(
             WarpgroupMma(
-                d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48, valid_rows=rows
+                *(d, (ZERO,), a, (t // 128 * 64, index(first)), b, (ZERO, index(first)), columns, 48),
+                valid_rows=counted(t // 128) if counted else rows,
+                valid_columns=counted_columns,
             )
         )
         w.emit(WarpgroupMmaWait(0))
@@ -157,8 +163,25 @@ def test_rows_that_do_not_count_may_hold_anything() -> None:
     assert np.isnan(part[:, 40:]).all()
 
 
+def test_how_many_rows_and_columns_count_may_depend_on_the_warpgroup() -> None:
+    draw = stream(2, "group")
+    given = {t.name: draw.normal(size=t.shape).astype(ml_dtypes.bfloat16) for t in (A, B)}
+    counted = product(rows=40, counted=lambda group: index(40) - group * 30, counted_columns=index(17))
+    verify(counted)
+    whole, part = (interpret(finish(k, H200), given)["C"].reshape(2, 64, 24) for k in (product(), counted))
+    for group, rows in enumerate((40, 10)):
+        np.testing.assert_allclose(part[group, :rows, :17], whole[group, :rows, :17], rtol=1e-4, atol=1e-4)
+        assert np.isnan(part[group, rows:]).all() and np.isnan(part[group, :, 17:]).all()
+
+
 @pytest.mark.parametrize(
-    ("kernel", "what"), [(product(barrier=False), "race"), (product(first=8), "not aligned")], ids=["race", "place"]
+    ("kernel", "what"),
+    [
+        (product(barrier=False), "race"),
+        (product(first=8), "not aligned"),
+        (product(rows=40, counted=lambda group: group + 40), "read before it is written"),
+    ],
+    ids=["race", "place", "rows"],
 )
 def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
     inputs = {t.name: np.zeros(t.shape, ml_dtypes.bfloat16) for t in (A, B)}
@@ -173,11 +196,13 @@ def test_the_interpreter_finds(kernel: Kernel, what: str) -> None:
         (product(layout=Layout((64, 1), Swizzle(3, 3, 4))), "does not lie as"),
         (product(threads=64), "blocks of 64 threads"),
         (product(rows=0), "0 rows count"),
+        (product(counted_columns=25), "25 columns count"),
+        (product(counted_columns=const(8.0, float32)), "how many columns of a wgmma count"),
         (register_product(fault="misplaced"), "32 elements of a do not fit"),
         (register_product(fault="transposed"), "a of a wgmma is in registers, and is transposed"),
         (register_product(fault="half"), "ahead of a wait for wgmmas is no float32 scalar"),
     ],
-    ids=["columns", "layout", "threads", "rows", "fragments", "transposed", "after"],
+    ids=["columns", "layout", "threads", "rows", "counted", "index", "fragments", "transposed", "after"],
 )
 def test_the_verifier_refuses(kernel: Kernel, what: str) -> None:
     with pytest.raises(InvalidKernel, match=what):

@@ -32,7 +32,7 @@ H200 = Target("cuda", "sm_90a", (), threads=132, vector_bytes=16)
 ROWS = (9, 12, 17, 24, 33, 40, 48, 64)
 
 
-def write(folder: Path, rows: int, device: DeviceInfo) -> None:
+def write(folder: Path, rows: int, device: DeviceInfo, complete: bool = True) -> None:
     """Write a table whose times are a tenth longer than the prior says, and twice that where split_k is 2."""
     table = SweepTable(f"{SWEEP}-{rows}x96x512-tma", "linear", linear(rows, 96, 512), CUDA_SKINNY_TMA, kind=SWEEP)
     whole = CUDA_SKINNY_TMA.space(OPERATORS["linear"].workload(linear(max(ROWS), 96, 512)), H200)
@@ -46,6 +46,7 @@ def write(folder: Path, rows: int, device: DeviceInfo) -> None:
     results.append(t4_result(Trial(whole.schedule(1), failed, Clocks()), {}, ""))
     about = {"name": device.name, "target": device.target.to_json(), "hardware": dict(device.hardware)}
     head = {"sketch": whole.sketch, "version": whole.version, "parameters": dict(table.parameters), "device": about}
+    head["complete"] = complete
     path = table.path(folder)
     path.parent.mkdir(exist_ok=True)
     write_t4(path, head, results)
@@ -98,6 +99,8 @@ def test_a_sweep_becomes_a_family_with_dispatchers(tmp_path: Path) -> None:
     for name in ("mean", "folds_mean", "known_mean"):
         assert float(str(row["cover_mean"])) - 1e-9 <= float(str(row[name])) < 0.05
     assert 0 < float(str(row["c_ns"])) and 0 < float(str(row["python_ns"]))
+    write(tmp_path, 28, DeviceInfo("another device", H200), complete=False)
+    assert [len(sweep.table.shapes) for sweep in families.sweeps(tmp_path / SWEEP)] == [len(ROWS)]
     write(tmp_path, 20, DeviceInfo("another device", H200))
     with pytest.raises(ValueError, match="another device"):
         families.run(Options(extra=extra))

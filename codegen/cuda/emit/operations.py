@@ -134,7 +134,8 @@ def _mbarrier_operation(
                 return f"{fn.use_sm_90('mbarrier_arrive')}({barrier});"
             return f"{fn.use_sm_90('mbarrier_arrive_cluster')}({barrier}, {emitter.value(rank).text});"
         case MbarrierArriveExpectTx(bytes=bytes):
-            return f"{fn.use_sm_90('mbarrier_arrive_expect_tx')}({barrier}, {bytes});"
+            expected = emitter.value(bytes).text if isinstance(bytes, Expr) else str(bytes)
+            return f"{fn.use_sm_90('mbarrier_arrive_expect_tx')}({barrier}, {expected});"
         case MbarrierWait(parity=parity):
             return f"{fn.use_sm_90('mbarrier_wait')}({barrier}, {emitter.value(parity).text});"
 

@@ -9,7 +9,7 @@ a launch before this one lists the tiles (``grouped``). There are four ways to s
     cooperative    all consumer warpgroups of a CTA share a tile
     ping-pong      each has tiles of its own; while one stores its tile, another one multiplies
     split-K        the CTAs of a cluster share k of one tile and add up their accumulators through shared memory
-    stream-K       every CTA takes the same number of k iterations; a second launch adds up the tiles of several CTAs
+    stream-K       CTAs share k of the last tiles, each of which a second launch adds up
 """
 
 from collections.abc import Callable, Mapping
@@ -64,8 +64,9 @@ class _GemmKernelWriter:
         if gemm.groups is not None:
             self.scheduler = grouped_tile_scheduler(self.w, self.gemm, *order)
         self.stream_k: StreamK | None = None
-        if s.stream_k:
-            self.stream_k = StreamK(self.scheduler.cluster_tiles, s.k_iters, s.unit_k_iters)
+        if s.unit_rounds:
+            tiles = self.scheduler.cluster_tiles
+            self.stream_k = StreamK(tiles, s.k_iters, s.clusters, s.tile_iterations, s.unit_k_iters)
 
     def kernel(self) -> Kernel:
         s, w, gemm, workspace = self.s, self.w, self.gemm, self.workspace
@@ -188,14 +189,19 @@ class _GemmKernelWriter:
     def _tiles(self) -> None:
         """The persistent loop: all tiles of this CTA, one iteration after the other."""
         s, w = self.s, self.w
-        with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(self._iterates(iteration)):
-            if self.stream_k is not None:
-                self._stream_k_unit(self.stream_k, iteration)
-            elif not s.ping_pong:
-                self._tile(iteration, self.roles.consumes)
-            else:
-                for warpgroup in range(s.consumer_warpgroups):
-                    self._ping_pong_tile(iteration, warpgroup)
+        if s.tile_iterations:
+            with w.loop("tile_iteration", s.tile_iterations) as iteration, w.when(self._iterates(iteration)):
+                if not s.ping_pong:
+                    self._tile(iteration, self.roles.consumes)
+                else:
+                    for warpgroup in range(s.consumer_warpgroups):
+                        self._ping_pong_tile(iteration, warpgroup)
+        if self.stream_k is not None:
+            with (
+                w.loop("round", self.stream_k.rounds) as number,
+                w.when(self.stream_k.exists(self.cluster, number)),
+            ):
+                self._stream_k_unit(self.stream_k, number)
 
     @property
     def clusters(self) -> Expr:
@@ -242,7 +248,7 @@ class _GemmKernelWriter:
                     with w.when(self.roles.produces), w.when(self.roles.elected):
                         mainloop.load(loaded, k_iter, fill)
                     with w.when(consumes):
-                        mainloop.multiply(accumulators, k_iter, fill, self._has_rows(at))
+                        mainloop.multiply(accumulators, at, k_iter, fill, self._has_rows(at))
             with w.when(consumes):
                 if parity is not None:
                     with w.when(self.roles.first_lane):
@@ -279,7 +285,7 @@ class _GemmKernelWriter:
         block are promoted."""
         s, w, mainloop, block_sums = self.s, self.w, self._wgmma_mainloop, self.block_sums[warpgroup]
         accumulators = self._in_registers(warpgroup)
-        most, size = min(s.k_iters, s.unit_k_iters) if unit else s.k_iters, self.promoted
+        most, size = s.unit_k_iters if unit else s.k_iters, self.promoted
         first: Expr = index(0) if unit is None else unit.first_k_iter
         count: Expr = index(s.k_iters) if unit is None else unit.k_iters
         scales = self.promotion.allocate_scales()
@@ -312,18 +318,19 @@ class _GemmKernelWriter:
                             mainloop.load(at, first + begin + k_iter, fill)
                         with w.when(consumes):
                             if size > 1:
-                                mainloop.multiply(block_sums, k_iter, fill)
+                                mainloop.multiply(block_sums, at, k_iter, fill)
                             else:
                                 mainloop.await_stage(fill)
                 with w.when(consumes):
                     last = fills_before + minimum(begin + size, count) - 1
                     take = partial(take_scales, begin)
-                    self._promote(accumulators, block_sums, last, scales, take)
+                    self._promote(accumulators, block_sums, at, last, scales, take)
 
     def _promote(
         self,
         accumulators: Buffer,
         block_sums: Buffer,
+        at: Mapping[str, Expr],
         last_fill: Expr,
         scales: PromotionScales | None,
         take_scales: Callable[[], Expr | None],
@@ -335,36 +342,32 @@ class _GemmKernelWriter:
         parts = [range(n, n + 1) for n in range(s.atoms_m)] if self.promoted == 1 else [range(s.atoms_m)]
         for atoms in parts:
             if self.promoted == 1:
-                mainloop.issue(block_sums, last_fill, False, atoms)
+                mainloop.issue(block_sums, at, last_fill, False, atoms)
             taken = take_scales() if atoms.start == 0 else None
             w.emit(WarpgroupMmaWait(0, after=taken))
             if atoms.stop == s.atoms_m:
                 mainloop.release(last_fill)
             self.promotion.add(accumulators, block_sums, scales, atoms)
 
-    def _stream_k_unit(self, stream_k: StreamK, iteration: Expr) -> None:
-        """What this CTA does of one tile: it stores the outputs where that is all of the tile, else partial sums."""
+    def _stream_k_unit(self, stream_k: StreamK, number: Expr) -> None:
+        """What this CTA does of a tile that several share: it stores the partial sums."""
         s, w, mainloop, accumulators = self.s, self.w, self._wgmma_mainloop, self._in_registers(0)
-        unit = stream_k.work_unit(self.cluster, iteration)
-        with w.when(unit.k_iters > 0):
-            at = self.scheduler.origin(unit.tile, index(0))
-            if self.promoted:
-                self._promoted_iterations(at, unit.fills_before, self.roles.consumes, unit=unit)
-            else:
-                with w.loop("k_iter", min(s.k_iters, s.unit_k_iters)) as k_iter, w.when(k_iter < unit.k_iters):
-                    with w.when(self.roles.produces), w.when(self.roles.elected):
-                        mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
-                    with w.when(self.roles.consumes):
-                        mainloop.multiply(accumulators, k_iter, unit.fills_before + k_iter)
-            with w.when(self.roles.consumes):
-                if not self.promoted:
-                    w.emit(WarpgroupMmaWait(0))
-                    mainloop.release(unit.fills_before + (unit.k_iters - 1))
-                if s.unit_k_iters >= s.k_iters:
-                    with w.when(Compare(CompareOp.EQ, unit.k_iters, index(s.k_iters))):
-                        self.epilogue.store(accumulators, self._warpgroup_origin(at), {})
-                with w.when(unit.k_iters < s.k_iters):
-                    self.epilogue.store_partials(accumulators, self.partials, (unit.slot(self.cluster),))
+        unit = stream_k.work_unit(self.cluster, number)
+        at = self.scheduler.origin(unit.tile, index(0))
+        if self.promoted:
+            self._promoted_iterations(at, unit.fills_before, self.roles.consumes, unit=unit)
+        else:
+            ragged = s.k_iters % s.unit_k_iters > 0
+            with w.loop("k_iter", s.unit_k_iters) as k_iter, w.when(k_iter < unit.k_iters if ragged else None):
+                with w.when(self.roles.produces), w.when(self.roles.elected):
+                    mainloop.load(at, unit.first_k_iter + k_iter, unit.fills_before + k_iter)
+                with w.when(self.roles.consumes):
+                    mainloop.multiply(accumulators, at, k_iter, unit.fills_before + k_iter)
+        with w.when(self.roles.consumes):
+            if not self.promoted:
+                w.emit(WarpgroupMmaWait(0))
+                mainloop.release(unit.fills_before + (unit.k_iters - 1))
+            self.epilogue.store_partials(accumulators, self.partials, (unit.slot,))
 
     def _reduce_split_k(self) -> None:
         """Every CTA that shares a tile puts its accumulators into shared memory. Then each stores some of the rows."""

@@ -91,10 +91,25 @@ class GemmMainloop(ABC, Generic[A]):
         self.atom = wgmma_atom(gemm)
         a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a, row_depth(gemm))
         b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b, row_depth(gemm))
-        self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window)
+        self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window, end=self._m_end)
         self.groups = joined_groups(gemm)
-        self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups)
+        self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups, end=self._n_end)
         self.scales = tuple(allocate_scale_stages(w, gemm, s.stages, s.k_atoms, s.tile_m, s.tile_n))
+
+    @property
+    def _m_end(self) -> int | Expr | None:
+        """How many rows A has, where tiles may go beyond the last one: None where they do not, or hardly ever (tiles of
+        groups), or zeros must arrive (for tcgen05)."""
+        gemm, rows = self.gemm, self.scheduler.clusters_m * self.s.cluster_m * self.s.tile_m
+        if self.s.tensor_columns or gemm.groups is not None:
+            return None
+        return gemm.dynamic if gemm.dynamic is not None else gemm.m.extent if gemm.m.extent < rows else None
+
+    @property
+    def _n_end(self) -> int | None:
+        """How many rows B has, likewise. Rows of several B follow one another in a stage."""
+        gemm, columns = self.gemm, self.scheduler.clusters_n * self.s.cluster_n * self.s.tile_n
+        return gemm.n.extent if gemm.n.extent < columns and not (self.s.tensor_columns or gemm.others) else None
 
     def _multicast(self, axis: str) -> Multicast:
         """Return the CTAs of the cluster that need the same places of ``axis``."""
@@ -146,14 +161,13 @@ class GemmMainloop(ABC, Generic[A]):
         s, w, barriers = self.s, self.w, self.barriers
         stage, parity = fill % s.stages, (fill // s.stages) % 2
         w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
-        size = self.a.stage_bytes + self.b.stage_bytes + sum(scales.stage_bytes for scales in self.scales)
+        size = self.a.arriving_bytes(at) + self.b.arriving_bytes(at) + sum(scales.stage_bytes for scales in self.scales)
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self._block(at, k_iter)
         for k_atom in range(s.k_atoms):
             here = {**at, **self._place(block, k_atom)}
             for operand in (self.a, self.b):
-                for box in operand.load(stage, k_atom, here, barriers.full):
-                    w.emit(box)
+                operand.load(w, stage, k_atom, here, barriers.full)
             for scales in self.scales:
                 w.emit(scales.load(stage, k_atom, here, barriers.full))
 
@@ -195,9 +209,11 @@ class GemmMainloop(ABC, Generic[A]):
         """How many arrivals of a CTA release a stage."""
 
     @abstractmethod
-    def multiply(self, accumulators: A, k_iter: Expr, fill: Expr, has_rows: Expr | None = None) -> None:
-        """Issue the products of a k iteration. The first iteration (``k_iter`` is 0) overwrites the accumulators.
-        ``has_rows``: whether there is anything to multiply."""
+    def multiply(
+        self, accumulators: A, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, has_rows: Expr | None = None
+    ) -> None:
+        """Issue the products of a k iteration of the tile at ``at``. The first iteration (``k_iter`` is 0) overwrites
+        the accumulators. ``has_rows``: whether there is anything to multiply."""
 
     @abstractmethod
     def finish(self, accumulators: A, number: Expr) -> None:
@@ -231,14 +247,15 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         self.w.emit(WarpgroupMmaWait(0))
         self.release(number * s.k_iters + (s.k_iters - 1))
 
-    def multiply(self, accumulators: Buffer, k_iter: Expr, fill: Expr, has_rows: Expr | None = None) -> None:
-        """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released. The first
-        iteration (``k_iter`` is 0) overwrites the accumulators. ``has_rows``: whether there is anything to multiply."""
+    def multiply(
+        self, accumulators: Buffer, at: Mapping[str, Expr], k_iter: Expr, fill: Expr, has_rows: Expr | None = None
+    ) -> None:
+        """Issue the wgmma of a k iteration. Those of the one before are done then, and its stage is released."""
         s, w = self.s, self.w
         self.await_stage(fill)
         goes_on = Compare(CompareOp.GT, k_iter, index(0))
         count = min(s.k_atoms * s.atoms_m * self.groups, MAX_PENDING)
-        mmas = list(self._mmas(accumulators, fill, goes_on, range(s.atoms_m)))
+        mmas = list(self._mmas(accumulators, at, fill, goes_on, range(s.atoms_m)))
         with w.when(has_rows):
             for mma in mmas[:count]:
                 w.emit(mma)
@@ -248,13 +265,17 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
         for mma in mmas[count:]:  # of joined groups alone
             w.emit(mma)
 
-    def issue(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> None:
+    def issue(
+        self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range
+    ) -> None:
         """Issue the wgmma of a stage for some of the warpgroup's atoms of 64 rows, the first into the first
         accumulators. ``accumulates``: whether the first one adds to what these hold."""
-        for mma in self._mmas(accumulators, fill, accumulates, atoms):
+        for mma in self._mmas(accumulators, at, fill, accumulates, atoms):
             self.w.emit(mma)
 
-    def _mmas(self, accumulators: Buffer, fill: Expr, accumulates: Expr | bool, atoms: range) -> Iterator[WarpgroupMma]:
+    def _mmas(
+        self, accumulators: Buffer, at: Mapping[str, Expr], fill: Expr, accumulates: Expr | bool, atoms: range
+    ) -> Iterator[WarpgroupMma]:
         """Yield the wgmma that ``issue`` issues."""
         s, zero = self.s, index(0)
         stage, k, n = fill % s.stages, multiplied_k(self.gemm) // self.groups, s.mma_n // self.groups
@@ -277,6 +298,8 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
                 True if k_atom else accumulates,
                 not self.a.along_k,
                 not self.b.along_k,
+                self.a.rows_inside(at["m"] + (first_atom + atom) * WGMMA_M, WGMMA_M),
+                self.b.rows_inside(at["n"], n),
             )
 
     def release(self, fill: Expr) -> None:

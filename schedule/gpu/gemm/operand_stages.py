@@ -4,6 +4,10 @@ A stage holds ``k_atoms`` rows of 128 bytes along k (64 elements of 16 bits each
 the same tile, each of them loads a part of it and multicasts it to all of them. An operand is a matrix, loaded in
 boxes, or images seen through a window. An atom of images is a row of channels of one tap, and they are loaded by im2col
 or in boxes of patches of pixels.
+
+TMA takes longer to bring zeros for a row outside of a matrix than to bring a row: an H200 took 46 us for 150x6144x4096
+with tiles of 128 rows, not 27. So of a tile that a matrix fills in part only its rows arrive. Whatever is in the places
+of the others, their products are not stored.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +17,16 @@ from math import prod
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, index
+from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, index, maximum, minimum
 from ....ir.gpu.tma import Im2col, TmaLoad, TmaPrefetch, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Operand
 from ...problems.image_window import TAP, ImageWindow
 from ..tma_view import ending_at, moved_dimensions, tma_view
+
+DYNAMIC_ROWS = 16
+"""So many rows are loaded at once where only a call knows how many there are. The last ones may be zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ class OperandStages:
     16-bit elements. The tiles of several ``loads`` (those of the B of several accumulators) follow one
     another along the axis. ``window``: how the one load is read where it is from images; None where it is from a
     matrix. ``joined_groups``: how many groups the places of ``axis`` belong to, if each has a part of k alone. A row
-    ``along_k`` has the places of its group where a row of A has them, and zeros elsewhere.
+    ``along_k`` has the places of its group where a row of A has them, and zeros elsewhere. ``end``: how many rows
+    ``along_k`` there are, where tiles may go beyond the last one.
     """
 
     buffer: Buffer
@@ -68,6 +76,7 @@ class OperandStages:
     multicast: Multicast
     window: ImageWindow | None = None
     joined_groups: int = 1
+    end: int | Expr | None = None
 
     @property
     def stage_bytes(self) -> int:
@@ -77,17 +86,44 @@ class OperandStages:
         """Return whether a k atom of a stage has lines of its own."""
         return k_atom < self.buffer.shape[1]
 
-    def load(self, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> Iterator[TmaLoad]:
-        """Yield this CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes.
+    def load(self, w: Writer, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> None:
+        """Issue this CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes.
         Atoms that read what has been loaded for the first one load nothing."""
         if not self.holds(k_atom):
             return
-        for box in self._boxes(at):
-            target = (stage, index(k_atom), *box.target)
-            yield TmaLoad(
-                *(self.buffer, target, box.source, box.corner, box.extents, full, stage, True, self.multicast.mask),
-                *(box.im2col, box.offsets),
-            )
+
+        def issue(boxes: Iterable[TmaBox]) -> None:
+            for box in boxes:
+                target = (stage, index(k_atom), *box.target)
+                parts = (target, box.source, box.corner, box.extents, full, stage, True, self.multicast.mask)
+                w.emit(TmaLoad(self.buffer, *parts, box.im2col, box.offsets))
+
+        if self.end is None:
+            issue(self._boxes(at))
+            return
+        begin, part = at[self.axis] + self._first, self._part
+        pieces = [(place, DYNAMIC_ROWS) for place in range(0, part, DYNAMIC_ROWS)]
+        if isinstance(self.end, int):
+            pieces = [(0, self.end % part)] if self.end % part else []
+        with w.when(begin + part <= self.end):
+            issue(self._row_boxes(at, 0, part))
+        with w.when(begin + part > self.end):
+            for place, rows in pieces:
+                with w.when(begin + place < self.end):
+                    issue(self._row_boxes(at, place, rows))
+
+    def rows_inside(self, begin: Expr, rows: int) -> int | Expr:
+        """Return how many of ``rows`` rows from ``begin`` on count."""
+        return rows if self.end is None else maximum(minimum(self.end - begin, index(rows)), index(0))
+
+    def arriving_bytes(self, at: Mapping[str, Expr]) -> int | Expr:
+        """Return how many bytes of a stage arrive for the tile at ``at``."""
+        if self.end is None:
+            return self.stage_bytes
+        rows = self.rows_inside(at[self.axis], self.extent)
+        if not isinstance(self.end, int):
+            rows = (rows + (DYNAMIC_ROWS - 1)) // DYNAMIC_ROWS * DYNAMIC_ROWS
+        return rows * (self.stage_bytes // self.extent)
 
     def prefetch(self, at: Mapping[str, Expr]) -> Iterator[TmaPrefetch]:
         """Prefetches into L2 of what ``load`` loads."""
@@ -97,9 +133,7 @@ class OperandStages:
     def _boxes(self, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
         """Yield this CTA's part of a k atom: a part of the axis where rows lie along ``k``, otherwise a part of
         ``k``."""
-        part = (self.extent if self.along_k else self.buffer.shape[-2]) // self.multicast.ctas
-        line = self.buffer.shape[-1]
-        first = self.multicast.cta * part if self.multicast.ctas > 1 else index(0)
+        part, first, line = self._part, self._first, self.buffer.shape[-1]
         for number, load in enumerate(self.loads):
             if self.window is not None:
                 corner = {**at, self.axis: at[self.axis] + first}
@@ -109,15 +143,31 @@ class OperandStages:
                 yield from self._group_boxes(load, at)
                 continue
             if self.along_k:
-                corner = {**at, self.axis: at[self.axis] + first}
-                extents = {self.axis: part, "k": line}
-                yield _box(load, corner, extents, (first + number * self.extent, index(0)))
-                continue
+                rows = min(part, self.end) if isinstance(self.end, int) else part
+                yield from self._row_boxes(at, 0, rows)
+                return
             atoms = self.buffer.shape[2] // len(self.loads)
             for n in range(atoms):
                 corner = {**at, self.axis: at[self.axis] + n * SWIZZLE_128B_ELEMENTS, "k": at["k"] + first}
                 extents = {self.axis: SWIZZLE_128B_ELEMENTS, "k": part}
                 yield _box(load, corner, extents, (index(number * atoms + n), first, index(0)))
+
+    @property
+    def _part(self) -> int:
+        """How much of the axis this CTA loads, or of ``k`` where rows lie along the axis."""
+        return (self.extent if self.along_k else self.buffer.shape[-2]) // self.multicast.ctas
+
+    @property
+    def _first(self) -> Expr:
+        """Where in a tile this CTA's part begins."""
+        return self.multicast.cta * self._part if self.multicast.ctas > 1 else index(0)
+
+    def _row_boxes(self, at: Mapping[str, Expr], place: int, rows: int) -> Iterator[TmaBox]:
+        """Yield so many rows of this CTA's part of a k atom, from a ``place`` in it on."""
+        corner = {**at, self.axis: at[self.axis] + self._first + place}
+        for number, load in enumerate(self.loads):
+            to = self._first + (number * self.extent + place)
+            yield _box(load, corner, {self.axis: rows, "k": self.buffer.shape[-1]}, (to, index(0)))
 
     def _group_boxes(self, load: Load, at: Mapping[str, Expr]) -> Iterator[TmaBox]:
         """Yield a box for each of this CTA's groups. It begins so far before the first place of k that this arrives
@@ -143,11 +193,13 @@ def allocate_stages(
     k_extent: int,
     window: ImageWindow | None = None,
     joined_groups: int = 1,
+    end: int | Expr | None = None,
 ) -> OperandStages:
     """Return the stages of an operand, or of several that are multiplied together; they must lie the same way.
     ``dtype``: what they are multiplied as. ``k_extent``: how many places of k count, where rows may have more.
     ``joined_groups``: how many groups of columns there are, each with a part of k alone. What lies along its own axis
-    has all groups side by side, so that an atom has fewer places of k; what lies along k has whole rows."""
+    has all groups side by side, so that an atom has fewer places of k; what lies along k has whole rows. ``end``: how
+    many places the axis has, where tiles may go beyond the last one."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
     loads = tuple(ending_at(tma_view(load), {"k": k_extent}) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
@@ -161,7 +213,8 @@ def allocate_stages(
     k_atom = shape[0] * strides[0]
     layout = Layout((k_atoms * k_atom, k_atom, *strides), tma_swizzle(dtype))
     buffer = w.allocate(name, (stages, k_atoms, *shape), dtype, MemoryScope.SHARED, layout)
-    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window, joined_groups)
+    end = end if along_k and window is None and joined_groups == 1 else None
+    return OperandStages(buffer, loads, axis, extent, along_k, multicast, window, joined_groups, end)
 
 
 def multicast_mask(first: Expr, firsts: Iterable[int], distances: Iterable[int]) -> Expr:

@@ -125,7 +125,7 @@ def _promotion_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
 def tiles_per_sm(sizes: GemmSizes[Ints]) -> Floats:
     """Return how many tiles a multiprocessor works on one after the other, those of all its CTAs."""
     tiles = np.where(
-        sizes.stream_k == 1, sizes.unit_k_iters / sizes.k_iters, sizes.busy_iterations * sizes.tiles_per_iteration
+        sizes.stream_k == 1, sizes.stage_fills / sizes.k_iters, sizes.busy_iterations * sizes.tiles_per_iteration
     )
     per_sm: Floats = tiles * sizes.active_ctas_per_sm
     return per_sm
@@ -179,10 +179,9 @@ def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
     stream-K."""
     tile_bytes = 4 * sizes.tile_m * sizes.mma_n
     exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / EXCHANGE_BYTES_PER_CYCLE, 0)
-    added = 2 * tile_bytes * sizes.clusters / (peaks.l2_bytes_per_cycle * peaks.multiprocessors)
-    cycles: Floats = np.where(
-        sizes.stream_k == 1, FIXUP_CYCLES + tile_bytes / peaks.l2_bytes_per_cycle + added, exchange
-    )
+    moved = sizes.unit_rounds * tile_bytes * (1 + sizes.clusters / peaks.multiprocessors)
+    fixup = FIXUP_CYCLES + moved / peaks.l2_bytes_per_cycle
+    cycles: Floats = np.where(sizes.unit_rounds > 0, fixup, exchange)
     return cycles
 
 

@@ -86,7 +86,7 @@ class GemmPruning:
         usual &= (s.k_atoms == halo_taps(gemm)) | small
         # stream-K pays where CTAs would otherwise wait for the last ones
         uneven = (s.cluster_tiles % multiprocessors != 0) & (s.cluster_tiles > 1)
-        usual &= (s.stream_k == 0) | (uneven & (s.unit_k_iters >= self.least_unit_k_iters))
+        usual &= (s.stream_k == 0) | (uneven & (s.unit_rounds > 0) & (s.unit_k_iters >= self.least_unit_k_iters))
         # fewer CTAs would crowd where earlier launches end first
         usual &= alone | (s.active_ctas_per_sm > 1)
         usual &= (s.group_m == GROUP_M[0]) | (s.tile_iterations > 1)

@@ -36,7 +36,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("group_m", GROUP_M, "how many clusters along m are scheduled before the next ones along n"),
     Knob("ctas_per_sm", (1, 2), "how many CTAs a multiprocessor should run at once"),
     Knob("producer_warpgroup", (0, 1), "whether a whole warpgroup loads, which leaves registers to the others"),
-    Knob("stream_k", (0, 1), "whether CTAs share all k iterations equally; a second launch adds up tiles"),
+    Knob("stream_k", (0, 1), "whether CTAs share k of the last tiles; a second launch adds up these"),
     Knob("epilogue_stages", (2, 0, 1), "how many shared buffers a warpgroup stores through; 0: from registers"),
 )
 """A new knob is also a field of ``GemmSizes``."""
@@ -53,6 +53,10 @@ GROUP_SCALE_COLUMNS = 16
 columns take 12."""
 TENSOR_MEMORY_BYTES = 48
 """The barriers of accumulators in tensor memory, and its address, take so many bytes more."""
+MOST_UNITS = 8
+"""Stream-K splits a tile into so many units at most."""
+UNIT_STORE_K_ITERS = 8
+"""To store the partial sums of a unit, and to add them up, takes about as long as so many k iterations."""
 PARTIAL_PADDING = 8
 """The padding between rows of partial sums, in elements. With it, four rows of pairs, as wgmma leaves them, lie in
 different banks."""
@@ -89,7 +93,8 @@ class GemmSizes(Generic[N]):
     ``clusters``: how many clusters are launched.
     ``active_ctas_per_sm``: how many CTAs a multiprocessor really runs at once.
     ``k_iters``: how many k iterations, each of ``k_atoms`` k atoms, a CTA makes for a tile.
-    ``unit_k_iters``: how many k iterations a CTA makes in all with stream-K; 0 without it.
+    ``unit_k_iters``, ``unit_rounds``: with stream-K, how many k iterations a unit of a shared tile has, and how many
+    units a CTA has after its whole tiles; 0 where no tile is shared.
     ``stage_fills``: how often a CTA fills a stage in all.
     ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
     ``shared_bytes``: how much shared memory a CTA takes.
@@ -128,6 +133,7 @@ class GemmSizes(Generic[N]):
     active_ctas_per_sm: N
     k_iters: N
     unit_k_iters: N
+    unit_rounds: N
     stage_fills: N
     stages: N
     stage_bytes: N
@@ -206,8 +212,6 @@ def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     for size, share in CLUSTER_SHARES.items():
         usable = np.where(cluster_size >= size, int(target.threads * share), usable)
     together = np.maximum(usable * s["ctas_per_sm"] // cluster_size, 1)
-    stream_k = s["stream_k"] == 1
-    unit_k_iters = np.where(stream_k, _ceil(cluster_tiles * k_iters, together), 0)
     tile_iterations = _ceil(cluster_tiles, together * tiles_per_iteration)
     clusters, busy_iterations = _ceil(cluster_tiles, tile_iterations * tiles_per_iteration), tile_iterations
     if gemm.dynamic is not None or gemm.groups is not None:
@@ -215,8 +219,12 @@ def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     if gemm.groups is not None:
         likely = gemm.groups.likely_tiles(gemm.m.extent, cluster_rows) * clusters_n
         busy_iterations = _ceil(likely, together * tiles_per_iteration)
-    tile_iterations = np.where(stream_k, (unit_k_iters + k_iters - 2) // k_iters + 1, tile_iterations)
-    clusters = np.where(stream_k, _ceil(cluster_tiles * k_iters, np.maximum(unit_k_iters, 1)), clusters)
+    whole, unit_k_iters, units = shared_tiles(cluster_tiles, k_iters, together)
+    stream_k = s["stream_k"] == 1
+    tile_iterations = np.where(stream_k, whole, tile_iterations)
+    of_stream_k = np.where(whole > 0, np.where(units > 0, together, clusters), np.minimum(units, together))
+    clusters = np.where(stream_k, of_stream_k, clusters)
+    unit_k_iters, unit_rounds = (np.where(stream_k, n, 0) for n in (unit_k_iters, _ceil(units, together)))
     return {
         "cluster_tiles": cluster_tiles,
         "tile_iterations": tile_iterations,
@@ -225,8 +233,32 @@ def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         "active_ctas_per_sm": np.minimum(s["ctas_per_sm"], _ceil(clusters * cluster_size, np.maximum(usable, 1))),
         "k_iters": k_iters,
         "unit_k_iters": unit_k_iters,
-        "stage_fills": np.where(stream_k, unit_k_iters, k_iters * tile_iterations * tiles_per_iteration),
+        "unit_rounds": unit_rounds,
+        "stage_fills": k_iters * tile_iterations * tiles_per_iteration + unit_rounds * unit_k_iters,
     }
+
+
+def shared_tiles(tiles: Ints, k_iters: Ints, ctas: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return what stream-K makes of so many tiles: how many whole tiles a CTA computes, of how many k iterations a unit
+    of the others is, and how many units there are.
+
+    The others are split into so many parts that all units take as short as possible. They are not split where that
+    gains nothing, unless no CTA has a whole tile. Where a CTA has several units, all are equally long: the compiler
+    does not keep products under way otherwise.
+    """
+    whole = _ceil(tiles * k_iters, ctas) // k_iters
+    others = np.maximum(tiles - whole * ctas, 0)
+    unit_k_iters = k_iters
+    least = np.where(whole > 0, k_iters, np.iinfo(np.int64).max)
+    for parts in range(2, MOST_UNITS + 1):
+        unit = _ceil(k_iters, parts)
+        rounds = _ceil(others * _ceil(k_iters, unit), ctas)
+        taken = rounds * (unit + UNIT_STORE_K_ITERS)
+        better = (taken < least) & ((rounds == 1) | (k_iters % unit == 0))
+        unit_k_iters, least = np.where(better, unit, unit_k_iters), np.where(better, taken, least)
+    splits = (others > 0) & ((whole == 0) | (least < k_iters))
+    units = np.where(splits, others * _ceil(k_iters, unit_k_iters), 0)
+    return whole + ((others > 0) & ~splits), np.where(splits, unit_k_iters, 0), units
 
 
 def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
@@ -291,7 +323,7 @@ def _allocated_columns(wanted: Ints) -> Ints:
 def stores_tiles(sizes: GemmSizes[Ints]) -> Bools:
     """Return whether CTAs have whole tiles to store, bool[n]: not with split-K, nor where stream-K splits every
     tile."""
-    whole: Bools = (sizes.split_k == 1) & ((sizes.stream_k == 0) | (sizes.unit_k_iters >= sizes.k_iters))
+    whole: Bools = (sizes.split_k == 1) & (sizes.tile_iterations > 0)
     return whole
 
 

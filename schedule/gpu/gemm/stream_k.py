@@ -1,11 +1,17 @@
-"""Stream-K: every CTA takes the same number of k iterations, one after the other through all tiles, so that none waits
-for others at the end (Osama et al., "Stream-K", PPoPP 2023). With 3 tiles of 4 k iterations and 2 CTAs:
+"""Stream-K: CTAs share the k iterations of the last tiles, so that none waits for others at the end (Osama et al.,
+"Stream-K", PPoPP 2023). With 7 tiles of 4 k iterations and 4 CTAs:
 
-    k iterations   0 1 2 3 | 4 5 6 7 | 8 9 10 11
-    CTA            0 0 0 0 | 0 0 1 1 | 1 1 1  1
+    tile           0 1 2 3 | 4 4 5 5 6 6
+    k iterations   all     | 0-1 of 4, 5, 6, then 2-3 of 4, 5, 6
+    CTA            0 1 2 3 | 0 1 2   3 0 1
 
-A CTA stores the tiles that it has all iterations of. Of other tiles it stores partial sums to a workspace, and a second
-launch, the fixup, adds those up, always in the order of ``k``.
+Each CTA computes as many whole tiles as all have. What is left is split along k into units of equally many iterations,
+the last one of a tile maybe of fewer. A CTA stores the partial sums of a unit to a workspace, and a second launch, the
+fixup, adds those of each tile up, always in the order of ``k``.
+
+CTAs that are at work together are at the same place of k, but for a few: they read the same lines of A and B, which L2
+then serves. If each CTA went on along k where the one before it stops, they would read them at other times, mostly from
+memory: an H100 takes 1.5 to 3 times as long so.
 """
 
 from collections.abc import Sequence
@@ -13,7 +19,7 @@ from dataclasses import dataclass
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer
-from ....ir.expr import Expr, Load, Select, index, maximum, minimum
+from ....ir.expr import Expr, Load, index, minimum
 from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
@@ -27,72 +33,88 @@ FIXUP_THREADS = 256
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """What a CTA does of one ``tile``: ``k_iters`` iterations (none where that is not positive) from ``first_k_iter``
-    on. ``fills_before``: how many iterations it has made for other tiles."""
+    """What a CTA does of one ``tile``: ``k_iters`` iterations from ``first_k_iter`` on, after ``fills_before`` others.
+    ``slot``: where in the workspace its partial sums go."""
 
     tile: Expr
     first_k_iter: Expr
     k_iters: Expr
+    slot: Expr
     fills_before: Expr
-
-    def slot(self, cta: Expr) -> Expr:
-        """Return where in the workspace its partial sums go. A CTA has two slots: one for the tile that another CTA
-        began, one for the tile that it begins and does not end."""
-        return cta * 2 + Select(self.first_k_iter > 0, index(0), index(1))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamK:
-    """``tiles`` tiles of ``k_iters`` iterations each, of which every CTA takes ``unit_k_iters``."""
+    """``tiles`` tiles of ``k_iters`` iterations each. Each of the ``ctas`` CTAs computes ``whole_tiles`` of them. The
+    others are split into units of ``unit_k_iters`` iterations."""
 
     tiles: int
     k_iters: int
+    ctas: int
+    whole_tiles: int
     unit_k_iters: int
 
     @property
-    def all_k_iters(self) -> int:
-        return self.tiles * self.k_iters
+    def first_split(self) -> int:
+        """The number of the first tile that CTAs share."""
+        return self.ctas * self.whole_tiles
 
     @property
-    def ctas(self) -> int:
-        return -(-self.all_k_iters // self.unit_k_iters)
+    def split_tiles(self) -> int:
+        """How many tiles CTAs share."""
+        return max(self.tiles - self.first_split, 0)
 
     @property
-    def most_ctas_per_tile(self) -> int:
-        """CTAs that work on a tile at most; two at least."""
-        return max((self.k_iters + self.unit_k_iters - 2) // self.unit_k_iters, 1) + 1
+    def units_per_tile(self) -> int:
+        """How many units each of them has."""
+        return -(-self.k_iters // self.unit_k_iters)
+
+    @property
+    def units(self) -> int:
+        """How many units there are in all."""
+        return self.split_tiles * self.units_per_tile
+
+    @property
+    def rounds(self) -> int:
+        """How many units a CTA has at most."""
+        return -(-self.units // self.ctas)
+
+    def exists(self, cta: Expr, number: Expr) -> Expr | None:
+        """Return whether ``cta`` has a unit that is its ``number``-th; None where each CTA has."""
+        return self._slot(cta, number) < self.units if self.units % self.ctas else None
 
     def work_unit(self, cta: Expr, number: Expr) -> WorkUnit:
-        """Return what ``cta`` does of the tile that is its ``number``-th."""
-        begin = cta * self.unit_k_iters
+        """Return the unit of ``cta`` that is its ``number``-th."""
+        slot = self._slot(cta, number)
+        first = slot // self.split_tiles * self.unit_k_iters
         own: Expr = index(self.unit_k_iters)
-        if self.all_k_iters % self.unit_k_iters:
-            own = minimum(own, self.all_k_iters - begin)
-        skipped, past = begin % self.k_iters, number * self.k_iters
-        first = maximum(skipped - past, index(0))
-        last = minimum(skipped + own - past, index(self.k_iters))
-        return WorkUnit(begin // self.k_iters + number, first, last - first, maximum(past - skipped, index(0)))
+        if self.k_iters % self.unit_k_iters:
+            own = minimum(own, self.k_iters - first)
+        before = number * self.unit_k_iters + self.whole_tiles * self.k_iters
+        return WorkUnit(slot % self.split_tiles + self.first_split, first, own, slot, before)
+
+    def _slot(self, cta: Expr, number: Expr) -> Expr:
+        return number * self.ctas + cta
 
     def allocate_partials(self, w: FreshNameWriter, tile_m: int, tile_n: int, dtype: DType) -> Buffer:
-        """Return the workspace for partial sums: (slot, row, column), with the slots of ``WorkUnit.slot``."""
-        return Buffer(w.fresh("partials"), (2 * self.ctas, tile_m, tile_n), dtype)
+        """Return the workspace for partial sums: (slot, row, column). Those of the first unit of each tile come first,
+        then those of the second."""
+        return Buffer(w.fresh("partials"), (self.units, tile_m, tile_n), dtype)
 
 
 def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream_k: StreamK, partials: Buffer) -> None:
-    """The launch that adds up the tiles of several CTAs and stores their outputs."""
+    """The launch that adds up the tiles that CTAs share and stores their outputs."""
     _, rows, columns = partials.shape
     width = vector_width(gemm)
     vectors = rows * columns // width
     ctas_per_tile = -(-vectors // FIXUP_THREADS)
     axes = [
-        ("fixup_cta", stream_k.tiles * ctas_per_tile, HardwareAxis.GRID_X),
+        ("fixup_cta", stream_k.split_tiles * ctas_per_tile, HardwareAxis.GRID_X),
         ("fixup_thread", FIXUP_THREADS, HardwareAxis.THREAD),
     ]
     with w.launch("add_parts", axes) as (cta, thread):
         tile, base = cta // ctas_per_tile, cta % ctas_per_tile * FIXUP_THREADS
-        first = tile * stream_k.k_iters // stream_k.unit_k_iters
-        others = (tile * stream_k.k_iters + (stream_k.k_iters - 1)) // stream_k.unit_k_iters - first
-        origin = scheduler.origin(tile, index(0))
+        origin = scheduler.origin(tile + stream_k.first_split, index(0))
 
         def position(vector: Expr) -> tuple[Expr, Expr]:
             return place_in_tile(gemm, base + vector, rows, columns, width)
@@ -103,17 +125,15 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
 
         def loads_if(vector: Expr) -> Sequence[Expr]:
             at, _ = destination(vector)
-            conditions = [others > 0, *gemm.rows_inside(at["m"]), at["n"] < gemm.n.extent]
+            conditions = [*gemm.rows_inside(at["m"]), at["n"] < gemm.n.extent]
             return conditions + ([base + vector < vectors] if vectors % FIXUP_THREADS else [])
 
         def partial(vector: Expr, number: Expr) -> Expr:
-            """The first one is of the CTA that begins the tile as its last one, the others of those that go on."""
-            slot = first * 2 + 1 if number == index(0) else (first + number) * 2
+            slot = number * stream_k.split_tiles + tile
             return Load(partials, contiguous_vector((slot, *position(vector)), width))
 
-        most = stream_k.most_ctas_per_tile
+        most = stream_k.units_per_tile
         reduction = SplitKReduction(
-            *(FIXUP_THREADS, width, thread, FIXUP_THREADS, 1, most, partial, loads_if, destination),
-            exists=lambda number: number <= others,
+            *(FIXUP_THREADS, width, thread, FIXUP_THREADS, 1, most, partial, loads_if, destination)
         )
         reduce_partials(w, gemm, reduction, partials.dtype)

@@ -10,7 +10,7 @@ how that ends:
     behind the last stage, commit all to the barrier ``accumulated`` of the warpgroup
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,12 @@ class Tcgen05Mainloop(GemmMainloop[TensorAccumulators]):
             self.w.emit(MbarrierInit(self.accumulated, index(warpgroup), 1))
 
     def multiply(
-        self, accumulators: TensorAccumulators, k_iter: Expr, fill: Expr, has_rows: Expr | None = None
+        self,
+        accumulators: TensorAccumulators,
+        at: Mapping[str, Expr],
+        k_iter: Expr,
+        fill: Expr,
+        has_rows: Expr | None = None,
     ) -> None:
         assert has_rows is None
         w, s = self.w, self.s

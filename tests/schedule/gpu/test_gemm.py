@@ -27,7 +27,9 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, substitute
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import Allocate, For, HardwareAxis, If, Seq, Stmt, walk_statements
+from tilewright.schedule.gpu.gemm.sizes import shared_tiles
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM as SKETCH
+from tilewright.schedule.gpu.gemm.stream_k import StreamK
 from tilewright.schedule.gpu.peaks import gpu_peaks
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
@@ -119,6 +121,22 @@ def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, workload(), 3, target) == 3
 
 
+@pytest.mark.parametrize(("cluster_m", "cluster_n"), [(1, 1), (2, 1), (2, 2)])
+def test_of_tiles_that_are_filled_in_part_only_the_rows_arrive(cluster_m: int, cluster_n: int) -> None:
+    """For an H100, zeros from outside of a tensor take longer to load. With clusters, whole tiles may lie outside."""
+    workload = workload_of("linear", rows=150, inputs=136, outputs=216, dtype="bfloat16")
+    chosen = {"consumer_warpgroups": 2, "atoms_m": 1, "mma_n": 96, "cluster_m": cluster_m, "cluster_n": cluster_n}
+    schedule = legal_schedule_of(SKETCH, workload, **chosen, ping_pong=0, k_atoms=1, split_k=1, stream_k=0)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    boxes = {(s.source.name, s.box[0]) for s in walk_statements(kernel.body) if isinstance(s, TmaLoad)}
+    x, w = 128 // cluster_n, 96 // cluster_m
+    assert boxes == {("X", x), ("X", 150 % x), ("W", w), ("W", 216 % w)}
+    inputs = random_inputs(workload, 1)
+    got, wanted = interpret(finish(kernel, H200), inputs)["Y"], reference(workload, inputs)["Y"]
+    absolute, relative = tolerance(workload)["Y"]
+    np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
+
+
 @pytest.mark.parametrize(("cluster_m", "cluster_n", "split_k"), [(2, 2, 1), (1, 4, 1), (2, 1, 4), (2, 2, 2)])
 def test_ctas_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n: int, split_k: int) -> None:
     workload = workload_of("matmul", m=136, n=136, k=264, dtype="float16", transpose_b=True)
@@ -145,13 +163,13 @@ def test_ctas_of_a_cluster_share_both_operands_and_k(cluster_m: int, cluster_n: 
         # some tiles are whole
         (
             "linear",
-            {"rows": 200, "outputs": 200, "inputs": 328, "residual": True, "activation": "relu"},
+            {"rows": 200, "outputs": 200, "inputs": 1288, "residual": True, "activation": "relu"},
             {"mma_n": 64, "consumer_warpgroups": 1, "atoms_m": 1},
         ),
         # columns begin at odd elements
         (
             "linear",
-            {"rows": 136, "outputs": 131, "inputs": 1032},
+            {"rows": 136, "outputs": 131, "inputs": 3080},
             {"mma_n": 48, "consumer_warpgroups": 2, "k_atoms": 2},
         ),
         (
@@ -179,11 +197,33 @@ def test_stream_k_shares_out_all_k_iterations(
     np.testing.assert_allclose(np.asarray(got, np.float64), np.asarray(wanted, np.float64), relative, absolute)
 
 
+@pytest.mark.parametrize(("tiles", "k_iters"), [(3, 7), (5, 8), (7, 24), (8, 64), (12, 33), (29, 100)])
+def test_units_of_stream_k_are_at_the_same_places_of_k(tiles: int, k_iters: int) -> None:
+    """All iterations of all tiles are made once, and CTAs that are at work together begin at few places."""
+    ctas = 5
+    whole, unit_k_iters, units = (int(n[0]) for n in shared_tiles(*(np.array([n]) for n in (tiles, k_iters, ctas))))
+    made = np.zeros((tiles, k_iters), np.int64)
+    made[: whole * ctas] = 1
+    if units:
+        stream_k = StreamK(tiles, k_iters, ctas, whole, unit_k_iters)
+        assert stream_k.units == units
+        for number in range(stream_k.rounds):
+            begins = set()
+            for cta in range(min(ctas, units - number * ctas)):
+                unit = stream_k.work_unit(index(cta), index(number))
+                tile, first, count = (_value(e, {}) for e in (unit.tile, unit.first_k_iter, unit.k_iters))
+                made[tile, first : first + count] += 1
+                begins.add(first)
+            assert len(begins) <= 2 + ctas // stream_k.split_tiles
+    assert (made == 1).all()
+
+
 def test_stream_k_keeps_wgmma_under_way() -> None:
+    workload = workload_of("matmul", m=1536, n=4096, k=4096, dtype="float16", transpose_b=True)
     schedule = legal_schedule_of(
-        SKETCH, LARGE, consumer_warpgroups=2, atoms_m=1, mma_n=256, producer_warpgroup=1, stream_k=1
+        SKETCH, workload, consumer_warpgroups=2, atoms_m=1, mma_n=256, producer_warpgroup=1, stream_k=1
     )
-    source = backend_for(H200).emit(finish(SKETCH.lower(LARGE, H200, schedule), H200), H200)
+    source = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200)
     assert source.launches[0].blocks[0] == 132
     binary = backend_for(H200).compile(source, H200)  # refuses what the assembler warns of
     assert all(r.spill_bytes == 0 and r.stack_bytes == 0 for r in binary.resources.values())
