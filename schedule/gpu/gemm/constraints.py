@@ -24,6 +24,7 @@ from .sizes import (
     b_along_k,
     epilogue_subtiles,
     gemm_sizes,
+    keeps_columns,
     scale_products,
     stores_tiles,
     subtile_columns,
@@ -53,8 +54,9 @@ PIXEL_ACCUMULATORS = 160
 
 TILE = "consumer_warpgroups ping_pong atoms_m mma_n"
 GRID = f"{TILE} cluster_m cluster_n split_k ctas_per_sm stream_k k_atoms"
+PIPELINE = f"{GRID} epilogue_stages resident_b"
 THREADS = "consumer_warpgroups producer_warpgroup ctas_per_sm"
-"""The tile, the loops over tiles and k, and the threads of a multiprocessor follow from these knobs."""
+"""The tile, the loops over tiles and k, the stages, and the threads of a multiprocessor follow from these knobs."""
 
 _Rule = Callable[[str, str, Callable[[GemmSizes[Ints]], Bools]], Constraint]
 
@@ -236,12 +238,12 @@ def _resources(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint, ...
         ),
         rule(
             "two stages fit into shared memory, or one if a CTA fills no more",
-            f"{GRID} epilogue_stages",
+            PIPELINE,
             lambda s: s.stages >= np.minimum(2, s.stage_fills),
         ),
         rule(
             "a multiprocessor has registers and shared memory for ctas_per_sm CTAs",
-            f"{GRID} {THREADS} epilogue_stages",
+            f"{PIPELINE} {THREADS}",
             lambda s: limits.resident_blocks(s.threads, s.launch_registers, s.shared_bytes) >= s.ctas_per_sm,
         ),
     )
@@ -276,6 +278,12 @@ def _shares(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
             "with split_k every cluster has one tile of the result",
             GRID,
             lambda s: (s.split_k == 1) | (s.tile_iterations == 1),
+        ),
+        rule(
+            "with resident_b a CTA has several tiles, one after the other, all of the same columns: clusters of "
+            "cluster_n tiles cover n, and there is no batch, no groups, no window, no ping_pong, no stream_k",
+            f"{GRID} resident_b",
+            lambda s: (s.resident_b == 0) | keeps_columns(gemm, s),
         ),
         rule(
             f"group_m is {GROUP_M[0]} where it changes no order: with one cluster along n, or fewer along m",

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from ....core.dtypes import INDEX
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, index, logical_and
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Select, Var, index, logical_and
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables
@@ -90,7 +90,7 @@ class GemmMainloop(ABC, Generic[A]):
         s = sizes
         self.atom = wgmma_atom(gemm)
         a = (s.tile_m, s.stages, s.k_atoms, self._multicast("m"), self.atom.a, row_depth(gemm))
-        b = (s.tile_n, s.stages, s.k_atoms, self._multicast("n"), self.atom.b, row_depth(gemm))
+        b = (s.tile_n, s.b_stages, s.k_atoms, self._multicast("n"), self.atom.b, row_depth(gemm))
         self.a = allocate_stages(w, "a", [gemm.a], "m", *a, gemm.window, end=self._m_end)
         self.groups = joined_groups(gemm)
         self.b = allocate_stages(w, "b", gemm.all_b, "n", *b, joined_groups=self.groups, end=self._n_end)
@@ -161,13 +161,18 @@ class GemmMainloop(ABC, Generic[A]):
         s, w, barriers = self.s, self.w, self.barriers
         stage, parity = fill % s.stages, (fill // s.stages) % 2
         w.emit(MbarrierWait(barriers.empty, stage, index(1) - parity))
-        size = self.a.arriving_bytes(at) + self.b.arriving_bytes(at) + sum(scales.stage_bytes for scales in self.scales)
+        first = fill < s.k_iters if s.resident_b else None
+        of_b = self.b.arriving_bytes(at)
+        if first is not None:
+            of_b = Select(first, index(0) + of_b, index(0))
+        size = self.a.arriving_bytes(at) + of_b + sum(scales.stage_bytes for scales in self.scales)
         w.emit(MbarrierArriveExpectTx(barriers.full, stage, size))
         block = self._block(at, k_iter)
         for k_atom in range(s.k_atoms):
             here = {**at, **self._place(block, k_atom)}
-            for operand in (self.a, self.b):
-                operand.load(w, stage, k_atom, here, barriers.full)
+            self.a.load(w, fill, k_atom, here, barriers.full)
+            with w.when(first):
+                self.b.load(w, fill, k_atom, here, barriers.full)
             for scales in self.scales:
                 w.emit(scales.load(stage, k_atom, here, barriers.full))
 
@@ -292,7 +297,7 @@ class WgmmaMainloop(GemmMainloop[Buffer]):
                 self.a.buffer,
                 (stage, *self._a_rows(first_atom + atom, k_atom, group * k)),
                 self.b.buffer,
-                (stage, index(k_atom), *line),
+                (fill % s.b_stages, index(k_atom), *line),
                 n,
                 k,
                 True if k_atom else accumulates,

@@ -86,16 +86,18 @@ class OperandStages:
         """Return whether a k atom of a stage has lines of its own."""
         return k_atom < self.buffer.shape[1]
 
-    def load(self, w: Writer, stage: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> None:
-        """Issue this CTA's loads of a k atom that begins at ``at`` (axis -> index). ``full[stage]`` counts their bytes.
-        Atoms that read what has been loaded for the first one load nothing."""
+    def load(self, w: Writer, fill: Expr, k_atom: int, at: Mapping[str, Expr], full: Buffer) -> None:
+        """Issue this CTA's loads of a k atom that begins at ``at`` (axis -> index), into the stage of ``fill``. The
+        barrier of ``full`` for that fill counts their bytes. Atoms that read what has been loaded for the first one
+        load nothing."""
         if not self.holds(k_atom):
             return
+        stage, barrier = fill % self.buffer.shape[0], fill % full.shape[0]
 
         def issue(boxes: Iterable[TmaBox]) -> None:
             for box in boxes:
                 target = (stage, index(k_atom), *box.target)
-                parts = (target, box.source, box.corner, box.extents, full, stage, True, self.multicast.mask)
+                parts = (target, box.source, box.corner, box.extents, full, barrier, True, self.multicast.mask)
                 w.emit(TmaLoad(self.buffer, *parts, box.im2col, box.offsets))
 
         if self.end is None:

@@ -5,14 +5,14 @@ from math import gcd, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
+from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
 from .epilogue import can_store_by_tma
 from .k_atoms import joined_groups, multiplied_k, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
-from .sizes import GemmSizes, scale_products
+from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products
 
 Floats = NDArray[np.float64]
 
@@ -34,8 +34,13 @@ DISTINCT_BYTES_PER_CYCLE, COALESCED = 29, 0.5
 """L2 itself serves so many bytes a cycle to each multiprocessor, if all of them read different lines. Requests for the
 same lines at about the same time are coalesced before they reach it: n of them count as n to the power of
 1 - ``COALESCED``, since not all of them come together."""
+SHARED_LINE_CYCLES = 5
+"""Where rows of B share lines of 128 bytes, CTAs ask for the same line several times at once. Each further time takes
+all of them so many cycles."""
 STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
+SUBTILE_CYCLES = 450
+"""From a warpgroup's last wgmma until it has staged a subtile, so many cycles pass."""
 EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
 cycle."""
@@ -59,7 +64,8 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     rows: Floats = (tile_m * block_k * element).astype(np.float64)
     if gemm.window is not None:
         rows = np.asarray(stage_lines(gemm, tile_m, sizes.k_atoms), np.float64) * (LINE_BYTES * _lines_of_a_row(gemm))
-    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element
+    loaded = 1 / np.where(sizes.resident_b == 1, sizes.tile_iterations, 1)
+    a, b = rows / sizes.cluster_n, columns / sizes.cluster_m * block_k * element * loaded
     share = _multiplied_share(gemm, sizes)
     of_a, of_b = _readers(gemm, sizes)
     busy = sizes.ctas / (sizes.active_ctas_per_sm * peaks.multiprocessors)
@@ -78,6 +84,25 @@ def _readers(gemm: Gemm, sizes: GemmSizes[Ints]) -> tuple[Floats, Floats]:
     of_a: Floats = np.clip(sizes.clusters / np.minimum(sizes.group_m, clusters_m), 1, clusters_n)
     of_b: Floats = np.clip(sizes.clusters / of_a, 1, clusters_m)
     return of_a, of_b
+
+
+def _shared_line_cycles(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
+    """Return how many cycles L2 takes longer to serve B to all CTAs, one box of a TMA load after the other, where its
+    rows share lines."""
+    columns, clusters_m = np.minimum(sizes.tile_n, gemm.n.extent), -(-gemm.m.extent // (sizes.tile_m * sizes.cluster_m))
+    boxes = sizes.k_atoms * (1 if b_along_k(gemm) else -(-columns // SWIZZLE_128B_ELEMENTS))
+    loads = np.where(sizes.resident_b == 1, sizes.clusters, clusters_m) * sizes.k_iters * boxes
+    return SHARED_LINE_CYCLES * further_requests(gemm) * loads.astype(np.float64)
+
+
+def further_requests(gemm: Gemm) -> float:
+    """Return how often a line of B is asked for by one CTA, for the rows that share it, besides the first time."""
+    if gemm.b.load is None or is_packed(gemm, gemm.b):
+        return 0.0
+    pitch = (gemm.b.row if b_along_k(gemm) else gemm.b.k) * gemm.b.load.dtype.bytes
+    width, unit = min(pitch, LINE_BYTES), gcd(pitch, LINE_BYTES)
+    crossing = sum(begin + width > LINE_BYTES for begin in range(0, LINE_BYTES, unit)) * unit / LINE_BYTES
+    return (1 + crossing) * LINE_BYTES / width - 1 if width else 0.0
 
 
 def _multiplied_share(gemm: Gemm, sizes: GemmSizes[Ints]) -> Floats:
@@ -142,8 +167,10 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     """Return the estimated time of each setting in seconds.
 
     k iteration = norm(tensor cores, shared memory, L2, arrival of stages) + barriers
-    busy        = tiles of a multiprocessor x (k iterations + epilogue) + adding up partial sums
-    time        = launch + packing + norm(busy, reading all that is multiplied and writing all outputs once)
+    tile        = max(k iterations + epilogue, (k iterations + staging) / tiles of a multiprocessor at once)
+    busy        = tiles of a multiprocessor x tile + adding up partial sums
+    time        = launch + packing + norm(busy, reading all that is multiplied and writing all outputs once + lines of B
+                                          that are asked for again and again)
     """
     work = unit_cycles(gemm, sizes, peaks)
     packing, memory = _memory_cycles(gemm, peaks)
@@ -155,10 +182,14 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     iteration += _promotion_cycles(gemm, sizes, peaks)
     element = gemm.results[0].tensor.dtype.bytes
     store = sizes.tile_m * sizes.tile_n * element / 128 * _store_cycles(gemm, sizes.epilogue_stages)
-    overlapped = (sizes.tiles_per_iteration > 1) | (sizes.active_ctas_per_sm > 1)
-    epilogue = np.where(overlapped, store / 4, store / sizes.split_k)
-    busy = tiles_per_sm(sizes) * (sizes.k_iters * iteration + epilogue) + _reduction_cycles(sizes, peaks)
-    seconds: Floats = peaks.launch_seconds + (packing + _norm(busy, memory)) / peaks.clock_hz
+    together = sizes.tiles_per_iteration * sizes.active_ctas_per_sm
+    epilogue = np.where(together > 1, store / 4, store / sizes.split_k)
+    staging = SUBTILE_CYCLES * np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0)
+    multiplying = sizes.k_iters * iteration
+    tile = np.maximum(multiplying + epilogue, (multiplying + staging) / together)
+    busy = tiles_per_sm(sizes) * tile + _reduction_cycles(sizes, peaks)
+    served = memory + _shared_line_cycles(gemm, sizes)
+    seconds: Floats = peaks.launch_seconds + (packing + _norm(busy, served)) / peaks.clock_hz
     return seconds
 
 

@@ -13,8 +13,9 @@ from ...space.pruning import best_by_prior
 from .epilogue import can_store_by_tma, spare_registers
 from .k_atoms import halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
+from .prior import further_requests
 from .repack import uneven_operands
-from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, stores_tiles
+from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, keeps_columns, stores_tiles
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class GemmPruning:
         # fewer CTAs would crowd where earlier launches end first
         usual &= alone | (s.active_ctas_per_sm > 1)
         usual &= (s.group_m == GROUP_M[0]) | (s.tile_iterations > 1)
+        if further_requests(gemm) > 0:  # where there is room for it, a resident B leaves as many stages
+            usual &= (s.resident_b == 1) | ~keeps_columns(gemm, s) | (s.k_iters > s.stages)
         return usual & _covers_closely(gemm, s) & _stores_well(gemm, s)
 
 

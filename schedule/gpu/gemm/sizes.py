@@ -38,6 +38,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("producer_warpgroup", (0, 1), "whether a whole warpgroup loads, which leaves registers to the others"),
     Knob("stream_k", (0, 1), "whether CTAs share k of the last tiles; a second launch adds up these"),
     Knob("epilogue_stages", (2, 0, 1), "how many shared buffers a warpgroup stores through; 0: from registers"),
+    Knob("resident_b", (0, 1), "whether the columns of B that a CTA needs stay in shared memory for all of its tiles"),
 )
 """A new knob is also a field of ``GemmSizes``."""
 VERSION = 8
@@ -97,6 +98,7 @@ class GemmSizes(Generic[N]):
     units a CTA has after its whole tiles; 0 where no tile is shared.
     ``stage_fills``: how often a CTA fills a stage in all.
     ``stages``, ``stage_bytes``: how many stages the pipeline has, and what each takes.
+    ``b_stages``: how many B has: as many, or one for each k iteration where it is resident.
     ``shared_bytes``: how much shared memory a CTA takes.
     ``accumulator_registers``: how many registers of a consumer thread hold accumulators, promoted ones included.
     ``block_sum_registers``: how many of these hold block sums, which the epilogue does not need (``promotion``).
@@ -121,6 +123,7 @@ class GemmSizes(Generic[N]):
     producer_warpgroup: N
     stream_k: N
     epilogue_stages: N
+    resident_b: N
     accumulators: N
     tiles_per_iteration: N
     tile_m: N
@@ -137,6 +140,7 @@ class GemmSizes(Generic[N]):
     stage_fills: N
     stages: N
     stage_bytes: N
+    b_stages: N
     shared_bytes: N
     accumulator_registers: N
     block_sum_registers: N
@@ -291,8 +295,10 @@ def _registers(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
 def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return how many stages shared memory has room for beside what the epilogue and the barriers take."""
     limits, tile_n = limits_of(target), s["tile_n"]
-    lines = stage_lines(gemm, s["tile_m"], s["k_atoms"]) + s["k_atoms"] * _stage_columns(gemm, s["mma_n"])
+    resident, columns = s["resident_b"] == 1, s["k_atoms"] * _stage_columns(gemm, s["mma_n"])
+    lines = stage_lines(gemm, s["tile_m"], s["k_atoms"]) + np.where(resident, 0, columns)
     stage_bytes = LINE_BYTES * lines + 16
+    resident_bytes = np.where(resident, LINE_BYTES * columns * s["k_iters"], 0)
     if gemm.block_scales is not None:
         chunks = _ceil(s["tile_m"], SCALE_ROWS) + _ceil(s["mma_n"], SCALE_ROWS)
         stage_bytes = stage_bytes + CHUNK_BYTES * s["k_atoms"] * scale_groups(gemm) * chunks
@@ -303,10 +309,18 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     # partial sums take the place of the stages
     partial_bytes = np.where(s["split_k"] > 1, 4 * s["tile_m"] * (s["mma_n"] + PARTIAL_PADDING), 0)
     barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
-    room = limits.shared_bytes_for(s["ctas_per_sm"]) - epilogue_bytes - barrier_bytes
-    stages = np.minimum(np.minimum(room // stage_bytes, s["stage_fills"]), MOST_STAGES)
-    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + epilogue_bytes + barrier_bytes
-    return {"stages": stages, "stage_bytes": stage_bytes, "shared_bytes": shared_bytes}
+    beside = resident_bytes + epilogue_bytes + barrier_bytes
+    room = limits.shared_bytes_for(s["ctas_per_sm"]) - beside
+    # beside a resident B, stages also keep further CTAs away, among which launches that overlap would be uneven
+    fills = np.where(resident, MOST_STAGES, s["stage_fills"])
+    stages = np.minimum(np.minimum(room // stage_bytes, fills), MOST_STAGES)
+    shared_bytes = np.maximum(np.maximum(stages, 1) * stage_bytes, partial_bytes) + beside
+    return {
+        "stages": stages,
+        "stage_bytes": stage_bytes,
+        "b_stages": np.where(resident, s["k_iters"], stages),
+        "shared_bytes": shared_bytes,
+    }
 
 
 def warpgroup_scale_columns(gemm: Gemm) -> int:
@@ -325,6 +339,14 @@ def stores_tiles(sizes: GemmSizes[Ints]) -> Bools:
     tile."""
     whole: Bools = (sizes.split_k == 1) & (sizes.tile_iterations > 0)
     return whole
+
+
+def keeps_columns(gemm: Gemm, sizes: GemmSizes[Ints]) -> Bools:
+    """Return whether a CTA has several tiles, one after the other, all of the same columns of B, bool[n]."""
+    several = (sizes.tile_iterations > 1) & (sizes.tiles_per_iteration == 1) & (sizes.stream_k == 0)
+    kept: Bools = several & (sizes.tile_n * sizes.cluster_n >= gemm.n.extent)
+    alone = not gemm.batch and gemm.groups is None and gemm.window is None
+    return kept if alone else np.zeros_like(kept)
 
 
 def subtile_columns(gemm: Gemm) -> int:

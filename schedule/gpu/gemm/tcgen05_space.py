@@ -37,7 +37,7 @@ from .space import QUANTITIES, GemmPlan, takes_dynamic_rows
 
 ARCHITECTURE = "sm_100a"
 VERSION = 1
-FIXED: Mapping[str, KnobValue] = {"split_k": 1, "stream_k": 0, "producer_warpgroup": 0}
+FIXED: Mapping[str, KnobValue] = {"split_k": 1, "stream_k": 0, "producer_warpgroup": 0, "resident_b": 0}
 """Knobs of ``cuda_gemm`` that are no choices here, and what they stand for."""
 MOST_SETTINGS = 300
 """How many settings are promising at most, those of the least prior."""
