@@ -209,12 +209,12 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
 
 def vector_width(gemm: Gemm) -> int:
     """Return how many neighbours along ``n`` are added up at once."""
-    return 4 if gemm.n.extent % 4 == 0 and not gemm.along_pixels else 1
+    return 4 if gemm.n.extent % 4 == 0 and not gemm.along_m else 1
 
 
 def place_in_tile(gemm: Gemm, vector: Expr, rows: int, columns: int, width: int) -> tuple[Expr, Expr]:
     """(row, column) of a vector by its number: neighbours are neighbours in the results."""
-    if gemm.along_pixels:
+    if gemm.along_m:
         return vector % rows, vector // rows * width
     return vector // (columns // width), vector % (columns // width) * width
 

@@ -184,6 +184,12 @@ class Gemm:
         return self.window is not None and self.results[0].step("n") != 1
 
     @property
+    def along_m(self) -> bool:
+        """Whether places of ``m``, not of ``n``, are neighbours in the results: pixels, or where sides are swapped."""
+        m, n = (self.results[0].step(axis) for axis in "mn")
+        return self.along_pixels or (self.window is None and not self.others and m == 1 != n)
+
+    @property
     def accumulators(self) -> tuple[str, ...]:
         """The names of the tensors that stand for the accumulators, in their order."""
         return (self.accumulator.name, *(o.accumulator.name for o in self.others))
@@ -214,20 +220,26 @@ def skinny_gemm_of(workload: Workload) -> Gemm | None:
 
 
 def gemm_of(
-    workload: Workload, *, several: bool = False, scaled: bool = False, block_scaled: bool = False
+    workload: Workload,
+    *,
+    several: bool = False,
+    scaled: bool = False,
+    block_scaled: bool = False,
+    swapped: bool = False,
 ) -> Gemm | None:
     """``workload`` as a product of any size, or a batch of them; None where it is none, as in ``skinny_gemm_of``.
 
     Neighbouring axes that all tensors index as one are fused (height and width of an image, for a kernel of one pixel).
-    If the first output is contiguous along one of the two axes, that one is ``n``. ``several``: whether there may be
-    several sums, as long as they share their left factor, A. ``scaled``: whether there may be scales within the sums.
-    ``block_scaled``: whether they may be those of a format with scales of blocks.
+    If the first output is contiguous along one of the two axes, that one is ``n``, or ``m`` if the sides are
+    ``swapped``. ``several``: whether there may be several sums, as long as they share their left factor, A. ``scaled``:
+    whether there may be scales within the sums. ``block_scaled``: whether they may be those of a format with scales of
+    blocks.
     """
     found = sides_of(workload, joined=True, several=several)
     for sides in () if found is None else found.alternatives():
         product = sides.product(sides.rows, sides.columns)
         transposed = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
-        if transposed and not sides.others:
+        if transposed != swapped and not sides.others:
             product = sides.product(sides.columns, sides.rows)
         if product is not None and scaled:
             product = _with_scales(product)

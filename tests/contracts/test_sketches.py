@@ -291,6 +291,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("grouped_matmul", {"groups": 8, "m": 512, "n": 768, "k": 1024, "skew": 1.0, "dtype": "bfloat16"}),
     ("mlp", {"rows": 64, "width": 128, "layers": 2, "dtype": "float16"}),
     ("matmul", {"m": 200, "n": 311, "k": 177, "dtype": "float16"}),
+    ("matmul", {"m": 1568, "n": 512, "k": 256, "dtype": "float16"}),
     ("attention", {"heads": 4, "queries": 512, "keys": 600, "depth": 128, "causal": True, "dtype": "float16"}),
     ("softmax", {"rows": 4096, "columns": 1024}),
     ("layer_norm", {"rows": 100, "columns": 50257, "dtype": "float16"}),

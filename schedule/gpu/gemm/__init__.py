@@ -1,5 +1,5 @@
-"""Large matrix products on Hopper, by TMA and wgmma (sketch ``cuda_gemm``), and on data-center Blackwell, by TMA and
-tcgen05 (sketch ``cuda_gemm_tcgen05``).
+"""Large matrix products on Hopper, by TMA and wgmma (sketches ``cuda_gemm`` and ``cuda_gemm_swap_ab``), and on
+data-center Blackwell, by TMA and tcgen05 (sketch ``cuda_gemm_tcgen05``).
 
 What comes in is a ``Gemm`` (``schedule.problems.gemm``) and a setting of the knobs. What goes out is a kernel of one
 launch. Others may stand before it: they repack operands whose rows TMA cannot load, pack operands that wgmma cannot
@@ -15,6 +15,7 @@ take as they lie, or list the tiles of groups of rows. One stands behind it for 
 ``tensor_memory``   the same loop with tcgen05, and accumulators in tensor memory
 ``block_scales``    scales of blocks of k: packed, loaded beside the operands, copied to tensor memory
 ``tcgen05_space``   the sketch for Blackwell: its knobs, and what is promising
+``swap_ab_space``   the sketch of products whose sides change places
 ``mma_atom``        which wgmma multiplies operands of which types, and what these ask of operands and accumulators
 ``k_atoms``         how k is taken apart, that of convolutions included
 ``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast

@@ -71,7 +71,8 @@ VALUE_REGISTERS = 12
 
 @dataclass(frozen=True, slots=True)
 class _StagedColumns:
-    """Columns of a tile that are staged together, from ``first`` on, in ``buffer``: (warpgroup, stage, row, column)."""
+    """Columns of a tile that are staged together, from ``first`` on, in ``buffer``: (warpgroup, stage, row, column), or
+    (warpgroup, stage, column, row) where rows are neighbours in the results."""
 
     first: int
     columns: int
@@ -119,16 +120,19 @@ class Epilogue:
         if sizes.epilogue_stages:
             side = subtile_columns(gemm)
             whole, rest = sizes.tile_n // side, sizes.tile_n % side
+            swizzle = tma_swizzle(gemm.results[0].tensor.dtype)
             if whole:
-                stages = self._allocate_stages("staged", side, tma_swizzle(gemm.results[0].tensor.dtype))
+                stages = self._allocate_stages("staged", side, swizzle)
                 self.staged += [_StagedColumns(n * side, side, stages) for n in range(whole)]
             if rest:
-                self.staged.append(_StagedColumns(whole * side, rest, self._allocate_stages("staged_rest", rest)))
+                stages = self._allocate_stages("staged_rest", rest, swizzle if gemm.along_m else None)
+                self.staged.append(_StagedColumns(whole * side, rest, stages))
 
     def _allocate_stages(self, name: str, columns: int, swizzle: Swizzle | None = None) -> Buffer:
         s, subtile = self.s, WGMMA_M * columns
-        layout = Layout((s.epilogue_stages * subtile, subtile, columns, 1), swizzle) if swizzle is not None else None
-        shape = (s.consumer_warpgroups, s.epilogue_stages, WGMMA_M, columns)
+        sides = (columns, WGMMA_M) if self.gemm.along_m else (WGMMA_M, columns)
+        layout = Layout((s.epilogue_stages * subtile, subtile, sides[1], 1), swizzle) if swizzle is not None else None
+        shape = (s.consumer_warpgroups, s.epilogue_stages, *sides)
         return self.w.allocate(name, shape, self.gemm.results[0].tensor.dtype, MemoryScope.SHARED, layout)
 
     @property
@@ -400,15 +404,21 @@ class Epilogue:
                 columns = Ramp(pair * 8 + lane % 4 * 2, 1, 2)
                 w.store(staged.buffer, (*outer, columns), Load(output, (Ramp(pair * 4 + half * 2, 1, 2),)))
             return
-        row = self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8 + lane % 8
+        turned = self.gemm.along_m
+
+        def place(column: Expr) -> tuple[Expr, ...]:
+            """Return where a lane's row of 8 elements begins, of the matrices from ``column`` on."""
+            row = self.warp_in_group * WARP_ROWS + lane // 8 % 2 * 8
+            sides = (column + lane % 8, row) if turned else (row + lane % 8, column)
+            return self.warpgroup, index(stage), *sides
+
         whole, rest = staged.columns // 16, staged.columns % 16
         if whole:
             with w.loop("matrix", whole, UNROLLED) as matrix:
-                to = (self.warpgroup, index(stage), row, matrix * 16 + lane // 16 * 8)
-                w.emit(StoreMatrix(staged.buffer, to, output, (matrix * 8,), 4))
+                to = place(matrix * 16 + lane // 16 * 8)
+                w.emit(StoreMatrix(staged.buffer, to, output, (matrix * 8,), 4, turned))
         if rest:
-            to = (self.warpgroup, index(stage), row, index(whole * 16))
-            w.emit(StoreMatrix(staged.buffer, to, output, (index(whole * 8),), 2))
+            w.emit(StoreMatrix(staged.buffer, place(index(whole * 16)), output, (index(whole * 8),), 2, turned))
 
     def _store_by_tma(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
         w = self.w
@@ -520,8 +530,8 @@ def _registers(load: Load, columns: int) -> int:
 
 
 def can_store_by_tma(gemm: Gemm) -> bool:
-    """Return whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, rows at multiples of
-    16 bytes."""
+    """Return whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, or of 16 bits and
+    ``n`` before ``m``, rows at multiples of 16 bytes."""
     first = gemm.results[0].tensor.dtype
     return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
 

@@ -17,7 +17,7 @@ from ..tma_view import moved_dimensions, tma_view
 @dataclass(frozen=True, slots=True)
 class ResultBox:
     """``tensor[indices]`` on the axes of the product. ``rows``: how many places of each dimension the rows of an atom
-    take. The last dimension is ``n``."""
+    take. The last dimension is ``n``. Where it is ``m``, they say 64 for the dimension that is ``n``."""
 
     tensor: Buffer
     indices: tuple[Expr, ...]
@@ -26,14 +26,16 @@ class ResultBox:
     def extents(self, columns: int, parts: int = 1) -> tuple[int, ...]:
         """Return the extents of a box of so many columns, of one of ``parts`` parts of the rows, if they are
         neighbours."""
-        return (*(n // parts if n == WGMMA_M else n for n in self.rows[:-1]), columns)
+        outer, inner = (columns, WGMMA_M) if self.indices[-1] == Var("m") else (WGMMA_M // parts, columns)
+        return (*(outer if n == WGMMA_M else n for n in self.rows[:-1]), inner)
 
 
 def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
     """Return how TMA stores ``result``; None where it cannot. It stores floats of 16 bits and what has 32, ``m`` before
-    ``n``, in rows at multiples of 16 bytes."""
+    ``n``, in rows at multiples of 16 bytes. Floats of 16 bits may have ``n`` before ``m``."""
     given = Load(result.tensor, result.indices)
     patch = () if gemm.window is None else gemm.window.patch
+    outer, inner = ("n", "m") if gemm.along_m and gemm.window is None else ("m", "n")
     if gemm.window is not None and patch:
         positions = gemm.window.position(Var("m"))
         view, places = tma_view(given, len(patch)), {positions[n]: patch[n] for n in gemm.window.patch_order}
@@ -41,15 +43,15 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
         if gemm.window.halo is not None and all(i in view.indices for i in along_m):
             view = moved_dimensions(view, tuple(view.indices.index(i) for i in along_m))
     else:
-        view, places = tma_view(given), {Var("m"): WGMMA_M}
+        view, places = tma_view(given), {Var(outer): WGMMA_M}
     tensor, indices = view.buffer, view.indices
-    staged = tensor.dtype.bits == 32 or (tensor.dtype.bits == 16 and tensor.dtype.is_float)
+    staged = (tensor.dtype.bits == 32 and inner == "n") or (tensor.dtype.bits == 16 and tensor.dtype.is_float)
     if not staged or not 2 <= len(tensor.shape) <= 5:
         return None
-    along_m = [i for i in indices if "m" in free_variables(i)]
-    if along_m != [i for i in places if i in indices and "m" in free_variables(i)] or indices[-1] != Var("n"):
+    along = [i for i in indices if outer in free_variables(i)]
+    if along != [i for i in places if i in indices and outer in free_variables(i)] or indices[-1] != Var(inner):
         return None
-    if any("n" in free_variables(i) for i in indices[:-1]) or not along_m:
+    if any(inner in free_variables(i) for i in indices[:-1]) or not along:
         return None
     rows = tuple(places.get(i, 1) for i in indices)
     taken = 1

@@ -186,6 +186,7 @@ def test_what_it_takes_and_what_it_leaves_to_others() -> None:
     assert takers(conv2d()) == ["cuda_conv"] and takers(conv1d()) == ["cuda_conv"]
     assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0)) == ["cuda_gemm"]
     assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0, filters=16)) == ["cuda_gemm"]
+    assert takers(conv2d(kernel_h=1, kernel_w=1, padding=0, filters=72)) == ["cuda_gemm", "cuda_gemm_swap_ab"]
     assert "cuda_conv" in takers(conv2d(kernel_h=1, kernel_w=1, padding=0, stride=2))
     for other in (
         conv2d(layout="NCHW"),

@@ -1,0 +1,82 @@
+"""Describes products on Hopper whose sides change places: the sketch ``cuda_gemm_swap_ab``.
+
+The kernel is that of ``cuda_gemm`` for the transposed product: rows of the result are columns of its tiles, and columns
+are rows. The epilogue transposes what it stages. Tiles have multiples of 64 rows and of 16 columns, so that swapped
+ones can divide the many rows of a result with few columns more evenly among the multiprocessors:
+
+    6272 x 256 on 132 of them      49 x 2 tiles of 128 x 128, or swapped 66 x 2 tiles of 96 x 128
+
+Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum, and no batch. Results
+with more columns than rows gain nothing, nor do large ones, which have many waves of tiles.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.gpu.wgmma import WGMMA_M
+from ....te.workload import Workload
+from ...problems.gemm import gemm_of, skinny_gemm_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns
+from ...space.constraint import Constraint
+from ...space.pruning import best_by_prior
+from ...tile_sketch import TileSketch
+from .constraints import GRID
+from .epilogue import can_store_by_tma
+from .mainloop import can_use_wgmma
+from .repack import uneven_operands
+from .sizes import stores_tiles
+from .space import ARCHITECTURE, QUANTITIES, GemmPlan
+
+VERSION = 1
+MOST_TILES = 4
+"""The result has at most so many tiles of 128 x 128 for each multiprocessor."""
+WORTH = 0.98
+"""A setting is tried whose prior is less than so many times the least of the product as it is."""
+FEW_SETTINGS = 12
+"""So many settings are tried where there is none."""
+
+
+@dataclass(frozen=True)
+class SwappedPlan(GemmPlan):
+    """One product on one target: ``gemm`` is the transposed one, and ``plain`` has it as it is."""
+
+    plain: GemmPlan
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        staged = Constraint(
+            "whole tiles are transposed in shared memory: epilogue_stages is not 0 where CTAs have any to store",
+            (*GRID.split(), "epilogue_stages"),
+            lambda c: (c.ints("epilogue_stages") > 0) | ~stores_tiles(self.sizes(c)),
+        )
+        return (*super().constraints, staged)
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Return what is worth a measurement and, by the prior, faster than any setting of the product as it is; a few
+        settings where nothing is."""
+        prior, kept = self.prior_seconds(columns, peaks), super().promising(columns, peaks)
+        legal = np.all([rule.holds(columns) for rule in self.plain.constraints], axis=0)
+        others = self.plain.prior_seconds(columns, peaks)[legal]
+        faster: Bools = kept & (prior < WORTH * others.min(initial=np.inf))
+        return faster if faster.any() else best_by_prior(prior, kept, FEW_SETTINGS)
+
+
+def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
+    if target.arch != ARCHITECTURE or skinny_gemm_of(workload) is not None:
+        return None
+    gemm, plain = gemm_of(workload, swapped=True), gemm_of(workload)
+    if gemm is None or plain is None or gemm.batch or not gemm.along_m:
+        return None
+    if not WGMMA_M <= gemm.m.extent < gemm.n.extent or not can_use_wgmma(gemm) or uneven_operands(gemm):
+        return None
+    assert gemm.a.load is not None
+    if gemm.a.load.dtype.bits != 16 or not can_store_by_tma(gemm) or gemm.n.extent % 2:
+        return None
+    tiles = -(-gemm.m.extent // 128) * -(-gemm.n.extent // 128)
+    return SwappedPlan(gemm, target, GemmPlan(plain, target)) if tiles <= MOST_TILES * target.threads else None
+
+
+CUDA_GEMM_SWAP_AB = TileSketch("cuda_gemm_swap_ab", VERSION, QUANTITIES, _plan)
