@@ -1,7 +1,7 @@
 """Shape families on recorded sweeps: what few kernels for 1 to 8192 rows cost, and how fast their dispatchers are.
 
-A row is a layer of ``benchmarks/data/sweep`` (``record --rows 'sweep-*'``), of an H200. Its family has at most ``most`` (8)
-kernels and serves all numbers of rows. Legal is what the sketches say at every single one. Columns:
+A row is a layer of ``benchmarks/data/sweep`` (``record --rows 'sweep-*'``), of an H200. Its family has at most ``most``
+(8) kernels and serves all numbers of rows. Legal is what the sketches say at every single one. Columns:
 
     mean, p95, most      regret at every third recorded number of rows, which the dispatcher was not made from: how much
                          slower the kernel that it chooses is than the fastest of all that were recorded there

@@ -4,9 +4,9 @@ For each layer a small sweep (``settings`` of 24 at 10 numbers of rows) is recor
 service. That makes a family, and chooses a schedule from it at numbers of rows that were not in the sweep. There the
 chosen kernel, the winner of a fresh search (``--trials``, 30) and torch (``F.linear``) run interleaved by graph replay.
 ``regret`` is (chosen / tuned) - 1, and ``ratio`` (torch / chosen). Bars: those of ``families``, on these rows. Sweeps
-come first, then one layer after the other. A family is made while its rows are searched, and never while rows are timed:
-a thread that keeps Python's lock delays replays, which took up to 60 times as long. What is measured is kept after each
-row.
+come first, then one layer after the other. A family is made while its rows are searched, and never while rows are
+timed: a thread that keeps Python's lock delays replays, which took up to 60 times as long. What is measured is kept
+after each row.
 """
 
 import tempfile

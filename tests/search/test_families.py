@@ -20,6 +20,7 @@ from tilewright.search.families.emit import dispatcher_in_c, dispatcher_in_pytho
 from tilewright.search.families.expected import ExpectedTimes, Prior
 from tilewright.search.families.family import Family, make_family
 from tilewright.search.families.shapes import Dimension, Shape, ShapeTable, all_shapes
+from tilewright.search.families.tree import Grower, Leaf, leaf_of
 
 TILES = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 SCHEDULES = tuple(Schedule.of("gemm", 1, {"tile_m": tile, "stages": s}) for tile in TILES for s in (2, 3))
@@ -58,6 +59,17 @@ def test_eight_schedules_serve_products_of_1_to_8192_rows(tmp_path: Path) -> Non
     assert np.mean(found) <= 0.02 and np.percentile(found, 95) <= 0.05
     assert Family.from_json(json.loads(json.dumps(family.to_json()))) == family
     check_code(family, tmp_path, [(m,) for m in (*range(1, 300), *range(300, 8193, 17), 8192)])
+
+
+def test_schedules_that_take_turns_are_told_apart() -> None:
+    """No single cut lowers the cost: on both sides of it the same schedule is best."""
+    grid = np.arange(1, 251)[:, None]
+    second = (grid[:, 0] > 100) & (grid[:, 0] <= 150)
+    regret = np.stack([second, ~second], axis=1).astype(np.float64)
+    tree = Grower(grid, 0.001 * regret).grow()
+    chosen = [leaf_of(tree, (int(m),)).schedule for m in grid[:, 0]]
+    assert chosen == second.astype(int).tolist()
+    assert Grower(grid, 1e-6 * regret).grow() == Leaf(0)  # not worth two cuts
 
 
 def waves(table: ShapeTable) -> Prior:
