@@ -74,6 +74,7 @@ MATMUL = Operator(
         {"m": 12, "n": 40, "k": 72, "constant_weights": True},
         {"m": 7, "n": 5, "k": 11, "residual": True, "activation": "silu", "dtype": "bfloat16"},
         {"m": 72, "n": 88, "k": 80, "transpose_a": True, "dtype": "float16"},
+        {"m": 88, "n": 72, "k": 40, "dtype": "float16"},
         {"m": 37, "n": 45, "k": 51, "dtype": "float16"},
         {"m": 72, "n": 40, "k": 36, "transpose_a": True, "precision": "tf32", "dtype": "float32"},
         {"m": 65, "n": 34, "k": 39, "precision": "tf32x3", "dtype": "float32"},
