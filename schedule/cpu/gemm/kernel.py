@@ -30,6 +30,7 @@ from ...problems.gemm import Gemm, Operand, Result
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
+from ..limits import LINE_BYTES
 from ..shared_knobs import COLUMNS_INSIDE, ROWS_INSIDE
 from .packing import NEVER, TASK, WHOLE, BlockedOperand, OperandPanel, below, lanes_below
 
@@ -234,13 +235,16 @@ class BlockedGemmWriter:
             w.store(accumulators, (i, self.vector(v)), Load(accumulators, (i, self.vector(v))) + product)
 
     def prefetch(self, t: RegisterTile, step: Expr) -> None:
-        """Prefetch a part of what the next panel of B has of a step of ``k``. The first panel that is read costs the
-        latency of memory; the tiles of a panel share out the lines of the next one."""
+        """Prefetch a part of the next panel of B, whose elements lie one behind the other. The tiles of a panel have
+        even shares of it, and so has each step of ``k``. The first panel that is read costs the latency of memory."""
         if t.next_b is None:
             return
-        s, panel = self.s, self.s.kc * self.s.nr
-        ahead = minimum((t.indices[0] * s.kc + step) * -(-s.nr // s.tiles), index(panel - 1))
-        self.w.emit(PrefetchLine(*t.next_b.group(ahead % s.nr, ahead // s.nr)))
+        assert t.next_b.buffer is not None
+        s, line = self.s, LINE_BYTES // t.next_b.buffer.dtype.bytes
+        share, last = -(-s.nr // s.tiles), index(s.kc * s.nr - 1)
+        for begin in range(0, share, line):
+            ahead = minimum((t.indices[0] * s.kc + step) * share + begin, last)
+            self.w.emit(PrefetchLine(*t.next_b.group(ahead % s.nr, ahead // s.nr)))
 
     def vector(self, v: Expr) -> Expr:
         """Return the columns of vector ``v`` of a register tile."""

@@ -43,7 +43,8 @@ def joined(*parts: NDArray[np.floating[Any]]) -> Seconds:
 
 
 def first_panel_seconds(product: BlockedProduct, s: CpuGemmSizes[Ints], peaks: CpuPeaks) -> Seconds:
-    """The panel of constant B that each thread begins with comes from memory while nothing is computed, float64[n]."""
+    """Return what the panel of constant B takes that each thread begins with, float64[n]. It comes from memory while
+    nothing is computed."""
     if not product.is_constant(product.gemm.b):
         return np.zeros(len(s.nr), dtype=np.float64)
     threads = np.minimum(s.tasks, product.target.threads)
@@ -127,8 +128,8 @@ def _accumulator_seconds(product: BlockedProduct, c: Columns, s: CpuGemmSizes[In
 
 
 def copies_of_b(product: BlockedProduct, s: CpuGemmSizes[Ints], b: float) -> Ints:
-    """How often B, of ``b`` bytes, is read from memory, int64[n]: by each thread that has rows of its own, and for each
-    block of rows where the cache of a thread does not hold it."""
+    """Return how often B, of ``b`` bytes, is read from memory, int64[n]: by each thread that has rows of its own, and
+    for each block of rows where the cache of a thread does not hold it."""
     blocks = ceil_div(s.m_tiles, s.mc_tiles)
     return blocks if b > CACHE_BYTES else np.minimum(blocks, product.target.threads)
 

@@ -157,17 +157,19 @@ def fusion_plan(workload: Workload, *, inline_paddings: bool, threads: int) -> F
 
 
 def _by_axes(workload: Workload) -> Workload:
-    """``workload`` with loads of stages at an axis of the reader where they are at index 0 of a dimension of one
-    element, and the reader has such an axis, too. So both are seen to follow the same axes."""
+    """Return ``workload`` with axes of one element of the readers as indices of such dimensions, not 0. So stages are
+    seen to follow the same axes."""
 
     def at_axes(stage: Stage) -> Stage:
-        names = [Var(axis.name) if axis.extent == 1 else None for axis in stage.axes]
+        single = {n: Var(axis.name) for n, axis in enumerate(stage.axes) if axis.extent == 1}
 
         def moved(load: Load) -> Load:
             if load.buffer.name not in written:
                 return load
-            pairs = zip(load.indices, load.buffer.shape, [*names, *[None] * len(load.indices)], strict=False)
-            return replace(load, indices=tuple(v if v and extent == 1 else i for i, extent, v in pairs))
+            shape = load.buffer.shape
+            return replace(
+                load, indices=tuple(single.get(n, i) if shape[n] == 1 else i for n, i in enumerate(load.indices))
+            )
 
         return replace(stage, body=map_loads(stage.body, moved))
 

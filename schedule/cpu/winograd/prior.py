@@ -1,9 +1,10 @@
 """Estimates the time of a convolution by Winograd's F(2 x 2, 3 x 3).
 
-    seconds = launch + norm(multiply, V and U from the caches, image, U and outputs from memory) + transforms
+    seconds = launch + transforms + first panel of U
+              + norm(multiply, panels of U, V and U from the caches, image, U and outputs from memory)
 
 Transformed filters are 16/9 as large as filters. Where images are small and filters many, as in the last layers of a
-network, reading them takes longer than what multiplications are saved. As in ``cpu.gemm.prior`` nothing was fitted.
+network, reading them takes longer than what multiplications are saved. Most terms are those of ``cpu.gemm.prior``.
 """
 
 import numpy as np

@@ -90,15 +90,15 @@ def test_constant_filters_are_transformed_once() -> None:
         assert (filters in read) == reads
 
 
-@pytest.mark.parametrize("pack_b", ["whole", "task"])
-def test_packed_filters_of_the_next_point_are_prefetched(pack_b: str) -> None:
-    """The last point is followed by the first one of the next panel."""
+@pytest.mark.parametrize(("pack_b", "tiles", "lines_of_a_step"), [("whole", 7, 1), ("whole", 1, 2), ("task", 7, 0)])
+def test_packed_filters_of_the_next_point_are_prefetched(pack_b: str, tiles: int, lines_of_a_step: int) -> None:
+    """The last point is followed by the first one of the next panel. A step of k has two lines, which tiles share."""
     product, rows = tile_rows_of(_layer(14, 64)) or pytest.fail("no such convolution")
-    chosen = CpuGemmSetting(8, 2, 16, 7, 2, 64, "task", pack_b)
+    chosen = CpuGemmSetting(8, 2, 16, tiles, 2, 64, "task", pack_b)
     text = kernel_text(lower_winograd(product, "k", chosen, rows))
     lines = [line for line in text.splitlines() if "prefetch_line" in line]
-    assert len(lines) == (pack_b == "whole")
-    assert all("n_packed[(point + 1)%16, min(0*2 + panel + (point + 1)//16, 1)" in line for line in lines)
+    assert len(lines) == lines_of_a_step
+    assert all("n_packed[(point + 1)%16, min(" in line and "panel + (point + 1)//16, 1)" in line for line in lines)
 
 
 @pytest.mark.parametrize(
