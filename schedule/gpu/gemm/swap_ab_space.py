@@ -10,27 +10,31 @@ Operands and results are 16-bit floats, whose rows TMA loads and stores. There i
 with more columns than rows gain nothing, nor do large ones, which have many waves of tiles.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ....core.target import Target
 from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Workload
-from ...problems.gemm import gemm_of, skinny_gemm_of
+from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.constraint import Constraint
+from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
 from .constraints import GRID
 from .epilogue import can_store_by_tma
 from .mainloop import can_use_wgmma
 from .repack import uneven_operands
-from .sizes import stores_tiles
+from .sizes import MMA_N, least_mma_n, stores_tiles
 from .space import ARCHITECTURE, QUANTITIES, GemmPlan
 
-VERSION = 1
+VERSION = 2
+FEW_ROWS = 512
+"""A result with so many rows at most may have more columns than rows."""
 MOST_TILES = 4
 """The result has at most so many tiles of 128 x 128 for each multiprocessor."""
 WORTH = 0.98
@@ -44,6 +48,13 @@ class SwappedPlan(GemmPlan):
     """One product on one target: ``gemm`` is the transposed one, and ``plain`` has it as it is."""
 
     plain: GemmPlan
+
+    @property
+    def chosen(self) -> tuple[Knob, ...]:
+        """Tiles are no wider than the result: of the values of ``mma_n`` that cover it, the largest stands for all."""
+        covering = least_mma_n(self.gemm.n.extent)
+        values = (max(MMA_N), *(n for n in MMA_N if n < min(covering, max(MMA_N))))
+        return tuple(replace(knob, values=values) if knob.name == "mma_n" else knob for knob in super().chosen)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -70,13 +81,24 @@ def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
     gemm, plain = gemm_of(workload, swapped=True), gemm_of(workload)
     if gemm is None or plain is None or gemm.batch or not gemm.along_m:
         return None
-    if not WGMMA_M <= gemm.m.extent < gemm.n.extent or not can_use_wgmma(gemm) or uneven_operands(gemm):
+    few_rows = gemm.n.extent <= FEW_ROWS
+    if gemm.m.extent < WGMMA_M or not (few_rows or gemm.m.extent < gemm.n.extent):
+        return None
+    if not can_use_wgmma(gemm) or uneven_operands(gemm):
         return None
     assert gemm.a.load is not None
-    if gemm.a.load.dtype.bits != 16 or not can_store_by_tma(gemm) or gemm.n.extent % 2:
+    if gemm.a.load.dtype.bits != 16 or not can_store_by_tma(gemm):
+        return None
+    if gemm.n.extent % 2 and _reads_along_n(gemm):
         return None
     tiles = -(-gemm.m.extent // 128) * -(-gemm.n.extent // 128)
     return SwappedPlan(gemm, target, GemmPlan(plain, target)) if tiles <= MOST_TILES * target.threads else None
+
+
+def _reads_along_n(gemm: Gemm) -> bool:
+    """Return whether results read other tensors along ``n``, which are loaded two at a time."""
+    loads = (load for result in gemm.results for load in loads_of(result.value))
+    return any("n" in free_variables(load) for load in loads if load.buffer.name not in gemm.accumulators)
 
 
 CUDA_GEMM_SWAP_AB = TileSketch("cuda_gemm_swap_ab", VERSION, QUANTITIES, _plan)
