@@ -25,9 +25,9 @@ from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
+from ..space.columns import Ints
 from ..tile.contiguous import contiguous_vector
 from ..tile.stage_body import vector_at
-from ..space.columns import Ints
 from .occupancy import Whole
 
 UNROLLED = LoopKind.UNROLLED

@@ -183,7 +183,7 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     knobs = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
     if gemm.along_m and gemm.window is None:  # sides are swapped
-        knobs["mma_n"] = np.minimum(knobs["mma_n"], least_mma_n(gemm.n.extent))
+        knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"])
     sizes = knobs | _tile(gemm, knobs)
     sizes |= _grid(gemm, target, sizes)
     sizes |= _registers(gemm, target, sizes)
@@ -324,9 +324,10 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     }
 
 
-def least_mma_n(columns: int) -> int:
-    """Return the least ``mma_n`` of swapped sides that covers so many columns; the epilogue transposes 16 at once."""
-    return -(-columns // 16) * 16
+def even_mma_n(columns: int, most: Ints) -> Ints:
+    """Return the width of tiles that share so many columns evenly where they have at most ``most`` each. It is a
+    multiple of 16, since the epilogue of swapped sides transposes so many at once."""
+    return _ceil(_ceil(columns, _ceil(columns, most)), 16) * 16
 
 
 def partial_padding(gemm: Gemm) -> int:

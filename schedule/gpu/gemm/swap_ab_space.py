@@ -2,15 +2,20 @@
 
 The kernel is that of ``cuda_gemm`` for the transposed product: rows of the result are columns of its tiles, and columns
 are rows. The epilogue transposes what it stages. Tiles have multiples of 64 rows and of 16 columns, so that swapped
-ones can divide the many rows of a result with few columns more evenly among the multiprocessors:
+ones can divide the rows of a result more evenly among the multiprocessors:
 
     6272 x 256 on 132 of them      49 x 2 tiles of 128 x 128, or swapped 66 x 2 tiles of 96 x 128
 
-Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum, and no batch. Results
-with more columns than rows gain nothing, nor do large ones, which have many waves of tiles.
+``mma_n`` is how many columns a tile has at most. Tiles have as many columns each as share those of the product evenly,
+so that one setting serves few rows of any number well:
+
+    150, 300, 600 rows, mma_n 256      1 tile of 160, 2 of 160, 3 of 208
+
+Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum, and no batch. Results of
+many rows and more columns gain nothing, nor do large ones, which have many waves of tiles.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,18 +27,17 @@ from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.constraint import Constraint
-from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
 from .constraints import GRID
 from .epilogue import can_store_by_tma
 from .mainloop import can_use_wgmma
 from .repack import uneven_operands
-from .sizes import MMA_N, least_mma_n, stores_tiles
+from .sizes import MMA_N, even_mma_n, stores_tiles
 from .space import ARCHITECTURE, QUANTITIES, GemmPlan
 
 VERSION = 2
-FEW_ROWS = 512
+FEW_ROWS = 1536
 """A result with so many rows at most may have more columns than rows."""
 MOST_TILES = 4
 """The result has at most so many tiles of 128 x 128 for each multiprocessor."""
@@ -50,13 +54,6 @@ class SwappedPlan(GemmPlan):
     plain: GemmPlan
 
     @property
-    def chosen(self) -> tuple[Knob, ...]:
-        """Tiles are no wider than the result: of the values of ``mma_n`` that cover it, the largest stands for all."""
-        covering = least_mma_n(self.gemm.n.extent)
-        values = (max(MMA_N), *(n for n in MMA_N if n < min(covering, max(MMA_N))))
-        return tuple(replace(knob, values=values) if knob.name == "mma_n" else knob for knob in super().chosen)
-
-    @property
     def constraints(self) -> tuple[Constraint, ...]:
         staged = Constraint(
             "whole tiles are transposed in shared memory: epilogue_stages is not 0 where CTAs have any to store",
@@ -68,11 +65,19 @@ class SwappedPlan(GemmPlan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Return what is worth a measurement and, by the prior, faster than any setting of the product as it is; a few
         settings where nothing is."""
-        prior, kept = self.prior_seconds(columns, peaks), super().promising(columns, peaks)
+        prior = self.prior_seconds(columns, peaks)
+        kept = super().promising(columns, peaks) & self._stands_for_equals(columns)
         legal = np.all([rule.holds(columns) for rule in self.plain.constraints], axis=0)
         others = self.plain.prior_seconds(columns, peaks)[legal]
         faster: Bools = kept & (prior < WORTH * others.min(initial=np.inf))
         return faster if faster.any() else best_by_prior(prior, kept, FEW_SETTINGS)
+
+    def _stands_for_equals(self, columns: Columns) -> Bools:
+        """Return whether ``mma_n`` is the largest of those that make tiles of its width."""
+        values = np.array(sorted(MMA_N), np.int64)
+        widest = dict(zip(even_mma_n(self.gemm.n.extent, values).tolist(), values.tolist(), strict=True))
+        stands: Bools = np.isin(columns.ints("mma_n"), list(widest.values()))
+        return stands
 
 
 def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
