@@ -57,15 +57,15 @@ CALLS, REPETITIONS = 1 << 12, 31
 
 @dataclass(frozen=True)
 class Sweep:
-    """All that was recorded of a layer. ``low``, ``high``: its fewest and most rows."""
+    """All that was recorded of a layer."""
 
     parameters: Mapping[str, object]
     device: DeviceInfo
-    table: ShapeTable
+    times: Mapping[Shape, Mapping[Schedule, float]]
 
     @property
     def spec(self) -> FamilySpec:
-        low, high = (end(shape[0] for shape in self.table.shapes) for end in (min, max))
+        low, high = (end(shape[0] for shape in self.times) for end in (min, max))
         fixed = {name: value for name, value in self.parameters.items() if name != ROWS}
         return FamilySpec(f"{fixed['outputs']}x{fixed['inputs']}", "linear", fixed, ((ROWS, low, high, 1),))
 
@@ -113,17 +113,18 @@ def sweeps(folder: Path) -> list[Sweep]:
             schedule = table.space.schedule(row)
             if isinstance(outcome, Timed):
                 here[Schedule(*current(schedule.sketch, schedule.version, dict(schedule.knobs)))] = outcome.seconds
-    return [Sweep(*about[layer], ShapeTable.of(found)) for layer, found in times.items()]
+    return [Sweep(*about[layer], found) for layer, found in times.items()]
 
 
 def _row(sweep: Sweep, most: int, target: float) -> dict[str, object]:
-    spec, table = sweep.spec, sweep.table
-    learn = FamilyTimes(spec, sweep.device).learn
+    spec = sweep.spec
+    known = FamilyTimes(spec, sweep.device)
+    table, learn = known.table(sweep.times), known.learn
     began = time.process_time()
     family = make_family(spec.dimensions, table, learn, most=most, target=target)
     made = time.process_time() - began
-    known = regret_at(family, table)
-    if family.regret is None or known is None:
+    at_known = regret_at(family, table)
+    if family.regret is None or at_known is None:
         raise ValueError(f"{spec.name}: too few settings were recorded at many numbers of rows")
     best = table.regret[:, covering_set(table.regret, most, 0.0)].min(axis=1)
     return {
@@ -134,7 +135,7 @@ def _row(sweep: Sweep, most: int, target: float) -> dict[str, object]:
         **{"held_out": family.regret.shapes, "mean": family.regret.mean, "p95": family.regret.p95},
         "most": family.regret.most,
         **_figures("folds", _folds(spec.dimensions, table, learn, most, target)),
-        **{"known_mean": known.mean, "known_p95": known.p95, "known_most": known.most},
+        **{"known_mean": at_known.mean, "known_p95": at_known.p95, "known_most": at_known.most},
         **_figures("cover", best),
         **_dispatchers(family),
         "made_cpu_s": made,

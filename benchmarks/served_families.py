@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from tilewright.benchmarks.families import ROWS, Sweep
 from tilewright.core.budget import Budget
 from tilewright.core.record import MeasuredOn
@@ -29,13 +27,12 @@ def opened(folder: Path, sweeps: list[Sweep], on: MeasuredOn) -> Service:
 
 def _keep(store: RecordStore, sweep: Sweep, on: MeasuredOn) -> None:
     """Add what was timed, as a job that has ended."""
-    spec, table = sweep.spec, sweep.table
-    given = [{**spec.parameters, ROWS: rows} for (rows,) in table.shapes]
+    spec = sweep.spec
+    given = [{**spec.parameters, ROWS: rows} for (rows,) in sweep.times]
     tasks = tuple(task_of(OPERATORS[OPERATOR].workload(one), OPERATOR, one) for one in given)
     kind, cache = on.device.target.kind, on.profile.cache
     store.create_job(NewJob(spec.name, "succeeded", tasks, Budget(1), "random", 0, kind, "local", cache))
-    for position, task in enumerate(tasks):
-        timed = np.flatnonzero(np.isfinite(table.seconds[position])).tolist()
-        for sequence, place in enumerate(timed):
-            trial = Trial(table.schedules[place], Timed((float(table.seconds[position, place]),)))
+    for position, (task, seconds) in enumerate(zip(tasks, sweep.times.values(), strict=True)):
+        for sequence, (schedule, taken) in enumerate(seconds.items()):
+            trial = Trial(schedule, Timed((taken,)))
             store.add_trial(NewTrial(spec.name, position, sequence, task.workload_key, on, trial, 0.0))

@@ -136,6 +136,9 @@ class ContractionChain:
     def matches(self, workload: Workload, target: Target) -> bool:
         return target.kind == self._kind and bool(self._plan(workload, target).choices)
 
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        return self._planned(workload, target).knobs
+
     def space(
         self,
         workload: Workload,

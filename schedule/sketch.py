@@ -11,7 +11,7 @@ from ..core.schedule import Schedule
 from ..core.target import Target
 from ..ir.stmt import Kernel
 from ..te.workload import Workload
-from .space.knob import Quantity
+from .space.knob import Knob, Quantity
 from .space.space import Space
 
 Peaks = Mapping[str, float]
@@ -51,6 +51,10 @@ class Sketch(Protocol):
 
     def matches(self, workload: Workload, target: Target) -> bool:
         """Return whether this sketch can write a kernel for the workload on the target."""
+        ...
+
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        """Return the knobs and their values. Raises IllegalSchedule for a workload that does not match."""
         ...
 
     def space(

@@ -25,7 +25,7 @@ from ..ir.stmt import Kernel
 from ..te.dynamic import at_representative, dynamic_extents, has_dynamic_rows
 from ..te.workload import Workload
 from .sketch import NO_PEAKS, Peaks
-from .space.columns import Bools, Columns, codes_of
+from .space.columns import Bools, Columns, codes_of, completed
 from .space.constraint import Constraint
 from .space.enumerate import legal_settings
 from .space.knob import Knob, Quantity
@@ -139,7 +139,6 @@ class TileSketch:
         )
 
     def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
-        """Return the knobs and their values. Raises IllegalSchedule for a workload that does not match."""
         return self._planned(workload, target).knobs
 
     def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
@@ -177,7 +176,7 @@ class TileSketch:
                 f"{schedule} is not legal for this workload on {target}. Each of these must hold: {'; '.join(broken)}.",
                 field="/schedule/knobs",
             )
-        kernel = plan.lower({**{knob.name: knob.values[0] for knob in plan.knobs}, **dict(schedule.knobs)})
+        kernel = plan.lower(completed(plan.knobs, dict(schedule.knobs)))
         return replace(kernel, dynamic=dynamic_extents(workload)) if workload.dynamic else kernel
 
     def _takes(self, workload: Workload) -> bool:

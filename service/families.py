@@ -9,7 +9,7 @@ from ..db.rows import FamilyRow
 from ..db.store import RecordStore
 from ..search.families.emit import dispatcher_in_c, dispatcher_in_python
 from ..search.families.family import Family, make_family, shape_in
-from ..search.families.shapes import Shape, ShapeTable
+from ..search.families.shapes import Shape
 from . import wiring
 from .callers import tenant_for
 from .family_times import FamilyTimes
@@ -45,8 +45,8 @@ class Families:
         if device is None or not times:
             raise NotFound(f"no record of {spec.operator} with these parameters is in range here", field="name")
         device = replace(device, measured=self._store.measured(device.key))
-        learn = FamilyTimes(spec, device).learn
-        family = make_family(dimensions, ShapeTable.of(times), learn, most=spec.most, target=spec.target_regret)
+        known = FamilyTimes(spec, device)
+        family = make_family(dimensions, known.table(times), known.learn, most=spec.most, target=spec.target_regret)
         document = {
             "operator": spec.operator,
             "parameters": dict(spec.parameters),

@@ -5,7 +5,7 @@ So it knows what becomes of tiles that are partly empty from other shapes where 
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,17 @@ class FamilyTimes:
         self._device = device
         self._operator = wiring.operator_named(spec.operator)
         self._legal: dict[Shape, dict[Schedule, bool]] = defaultdict(dict)
+
+    def table(self, times: Mapping[Shape, Mapping[Schedule, float]]) -> ShapeTable:
+        """Return the table of what was timed. Its schedules name all their knobs: times from before and after a knob
+        was added are of one schedule, and the least counts. Raises InvalidParameter where a shape has no time."""
+        found: dict[Shape, dict[Schedule, float]] = {}
+        for shape, seconds in times.items():
+            workload, here = self._workload(shape), found.setdefault(shape, {})
+            for given, taken in seconds.items():
+                schedule = wiring.completed(workload, self._device.target, given)
+                here[schedule] = min(taken, here.get(schedule, taken))
+        return ShapeTable.of(found)
 
     def learn(self, table: ShapeTable) -> Prior:
         """Return what a model expects that has learned from these times."""

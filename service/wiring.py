@@ -20,6 +20,7 @@ from ..cost_model.models import new_model
 from ..db.rows import JobRow
 from ..runtime.devices import device_infos
 from ..schedule.sketches import ALL_SKETCHES, sketches_for
+from ..schedule.space.columns import completed as all_knobs
 from ..search.drift import drift_corrected, noise
 from ..search.pool import CandidatePool
 from ..search.remeasurement import MOST_REPETITIONS, is_disturbed, ranked, rounds_for, worth_remeasuring
@@ -266,6 +267,16 @@ def are_legal(workload: Workload, target: Target, schedules: Sequence[Schedule])
         for row, may in zip(rows, own.tolist(), strict=True):
             legal[row] = may
     return legal
+
+
+def completed(workload: Workload, target: Target, schedule: Schedule) -> Schedule:
+    """Return the schedule with all knobs that its sketch has for the workload, in their order; as it is where the
+    sketch does not write the workload."""
+    try:
+        knobs = sketch_of(schedule).knobs(workload, target)
+    except IllegalSchedule:
+        return schedule
+    return Schedule.of(schedule.sketch, schedule.version, all_knobs(knobs, dict(schedule.knobs)))
 
 
 def is_legal(workload: Workload, target: Target, schedule: Schedule) -> bool:

@@ -31,6 +31,13 @@ class TritonSketch:
         """Return whether it is a Triton kernel and the target a GPU of NVIDIA."""
         return isinstance(workload, TritonWorkload) and target.kind == "cuda"
 
+    def knobs(self, workload: Workload, target: Target) -> tuple[Knob, ...]:
+        found = _kernel(workload).configurations
+        return tuple(
+            Knob(name, found.knob_values(n), "an option of Triton" if name in OPTIONS else "a constant of the kernel")
+            for n, name in enumerate(found.names)
+        )
+
     def space(
         self,
         workload: Workload,
@@ -46,12 +53,8 @@ class TritonSketch:
         codes = found.codes()
         if len(codes) > limit:
             codes = codes[np.sort(np.random.default_rng(seed).choice(len(codes), limit, replace=False))]
-        knobs = tuple(
-            Knob(name, found.knob_values(n), "an option of Triton" if name in OPTIONS else "a constant of the kernel")
-            for n, name in enumerate(found.names)
-        )
         total = len(found)
-        return Space(self.name, self.version, knobs, codes, {}, total, None, total, total)
+        return Space(self.name, self.version, self.knobs(workload, target), codes, {}, total, None, total, total)
 
     def legal(self, workload: Workload, target: Target, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
         """Return which schedules are configurations of the kernel."""

@@ -76,23 +76,29 @@ def derived_once(derive: Callable[P, R]) -> Callable[P, R]:
     return remembered
 
 
+def completed(knobs: Sequence[Knob], setting: Mapping[str, KnobValue]) -> dict[str, KnobValue]:
+    """Return the setting with all knobs, in their order. A knob that it does not name has its first value, so that
+    schedules outlive the addition of a knob."""
+    return {**{knob.name: knob.values[0] for knob in knobs}, **setting}
+
+
 def codes_of(knobs: Sequence[Knob], schedules: Sequence[Schedule]) -> NDArray[np.int16]:
     """Return the code of each knob in each schedule, int16[n, knobs].
 
-    A knob that a schedule does not name has its first value, so that schedules outlive the addition of a knob. Raises
-    IllegalSchedule for an unknown knob, and for a value that a knob has not.
+    A knob that a schedule does not name has its first value (``completed``). Raises IllegalSchedule for an unknown
+    knob, and for a value that a knob has not.
     """
     codes = np.zeros((len(schedules), len(knobs)), dtype=np.int16)
     names = [k.name for k in knobs]
     for row, schedule in enumerate(schedules):
-        given = dict(schedule.knobs)
+        given = completed(knobs, dict(schedule.knobs))
         if unknown := set(given) - set(names):
             raise IllegalSchedule(
                 f"unknown knobs: {', '.join(sorted(unknown))}; this workload has {', '.join(sorted(names))}",
                 field="/schedule/knobs",
             )
         for position, knob in enumerate(knobs):
-            value = given.get(knob.name, knob.values[0])
+            value = given[knob.name]
             found = [i for i, v in enumerate(knob.values) if v == value and type(v) is type(value)]
             if not found:
                 allowed = ", ".join(map(str, knob.values))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import InvalidParameter
 from ...core.schedule import Schedule
+from .columns import completed
 from .knob import Knob
 
 
@@ -57,7 +58,7 @@ class Space:
         """Return the row that holds ``schedule``, or None when it is not in this space."""
         if (schedule.sketch, schedule.version) != (self.sketch, self.version):
             return None
-        wanted = {**{knob.name: knob.values[0] for knob in self.knobs}, **dict(schedule.knobs)}
+        wanted = completed(self.knobs, dict(schedule.knobs))
         if set(wanted) != {k.name for k in self.knobs}:
             return None
         try:

@@ -1,5 +1,6 @@
 """``python -m benchmarks families``: sweeps become families, whose dispatchers are compiled and timed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_a_service_makes_a_family_of_a_sweep_and_serves_it(tmp_path: Path) -> No
     times: dict[Shape, dict[Schedule, float]] = {
         (count,): {s: 1e-6 * (1 + abs(n - count / 8)) for n, s in enumerate(schedules)} for count in rows
     }
-    sweep = families.Sweep(linear(4, 16, 16), on.device, ShapeTable.of(times))
+    sweep = families.Sweep(linear(4, 16, 16), on.device, times)
     with opened(tmp_path, [sweep], on) as service:
         made = service.families.make(sweep.spec, target="llvm")
         assert len(made.family.measured) == len(rows) and made.family.regret is not None
@@ -85,6 +86,25 @@ def test_a_service_makes_a_family_of_a_sweep_and_serves_it(tmp_path: Path) -> No
     (wanted,) = reference(workload, inputs).values()
     assert workload.inputs[0].shape == (9, 16) and chosen.schedule in schedules
     np.testing.assert_allclose(np.asarray(found, np.float64), wanted, atol=0.05, rtol=0.05)
+
+
+def test_records_from_before_and_after_a_knob_was_added_are_of_one_schedule(tmp_path: Path) -> None:
+    """The older half does not name the knobs that have their first value."""
+    on = measured_on(DeviceSelector("llvm"))
+    rows = (4, 8, 12, 16, 24, 32)
+    whole = CPU_LOOPS.space(OPERATORS["linear"].workload(linear(4, 16, 16)), on.device.target)
+    best, other = whole.schedule(0), whole.schedule(len(whole) - 1)
+    first = {knob.name: knob.values[0] for knob in whole.knobs}
+    older = Schedule.of(best.sketch, best.version, {n: v for n, v in best.knobs if v != first[n]})
+    assert len(older.knobs) < len(best.knobs)
+    times: dict[Shape, dict[Schedule, float]] = {
+        (count,): {older if count in rows[::2] else best: 1e-6, other: 2e-6} for count in rows
+    }
+    sweep = families.Sweep(linear(4, 16, 16), on.device, times)
+    with opened(tmp_path, [sweep], on) as service:
+        made = service.families.make(replace(sweep.spec, target_regret=0.0), target="llvm")
+        assert made.family.schedules == (best,)
+        assert service.families.choose("16x16", {"rows": 9}).schedule == best
 
 
 def test_a_sweep_becomes_a_family_with_dispatchers(tmp_path: Path) -> None:
@@ -100,7 +120,7 @@ def test_a_sweep_becomes_a_family_with_dispatchers(tmp_path: Path) -> None:
         assert float(str(row["cover_mean"])) - 1e-9 <= float(str(row[name])) < 0.05
     assert 0 < float(str(row["c_ns"])) and 0 < float(str(row["python_ns"]))
     write(tmp_path, 28, DeviceInfo("another device", H200), complete=False)
-    assert [len(sweep.table.shapes) for sweep in families.sweeps(tmp_path / SWEEP)] == [len(ROWS)]
+    assert [len(sweep.times) for sweep in families.sweeps(tmp_path / SWEEP)] == [len(ROWS)]
     write(tmp_path, 20, DeviceInfo("another device", H200))
     with pytest.raises(ValueError, match="another device"):
         families.run(Options(extra=extra))

@@ -424,7 +424,7 @@ class RowwisePlan(Plan):
                 given |= {"vector_width": setting["vector_width"], "row_storage": RowStorage.REGISTERS.text}
                 if any(value not in knobs[name] for name, value in given.items()):
                     continue
-                columns = columns_of_setting(self.knobs, {k.name: k.values[0] for k in self.knobs} | given)
+                columns = columns_of_setting(self.knobs, given)
                 few = one_setting(self._sizes(columns))
                 if few.vectors_per_thread > FEW_ROWS_VECTORS or not all(c.holds(columns)[0] for c in self.constraints):
                     continue
