@@ -7,8 +7,8 @@ A row is a layer of ``benchmarks/data/sweep`` (``record --rows 'sweep-*'``), of 
                          slower the kernel that it chooses is than the fastest of all that were recorded there
     folds_mean, …        the same at all of them but the first and the last one, each held out once, in three thirds
     known_mean, …        regret of the family itself, at those that it was made from
-    cover_mean, …        regret of the best of as many kernels at each recorded number of rows: no dispatcher and no
-                         choice of kernels from this table has a lower mean, as far as exchanges of single kernels find
+    cover_mean, …        regret of the best of as many kernels at each recorded number of rows, where these are chosen
+                         for it: with a perfect dispatcher, and nothing held out
     c_ns, python_ns      a call of the generated dispatcher: the median over repetitions of calls at random numbers of
                          rows, each of which waits for the one before
 
