@@ -70,11 +70,7 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
     bounds.append((writer.name("t"), s.threads, HardwareAxis.THREAD))
     evict_first = [] if p.elementwise_outputs else [b.name for b in p.inputs]
     with writer.w.launch(
-        writer.name("columns"),
-        bounds,
-        min_blocks=s.min_ctas_per_sm,
-        evict_first=evict_first,
-        prefetch_lines=[b.name for b in p.inputs],
+        writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first
     ) as variables:
         block, thread = variables[0], variables[-1]
         split: Expr = variables[1] if clustered else block % s.splits if s.splits > 1 else index(0)
