@@ -10,6 +10,7 @@ from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled,
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.core.target import Target
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
 from tilewright.schedule.gpu.gemm.swap_ab_space import CUDA_GEMM_SWAP_AB as SKETCH
 from tilewright.schedule.sketches import sketches_for
@@ -87,6 +88,12 @@ def test_one_setting_shares_any_rows_evenly_among_tiles() -> None:
         schedule = legal_schedule_of(SKETCH, workload, mma_n=256, consumer_warpgroups=2, atoms_m=1, split_k=1)
         source = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200)
         assert f"m64n{wide}k16" in source.text
+
+
+def test_it_is_the_default_where_rows_would_be_padded() -> None:
+    layer = {"inputs": 14336, "outputs": 4096, "dtype": "bfloat16"}
+    chosen = [default_schedule(workload_of("linear", rows=rows, **layer), H200).sketch for rows in (128, 200)]
+    assert chosen == ["cuda_gemm", "cuda_gemm_swap_ab"]
 
 
 def test_where_nothing_is_gained_little_is_tried() -> None:
