@@ -18,6 +18,8 @@ read once, as it lies in memory: consumers load it from shared memory into regis
 (``split_fragments``), and promote the sums of each atom of ``k``.
 """
 
+from dataclasses import replace
+
 from ....core.dtypes import INDEX, DType, float32
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and
@@ -27,7 +29,7 @@ from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B, SWIZZLE_128B_ELEMENTS, WGMMA_M, WarpgroupMma, WarpgroupMmaWait
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
-from ...problems.gemm import Gemm, Operand
+from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import PLANES, find_atom, splitting, wgmma_atom
 from ..gemm.pack import pack_operand
@@ -54,7 +56,7 @@ class _SkinnyTmaWriter:
     def __init__(self, p: Gemm, name: str, s: SkinnyTmaSizes[int]) -> None:
         assert p.b.load is not None and p.a.load is not None
         self.p, self.s, self.name = p, s, name
-        self.b, self.a = (ending_at(load, {"k": p.k.extent}) for load in (p.b.load, p.a.load))
+        self.b, self.a = (ending_at(load, {"k": p.k.extent}) for load in (p.b.load, _with_rows(p)))
         self.atom, self.precision = wgmma_atom(p), splitting(p)
         self.planes = max(self.precision.planes, 1)
         self.b_is_k_major = p.b.k == 1
@@ -250,7 +252,9 @@ def can_lower_skinny_tma(p: Gemm) -> bool:
     """Return whether matrix instructions take the operands, and TMA loads boxes of both: every index is one axis or
     constant, and the last one is ``k``, or ``n`` for B."""
     return (
-        can_lower_skinny_mma(p) and (_fits_tma(p.b, "n", "k") or _fits_tma(p.b, "k", "n")) and _fits_tma(p.a, "m", "k")
+        can_lower_skinny_mma(p)
+        and (_fits_tma(p.b.load, "n", "k") or _fits_tma(p.b.load, "k", "n"))
+        and _fits_tma(_with_rows(p), "m", "k")
     )
 
 
@@ -260,11 +264,17 @@ def can_split(p: Gemm) -> bool:
     a, b = p.a.load, p.b.load
     if a is None or b is None or p.accumulator.dtype != float32 or not {a.buffer.dtype, b.buffer.dtype} == {float32}:
         return False
-    return splitting(p).planes > 1 and find_atom(p) is not None and _fits_tma(p.b, "n", "k")
+    return splitting(p).planes > 1 and find_atom(p) is not None and _fits_tma(p.b.load, "n", "k")
 
 
-def _fits_tma(operand: Operand, outer: str, inner: str) -> bool:
-    load = operand.load
+def _with_rows(p: Gemm) -> Load:
+    """Return the load of A. Where it has a single row, the index 0 of that is written as ``m``, which is 0 then."""
+    assert p.a.load is not None
+    outer, *inner = p.a.load.indices
+    return replace(p.a.load, indices=(Var("m"), *inner)) if p.m.extent == 1 and outer == index(0) else p.a.load
+
+
+def _fits_tma(load: Load | None, outer: str, inner: str) -> bool:
     if load is None or not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] != Var(inner):
         return False
     axes = [i for i in load.indices if free_variables(i)]

@@ -36,8 +36,8 @@ from .tma_mainloop import can_lower_skinny_tma, can_split, lower_skinny_tma
 from .tma_sizes import BARRIER_BYTES, SkinnyTmaSizes, skinny_tma_sizes
 
 ARCHITECTURE = "sm_90a"
-LEAST_M = 3
-"""From how many rows of A on matrix instructions are faster than plain arithmetic."""
+LEAST_SPLIT_M = 3
+"""From how many rows of A on split float32 is faster on matrix instructions than with plain arithmetic."""
 SMALL = 1 << 20
 """With fewer elements of B it hardly matters how they are read, so that every setting with few stages is promising."""
 LEAST_STAGED = 64 * 1024
@@ -270,9 +270,13 @@ def _plan(workload: Workload, target: Target) -> SkinnyTmaPlan | None:
     if target.arch != ARCHITECTURE:
         return None
     product = skinny_gemm_of(workload)
-    if product is None or product.m.extent < LEAST_M or not (can_lower_skinny_tma(product) or can_split(product)):
+    if product is None or not (can_lower_skinny_tma(product) or _can_split(product)):
         return None
     return SkinnyTmaPlan(product, target)
+
+
+def _can_split(product: Gemm) -> bool:
+    return product.m.extent >= LEAST_SPLIT_M and can_split(product)
 
 
 CUDA_SKINNY_TMA = TileSketch("cuda_skinny_tma", 5, QUANTITIES, _plan)
