@@ -35,6 +35,9 @@ LOADS_AHEAD = 2
 EXPOSED_FIRST, EXPOSED_LATER = 0.5, 0.25
 """Which share of what does not overlap by itself a CTA that is alone on a multiprocessor exposes in the first wave, and
 in later ones. They were fitted on softmaxes of an H200 (``benchmarks/data/softmax``, and 16x1048576 and 64x262144)."""
+BUSY_THREADS, IDLE_POWER = 1344, 0.2
+"""So many threads on a multiprocessor keep its units busy; with fewer, arithmetic takes longer by this power of their
+share. An H200 takes 39 us for a softmax of 8191x4099 with 1024 threads on a multiprocessor, and 34 us with 1280."""
 PLAIN = frozenset({UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.RINT})
 SPECIAL_OPERATIONS = 8
 """Any other function of one operand takes special function units, of which there is one for so many float32 units."""
@@ -80,6 +83,9 @@ def rowwise_seconds(
         ctas: NDArray[np.float64] = np.maximum(running * s.cluster_size / usable, 1.0)
         return ctas
 
+    threads = np.minimum(resident, ctas_per_sm(at_once)) * s.threads
+    slowed = np.maximum(BUSY_THREADS / np.maximum(threads, 1), 1.0) ** IDLE_POWER
+
     def overlapping(running: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """How long a wave takes if as much as can be overlaps, and how much longer if nothing does."""
         rows = running * s.rows_per_cta
@@ -88,7 +94,7 @@ def rowwise_seconds(
         # Where a row stays in memory, no CTA has more under way than its threads have asked for.
         alone = row_bytes / s.cluster_size * LOAD_LATENCY_SECONDS / (LOADS_AHEAD * s.threads_per_row * vector_bytes)
         transfer = np.where(s.storage == RowStorage.GLOBAL, np.maximum(transfer, alone), transfer)
-        arithmetic = rows * arithmetic_of_row / busy
+        arithmetic = rows * arithmetic_of_row / busy * slowed
         together = overlapped_seconds(transfer, arithmetic, chain)
         apart: NDArray[np.float64] = transfer + arithmetic + chain
         return together, apart - together
@@ -102,7 +108,9 @@ def rowwise_seconds(
 
     # Nothing overlaps with the first loads of a buffer, and with the arithmetic of the last rows.
     fill = np.where(circular, LOAD_LATENCY_SECONDS, 0.0) + _thread_cycles(problem, s) / peaks.clock_hz
-    fill = fill + exposes * EXPOSED_FIRST / (ahead * ctas_per_sm(at_once)) * overlapping(at_once)[1]
+    first = EXPOSED_FIRST / (ahead * ctas_per_sm(at_once))
+    first = np.where(wide & (ctas_per_sm(at_once) < 2), 0.0, first)  # they expose all of it already
+    fill = fill + exposes * first * overlapping(at_once)[1]
     started = BLOCK_CYCLES * np.where(circular, np.minimum(s.ctas, resident * peaks.multiprocessors), s.ctas)
     body = np.maximum(fill + seconds_in_waves(row_groups, clusters, wave_seconds), started / peaks.clock_hz)
     held = (s.cluster_size == 1) & (s.storage != RowStorage.GLOBAL)
