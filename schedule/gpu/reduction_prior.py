@@ -18,8 +18,9 @@ CLUSTER_BARRIER_CYCLES = 1000
 """Roughly how long the CTAs of a cluster take for the same."""
 LARGEST_CLUSTER = 16
 """CTAs of a cluster at most, on Hopper and with a launch attribute."""
-CLUSTERED_SHARE = 5 / 6
-"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross GPCs (measured)."""
+CLUSTERED_SHARE = 112 / 132
+"""Which share of all multiprocessors clusters of 16 CTAs can have: clusters do not cross GPCs, so that 7 run at once on
+an H200 (``cuOccupancyMaxActiveClusters``)."""
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
 """A cache line, and the least that memory gives of one."""

@@ -28,6 +28,10 @@ from .rows import ThreadRows, prefetch_rows, tile_of
 from .sizes import ColumnwiseSizes
 from .writer import ColumnwiseWriter, State
 
+NEIGHBOURS = 128
+"""Where so many threads of a CTA stand next to each other along the columns, they need nearly all of the cache lines
+that short loads touch. Sums of columns of odd pitches take an H200 2 to 5 % less if those bring whole lines; with 32
+threads, 2 to 9 % more."""
 SECOND_THREADS_X = 32
 """How many columns a CTA of the second launch has, one for each lane of a warp."""
 
@@ -69,8 +73,9 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
         bounds.append((writer.name("rank"), s.splits, HardwareAxis.CLUSTER))
     bounds.append((writer.name("t"), s.threads, HardwareAxis.THREAD))
     evict_first = [] if p.elementwise_outputs else [b.name for b in p.inputs]
+    lines = [b.name for b in p.inputs] if s.threads_x >= NEIGHBOURS else []
     with writer.w.launch(
-        writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first
+        writer.name("columns"), bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first, prefetch_lines=lines
     ) as variables:
         block, thread = variables[0], variables[-1]
         split: Expr = variables[1] if clustered else block % s.splits if s.splits > 1 else index(0)

@@ -15,7 +15,9 @@ from ..peaks import GpuPeaks
 from ..reduction_prior import (
     CLUSTER_BARRIER_CYCLES,
     CTA_BARRIER_CYCLES,
+    LINE_BYTES,
     LOAD_LATENCY_SECONDS,
+    SECTOR_BYTES,
     WARP_REDUCTION_CYCLES,
     bytes_for_run,
     overlapped_seconds,
@@ -36,7 +38,9 @@ def columnwise_seconds(
     rows_per_cta = -(-problem.reduced_count // s.splits)
     bytes_of_row = np.minimum(s.columns_per_cta, problem.column_count) * problem.read_bytes
     written = np.minimum(s.columns_per_cta, problem.column_count) * problem.written_bytes
-    read = rows_per_cta * bytes_for_run(bytes_of_row)
+    # Runs that begin anywhere in a line have a sector more on the average, half of which other CTAs find in L2.
+    crossed = SECTOR_BYTES / 2 if problem.column_count * problem.read_bytes % LINE_BYTES else 0.0
+    read = rows_per_cta * (bytes_for_run(bytes_of_row) + crossed)
     bytes_of_cta = read + rows_per_cta * written
     waits = -(-rows_per_cta // s.rows_per_step) * (2 if problem.elementwise_outputs else 1)
     chain = waits * LOAD_LATENCY_SECONDS + (WARP_REDUCTION_CYCLES + CTA_BARRIER_CYCLES) / peaks.clock_hz

@@ -174,8 +174,9 @@ class PointwisePlan(Plan):
             wide |= sizes.vector_width == 1
         smallest = (sizes.unroll == 1) & (sizes.threads == 128)
         full_tile = (sizes.unroll * sizes.threads <= sizes.vectors) | smallest
-        # Persistent blocks pay only where each has much to do for one round of loads.
-        pays = (sizes.unroll > 1) & (sizes.vector_width == widths[-1])
+        # Persistent blocks pay only where each has much to do for one round of loads. Where elements are loaded one by
+        # one, their indices are that: an H200 takes 147 us to roll 8191x8191 halves by them, 87 us by other blocks.
+        pays = (sizes.unroll > 1) & (sizes.vector_width == widths[-1]) & (not self.problem.scattered)
         # Few lanes of a row without an element are worth it where each element is loaded alone.
         taken = sizes.row_parts * sizes.unroll * WARP_LANES
         along_row = self.problem.scattered & (sizes.unroll > 1) & (taken <= MOST_WASTE * self.problem.row)

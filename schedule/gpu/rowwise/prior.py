@@ -3,8 +3,10 @@
 The CTAs that run at once are a wave. A wave takes about as long as the slowest of three things: moving the bytes of its
 rows between memory and the multiprocessors, their arithmetic, and the chain of loads and barriers of one row.
 
-A row has to be loaded before any of it is written, so that these three overlap only with those of other CTAs. Where a
-multiprocessor has few CTAs, a part of all three is exposed.
+A row has to be loaded before any of it is written, so that these three overlap only with those of other CTAs. The CTAs
+of the first wave start together, and expose a part of all three the more, the fewer of them a multiprocessor has. Later
+the CTAs are apart; then one that has a multiprocessor for itself exposes some of it still. A cluster of 16 CTAs begins
+when all CTAs of another one have ended, and exposes all where none is beside it.
 """
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from ....ir.expr import WARP_LANES, Binary, Unary, UnaryOp, walk
 from ...problems.rowwise import RowwiseProblem, has_column_axis
 from ...space.columns import Ints
-from ..memory_prior import BLOCK_CYCLES, EXPOSED
+from ..memory_prior import BLOCK_CYCLES
 from ..occupancy import GpuLimits
 from ..peaks import GpuPeaks
 from ..reduction_prior import (
@@ -30,10 +32,12 @@ from .sizes import RowStorage, RowwiseSizes, clusters_at_once
 
 LOADS_AHEAD = 2
 """How many vectors of each input a thread has under way while rows stay in memory."""
-ENOUGH_CTAS = 3
-"""So many CTAs on a multiprocessor hide one another's loads, arithmetic and writes. A softmax of 1024 rows of 65536, in
-registers and shared memory, takes an H200 83 us with one CTA on a multiprocessor, 70 us with two and 68 us with three.
-"""
+EXPOSED_FIRST, EXPOSED_LATER = 0.5, 0.25
+"""Which share of what does not overlap by itself a CTA that is alone on a multiprocessor exposes in the first wave, and
+in later ones. They were fitted on softmaxes of an H200 (``benchmarks/data/softmax``, and 16x1048576 and 64x262144)."""
+BUSY_THREADS, IDLE_POWER = 1344, 0.2
+"""So many threads on a multiprocessor keep its units busy; with fewer, arithmetic takes longer by this power of their
+share. An H200 takes 39 us for a softmax of 8191x4099 with 1024 threads on a multiprocessor, and 34 us with 1280."""
 PLAIN = frozenset({UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.RINT})
 SPECIAL_OPERATIONS = 8
 """Any other function of one operand takes special function units, of which there is one for so many float32 units."""
@@ -63,49 +67,55 @@ def rowwise_seconds(
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
     vector_bytes = s.vector * max(problem.read_bytes, 1)
     # A group norm of 128 rows of 131072 went from 54 to 65 us on an H200 as its default became clusters of 16.
-    wide = resident * int(CLUSTERED_SHARE * peaks.multiprocessors) // LARGEST_CLUSTER
+    wide = s.cluster_size == LARGEST_CLUSTER
+    usable = np.where(wide, int(CLUSTERED_SHARE * peaks.multiprocessors), peaks.multiprocessors)
     clusters = clusters_at_once(resident * peaks.multiprocessors, s.cluster_size)
-    clusters = np.where(s.cluster_size == LARGEST_CLUSTER, wide, clusters)
+    clusters = np.where(wide, resident * usable // LARGEST_CLUSTER, clusters)
     clusters = np.where(circular, np.minimum(clusters, s.ctas // s.cluster_size), clusters)
 
     row_groups = -(-problem.row_count // s.rows_per_cta)
-    exposed = _exposed_share(problem, s, row_groups, clusters, peaks)
+    at_once = np.minimum(clusters, row_groups)
+    exposes = (s.storage != RowStorage.GLOBAL) & (len(problem.elementwise_outputs) > 0)
+    # Rows that are prefetched for later CTAs are under way like those of the CTAs that run.
+    ahead = np.where((s.prefetch_distance > 0) & (row_groups > clusters), 2, 1)
 
-    def wave_seconds(running: Ints) -> NDArray[np.float64]:
+    def ctas_per_sm(running: Ints) -> NDArray[np.float64]:
+        ctas: NDArray[np.float64] = np.maximum(running * s.cluster_size / usable, 1.0)
+        return ctas
+
+    threads = np.minimum(resident, ctas_per_sm(at_once)) * s.threads
+    slowed = np.maximum(BUSY_THREADS / np.maximum(threads, 1), 1.0) ** IDLE_POWER
+
+    def overlapping(running: Ints) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How long a wave takes if as much as can be overlaps, and how much longer if nothing does."""
         rows = running * s.rows_per_cta
-        busy = np.clip(running * s.cluster_size, 1, peaks.multiprocessors)
+        busy = np.clip(running * s.cluster_size, 1, usable)
         transfer = rows * row_bytes / peaks.memory_bytes_per_second
         # Where a row stays in memory, no CTA has more under way than its threads have asked for.
         alone = row_bytes / s.cluster_size * LOAD_LATENCY_SECONDS / (LOADS_AHEAD * s.threads_per_row * vector_bytes)
         transfer = np.where(s.storage == RowStorage.GLOBAL, np.maximum(transfer, alone), transfer)
-        arithmetic = rows * arithmetic_of_row / busy
+        arithmetic = rows * arithmetic_of_row / busy * slowed
         together = overlapped_seconds(transfer, arithmetic, chain)
-        seconds: NDArray[np.float64] = together + exposed * (transfer + arithmetic + chain - together)
+        apart: NDArray[np.float64] = transfer + arithmetic + chain
+        return together, apart - together
+
+    def wave_seconds(running: Ints) -> NDArray[np.float64]:
+        together, more = overlapping(running)
+        later = EXPOSED_LATER * np.clip(2 - ahead * ctas_per_sm(at_once), 0.0, 1.0)
+        later = np.where(wide, np.clip(2 - ctas_per_sm(running), 0.0, 1.0), later)
+        seconds: NDArray[np.float64] = together + exposes * later * more
         return seconds
 
     # Nothing overlaps with the first loads of a buffer, and with the arithmetic of the last rows.
     fill = np.where(circular, LOAD_LATENCY_SECONDS, 0.0) + _thread_cycles(problem, s) / peaks.clock_hz
+    first = EXPOSED_FIRST / (ahead * ctas_per_sm(at_once))
+    first = np.where(wide & (ctas_per_sm(at_once) < 2), 0.0, first)  # they expose all of it already
+    fill = fill + exposes * first * overlapping(at_once)[1]
     started = BLOCK_CYCLES * np.where(circular, np.minimum(s.ctas, resident * peaks.multiprocessors), s.ctas)
     body = np.maximum(fill + seconds_in_waves(row_groups, clusters, wave_seconds), started / peaks.clock_hz)
     held = (s.cluster_size == 1) & (s.storage != RowStorage.GLOBAL)
-    return peaks.launch_seconds + body * np.where(held, 1.0, SHARED_ROW)
-
-
-def _exposed_share(
-    problem: RowwiseProblem, s: RowwiseSizes[Ints], row_groups: Ints, clusters: Ints, peaks: GpuPeaks
-) -> NDArray[np.float64]:
-    """Return which share of the loads, the arithmetic and the writes of a wave does not overlap with one another.
-
-    A CTA that prefetches later rows counts twice, since these are under way as well. A cluster of 16 waits until a
-    part of the chip is free, and so until all of the cluster before have ended.
-    """
-    if not problem.elementwise_outputs:
-        return np.zeros(len(s.storage))
-    ctas = np.maximum(np.minimum(clusters, row_groups) * s.cluster_size / peaks.multiprocessors, 1.0)
-    ctas = np.where((s.prefetch_distance > 0) & (row_groups > clusters), 2 * ctas, ctas)
-    share = EXPOSED * np.clip((ENOUGH_CTAS - ctas) / (ENOUGH_CTAS - 1), 0.0, 1.0) ** 3
-    share = np.where(s.cluster_size == LARGEST_CLUSTER, 1.0, share)
-    return np.where(s.storage == RowStorage.GLOBAL, 0.0, share)
+    seconds: NDArray[np.float64] = peaks.launch_seconds + body * np.where(held, 1.0, SHARED_ROW)
+    return seconds
 
 
 def _arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
