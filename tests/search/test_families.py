@@ -40,6 +40,13 @@ def always(table: ShapeTable) -> Prior:
     return lambda shapes, schedules: np.ones((len(shapes), len(schedules)))
 
 
+def waves(table: ShapeTable) -> Prior:
+    """All are legal. It is known how many tiles there are, and not how efficient they are."""
+    return lambda shapes, schedules: np.array(
+        [[-(-m // s.integer("tile_m")) * s.integer("tile_m") for s in schedules] for (m,) in shapes], np.float64
+    )
+
+
 def table_of(shapes: Sequence[Shape]) -> ShapeTable:
     return ShapeTable.of({shape: {s: seconds(shape, s) for s in SCHEDULES} for shape in shapes})
 
@@ -49,7 +56,7 @@ SPREAD = [(m,) for m in sorted({round(m) for m in np.geomspace(1, 8192, 64)})]
 
 
 def test_eight_schedules_serve_products_of_1_to_8192_rows(tmp_path: Path) -> None:
-    family = make_family([M], table_of(SPREAD), always, most=8, target=0.005)
+    family = make_family([M], table_of(SPREAD), waves, most=8, target=0.005)
     assert len(family.schedules) <= 8 and family.regret is not None and family.regret.shapes > 15
     unseen = [(int(m),) for m in np.random.default_rng(1).integers(1, 8193, 300)]
     truth = table_of(unseen)
@@ -71,13 +78,6 @@ def test_schedules_that_take_turns_are_told_apart() -> None:
     chosen = [leaf_of(tree, (int(m),)).schedule for m in grid[:, 0]]
     assert chosen == second.astype(int).tolist()
     assert Grower(grid, 1e-6 * regret).grow() == Leaf(0)  # not worth two cuts
-
-
-def waves(table: ShapeTable) -> Prior:
-    """All are legal. It is known how many tiles there are, and not how efficient they are."""
-    return lambda shapes, schedules: np.array(
-        [[-(-m // s.integer("tile_m")) * s.integer("tile_m") for s in schedules] for (m,) in shapes], np.float64
-    )
 
 
 def test_a_prior_says_what_happens_between_measured_shapes() -> None:
@@ -181,8 +181,9 @@ def test_a_covering_set_is_nearly_the_best_of_all() -> None:
 
 
 def test_a_covering_set_is_very_slow_nowhere_where_that_costs_little() -> None:
-    alike, slow_at_one = np.full(20, 0.012), np.array([0.2, *[0.0] * 19])
-    assert covering_set(np.stack([slow_at_one, alike], axis=1), 1, 0.0) == [1]
+    slow_at_one, slower_everywhere = np.array([0.3, *[0.0] * 29]), np.full(30, 0.012)
+    regret = np.stack([slow_at_one, slower_everywhere], axis=1)
+    assert covering_set(regret, 1, 0.0) == [1]
 
 
 def mean_square(regret: NDArray[np.float64], columns: list[int]) -> float:
