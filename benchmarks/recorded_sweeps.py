@@ -38,7 +38,7 @@ LAYERS = ((6144, 4096), (4096, 14336))
 SETTINGS, POOL = 150, 450
 """How many settings are recorded at up to ``LARGEST_SKINNY_M`` rows, of all sketches together, and how many a pool has
 at most. At more rows all of the pool are."""
-_SKETCHES = ("cuda_gemv", "cuda_skinny_mma", "cuda_skinny_tma", "cuda_gemm")
+_SKETCHES = ("cuda_gemv", "cuda_skinny_mma", "cuda_skinny_tma", "cuda_gemm", "cuda_gemm_swap_ab")
 _TARGET = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
 """Which sketches take a number of rows is asked of it, so that tables have names without a device."""
 

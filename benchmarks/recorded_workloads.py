@@ -19,6 +19,7 @@ from tilewright.core.target import Target
 from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
 from tilewright.schedule.gpu.conv.space import CUDA_CONV
 from tilewright.schedule.gpu.gemm.space import CUDA_GEMM
+from tilewright.schedule.gpu.gemm.swap_ab_space import CUDA_GEMM_SWAP_AB
 from tilewright.schedule.gpu.loops.space import CUDA_LOOPS
 from tilewright.schedule.gpu.permute.space import CUDA_PERMUTE
 from tilewright.schedule.gpu.rowwise.space import CUDA_ROWWISE
@@ -158,8 +159,10 @@ _FEW_COLUMNS: _Sketches = ((CUDA_COLUMNWISE, {"splits": (4, 8, 16, 32, 66, 132, 
 """Without splits, few long sums take up to a thousand times as long as the best setting."""
 
 
-def _product(**subspace: tuple[KnobValue, ...]) -> _Sketches:
-    return ((CUDA_GEMM, {**_PRODUCT, **subspace}), (CUDA_LOOPS, _FMA_TILES))
+def _product(*swapped: int, **subspace: tuple[KnobValue, ...]) -> _Sketches:
+    """Return the sub-spaces of a product. ``swapped``: values of ``mma_n`` where sides are swapped."""
+    swap = ((CUDA_GEMM_SWAP_AB, {**_PRODUCT, "group_m": (8,), "mma_n": swapped}),) if swapped else ()
+    return ((CUDA_GEMM, {**_PRODUCT, **subspace}), *swap, (CUDA_LOOPS, _FMA_TILES))
 
 
 def _convolved(**subspace: tuple[KnobValue, ...]) -> _Sketches:
@@ -214,13 +217,13 @@ _KINDS: Mapping[str, tuple[_Row, _Row, _Row]] = {
             "product-512x6144x4096",
             "linear",
             linear(512, 6144, 4096),
-            _product(mma_n=(64, 96, 128, 160, 192, 208, 224, 256)),
+            _product(128, 176, 256, mma_n=(64, 96, 128, 160, 192, 208, 224, 256)),
         ),
         (
             "product-1024x4096x14336",
             "linear",
             linear(1024, 4096, 14336),
-            _product(mma_n=(64, 128, 160, 192, 256)),
+            _product(144, 208, 256, mma_n=(64, 128, 160, 192, 256)),
         ),
     ),
 }

@@ -73,11 +73,13 @@ class Writer:
         count: Expr | None = None,
         min_blocks: int = 0,
         evict_first: Sequence[str] = (),
+        prefetch_lines: Sequence[str] = (),
     ) -> Iterator[tuple[Var, ...]]:
         """A device function; gives the variables of ``axes`` (name, extent, axis), in their order. ``count``: how many
         of the first axis a call has, where the grid is dynamic."""
         bindings = tuple(AxisBinding(*a, count=count if n == 0 else None) for n, a in enumerate(axes))
-        with self._block(lambda body: Launch(name, bindings, body, min_blocks, tuple(evict_first))):
+        hints = tuple(evict_first), tuple(prefetch_lines)
+        with self._block(lambda body: Launch(name, bindings, body, min_blocks, *hints)):
             yield tuple(Var(b.var) for b in bindings)
 
     def finish(self) -> Stmt:

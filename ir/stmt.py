@@ -108,6 +108,7 @@ class Launch(Stmt):
     It is a top-level statement of a kernel, and a kernel that has one has nothing else at its top level. ``min_blocks``
     says how many blocks must fit on one multiprocessor at once, which bounds the registers; 0 says nothing.
     ``evict_first`` names global buffers whose data is touched once, so that it may leave the caches first.
+    ``prefetch_lines`` names those of which a load of less than 16 bytes brings the whole cache line into L2.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Launch(Stmt):
     body: Stmt
     min_blocks: int = 0
     evict_first: tuple[str, ...] = ()
+    prefetch_lines: tuple[str, ...] = ()
 
     def extent(self, axis: HardwareAxis) -> int:
         """Return how many indices ``axis`` has; 1 where it is not bound."""

@@ -267,6 +267,7 @@ def _launch(stmt: Launch, depth: int, lines: _Lines) -> None:
     axes = ", ".join(map(_axis, stmt.axes))
     hints = f" min_blocks {stmt.min_blocks}" if stmt.min_blocks else ""
     hints += f" evict_first {' '.join(stmt.evict_first)}" if stmt.evict_first else ""
+    hints += f" prefetch_lines {' '.join(stmt.prefetch_lines)}" if stmt.prefetch_lines else ""
     lines.append((f"{'  ' * depth}launch {stmt.name}({axes}){hints}:", stmt))
     _statement(stmt.body, depth + 1, lines)
 

@@ -20,6 +20,8 @@ _CLEARLY = {"llvm": 1.1}
 _CLEARLY_ELSEWHERE = 2.0
 """A sketch gives way to a later one of the table whose best setting is estimated to be so many times as fast, by kind
 of target. Priors of different sketches err differently. Those of processors share most of their terms."""
+_SAME_PRIOR, _CLEARLY_BY_SAME = {("cuda_rowwise", "cuda_rowwise_split")}, 1.1
+"""These pairs of a sketch and a later one share their prior, so that a smaller difference is clear."""
 
 
 def default_schedule(workload: Workload, target: Target, peaks: Peaks = NO_PEAKS) -> Schedule:
@@ -50,7 +52,8 @@ def default_schedules(
     clearly = _CLEARLY.get(target.kind, _CLEARLY_ELSEWHERE)
     for other in sketches[1:]:
         space = space_of(other)
-        if clearly * _seconds(space).min() < _seconds(promising).min():
+        needed = _CLEARLY_BY_SAME if (sketch.name, other.name) in _SAME_PRIOR else clearly
+        if needed * _seconds(space).min() < _seconds(promising).min():
             sketch, promising = other, space
     schedules: list[Schedule] = []
     for prune in (True, False):

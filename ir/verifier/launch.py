@@ -39,12 +39,11 @@ def check_launch(launch: Launch, kernel: Kernel) -> None:
             raise RuleBroken("launch", f"launch {launch.name} has {extent} blocks along {axis}, {most} at most")
     if launch.min_blocks < 0:
         raise RuleBroken("launch", f"launch {launch.name} has min_blocks {launch.min_blocks}")
-    unknown = set(launch.evict_first) - {b.name for b in kernel.parameters}
-    if unknown:
-        raise RuleBroken(
-            "launch",
-            f"launch {launch.name} evicts {', '.join(sorted(unknown))} first, which is no parameter of the kernel",
-        )
+    for hinted, does in ((launch.evict_first, "evicts {} first"), (launch.prefetch_lines, "prefetches lines of {}")):
+        unknown = set(hinted) - {b.name for b in kernel.parameters}
+        if unknown:
+            named = does.format(", ".join(sorted(unknown)))
+            raise RuleBroken("launch", f"launch {launch.name} {named}, which is no parameter of the kernel")
 
 
 def check_layout(buffer: Buffer) -> None:

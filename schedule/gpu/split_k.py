@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from ...ir.gpu.barrier import SyncScope
 from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
+from ..space.columns import Ints
 from ..tile.contiguous import contiguous_vector
 from ..tile.stage_body import vector_at
 from .occupancy import Whole
@@ -36,6 +38,8 @@ VECTORS_AT_ONCE = 4
 """A thread adds up so many vectors at once where all partial sums are those of its CTA."""
 LOADS_AT_ONCE = 16
 """A thread loads so many partial sums from the CTAs of a cluster before it adds up the first of them."""
+
+Place = TypeVar("Place", int, Expr, Ints)
 
 At = Mapping[str, Expr]
 """Where something begins in the result: axis -> index."""
@@ -170,10 +174,12 @@ class TileSlice:
 
 
 def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
-    """Once all CTAs that share a tile have their partial sums of it in shared memory, (row, column): add them up and
+    """Once all CTAs that share a tile have their partial sums of it in shared memory (``partial_at``): add them up and
     store the outputs, ``width`` at a time. A CTA begins with its own partial sums and goes on with those of the CTAs
     after it, and around, so that not all of them read from one at a time."""
-    gemm, rows, columns = t.gemm, partials.shape[0] // t.split_k, partials.shape[1]
+    gemm = t.gemm
+    rows, columns = partial_at(gemm, *partials.shape)
+    rows //= t.split_k
     vectors = rows * columns // width
     at_once = VECTORS_AT_ONCE if t.split_k == 1 else max(1, LOADS_AT_ONCE // t.split_k)
     exact = t.split_k == 1 and vectors % (t.threads * min(at_once, -(-vectors // t.threads))) == 0
@@ -195,7 +201,7 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
         return [] if exact else [vector < vectors]
 
     def partial(vector: Expr, number: Expr) -> Expr:
-        here = contiguous_vector(position(vector), width)
+        here = contiguous_vector(partial_at(gemm, *position(vector)), width)
         if number == index(0):
             return Load(partials, here)
         return ClusterLoad(partials, here, t.first + (t.rank + number) % t.split_k)
@@ -210,6 +216,12 @@ def reduce_tile(w: Writer, t: TileSlice, partials: Buffer, width: int) -> None:
 def vector_width(gemm: Gemm) -> int:
     """Return how many neighbours along ``n`` are added up at once."""
     return 4 if gemm.n.extent % 4 == 0 and not gemm.along_m else 1
+
+
+def partial_at(gemm: Gemm, row: Place, column: Place) -> tuple[Place, Place]:
+    """Return where the partial sum of a row and a column of a tile is: (row, column), or (column, row) where rows are
+    neighbours in the results, so that neighbouring lanes add up neighbours. The same turns it back."""
+    return (column, row) if gemm.along_m else (row, column)
 
 
 def place_in_tile(gemm: Gemm, vector: Expr, rows: int, columns: int, width: int) -> tuple[Expr, Expr]:

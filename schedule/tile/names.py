@@ -65,7 +65,9 @@ class FreshNameWriter(Writer):
         count: Expr | None = None,
         min_blocks: int = 0,
         evict_first: Sequence[str] = (),
+        prefetch_lines: Sequence[str] = (),
     ) -> Iterator[tuple[Var, ...]]:
         named = [(self._names.fresh(axis), extent, kind) for axis, extent, kind in axes]
-        with super().launch(name, named, count=count, min_blocks=min_blocks, evict_first=evict_first) as variables:
+        hints = {"evict_first": evict_first, "prefetch_lines": prefetch_lines}
+        with super().launch(name, named, count=count, min_blocks=min_blocks, **hints) as variables:
             yield variables

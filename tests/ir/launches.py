@@ -55,7 +55,8 @@ def row_sum(fault: str = "") -> Kernel:
     rows, columns, threads = 5, 1000, 128
     a, o = Buffer("A", (rows, columns), float32), Buffer("O", (rows,), float32)
     w = Writer()
-    with w.launch("row_sum", [("b", rows, X), ("t", threads, THREAD)], min_blocks=2, evict_first=("A",)) as (b, t):
+    axes, hinted = [("b", rows, X), ("t", threads, THREAD)], ("A",)
+    with w.launch("row_sum", axes, min_blocks=2, evict_first=hinted, prefetch_lines=hinted) as (b, t):
         total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
         parts = w.allocate("parts", (threads // 32,), float32, MemoryScope.SHARED)
         w.store(total, (Z,), const(0.0, float32))

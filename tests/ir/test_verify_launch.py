@@ -73,11 +73,11 @@ SMALL: Axes = (("t", 64, HardwareAxis.THREAD),)
 FULL = Buffer("full", (2,), INDEX, MemoryScope.SHARED)
 
 
-def kernel(body: Stmt, *buffers: Buffer, axes: Axes = THREADS, evict_first: tuple[str, ...] = ()) -> Kernel:
+def kernel(body: Stmt, *buffers: Buffer, axes: Axes = THREADS, **hints: tuple[str, ...]) -> Kernel:
     for buffer in buffers:
         body = Allocate(buffer, body)
     w = Writer()
-    with w.launch("f", axes, evict_first=evict_first):
+    with w.launch("f", axes, evict_first=hints.get("evict_first", ()), prefetch_lines=hints.get("prefetch_lines", ())):
         w.emit(PUT)
         w.emit(body)
     return Kernel("k", (IN,), (OUT,), (), w.finish())
@@ -156,6 +156,7 @@ BROKEN: list[tuple[str, str, Callable[[], Kernel]]] = [
     ("launch", "has clusters of 3", lambda: axes(GRID, ("c", 3, H.CLUSTER), ("t", 32, H.THREAD))),
     ("launch", "has 65536 blocks along y", lambda: axes(("y", 65536, H.GRID_Y))),
     ("launch", "evicts X first, which is no parameter", lambda: kernel(PUT, evict_first=("I", "X"))),
+    ("launch", "prefetches lines of X, which is no", lambda: kernel(PUT, prefetch_lines=("I", "X"))),
     ("launch", "Barrier outside of a launch", lambda: Kernel("k", (IN,), (OUT,), (), seq(PUT, Barrier()))),
     ("launch", "a barrier of the cluster where there are no clusters", lambda: kernel(Barrier(SyncScope.CLUSTER))),
     (

@@ -21,6 +21,7 @@ class EmittedFunction:
         ranges: Which values loop variables and the indices of blocks and threads take.
         read_only: Which global buffers the launch never writes.
         evict_first: Which global buffers have elements that are touched once, so that caches evict them first.
+        prefetch_lines: Of which global buffers loads of less than 16 bytes bring whole cache lines into L2.
         fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
         parameters: The kernel's parameters.
         tensor_maps: Which tensor maps the function takes, and what they are called.
@@ -44,6 +45,7 @@ class EmittedFunction:
     ranges: IndexRanges
     read_only: frozenset[str]
     evict_first: frozenset[str]
+    prefetch_lines: frozenset[str]
     fast_math: bool
     taken: set[str]
     parameters: tuple[Buffer, ...] = ()

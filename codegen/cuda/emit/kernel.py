@@ -144,6 +144,7 @@ def _emit_launch(
         IndexRanges({**kernel.ranges, **_ranges(launch)}),
         read_only=frozenset(b.name for _, b in arguments) - written,
         evict_first=frozenset(launch.evict_first),
+        prefetch_lines=frozenset(launch.prefetch_lines),
         fast_math=uses_fast_math(kernel),
         taken=set(_RESERVED) | {name},
         parameters=kernel.parameters,

@@ -8,7 +8,15 @@ from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Broadcast, Cast, ClusterLoad, Const, Expr, Load, Select, Unary, UnaryOp, index
 from ....ir.linear_form import LinearForm, linear_form
 from ....ir.rewrite import free_variables
-from .access import StridedOffset, lane_offsets, split_multiples, strided_offset, uniform_mask, vector_accesses
+from .access import (
+    WIDEST_BYTES,
+    StridedOffset,
+    lane_offsets,
+    split_multiples,
+    strided_offset,
+    uniform_mask,
+    vector_accesses,
+)
 from .arithmetic import from_bits
 from .function import EmittedFunction, is_packed
 from .text import CppText, CppValue, Precedence, call, conditional, infix
@@ -122,11 +130,25 @@ def element(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> 
 
 def _cell(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
     """Return one element, in the type that it is stored in."""
+    fn, type = emitter.fn, storage_type(buffer.dtype)
+    if _brings_lines(fn, buffer) and type in _LINE_TYPES:
+        found = strided_offset(indices, buffer.strides) if emitter.lane is None else None
+        if found is not None:
+            return call(fn.use("ld_global_line"), type, folded_address(emitter, buffer, found.base))
+        return call(fn.use("ld_global_line"), type, address(emitter, buffer, offset(emitter, buffer, indices)))
     at = offset(emitter, buffer, indices)
-    name = emitter.fn.name_of(buffer.name)
     if is_packed(buffer):
-        return call(emitter.fn.use("extract_u16"), "unsigned short", name, at)
-    return CppValue(f"{name}[{at.text}]", storage_type(buffer.dtype))
+        return call(fn.use("extract_u16"), "unsigned short", fn.name_of(buffer.name), at)
+    return CppValue(f"{fn.name_of(buffer.name)}[{at.text}]", type)
+
+
+_LINE_TYPES = ("float", "int", "unsigned short")
+"""The types of single elements that ``ld_global_line`` loads."""
+
+
+def _brings_lines(fn: EmittedFunction, buffer: Buffer) -> bool:
+    """Return whether loads of ``buffer`` that are shorter than 16 bytes bring whole cache lines into L2."""
+    return buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.prefetch_lines and buffer.name in fn.read_only
 
 
 def _to_compute_type(fn: EmittedFunction, cell: CppValue, dtype: DType) -> CppValue:
@@ -269,14 +291,15 @@ def load_bits(
     if isinstance(expr, ClusterLoad):
         return f"{fn.use('ld_shared_cluster')}({source}, {emitter.value(expr.block).text})"
     read_only = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only
-    no_allocate = "_no_allocate" if buffer.name in fn.evict_first else ""
+    hints = "_no_allocate" if buffer.name in fn.evict_first else ""
+    hints += "_line" if size < WIDEST_BYTES and _brings_lines(fn, buffer) else ""
     if test is not None:
         if read_only and size >= 4:
-            return f"{fn.use(f'ld_global{no_allocate}_if')}({source}, {test.text})"
+            return f"{fn.use(f'ld_global{hints}_if')}({source}, {test.text})"
         zero = f"{VECTOR_TYPES[size]}{{}}" if size > 4 else f"({VECTOR_TYPES[size]})0"
         return f"{test.within(Precedence.LOGICAL_OR)} ? *{source} : {zero}"
-    if read_only and size >= 4 and no_allocate:
-        return f"{fn.use('ld_global_no_allocate')}({source})"
+    if read_only and size >= 4 and hints:
+        return f"{fn.use(f'ld_global{hints}')}({source})"
     return f"*{source}"
 
 

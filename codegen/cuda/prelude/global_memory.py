@@ -1,5 +1,5 @@
-"""These functions access global memory: loads that L1 does not keep, predicated and unaligned loads, prefetches into
-L2."""
+"""These functions access global memory: loads that L1 does not keep or that bring whole cache lines into L2, predicated
+and unaligned loads, prefetches into L2."""
 
 from .device_function import DeviceFunction
 
@@ -25,6 +25,36 @@ $unsigned {name}(const unsigned* from, bool predicate) {{
   unsigned x;
   asm volatile("{{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p {instruction}.u32 %0, [%1]; }}"
       : "=r"(x) : "l"(__cvta_generic_to_global(from)), "r"((unsigned)predicate));
+  return x;
+}}"""
+
+
+def _line_load(name: str, instruction: str) -> str:
+    """Return overloads that load 8, 4 or 2 bytes."""
+    return f"""uint2 {name}(const uint2* from) {{
+  uint2 x;
+  asm volatile("{instruction}.v2.u32 {{%0, %1}}, [%2];"
+      : "=r"(x.x), "=r"(x.y) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}}
+$unsigned {name}(const unsigned* from) {{
+  unsigned x;
+  asm volatile("{instruction}.u32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}}
+$int {name}(const int* from) {{
+  int x;
+  asm volatile("{instruction}.s32 %0, [%1];" : "=r"(x) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}}
+$float {name}(const float* from) {{
+  float x;
+  asm volatile("{instruction}.f32 %0, [%1];" : "=f"(x) : "l"(__cvta_generic_to_global(from)));
+  return x;
+}}
+$unsigned short {name}(const unsigned short* from) {{
+  unsigned short x;
+  asm volatile("{instruction}.u16 %0, [%1];" : "=h"(x) : "l"(__cvta_generic_to_global(from)));
   return x;
 }}"""
 
@@ -80,6 +110,22 @@ $unsigned ld_global_no_allocate(const unsigned* from) {
     "ld_global_no_allocate_if": DeviceFunction(
         "// as ld_global_no_allocate; gives zeros and reads nothing where the predicate is false\n"
         + _predicated_load("ld_global_no_allocate_if", "ld.global.L1::no_allocate")
+    ),
+    "ld_global_line": DeviceFunction(
+        "// brings the whole cache line into L2, too: others load the rest of it at about the same time\n"
+        + _line_load("ld_global_line", "ld.global.L2::128B")
+    ),
+    "ld_global_no_allocate_line": DeviceFunction(
+        "// as ld_global_no_allocate; brings the whole cache line into L2, too\n"
+        + _line_load("ld_global_no_allocate_line", "ld.global.L1::no_allocate.L2::128B")
+    ),
+    "ld_global_line_if": DeviceFunction(
+        "// as ld_global_line; gives zeros and reads nothing where the predicate is false\n"
+        + _predicated_load("ld_global_line_if", "ld.global.L2::128B")
+    ),
+    "ld_global_no_allocate_line_if": DeviceFunction(
+        "// as ld_global_no_allocate_line; gives zeros and reads nothing where the predicate is false\n"
+        + _predicated_load("ld_global_no_allocate_line_if", "ld.global.L1::no_allocate.L2::128B")
     ),
     "load_unaligned": DeviceFunction(
         """// loads 2 * WORDS contiguous elements, which may begin in the middle of a word: loads words and shifts them

@@ -47,7 +47,9 @@ from ....ir.gpu.wgmma import WGMMA_M
 from ....ir.rewrite import free_variables, loads_of
 from ....ir.stmt import LoopKind
 from ...problems.gemm import Gemm, Result
+from ...tile.contiguous import contiguous_vector
 from ...tile.stage_body import vector_at
+from ..split_k import partial_at
 from .grouped import ROW_END
 from .mainloop import WarpRoles
 from .result_box import result_box
@@ -177,15 +179,21 @@ class Epilogue:
                 self.w.emit(TmaStoreWait(0))
 
     def store_partials(self, accumulators: Buffer, partials: Buffer, outer: tuple[Expr, ...] = ()) -> None:
-        """Store a warpgroup's accumulators to ``partials``, (``outer``, row, column of the CTA's tile)."""
+        """Store a warpgroup's accumulators to ``partials``, (``outer``, ``partial_at`` a row and a column of the CTA's
+        tile)."""
         w, s = self.w, self.s
+        width = 1 if self.gemm.along_m else 2
         for atom in range(s.atoms_m):
-            with w.loop("pair", s.tile_n // 8, UNROLLED) as pair, w.loop("half", 2, UNROLLED) as half:
+            with (
+                w.loop("pair", s.tile_n // 8, UNROLLED) as pair,
+                w.loop("half", 2, UNROLLED) as half,
+                w.loop("column", 2 // width, UNROLLED) as column,
+            ):
                 row = (self.warpgroup * s.atoms_m + atom) * WGMMA_M
                 row = row + self.warp_in_group * WARP_ROWS + self.lane // 4 + half * 8
-                columns = Ramp(pair * 8 + self.lane % 4 * 2, 1, 2)
-                value = Load(accumulators, (index(atom), Ramp(pair * 4 + half * 2, 1, 2)))
-                w.store(partials, (*(Broadcast(i, 2) for i in outer), Broadcast(row, 2), columns), value)
+                first, held = pair * 8 + self.lane % 4 * 2 + column, pair * 4 + half * 2 + column
+                here = contiguous_vector((*outer, *partial_at(self.gemm, row, first)), width)
+                w.store(partials, here, Load(accumulators, contiguous_vector((index(atom), held), width)))
 
     # --- from registers
 

@@ -27,7 +27,7 @@ from ....ir.gpu.wgmma import WGMMA_M, WarpgroupMmaWait
 from ....ir.stmt import HardwareAxis, Kernel
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
-from ..split_k import TileSlice, reduce_tile, vector_width
+from ..split_k import TileSlice, partial_at, reduce_tile, vector_width
 from .block_scales import pack_scales
 from .epilogue import Accumulators, Epilogue
 from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
@@ -35,7 +35,7 @@ from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import SHARERS, Promotion, PromotionScales
 from .repack import repack
-from .sizes import PARTIAL_PADDING, PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes
+from .sizes import PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes, partial_padding
 from .stream_k import StreamK, WorkUnit, write_fixup
 from .tensor_memory import Tcgen05Mainloop, TensorAccumulators
 from .tile_scheduler import DynamicTileScheduler, TileScheduler
@@ -71,7 +71,7 @@ class _GemmKernelWriter:
     def kernel(self) -> Kernel:
         s, w, gemm, workspace = self.s, self.w, self.gemm, self.workspace
         if self.stream_k is not None:
-            self.partials = self.stream_k.allocate_partials(w, s.tile_m, s.mma_n, self.atom.accumulator)
+            self.partials = self.stream_k.allocate_partials(w, gemm, s.tile_m, s.mma_n, self.atom.accumulator)
             workspace = (*workspace, self.partials)
         if isinstance(self.scheduler, GroupedTileScheduler):
             workspace = (*workspace, self.scheduler.entries, self.scheduler.count)
@@ -372,8 +372,9 @@ class _GemmKernelWriter:
     def _reduce_split_k(self) -> None:
         """Every CTA that shares a tile puts its accumulators into shared memory. Then each stores some of the rows."""
         s, w = self.s, self.w
-        layout = Layout((s.mma_n + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.mma_n), self.atom.accumulator, MemoryScope.SHARED, layout)
+        sides = partial_at(self.gemm, s.tile_m, s.mma_n)
+        layout = Layout((sides[1] + partial_padding(self.gemm), 1))
+        partials = w.allocate("partials", sides, self.atom.accumulator, MemoryScope.SHARED, layout)
         with w.when(self.roles.consumes):
             self.epilogue.store_partials(self._in_registers(0), partials)
         w.barrier(SyncScope.CLUSTER)

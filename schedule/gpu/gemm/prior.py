@@ -20,20 +20,23 @@ Floats = NDArray[np.float64]
 # that they scale with the clock of the device at hand.
 NORM = 8
 """Units that work at once take the norm of this order of what each takes: little more than the slowest."""
-THREE_WARPGROUPS = 1.08
+THREE_WARPGROUPS = 1.04
 """A k iteration takes so much longer with three consumer warpgroups."""
 WIDE_CLUSTER = 1.02
 """A k iteration takes so much longer where a cluster has more tiles along n than along m."""
 LATENCY_CYCLES = 1600
 """So many cycles pass until the first bytes of a stage arrive. Most of them come from memory, by way of L2."""
-K_ITERATION_CYCLES = 40
+K_ITERATION_CYCLES = 20
 """The barriers of a k iteration take so many cycles."""
 CLUSTER_CYCLES = 20
 """In each k iteration the CTAs of a cluster wait so many cycles for one another."""
-DISTINCT_BYTES_PER_CYCLE, COALESCED = 29, 0.5
+DISTINCT_BYTES_PER_CYCLE, COALESCED = 26, 0.4
 """L2 itself serves so many bytes a cycle to each multiprocessor, if all of them read different lines. Requests for the
 same lines at about the same time are coalesced before they reach it: n of them count as n to the power of
 1 - ``COALESCED``, since not all of them come together."""
+SHARED_REQUESTS = 0.2
+"""What n multiprocessors read of the same lines at about the same time arrives faster: in a time that n to the power of
+this divides."""
 SHARED_LINE_CYCLES = 5
 """Where rows of B share lines of 128 bytes, CTAs ask for the same line several times at once. Each further time takes
 all of them so many cycles."""
@@ -41,10 +44,10 @@ STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 SUBTILE_CYCLES = 450
 """From a warpgroup's last wgmma until it has staged a subtile, so many cycles pass."""
-EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 24
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 16
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
 cycle."""
-FIXUP_CYCLES = 12_000
+FIXUP_CYCLES = 15_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
 SCALED_ATOM_CYCLES, SCALE_PRODUCT_CYCLES = 100, 14
@@ -70,10 +73,11 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     of_a, of_b = _readers(gemm, sizes)
     busy = sizes.ctas / (sizes.active_ctas_per_sm * peaks.multiprocessors)
     distinct = (a / of_a**COALESCED + b / of_b**COALESCED) * busy
+    arriving = a / of_a**SHARED_REQUESTS + b / of_b**SHARED_REQUESTS
     return UnitCycles(
         mma=2 * tile_m * columns * block_k * share / flops_per_cycle(gemm, peaks),
         shared=(read * share + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
-        l2=np.maximum((a + b) / peaks.l2_bytes_per_cycle, distinct / DISTINCT_BYTES_PER_CYCLE),
+        l2=np.maximum(arriving / peaks.l2_bytes_per_cycle, distinct / DISTINCT_BYTES_PER_CYCLE),
     )
 
 

@@ -15,6 +15,7 @@ from ...problems.gemm import SCALED_K, Gemm
 from ...space.columns import Bools, Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..occupancy import limits_of
+from ..split_k import partial_at
 from .block_scales import scale_groups
 from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms
@@ -58,9 +59,6 @@ MOST_UNITS = 8
 """Stream-K splits a tile into so many units at most."""
 UNIT_STORE_K_ITERS = 8
 """To store the partial sums of a unit, and to add them up, takes about as long as so many k iterations."""
-PARTIAL_PADDING = 8
-"""The padding between rows of partial sums, in elements. With it, four rows of pairs, as wgmma leaves them, lie in
-different banks."""
 PRODUCER_REGISTERS = 40
 """A thread of a producer warpgroup keeps so many registers."""
 MOST_CONSUMER_REGISTERS = 240
@@ -184,6 +182,8 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
     knobs = {knob.name: columns.ints(knob.name) for knob in KNOBS}
     knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
+    if gemm.along_m and gemm.window is None:  # sides are swapped
+        knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"])
     sizes = knobs | _tile(gemm, knobs)
     sizes |= _grid(gemm, target, sizes)
     sizes |= _registers(gemm, target, sizes)
@@ -307,7 +307,8 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     staged = staged + np.where(tile_n > side, tile_n % side, 0)
     epilogue_bytes = element * s["consumer_warpgroups"] * s["epilogue_stages"] * WGMMA_M * staged
     # partial sums take the place of the stages
-    partial_bytes = np.where(s["split_k"] > 1, 4 * s["tile_m"] * (s["mma_n"] + PARTIAL_PADDING), 0)
+    partial_rows, of_row = partial_at(gemm, s["tile_m"], s["mma_n"])
+    partial_bytes = np.where(s["split_k"] > 1, 4 * partial_rows * (of_row + partial_padding(gemm)), 0)
     barrier_bytes = BARRIER_BYTES + (TENSOR_MEMORY_BYTES if limits.tensor_columns else 0)
     beside = resident_bytes + epilogue_bytes + barrier_bytes
     room = limits.shared_bytes_for(s["ctas_per_sm"]) - beside
@@ -321,6 +322,18 @@ def _pipeline(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
         "b_stages": np.where(resident, s["k_iters"], stages),
         "shared_bytes": shared_bytes,
     }
+
+
+def even_mma_n(columns: int, most: Ints) -> Ints:
+    """Return the width of tiles that share so many columns evenly where they have at most ``most`` each. It is a
+    multiple of 16, since the epilogue of swapped sides transposes so many at once."""
+    return _ceil(_ceil(columns, _ceil(columns, most)), 16) * 16
+
+
+def partial_padding(gemm: Gemm) -> int:
+    """Return the padding between rows of partial sums (``split_k.partial_at``), in elements. With it, the rows and
+    pairs of columns that wgmma leaves in a warp lie in different banks."""
+    return 4 if gemm.along_m else 8
 
 
 def warpgroup_scale_columns(gemm: Gemm) -> int:

@@ -24,7 +24,7 @@ from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm
 from ...tile.contiguous import contiguous_vector
 from ...tile.names import FreshNameWriter
-from ..split_k import At, SplitKReduction, place_in_tile, reduce_partials, vector_width
+from ..split_k import At, SplitKReduction, partial_at, place_in_tile, reduce_partials, vector_width
 from .tile_scheduler import TileScheduler
 
 FIXUP_THREADS = 256
@@ -96,15 +96,15 @@ class StreamK:
     def _slot(self, cta: Expr, number: Expr) -> Expr:
         return number * self.ctas + cta
 
-    def allocate_partials(self, w: FreshNameWriter, tile_m: int, tile_n: int, dtype: DType) -> Buffer:
-        """Return the workspace for partial sums: (slot, row, column). Those of the first unit of each tile come first,
-        then those of the second."""
-        return Buffer(w.fresh("partials"), (self.units, tile_m, tile_n), dtype)
+    def allocate_partials(self, w: FreshNameWriter, gemm: Gemm, tile_m: int, tile_n: int, dtype: DType) -> Buffer:
+        """Return the workspace for partial sums: (slot, ``partial_at`` a row and a column). Those of the first unit of
+        each tile come first, then those of the second."""
+        return Buffer(w.fresh("partials"), (self.units, *partial_at(gemm, tile_m, tile_n)), dtype)
 
 
 def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream_k: StreamK, partials: Buffer) -> None:
     """The launch that adds up the tiles that CTAs share and stores their outputs."""
-    _, rows, columns = partials.shape
+    rows, columns = partial_at(gemm, *partials.shape[1:])
     width = vector_width(gemm)
     vectors = rows * columns // width
     ctas_per_tile = -(-vectors // FIXUP_THREADS)
@@ -130,7 +130,7 @@ def write_fixup(w: FreshNameWriter, gemm: Gemm, scheduler: TileScheduler, stream
 
         def partial(vector: Expr, number: Expr) -> Expr:
             slot = number * stream_k.split_tiles + tile
-            return Load(partials, contiguous_vector((slot, *position(vector)), width))
+            return Load(partials, contiguous_vector((slot, *partial_at(gemm, *position(vector))), width))
 
         most = stream_k.units_per_tile
         reduction = SplitKReduction(

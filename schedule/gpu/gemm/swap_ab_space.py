@@ -2,12 +2,17 @@
 
 The kernel is that of ``cuda_gemm`` for the transposed product: rows of the result are columns of its tiles, and columns
 are rows. The epilogue transposes what it stages. Tiles have multiples of 64 rows and of 16 columns, so that swapped
-ones can divide the many rows of a result with few columns more evenly among the multiprocessors:
+ones can divide the rows of a result more evenly among the multiprocessors:
 
     6272 x 256 on 132 of them      49 x 2 tiles of 128 x 128, or swapped 66 x 2 tiles of 96 x 128
 
-Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum, and no batch. Results
-with more columns than rows gain nothing, nor do large ones, which have many waves of tiles.
+``mma_n`` is how many columns a tile has at most. Tiles have as many columns each as share those of the product evenly,
+so that one setting serves few rows of any number well:
+
+    150, 300, 600 rows, mma_n 256      1 tile of 160, 2 of 160, 3 of 208
+
+Operands and results are 16-bit floats, whose rows TMA loads and stores. There is one sum, and no batch. Results of
+many rows and more columns gain nothing, nor do large ones, which have many waves of tiles.
 """
 
 from dataclasses import dataclass
@@ -16,8 +21,9 @@ import numpy as np
 
 from ....core.target import Target
 from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.rewrite import free_variables, loads_of
 from ....te.workload import Workload
-from ...problems.gemm import gemm_of, skinny_gemm_of
+from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.constraint import Constraint
@@ -27,10 +33,12 @@ from .constraints import GRID
 from .epilogue import can_store_by_tma
 from .mainloop import can_use_wgmma
 from .repack import uneven_operands
-from .sizes import stores_tiles
+from .sizes import MMA_N, even_mma_n, stores_tiles
 from .space import ARCHITECTURE, QUANTITIES, GemmPlan
 
-VERSION = 1
+VERSION = 2
+FEW_ROWS = 1536
+"""A result with so many rows at most may have more columns than rows."""
 MOST_TILES = 4
 """The result has at most so many tiles of 128 x 128 for each multiprocessor."""
 WORTH = 0.98
@@ -57,11 +65,19 @@ class SwappedPlan(GemmPlan):
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         """Return what is worth a measurement and, by the prior, faster than any setting of the product as it is; a few
         settings where nothing is."""
-        prior, kept = self.prior_seconds(columns, peaks), super().promising(columns, peaks)
+        prior = self.prior_seconds(columns, peaks)
+        kept = super().promising(columns, peaks) & self._stands_for_equals(columns)
         legal = np.all([rule.holds(columns) for rule in self.plain.constraints], axis=0)
         others = self.plain.prior_seconds(columns, peaks)[legal]
         faster: Bools = kept & (prior < WORTH * others.min(initial=np.inf))
         return faster if faster.any() else best_by_prior(prior, kept, FEW_SETTINGS)
+
+    def _stands_for_equals(self, columns: Columns) -> Bools:
+        """Return whether ``mma_n`` is the largest of those that make tiles of its width."""
+        values = np.array(sorted(MMA_N), np.int64)
+        widest = dict(zip(even_mma_n(self.gemm.n.extent, values).tolist(), values.tolist(), strict=True))
+        stands: Bools = np.isin(columns.ints("mma_n"), list(widest.values()))
+        return stands
 
 
 def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
@@ -70,13 +86,24 @@ def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
     gemm, plain = gemm_of(workload, swapped=True), gemm_of(workload)
     if gemm is None or plain is None or gemm.batch or not gemm.along_m:
         return None
-    if not WGMMA_M <= gemm.m.extent < gemm.n.extent or not can_use_wgmma(gemm) or uneven_operands(gemm):
+    few_rows = gemm.n.extent <= FEW_ROWS
+    if gemm.m.extent < WGMMA_M or not (few_rows or gemm.m.extent < gemm.n.extent):
+        return None
+    if not can_use_wgmma(gemm) or uneven_operands(gemm):
         return None
     assert gemm.a.load is not None
-    if gemm.a.load.dtype.bits != 16 or not can_store_by_tma(gemm) or gemm.n.extent % 2:
+    if gemm.a.load.dtype.bits != 16 or not can_store_by_tma(gemm):
+        return None
+    if gemm.n.extent % 2 and _reads_along_n(gemm):
         return None
     tiles = -(-gemm.m.extent // 128) * -(-gemm.n.extent // 128)
     return SwappedPlan(gemm, target, GemmPlan(plain, target)) if tiles <= MOST_TILES * target.threads else None
+
+
+def _reads_along_n(gemm: Gemm) -> bool:
+    """Return whether results read other tensors along ``n``, which are loaded two at a time."""
+    loads = (load for result in gemm.results for load in loads_of(result.value))
+    return any("n" in free_variables(load) for load in loads if load.buffer.name not in gemm.accumulators)
 
 
 CUDA_GEMM_SWAP_AB = TileSketch("cuda_gemm_swap_ab", VERSION, QUANTITIES, _plan)

@@ -16,7 +16,7 @@ from ....ir.expr import WARP_LANES, Load
 from ....ir.rewrite import loads_of
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes, stage_flops
-from ....te.workload import Workload
+from ....te.workload import Stage, Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
@@ -173,52 +173,49 @@ class GpuLoopsPlan(Plan):
         return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """Return the time of the launch with the knobs; the other launches take the same in every setting."""
-        traffic = self._point_traffic(columns) if self.axes is None else self._tile_traffic(columns, self.axes)
-        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        """Return the time of all launches. Those without knobs take the same in every setting."""
+        measured, seconds = gpu_peaks(self.target, peaks), np.zeros(len(columns))
+        for launch in self.launches:
+            seconds = seconds + memory_bound_seconds(measured, self._traffic(launch, columns))
+        return seconds
 
-    def _point_traffic(self, columns: Columns) -> MemoryTraffic:
-        main, sizes = self.main, self.point_sizes(columns)
+    def _traffic(self, launch: LoopLaunch, columns: Columns) -> MemoryTraffic:
+        axes, is_main = tile_axes(launch.stage), launch is self.main
+        if axes is None:
+            return self._point_traffic(launch, self.point_sizes(columns) if is_main else _default_sizes(launch))
+        return self._tile_traffic(launch, axes, self.tile_sizes(columns) if is_main else TileSizes())
+
+    def _point_traffic(self, launch: LoopLaunch, sizes: PointSizes) -> MemoryTraffic:
         resident = limits_of(self.target).resident_blocks(sizes.threads, _point_registers(sizes), 0)
         return MemoryTraffic(
-            blocks=sizes.blocks(main.points),
+            blocks=sizes.blocks(launch.points),
             resident=resident,
-            rounds=sizes.items * -(-main.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
+            rounds=sizes.items * -(-launch.reduction // (sizes.threads_per_output * LOADS_IN_FLIGHT)),
             memory_bytes=minimum_bytes(self.workload),
-            l2_bytes=main.points * (main.stored.tensor.dtype.bytes + main.reduction * self._bytes_per_point(sizes)),
-            accesses=main.points * (main.reduction * len(loads_of(main.stage.body)) + 1) / WARP_LANES,
-            operations=stage_flops(main.stage),
+            l2_bytes=launch.points
+            * (launch.stored.tensor.dtype.bytes + launch.reduction * _bytes_per_point(launch.stage, sizes)),
+            accesses=launch.points * (launch.reduction * len(loads_of(launch.stage.body)) + 1) / WARP_LANES,
+            operations=stage_flops(launch.stage),
         )
 
-    def _bytes_per_point(self, sizes: PointSizes) -> NDArray[np.float64]:
-        """Bytes of L2 that one point of the stage loads, by the strides between neighbouring threads."""
-        found = np.zeros(len(sizes.threads))
-        stage = self.main.stage
-        for load in dict.fromkeys(loads_of(stage.body)):
-            alone = _sector_share(load, stage.axes[-1].name if stage.axes else "")
-            shared = _sector_share(load, stage.reduce_axes[-1].name if stage.reduce_axes else "")
-            found += np.where(sizes.threads_per_output == 1, alone, shared)
-        return found
-
-    def _tile_traffic(self, columns: Columns, axes: TileAxes) -> MemoryTraffic:
-        main, sizes = self.main, self.tile_sizes(columns)
-        blocks, shared = sizes.blocks(main, axes), sizes.shared_bytes(main, axes)
-        outer = prod(a.extent for a in main.stage.reduce_axes if a != axes.k)
+    def _tile_traffic(self, launch: LoopLaunch, axes: TileAxes, sizes: TileSizes) -> MemoryTraffic:
+        blocks, shared = sizes.blocks(launch, axes), sizes.shared_bytes(launch, axes)
+        outer = prod(a.extent for a in launch.stage.reduce_axes if a != axes.k)
         steps = -(-axes.k.extent // sizes.block_k) * outer
         points = blocks * sizes.threads * sizes.items * steps * sizes.block_k
-        loads = sum(load.dtype.bytes for load in dict.fromkeys(loads_of(main.stage.body)))
+        loads = sum(load.dtype.bytes for load in dict.fromkeys(loads_of(launch.stage.body)))
         # A thread reads a column of its items and a row of them for each point of the reduction.
         operand_bytes = points // sizes.items * (sizes.items_y + sizes.items_x) * loads / 2
-        staged_bytes = blocks * steps * sizes.loaded_bytes(main, axes)
+        staged_bytes = blocks * steps * sizes.loaded_bytes(launch, axes)
         return MemoryTraffic(
             blocks=blocks,
             resident=limits_of(self.target).resident_blocks(sizes.threads, _tile_registers(sizes), shared),
             rounds=np.where(sizes.staged == 1, steps, steps * sizes.block_k // LOADS_IN_FLIGHT),
             memory_bytes=minimum_bytes(self.workload),
-            l2_bytes=main.points * main.stored.tensor.dtype.bytes + staged_bytes,
+            l2_bytes=launch.points * launch.stored.tensor.dtype.bytes + staged_bytes,
             shared_bytes=operand_bytes,
             accesses=points / sizes.items * (sizes.items_y + sizes.items_x) / WARP_LANES,
-            operations=stage_flops(main.stage) / (main.points * main.reduction) * points,
+            operations=stage_flops(launch.stage) / (launch.points * launch.reduction) * points,
         )
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -262,8 +259,13 @@ class GpuLoopsPlan(Plan):
         if tile_axes(launch.stage) is not None:
             write_tiles(w, launch, row_of_record(self.tile_sizes(columns), 0) if is_main else TileSizes(), prefix)
             return
-        default = PointSizes(threads_per_output=WARP_LANES if launch.reduction >= 256 else 1)
-        write_points(w, launch, row_of_record(self.point_sizes(columns), 0) if is_main else default, prefix)
+        sizes = row_of_record(self.point_sizes(columns), 0) if is_main else _default_sizes(launch)
+        write_points(w, launch, sizes, prefix)
+
+
+def _default_sizes(launch: LoopLaunch) -> PointSizes:
+    """Return the sizes of a launch without tiles and knobs."""
+    return PointSizes(threads_per_output=WARP_LANES if launch.reduction >= 256 else 1)
 
 
 def _point_registers(sizes: PointSizes) -> Ints:
@@ -276,6 +278,16 @@ def _tile_registers(sizes: TileSizes) -> Ints:
     """Registers of a thread, roughly: accumulators, and twice a row and a column of operands."""
     registers: Ints = 32 + sizes.items + 2 * (sizes.items_y + sizes.items_x)
     return registers
+
+
+def _bytes_per_point(stage: Stage, sizes: PointSizes) -> NDArray[np.float64]:
+    """Return the bytes of L2 that one point of a stage loads, by the strides between neighbouring threads."""
+    found: NDArray[np.float64] = np.zeros(np.shape(sizes.threads))
+    for load in dict.fromkeys(loads_of(stage.body)):
+        alone = _sector_share(load, stage.axes[-1].name if stage.axes else "")
+        shared = _sector_share(load, stage.reduce_axes[-1].name if stage.reduce_axes else "")
+        found = found + np.where(sizes.threads_per_output == 1, alone, shared)
+    return found
 
 
 def _sector_share(load: Load, axis: str) -> float:

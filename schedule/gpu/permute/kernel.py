@@ -126,7 +126,8 @@ class _PermuteKernelWriter:
             (self.names.fresh("block"), prod(a.extent for a in grid), HardwareAxis.GRID_X),
             (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first) as (block, thread):
+        moved = [r.load.buffer.name for r in problem.transposed_loads]
+        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first, prefetch_lines=moved) as (block, thread):
             batch = dict(axis_indices(block, grid))
             position = _Position(batch, batch.pop(tiles_in.name), batch.pop(tiles_out.name))
             self._prefetch(block, thread, position)

@@ -69,6 +69,11 @@ class PointwiseSizes:
     prefetching_ctas: Size
 
 
+MOST_SPREAD = 2
+"""Where elements of a vector are loaded one by one from a buffer with up to so many elements for each of an output,
+others need the rest of the cache line. Larger buffers may be read at far places."""
+
+
 def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
     """Return the kernel of one setting. ``evict_first``: buffers as large as an output need not stay in caches."""
     return _PointwiseKernelWriter(problem, sizes, evict_first).kernel()
@@ -81,6 +86,9 @@ class _PointwiseKernelWriter:
         self.tile_vectors: int = sizes.unroll * sizes.threads
         buffers = (*problem.workload.inputs, *(s.tensor for s in problem.stages))
         self.evict_first = tuple(b.name for b in self._large(buffers)) if evict_first else ()
+        most = MOST_SPREAD * problem.stages[0].tensor.elements
+        near = (b.name for b in problem.workload.inputs if b.elements <= most)
+        self.prefetch_lines = tuple(near) if problem.scattered else ()
         self.names = NameSupply({b.name for b in buffers} | {a.name for a in problem.axes})
         self.w = Writer()
         self.vector_unit = problem.element_unit // sizes.vector_width
@@ -103,7 +111,9 @@ class _PointwiseKernelWriter:
             (self.names.fresh("block"), s.blocks, HardwareAxis.GRID_X),
             (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
-        with w.launch(KERNEL_NAME, bounds, count=count, evict_first=self.evict_first) as (block, thread):
+        with w.launch(
+            KERNEL_NAME, bounds, count=count, evict_first=self.evict_first, prefetch_lines=self.prefetch_lines
+        ) as (block, thread):
             self._prefetch(block, thread, following=False)
             tiles_per_block, last = -(-s.tiles // s.blocks), s.blocks - 1
             if tiles_per_block == 1:

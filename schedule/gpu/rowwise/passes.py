@@ -148,7 +148,8 @@ class RowPasses:
             at = self._value(position, axes, vector, element, broadcasts) if reduction.reducer.is_position else index(0)
             store_state(w, accumulators, (number,), how.accumulate(state, value, at))
 
-        with self.vectors.each_in_registers(row, f"reduce{n}") as vector:
+        is_last = n == len(self.problem.reductions) - 1 and not self.problem.elementwise_outputs
+        with self.vectors.each_in_registers(row, f"reduce{n}", last_pass=is_last) as vector:
             broadcasts = self._load_broadcasts(row, vector, f"reduce{n}", [body])
             with self.vectors.elements(f"reduce{n}_v") as v:
                 axes = self.vectors.element_axes(row, vector, v)

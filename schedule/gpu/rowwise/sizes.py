@@ -239,13 +239,19 @@ def _registers(problem: RowwiseProblem, partition: RowPartition[Ints], in_regist
     return needed
 
 
+def clusters_at_once(ctas: Ints, cluster_size: Ints) -> Ints:
+    """Return how many clusters run at once where a device has room for so many CTAs. Larger clusters leave some
+    multiprocessors idle, since they do not cross parts of the chip."""
+    clusters = ctas // cluster_size
+    found: Ints = np.where(cluster_size > 2, clusters * 15 // 16, clusters)
+    return found
+
+
 def _ctas(
     problem: RowwiseProblem, target: Target, partition: RowPartition[Ints], storage: Ints, ctas_per_sm: Ints
 ) -> Ints:
     """CTAs of the launch: one for each group of rows, or with a circular buffer as many as run at once."""
-    clusters = target.threads * ctas_per_sm // partition.cluster_size
-    # Larger clusters leave some multiprocessors idle, since they do not cross parts of the chip.
-    clusters = np.where(partition.cluster_size > 2, clusters * 15 // 16, clusters)
+    clusters = clusters_at_once(target.threads * ctas_per_sm, partition.cluster_size)
     persistent = np.clip(clusters, 1, problem.row_count)
     groups = -(-problem.row_count // partition.rows_per_cta)
     ctas: Ints = np.where(storage == RowStorage.CIRCULAR_BUFFER, persistent, groups) * partition.cluster_size

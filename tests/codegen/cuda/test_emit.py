@@ -6,7 +6,7 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.cuda.compile.compiler import compiled
 from tilewright.codegen.cuda.compile.resources import parse_log
 from tilewright.codegen.lowering import finish, lower
-from tilewright.core.dtypes import INDEX, float32
+from tilewright.core.dtypes import INDEX, DType, float16, float32, int32
 from tilewright.core.target import Target
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
@@ -15,7 +15,7 @@ from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import Prefetch
 from tilewright.ir.gpu.cluster import ClusterLoadWait
 from tilewright.ir.gpu.mbarrier import MbarrierArrive, MbarrierInit
-from tilewright.ir.stmt import HardwareAxis, Kernel
+from tilewright.ir.stmt import HardwareAxis, Kernel, LoopKind
 from tilewright.schedule.sketches import SKETCHES
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.codegen.cuda.launches import LAUNCHES, launched
@@ -119,6 +119,23 @@ def test_the_first_prefetch_is_ahead_of_griddepcontrol_wait(arch: str) -> None:
     assert not wait or "prefetch_l2<256>(&A[" in after
     assert "prefetch_l2_unaligned<20>(&A[" in emitted.text
     assert backend.compile(emitted, target).code.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "vector", "hinted"),
+    [(float16, 1, True), (float32, 1, True), (float32, 2, True), (int32, 1, True), (float32, 4, False)],
+)
+def test_loads_of_less_than_16_bytes_bring_whole_lines_into_l2(dtype: DType, vector: int, hinted: bool) -> None:
+    source, result = Buffer("A", (4, 64 * vector), dtype), Buffer("O", (4, 64 * vector), dtype)
+    w = Writer()
+    bounds = [("b", 4, HardwareAxis.GRID_X), ("t", 64, HardwareAxis.THREAD)]
+    with w.launch("copied", bounds, prefetch_lines=("A", "O")) as (b, t):
+        with w.loop("v", vector, LoopKind.VECTORIZED) as v:
+            w.store(result, (b, t * vector + v), Load(source, (b, t * vector + v)))
+    backend = backend_for(SM90A)
+    final = backend.passes(Kernel("copied", (source,), (result,), (), w.finish()))[-1][1]
+    loads = [line for line in backend.assembly(backend.emit(final, SM90A), SM90A).splitlines() if " LDG" in line]
+    assert loads and all((".LTC128B" in line) == hinted for line in loads), loads
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["known before", "changes inside"])

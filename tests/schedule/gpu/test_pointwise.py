@@ -16,10 +16,12 @@ from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of, stores_of
 from tilewright.ir.stmt import Launch, walk_statements
 from tilewright.ir.verify import verify
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.pointwise.space import CUDA_POINTWISE as SKETCH
 from tilewright.schedule.problems.pointwise import MOST_POINTS
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
+from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
 
@@ -255,3 +257,19 @@ def test_the_indices_of_a_row_are_taken_apart_once() -> None:
     with pytest.raises(IllegalSchedule, match="vector_width is 1"):
         knobs = {**dict(schedule.knobs), "vector_width": 4}
         SKETCH.lower(workload, H200, Schedule.of(SKETCH.name, SKETCH.version, knobs))
+
+
+@pytest.mark.parametrize(
+    ("workload", "hinted"),
+    [
+        (workload_of("transpose", shape=[511, 513], axes=[1, 0], dtype="float16"), True),
+        (parse_workload("A: float16[64, 513]\nC[i, j < 513] = A[i, (j + 7) % 513]"), True),
+        (parse_workload("A: float16[64, 51300]\nC[i, j < 513] = A[i, (j * 100) % 51300]"), False),
+        (workload_of("elementwise", shape=[512, 512], functions=["exp"], dtype="float16"), False),
+    ],
+    ids=["odd transpose", "roll", "far places", "aligned"],
+)
+def test_scattered_loads_bring_whole_cache_lines(workload: Workload, hinted: bool) -> None:
+    """Not where others do not need the rest of a line, and not where vectors are loaded."""
+    source = lowering_stages(workload, H200, default_schedule(workload, H200)).source
+    assert ("ld_global_line(&" in source.text) == hinted

@@ -121,6 +121,15 @@ def test_the_prior_likes_what_was_found_fastest(sketch: Sketch, workload: Worklo
     assert legal.prior_seconds.max() > 1.5 * found
 
 
+def test_the_prior_knows_that_a_lone_cta_exposes_its_loads_and_its_writes() -> None:
+    """An H200 takes 42 us for it."""
+    few = workload_of("softmax", rows=16, columns=1048576, dtype="float16")
+    (found,) = CUDA_ROWWISE.prior_seconds(
+        few, H200, [schedule_of(CUDA_ROWWISE, few, threads_per_row=512, cluster_size=16)]
+    )
+    assert 36e-6 < found < 48e-6
+
+
 def test_the_prior_follows_the_device() -> None:
     """Half the bytes a second take about twice as long."""
     schedule = schedule_of(CUDA_ROWWISE, SOFTMAX)

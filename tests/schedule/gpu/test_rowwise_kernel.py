@@ -146,6 +146,17 @@ def test_circular_buffers_of_any_length_keep_the_order_of_rows(
     _assert_computes(workload, 8, threads, 1, cluster_size, storage, buffered=buffered, preloaded=preloaded, clusters=2)
 
 
+@pytest.mark.parametrize("buffered", [2, 3, 4, 7])
+@pytest.mark.parametrize("columns", [1031, 2048])
+def test_circular_buffers_go_on_where_rows_are_only_reduced(columns: int, buffered: int) -> None:
+    x = te.placeholder((7, columns), "float16", "X")
+    k, j = te.reduce_axis(columns, "k"), te.reduce_axis(columns, "j")
+    top = te.compute((7,), lambda i: te.max(x[i, k], axis=k), "top")
+    total = te.compute((7,), lambda i: te.sum(te.exp(te.cast(x[i, j], "float32") - te.cast(top[i], "float32")), axis=j))
+    for workload in (_workload("reduce", shape=[7, columns], axes=[1], dtype="float16"), te.workload([total, top])):
+        _assert_computes(workload, 8, 128, 1, 1, RowStorage.CIRCULAR_BUFFER, buffered=buffered, clusters=2)
+
+
 def test_rows_and_columns_of_several_axes() -> None:
     x, b = te.placeholder((2, 3, 4, 8), "float32", "X"), te.placeholder((2, 3), "float32", "B")
     k, r = te.reduce_axis(4, "k"), te.reduce_axis(8, "r")

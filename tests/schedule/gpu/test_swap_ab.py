@@ -26,6 +26,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rows of B along k": ("matmul", {"m": 136, "n": 72, "k": 200, "transpose_b": True, **F16}),
     "rows of A along m": ("matmul", {"m": 200, "n": 136, "k": 136, "transpose_a": True, **F16}),
     "epilogue": ("linear", {**LINEAR, "bias": True, "activation": "gelu_tanh", "residual": True}),
+    "few rows, an odd number": ("linear", {**LINEAR, "rows": 75, "bias": True}),
     "images": ("conv2d", {**CONVOLUTION, "batch": 2, "height": 9, "channels": 72, "filters": 80}),
 }
 
@@ -46,6 +47,7 @@ def test_kernels_compute_their_expression(case: str) -> None:
         {"split_k": 4, "mma_n": 48},
         {"stream_k": 1},
         {"cluster_m": 2, "cluster_n": 2},
+        {"mma_n": 256, "split_k": 2, "consumer_warpgroups": 2},
     ],
     ids=str,
 )
@@ -79,6 +81,14 @@ def test_nothing_spills_and_tma_stores_what_stmatrix_transposes() -> None:
     assert resources.spill_bytes == 0 and resources.stack_bytes == 0
 
 
+def test_one_setting_shares_any_rows_evenly_among_tiles() -> None:
+    for rows, wide in ((75, 80), (150, 160), (256, 256), (300, 160), (600, 208)):
+        workload = workload_of("linear", **{**LINEAR, "rows": rows})
+        schedule = legal_schedule_of(SKETCH, workload, mma_n=256, consumer_warpgroups=2, atoms_m=1, split_k=1)
+        source = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200)
+        assert f"m64n{wide}k16" in source.text
+
+
 def test_where_nothing_is_gained_little_is_tried() -> None:
     whole_waves = workload_of("matmul", m=4096, n=2048, k=2048, transpose_b=True, **F16)
     assert len(SKETCH.space(whole_waves, H200)) <= 16
@@ -90,8 +100,10 @@ def test_what_it_leaves_to_others() -> None:
 
     assert taken() and taken(dtype="bfloat16") and taken(m=6272, n=1024)
     assert not taken(m=8192, n=8000)  # many waves
-    assert not taken(m=128) and not taken(m=136)  # no more rows than columns
-    assert not taken(m=201) and not taken(n=132)  # pairs of rows, and what TMA cannot store
+    assert taken(m=128) and taken(m=136) and not taken(m=1544, n=1552)  # few rows, or more than columns
+    assert taken(m=201) and not taken(n=132)  # what TMA cannot store
+    residual = workload_of("linear", **{**LINEAR, "rows": 217, "residual": True})
+    assert not SKETCH.matches(residual, H200)  # pairs of rows
     assert not taken(dtype="float32", precision="tf32") and not taken(m=64)
     assert not SKETCH.matches(workload_of("gated_linear", rows=200, inputs=136, outputs=136, **F16), H200)
     assert not SKETCH.matches(workload_of("batch_matmul", batch=2, m=200, n=136, k=72, **F16), H200)
