@@ -24,12 +24,13 @@ LEAST_SHARE = 1e-9
 Floats = NDArray[np.float64]
 
 
-def covering_set(regret: Floats, most: int, target: float) -> list[int]:
+def covering_set(regret: Floats, weights: Floats, most: int, target: float) -> list[int]:
     """Columns of ``regret`` float64[shapes, schedules]: few that lead to a mean regret of at most ``target`` of the
-    best of them at each shape, and at most ``most``."""
+    best of them at each shape, and at most ``most``. ``weights`` float64[shapes] say how much a shape counts in means;
+    their sum is 1."""
     regret = np.minimum(regret, MISSING)
-    costs, chosen = regret**2, list[int]()
-    while len(chosen) < min(most, regret.shape[1]) and (not chosen or regret[:, chosen].min(axis=1).mean() > target):
+    costs, chosen = regret**2 * weights[:, None], list[int]()
+    while len(chosen) < min(most, regret.shape[1]) and (not chosen or weights @ regret[:, chosen].min(axis=1) > target):
         chosen = _exchanged(costs, _grown(costs, chosen, len(chosen) + 1))
     return sorted(_pairs_exchanged(costs, chosen))
 
@@ -37,10 +38,10 @@ def covering_set(regret: Floats, most: int, target: float) -> list[int]:
 def _grown(costs: Floats, chosen: list[int], count: int) -> list[int]:
     """``chosen`` and those that lower the cost most when they are added one after the other, ``count`` in all."""
     while len(chosen) < count:
-        served = costs[:, chosen].min(axis=1, initial=MISSING**2)
-        means = np.minimum(served[:, None], costs).mean(axis=0)
-        means[chosen] = np.inf
-        chosen = [*chosen, int(means.argmin())]
+        served = costs[:, chosen].min(axis=1, initial=np.inf)
+        sums = np.minimum(served[:, None], costs).sum(axis=0)
+        sums[chosen] = np.inf
+        chosen = [*chosen, int(sums.argmin())]
     return chosen
 
 
@@ -73,5 +74,5 @@ def _pairs_exchanged(costs: Floats, chosen: list[int]) -> list[int]:
 
 
 def _lower(costs: Floats, found: list[int], chosen: list[int]) -> bool:
-    after, before = (costs[:, columns].min(axis=1).mean() for columns in (found, chosen))
+    after, before = (costs[:, columns].min(axis=1).sum() for columns in (found, chosen))
     return bool(after < before * (1 - LEAST_SHARE))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.schedule import Schedule
-from .shapes import Shape, ShapeTable
+from .shapes import Shape, ShapeTable, log_distances
 
 Floats = NDArray[np.float64]
 Prior = Callable[[Sequence[Shape], Sequence[Schedule]], Floats]
@@ -46,7 +46,7 @@ class ExpectedTimes:
         not legal."""
         schedules = [self.table.schedules[place] for place in places]
         prior = self.prior(shapes, schedules)
-        errors, distances = self._errors[:, list(places)], _distances(shapes, self.table.shapes)
+        errors, distances = self._errors[:, list(places)], log_distances(shapes, self.table.shapes)
         known = np.isfinite(errors)
         weights = np.maximum(distances, CLOSE) ** -POWER
         error = (weights @ np.where(known, errors, 0.0)) / np.maximum(weights @ known, CLOSE)
@@ -63,10 +63,3 @@ class ExpectedTimes:
         errors = np.log(np.divide(seconds, prior, out=np.ones_like(seconds), where=known))
         common = [np.median(row[timed]) if timed.any() else 0.0 for row, timed in zip(errors, known, strict=True)]
         return np.where(known, errors - np.array(common)[:, None], np.nan)
-
-
-def _distances(a: Sequence[Shape], b: Sequence[Shape]) -> Floats:
-    """float64[a, b]: logarithms of ``shapes.distance``."""
-    x, y = (np.log(np.array(shapes, np.float64)) for shapes in (a, b))
-    found: Floats = np.abs(x[:, None, :] - y[None, :, :]).sum(axis=2)
-    return found

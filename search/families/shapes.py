@@ -84,6 +84,14 @@ def distance(a: Shape, b: Shape) -> float:
     return math.prod(max(x / y, y / x) for x, y in zip(a, b, strict=True))
 
 
+def log_distances(a: Sequence[Shape], b: Sequence[Shape]) -> NDArray[np.float64]:
+    """float64[a, b]: logarithms of ``distance``."""
+    found = np.zeros((len(a), len(b)))
+    for x, y in zip(*(np.log(np.array(shapes, np.float64)).T for shapes in (a, b)), strict=True):
+        found += np.abs(np.subtract.outer(x, y))
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class ShapeTable:
     """``seconds``: float64[shapes, schedules], endless where a schedule was not timed at a shape."""

@@ -18,8 +18,8 @@ from ...core.errors import InvalidParameter
 from .shapes import Shape, distance
 
 MOST_DEPTH = 12
-LEAST_GAIN = 3e-4
-"""A cut must lower the mean regret by so much. What gains less serves a few shapes around a measured one."""
+LEAST_GAIN = 1e-4
+"""A cut must lower the mean regret by so much. A range that gains less is not worth two branches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,13 @@ def always(table: ShapeTable) -> Prior:
     return lambda shapes, schedules: np.ones((len(shapes), len(schedules)))
 
 
+def waves(table: ShapeTable) -> Prior:
+    """All are legal. It is known how many tiles there are, and not how efficient they are."""
+    return lambda shapes, schedules: np.array(
+        [[-(-m // s.integer("tile_m")) * s.integer("tile_m") for s in schedules] for (m,) in shapes], np.float64
+    )
+
+
 def table_of(shapes: Sequence[Shape]) -> ShapeTable:
     return ShapeTable.of({shape: {s: seconds(shape, s) for s in SCHEDULES} for shape in shapes})
 
@@ -49,7 +56,7 @@ SPREAD = [(m,) for m in sorted({round(m) for m in np.geomspace(1, 8192, 64)})]
 
 
 def test_eight_schedules_serve_products_of_1_to_8192_rows(tmp_path: Path) -> None:
-    family = make_family([M], table_of(SPREAD), always, most=8, target=0.005)
+    family = make_family([M], table_of(SPREAD), waves, most=8, target=0.005)
     assert len(family.schedules) <= 8 and family.regret is not None and family.regret.shapes > 15
     unseen = [(int(m),) for m in np.random.default_rng(1).integers(1, 8193, 300)]
     truth = table_of(unseen)
@@ -73,13 +80,6 @@ def test_schedules_that_take_turns_are_told_apart() -> None:
     assert Grower(grid, 1e-6 * regret).grow() == Leaf(0)  # not worth two cuts
 
 
-def waves(table: ShapeTable) -> Prior:
-    """All are legal. It is known how many tiles there are, and not how efficient they are."""
-    return lambda shapes, schedules: np.array(
-        [[-(-m // s.integer("tile_m")) * s.integer("tile_m") for s in schedules] for (m,) in shapes], np.float64
-    )
-
-
 def test_a_prior_says_what_happens_between_measured_shapes() -> None:
     families = [make_family([M], table_of(SPREAD), learn, most=8, target=0.0) for learn in (always, waves)]
     held_out = [family.regret.mean for family in families if family.regret is not None]
@@ -91,6 +91,18 @@ def test_a_prior_says_what_happens_between_measured_shapes() -> None:
         for f in families
     )
     assert np.mean(found) < 0.01 < np.mean(without)
+
+
+def test_shapes_count_as_they_are_spread_in_the_logarithm() -> None:
+    """1 and 2 rows are a sixth of a range from 1 to 8192, and 2 rows are a twentieth of one from 2 to 8192."""
+    first, second = SCHEDULES[:2]
+    for low, wanted in ((1, second), (2, first)):
+        times = {
+            shape: {first: 1.05 if shape[0] <= 2 else 1.0, second: 1.0 if shape[0] <= 2 else 1.02}
+            for shape in SPREAD
+            if shape[0] >= low
+        }
+        assert make_family([Dimension("m", low, 8192)], ShapeTable.of(times), always, most=1).schedules == (wanted,)
 
 
 def test_times_are_expected_by_the_prior_and_by_what_it_was_off_by_nearby() -> None:
@@ -157,15 +169,17 @@ def test_where_no_schedule_is_legal_all_over_the_nearest_decides_and_is_checked(
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 5))
 def test_a_covering_set_is_small_and_no_exchange_improves_it(seed: int, most: int) -> None:
-    regret = np.random.default_rng(seed).exponential(0.1, (12, 9))
-    chosen = covering_set(regret, most, 0.0)
+    regret = np.random.default_rng(seed).exponential(0.1, (30, 9))
+    chosen = covering_set(regret, ALIKE, most, 0.0)
     assert len(set(chosen)) == len(chosen) <= most
     cost = mean_square(regret, chosen)
     for out in chosen:
         for other in set(range(9)) - set(chosen):
             exchanged = [*(c for c in chosen if c != out), other]
             assert mean_square(regret, exchanged) >= cost * (1 - 1e-6)
-    assert covering_set(regret, 9, 10.0) == covering_set(regret, 1, 0.0)  # one is enough for a loose target
+    assert covering_set(regret, ALIKE, 9, 10.0) == covering_set(
+        regret, ALIKE, 1, 0.0
+    )  # one is enough for a loose target
 
 
 def test_a_covering_set_is_nearly_the_best_of_all() -> None:
@@ -177,12 +191,18 @@ def test_a_covering_set_is_nearly_the_best_of_all() -> None:
         regret = from_best + draws.exponential(0.05, (30, 20))
         regret[from_best > 0.4] = np.inf
         least = min(mean_square(regret, list(columns)) for columns in combinations(range(20), 4))
-        assert mean_square(regret, covering_set(regret, 4, 0.0)) < 1.02 * least
+        assert mean_square(regret, covering_set(regret, ALIKE, 4, 0.0)) < 1.02 * least
 
 
 def test_a_covering_set_is_very_slow_nowhere_where_that_costs_little() -> None:
-    alike, slow_at_one = np.full(20, 0.012), np.array([0.2, *[0.0] * 19])
-    assert covering_set(np.stack([slow_at_one, alike], axis=1), 1, 0.0) == [1]
+    slow_at_one, slower_everywhere = np.array([0.3, *[0.0] * 29]), np.full(30, 0.012)
+    regret = np.stack([slow_at_one, slower_everywhere], axis=1)
+    assert covering_set(regret, ALIKE, 1, 0.0) == [1]
+    assert covering_set(regret, np.array([1e-6, *[(1 - 1e-6) / 29] * 29]), 1, 0.0) == [0]  # that shape hardly counts
+
+
+ALIKE = np.full(30, 1 / 30)
+"""The weights of 30 shapes that count the same."""
 
 
 def mean_square(regret: NDArray[np.float64], columns: list[int]) -> float:
