@@ -16,7 +16,11 @@ ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
     "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-28-h100-memory-odd",),
-    "attention": ("2026-11-27-h200-attention-d128", "2026-11-28-h200-attention-rest"),
+    "attention": (
+        "2026-11-27-h200-attention-d128",
+        "2026-11-28-h200-attention-full-16x16384",
+        "2026-11-28-h200-attention-rest",
+    ),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
     "convolutions, float16": tuple(
         f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
