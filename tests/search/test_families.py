@@ -97,7 +97,7 @@ def test_shapes_count_as_they_are_spread_in_the_logarithm() -> None:
     """1 and 2 rows are a sixth of a range from 1 to 8192, and 2 rows are a twentieth of one from 2 to 8192."""
     first, second = SCHEDULES[:2]
     for low, wanted in ((1, second), (2, first)):
-        times = {
+        times: dict[Shape, dict[Schedule, float]] = {
             shape: {first: 1.05 if shape[0] <= 2 else 1.0, second: 1.0 if shape[0] <= 2 else 1.02}
             for shape in SPREAD
             if shape[0] >= low
