@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
-    "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-28-h100-memory-odd",),
+    "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-28-h200-memory-odd",),
     "attention": (
         "2026-11-27-h200-attention-d128",
         "2026-11-28-h200-attention-full-16x16384",
@@ -32,6 +32,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "pointwise convolutions of MobileNetV2, float16": ("2026-11-28-h200-convolution-mobilenet-pointwise",),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
+    "the same beside compiled ones": ("2026-11-28-h200-convolution-tf32",),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
         "2026-11-28-h200-types-fp8block",
