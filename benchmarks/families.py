@@ -126,8 +126,7 @@ def _row(sweep: Sweep, most: int, target: float) -> dict[str, object]:
     at_known = regret_at(family, table)
     if family.regret is None or at_known is None:
         raise ValueError(f"{spec.name}: too few settings were recorded at many numbers of rows")
-    alike = np.full(len(table.shapes), 1 / len(table.shapes))
-    best = table.regret[:, covering_set(table.regret, alike, most, 0.0)].min(axis=1)
+    best = table.regret[:, covering_set(table.regret, most, 0.0)].min(axis=1)
     return {
         "row": spec.name,
         "shapes": len(table.shapes),

@@ -11,7 +11,7 @@ from ...core.errors import InvalidParameter
 from ...core.schedule import Schedule
 from .cover import covering_set
 from .expected import ExpectedTimes, Learn
-from .shapes import Dimension, Shape, ShapeTable, all_shapes, check_dimensions, log_distances, regret_of, spread_shapes
+from .shapes import Dimension, Shape, ShapeTable, all_shapes, check_dimensions, regret_of, spread_shapes
 from .tree import Grower, Tree, leaf_of, nearest, tree_from_json, tree_to_json
 
 HELD_OUT = 3
@@ -142,23 +142,14 @@ def _fitted(
     expected = ExpectedTimes(table, learn(table))
     plausible = np.flatnonzero((table.regret <= PLAUSIBLE).any(axis=0)).tolist()
     grid, shapes = list(all_shapes(dimensions)), sorted({*table.shapes, *spread_shapes(dimensions)})
-    weights = 1 / np.prod(np.array(grid, np.float64), axis=1)  # shapes are spread in their logarithm
-    weights /= weights.sum()
-    regret = regret_of(expected.seconds(shapes, plausible))
-    chosen = [plausible[n] for n in covering_set(regret, _shares(shapes, grid, weights), most, target)]
+    chosen = [plausible[n] for n in covering_set(regret_of(expected.seconds(shapes, plausible)), most, target)]
     regret = regret_of(expected.seconds(grid, chosen))
-    tree = Grower(np.array(grid), regret * weights[:, None]).grow()
+    weights = 1 / np.prod(np.array(grid, np.float64), axis=1)  # shapes are spread in their logarithm
+    tree = Grower(np.array(grid), regret * (weights / weights.sum())[:, None]).grow()
     best = expected.seconds(table.shapes, chosen).argmin(axis=1).tolist()
     measured = tuple(zip(table.shapes, best, strict=True))
     family = Family(tuple(dimensions), tuple(table.schedules[n] for n in chosen), tree, measured)
     return family, np.isfinite(regret)
-
-
-def _shares(shapes: Sequence[Shape], grid: Sequence[Shape], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64[shapes]: the weights of all shapes of ``grid``, each given to the nearest of ``shapes``."""
-    shares = np.zeros(len(shapes))
-    np.add.at(shares, log_distances(grid, shapes).argmin(axis=1), weights)
-    return shares
 
 
 def _prove(family: Family, legal: NDArray[np.bool_]) -> None:

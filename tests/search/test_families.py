@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.core.errors import InvalidParameter
 from tilewright.core.schedule import Schedule
-from tilewright.search.families.cover import covering_set
+from tilewright.search.families.cover import MISSING, covering_set
 from tilewright.search.families.emit import dispatcher_in_c, dispatcher_in_python
 from tilewright.search.families.expected import ExpectedTimes, Prior
 from tilewright.search.families.family import Family, make_family
@@ -93,18 +93,6 @@ def test_a_prior_says_what_happens_between_measured_shapes() -> None:
     assert np.mean(found) < 0.01 < np.mean(without)
 
 
-def test_shapes_count_as_they_are_spread_in_the_logarithm() -> None:
-    """1 and 2 rows are a sixth of a range from 1 to 8192, and 2 rows are a twentieth of one from 2 to 8192."""
-    first, second = SCHEDULES[:2]
-    for low, wanted in ((1, second), (2, first)):
-        times: dict[Shape, dict[Schedule, float]] = {
-            shape: {first: 1.05 if shape[0] <= 2 else 1.0, second: 1.0 if shape[0] <= 2 else 1.02}
-            for shape in SPREAD
-            if shape[0] >= low
-        }
-        assert make_family([Dimension("m", low, 8192)], ShapeTable.of(times), always, most=1).schedules == (wanted,)
-
-
 def test_times_are_expected_by_the_prior_and_by_what_it_was_off_by_nearby() -> None:
     slow, fast, apart = (Schedule.of("gemm", 1, {"tile_m": tile}) for tile in (16, 32, 64))
     table = ShapeTable.of({(16,): {slow: 4.0, fast: 2.0}, (256,): {slow: 9.0, fast: 3.0, apart: 3.0}})
@@ -170,43 +158,32 @@ def test_where_no_schedule_is_legal_all_over_the_nearest_decides_and_is_checked(
 @given(st.integers(0, 10_000), st.integers(1, 5))
 def test_a_covering_set_is_small_and_no_exchange_improves_it(seed: int, most: int) -> None:
     regret = np.random.default_rng(seed).exponential(0.1, (30, 9))
-    chosen = covering_set(regret, ALIKE, most, 0.0)
+    chosen = covering_set(regret, most, 0.0)
     assert len(set(chosen)) == len(chosen) <= most
-    cost = mean_square(regret, chosen)
+    cost = mean_of_best(regret, chosen)
     for out in chosen:
         for other in set(range(9)) - set(chosen):
             exchanged = [*(c for c in chosen if c != out), other]
-            assert mean_square(regret, exchanged) >= cost * (1 - 1e-6)
-    assert covering_set(regret, ALIKE, 9, 10.0) == covering_set(
-        regret, ALIKE, 1, 0.0
-    )  # one is enough for a loose target
+            assert mean_of_best(regret, exchanged) >= cost * (1 - 1e-6)
+    assert covering_set(regret, 9, 10.0) == covering_set(regret, 1, 0.0)  # one is enough for a loose target
 
 
 def test_a_covering_set_is_nearly_the_best_of_all() -> None:
     """Every set of 4 of 20 schedules is tried, on tables in which a schedule serves a range of shapes well. With
-    exchanges of one for another alone, the cost of three would be 5 % higher."""
+    exchanges of one for another alone, two of eight sets would not be the best."""
+    over_best = []
     for seed in range(8):
         draws = np.random.default_rng(seed)
         from_best = np.abs(np.linspace(0, 1, 30)[:, None] - draws.random(20))
         regret = from_best + draws.exponential(0.05, (30, 20))
         regret[from_best > 0.4] = np.inf
-        least = min(mean_square(regret, list(columns)) for columns in combinations(range(20), 4))
-        assert mean_square(regret, covering_set(regret, ALIKE, 4, 0.0)) < 1.02 * least
+        least = min(mean_of_best(regret, list(columns)) for columns in combinations(range(20), 4))
+        over_best.append(mean_of_best(regret, covering_set(regret, 4, 0.0)) / least)
+    assert sum(ratio < 1.001 for ratio in over_best) == 7 and max(over_best) < 1.05
 
 
-def test_a_covering_set_is_very_slow_nowhere_where_that_costs_little() -> None:
-    slow_at_one, slower_everywhere = np.array([0.3, *[0.0] * 29]), np.full(30, 0.012)
-    regret = np.stack([slow_at_one, slower_everywhere], axis=1)
-    assert covering_set(regret, ALIKE, 1, 0.0) == [1]
-    assert covering_set(regret, np.array([1e-6, *[(1 - 1e-6) / 29] * 29]), 1, 0.0) == [0]  # that shape hardly counts
-
-
-ALIKE = np.full(30, 1 / 30)
-"""The weights of 30 shapes that count the same."""
-
-
-def mean_square(regret: NDArray[np.float64], columns: list[int]) -> float:
-    return float((regret[:, columns].min(axis=1) ** 2).mean())
+def mean_of_best(regret: NDArray[np.float64], columns: list[int]) -> float:
+    return float(np.minimum(regret[:, columns].min(axis=1), MISSING).mean())
 
 
 def test_bad_ranges_and_documents_are_refused() -> None:
