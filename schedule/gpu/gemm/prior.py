@@ -36,7 +36,7 @@ same lines at about the same time are coalesced before they reach it: n of them 
 1 - ``COALESCED``, since not all of them come together."""
 SHARED_REQUESTS = 0.2
 """What n multiprocessors read of the same lines at about the same time arrives faster: in a time that n to the power of
-this divides."""
+this divides. For the boxes of images it was not seen."""
 SHARED_LINE_CYCLES = 5
 """Where rows of B share lines of 128 bytes, CTAs ask for the same line several times at once. Each further time takes
 all of them so many cycles."""
@@ -44,9 +44,9 @@ STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 SUBTILE_CYCLES = 450
 """From a warpgroup's last wgmma until it has staged a subtile, so many cycles pass."""
-EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 1200, 16
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_WORDS_PER_CYCLE = 1200, 24, 4
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
-cycle."""
+cycle, or so many single ones where sides are swapped."""
 FIXUP_CYCLES = 15_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
@@ -73,7 +73,8 @@ def unit_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> UnitCycl
     of_a, of_b = _readers(gemm, sizes)
     busy = sizes.ctas / (sizes.active_ctas_per_sm * peaks.multiprocessors)
     distinct = (a / of_a**COALESCED + b / of_b**COALESCED) * busy
-    arriving = a / of_a**SHARED_REQUESTS + b / of_b**SHARED_REQUESTS
+    shared = SHARED_REQUESTS if gemm.window is None else 0.0
+    arriving = a / of_a**shared + b / of_b**shared
     return UnitCycles(
         mma=2 * tile_m * columns * block_k * share / flops_per_cycle(gemm, peaks),
         shared=(read * share + sizes.stage_bytes) / peaks.shared_bytes_per_cycle,
@@ -191,7 +192,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats
     staging = SUBTILE_CYCLES * np.where(sizes.split_k == 1, len(gemm.results) * epilogue_subtiles(gemm, sizes), 0)
     multiplying = sizes.k_iters * iteration
     tile = np.maximum(multiplying + epilogue, (multiplying + staging) / together)
-    busy = tiles_per_sm(sizes) * tile + _reduction_cycles(sizes, peaks)
+    busy = tiles_per_sm(sizes) * tile + _reduction_cycles(gemm, sizes, peaks)
     served = memory + _shared_line_cycles(gemm, sizes)
     seconds: Floats = peaks.launch_seconds + (packing + _norm(busy, served)) / peaks.clock_hz
     return seconds
@@ -209,11 +210,12 @@ def _arrival_cycles(sizes: GemmSizes[Ints], work: UnitCycles) -> Floats:
     return cycles
 
 
-def _reduction_cycles(sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
+def _reduction_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Floats:
     """Return how many cycles it takes to add up partial sums: over a cluster for split-K, in a second launch for
     stream-K."""
     tile_bytes = 4 * sizes.tile_m * sizes.mma_n
-    exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / EXCHANGE_BYTES_PER_CYCLE, 0)
+    read = 4 * EXCHANGE_WORDS_PER_CYCLE if gemm.along_m else EXCHANGE_BYTES_PER_CYCLE
+    exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / read, 0)
     moved = sizes.unit_rounds * tile_bytes * (1 + sizes.clusters / peaks.multiprocessors)
     fixup = FIXUP_CYCLES + moved / peaks.l2_bytes_per_cycle
     cycles: Floats = np.where(sizes.unit_rounds > 0, fixup, exchange)
