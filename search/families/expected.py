@@ -29,7 +29,7 @@ POWER = 4
 """The weight of a shape is its distance to the power of minus this."""
 CLOSE = 1e-3
 """Distances are at least so much: a measured shape has its own times."""
-CAUTION = 0.3
+CAUTION = 0.1
 """A schedule is expected to take so much longer (a logarithm) where the nearest shape at which it was timed is at a
 distance of 1, which is a factor of e."""
 

@@ -44,9 +44,9 @@ STORE_CYCLES = 6
 """A row of 128 bytes takes so many cycles to store by TMA."""
 SUBTILE_CYCLES = 450
 """From a warpgroup's last wgmma until it has staged a subtile, so many cycles pass."""
-EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE, EXCHANGE_WORDS_PER_CYCLE = 1200, 24, 4
+EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE, IMAGE_EXCHANGE_BYTES_PER_CYCLE = 1200, 16, 24
 """With split-K, two barriers of the cluster take so many cycles, and each CTA reads so many bytes of partial sums in a
-cycle, or so many single ones where sides are swapped."""
+cycle. Those of convolutions were fitted apart."""
 FIXUP_CYCLES = 15_000
 """With stream-K, the launch that adds up the tiles of several CTAs takes so many cycles."""
 
@@ -214,7 +214,7 @@ def _reduction_cycles(gemm: Gemm, sizes: GemmSizes[Ints], peaks: GpuPeaks) -> Fl
     """Return how many cycles it takes to add up partial sums: over a cluster for split-K, in a second launch for
     stream-K."""
     tile_bytes = 4 * sizes.tile_m * sizes.mma_n
-    read = 4 * EXCHANGE_WORDS_PER_CYCLE if gemm.along_m else EXCHANGE_BYTES_PER_CYCLE
+    read = EXCHANGE_BYTES_PER_CYCLE if gemm.window is None else IMAGE_EXCHANGE_BYTES_PER_CYCLE
     exchange = np.where(sizes.split_k > 1, EXCHANGE_CYCLES + tile_bytes / read, 0)
     moved = sizes.unit_rounds * tile_bytes * (1 + sizes.clusters / peaks.multiprocessors)
     fixup = FIXUP_CYCLES + moved / peaks.l2_bytes_per_cycle
