@@ -7,8 +7,8 @@
     exchange pairs while that lowers it
 
 The cost is the mean regret of the best chosen schedule at each shape. A mean of squares, and weights of one over the
-extents, were tried on recorded sweeps with random thirds of their shapes held out: there the plain mean had the lowest
-mean, and the lowest 95th percentile as well.
+extents, were tried on two recorded sweeps with random thirds of their shapes held out: there the plain mean had the
+lowest mean and 95th percentile of both together.
 
 The regret of a schedule where it has no time counts as ``MISSING``, so that shapes which nothing serves come first.
 """

@@ -36,7 +36,7 @@ same lines at about the same time are coalesced before they reach it: n of them 
 1 - ``COALESCED``, since not all of them come together."""
 SHARED_REQUESTS = 0.2
 """What n multiprocessors read of the same lines at about the same time arrives faster: in a time that n to the power of
-this divides. For the boxes of images it was not seen."""
+this divides. Settings of convolutions are ranked better without it."""
 SHARED_LINE_CYCLES = 5
 """Where rows of B share lines of 128 bytes, CTAs ask for the same line several times at once. Each further time takes
 all of them so many cycles."""

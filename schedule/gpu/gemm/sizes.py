@@ -79,7 +79,7 @@ class GemmSizes(Generic[N]):
     """All sizes of one setting (``N`` is int), or of many settings at once (``N`` is a column, int64[n]).
 
     The first fields are the knobs; the others follow from them. Where taps share a halo, ``k_atoms`` counts those of
-    all of them.
+    all of them. Where sides are swapped, ``mma_n`` is what tiles have, of which the knob is the most.
 
     ``accumulators``: how many accumulators share the ``mma_n`` columns of a tile.
     ``tiles_per_iteration``: how many tiles the warpgroups of a CTA work on at once; with ping-pong it is more than one.

@@ -15,7 +15,7 @@ Operands and results are 16-bit floats, whose rows TMA loads and stores. There i
 many rows and more columns gain nothing, nor do large ones, which have many waves of tiles.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns
 from ...space.constraint import Constraint
+from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
 from .constraints import GRID
@@ -43,6 +44,7 @@ MOST_TILES = 4
 """The result has at most so many tiles of 128 x 128 for each multiprocessor."""
 WORTH = 0.98
 """A setting is tried whose prior is less than so many times the least of the product as it is."""
+MOST_COLUMNS = "how many columns, which are rows of the result, wgmma and a tile have at most; tiles share them evenly"
 FEW_SETTINGS = 12
 """So many settings are tried where there is none."""
 
@@ -52,6 +54,10 @@ class SwappedPlan(GemmPlan):
     """One product on one target: ``gemm`` is the transposed one, and ``plain`` has it as it is."""
 
     plain: GemmPlan
+
+    @property
+    def chosen(self) -> tuple[Knob, ...]:
+        return tuple(replace(knob, meaning=MOST_COLUMNS) if knob.name == "mma_n" else knob for knob in super().chosen)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
