@@ -52,7 +52,7 @@ from ...tile.stage_body import vector_at
 from ..split_k import partial_at
 from .grouped import ROW_END
 from .mainloop import WarpRoles
-from .result_box import result_box
+from .result_box import ResultBox, line_box, result_box
 from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
 from .tensor_memory import TensorAccumulators
 
@@ -120,8 +120,8 @@ class Epilogue:
         self.stores_rows = bool(sizes.epilogue_stages) and not can_store_by_tma(gemm)
         self.staged = list[_StagedColumns]()
         if sizes.epilogue_stages:
-            side = subtile_columns(gemm)
-            whole, rest = sizes.tile_n // side, sizes.tile_n % side
+            side, columns = subtile_columns(gemm), min(sizes.tile_n, -(-gemm.n.extent // 8) * 8)
+            whole, rest = columns // side, columns % side
             swizzle = tma_swizzle(gemm.results[0].tensor.dtype)
             if whole:
                 stages = self._allocate_stages("staged", side, swizzle)
@@ -432,6 +432,8 @@ class Epilogue:
         w = self.w
         box = result_box(self.gemm, result)
         assert box is not None
+        if self._store_lines(box, at, staged, stage):
+            return
         whole = at["m"] + WGMMA_M <= at[ROW_END] if ROW_END in at else None
         if whole is not None:
             with w.when(at["m"] + WGMMA_M > at[ROW_END]):
@@ -446,6 +448,19 @@ class Epilogue:
                     extents = box.extents(staged.columns, parts)
                     w.emit(TmaStore(box.tensor, corner, staged.buffer, source, extents))
             w.emit(TmaStoreCommit())  # a group for each subtile, so that waits know how many are under way
+
+    def _store_lines(self, box: ResultBox, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> bool:
+        """Store a subtile that has all columns of a result as whole lines of memory. False where it has none."""
+        lines = line_box(self.gemm, box, staged.columns)
+        if lines is None or ROW_END in at or self._interleaves:
+            return False
+        w, here = self.w, at["m"] * staged.columns // lines.tensor.shape[-1]
+        with w.when(self.elected):
+            with w.when(at["n"] < self.gemm.n.extent):  # tiles of a cluster may lie beside the result
+                source = (self.warpgroup, index(stage), index(0), index(0))
+                w.emit(TmaStore(lines.tensor, (here, index(0)), staged.buffer, source, lines.rows))
+            w.emit(TmaStoreCommit())
+        return True
 
     def _store_rows(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
         """Each warp stores the 16 rows that it staged. Neighbouring lanes store neighbours, so that stores coalesce."""

@@ -13,6 +13,9 @@ from ....ir.rewrite import free_variables
 from ...problems.gemm import Gemm, Result
 from ..tma_view import moved_dimensions, tma_view
 
+LINE_BYTES = 128
+"""Bytes of a line of memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResultBox:
@@ -28,6 +31,15 @@ class ResultBox:
         neighbours."""
         outer, inner = (columns, WGMMA_M) if self.indices[-1] == Var("m") else (WGMMA_M // parts, columns)
         return (*(outer if n == WGMMA_M else n for n in self.rows[:-1]), inner)
+
+
+@dataclass(frozen=True, slots=True)
+class LineBox:
+    """The rows of an atom that fill whole lines of memory: ``tensor`` as (lines, elements of a line), and the extents
+    of the box. A row that ends within a sector would write a part of it."""
+
+    tensor: Buffer
+    rows: tuple[int, int]
 
 
 def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
@@ -59,3 +71,15 @@ def result_box(gemm: Gemm, result: Result) -> ResultBox | None:
         taken *= extent
     aligned = all(stride * tensor.dtype.bytes % 16 == 0 for stride in tensor.strides[:-1])
     return ResultBox(tensor, indices, rows) if aligned and taken == WGMMA_M else None
+
+
+def line_box(gemm: Gemm, box: ResultBox, columns: int) -> LineBox | None:
+    """Return how TMA stores 64 rows of ``columns`` columns as whole lines; None where rows are not shorter than lines,
+    or do not follow one another."""
+    tensor = box.tensor
+    line = LINE_BYTES // tensor.dtype.bytes
+    follow = len(tensor.shape) == 2 and box.rows[0] == WGMMA_M and tensor.strides == (columns, 1)
+    if not follow or gemm.dynamic is not None or columns >= line or tensor.elements % line:
+        return None
+    lines = Buffer(tensor.name, (tensor.elements // line, line), tensor.dtype, tensor.scope)
+    return LineBox(lines, (WGMMA_M * columns // line, line))

@@ -22,7 +22,7 @@ from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import Schedule
 from tilewright.core.target import Target
 from tilewright.ir.expr import Const, Expr, index
-from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch
+from tilewright.ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, substitute
 from tilewright.ir.simplify import simplify
@@ -45,6 +45,13 @@ LONG = workload_of("matmul", m=2048, n=4096, k=14336, dtype="bfloat16", transpos
 SMALL = workload_of("matmul", m=512, n=512, k=512, dtype="float16", transpose_b=True)
 GATED = workload_of("gated_linear", rows=2048, inputs=4096, outputs=14336, dtype="float16")
 FUSED = workload_of("linear", rows=4096, inputs=4096, outputs=4096, dtype="float16", activation="gelu_tanh")
+
+
+def _pointwise(height: int, width: int, filters: int) -> Workload:
+    """A convolution of three images by 1x1 filters with a bias: a product with few columns."""
+    image = {"batch": 3, "height": height, "width": width, "channels": 72, "layout": "NHWC", "dtype": "float16"}
+    filter = {"filters": filters, "kernel_h": 1, "kernel_w": 1, "stride": 1, "padding": 0, "groups": 1}
+    return workload_of("conv2d", **image, **filter, bias=True)
 
 
 def _two_outputs() -> Workload:
@@ -104,6 +111,8 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
         H200,
         lambda: workload_of("batch_matmul", batch=3, m=72, n=80, k=72, dtype="bfloat16", transpose_b=True),
     ),
+    "few filters": (FEW, lambda: _pointwise(8, 11, 24)),
+    "few filters, no whole lines": (FEW, lambda: _pointwise(3, 23, 40)),
     "two outputs": (H200, _two_outputs),
     "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
     "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
@@ -119,6 +128,14 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
 def test_kernels_compute_their_expression(case: str) -> None:
     target, workload = CASES[case]
     assert assert_agrees(SKETCH, workload(), 3, target) == 3
+
+
+@pytest.mark.parametrize(("width", "filters", "box"), [(11, 24, (24, 64)), (8, 16, (16, 64)), (23, 24, (64, 24))])
+def test_rows_shorter_than_lines_are_stored_as_lines(width: int, filters: int, box: tuple[int, ...]) -> None:
+    """Where the result is no whole number of lines, its rows are stored."""
+    workload = _pointwise(8 if width < 23 else 3, width, filters)
+    kernel = SKETCH.lower(workload, FEW, schedule_of(SKETCH, workload, FEW, split_k=1))
+    assert {s.box for s in walk_statements(kernel.body) if isinstance(s, TmaStore)} == {box}
 
 
 @pytest.mark.parametrize(("cluster_m", "cluster_n"), [(1, 1), (2, 1), (2, 2)])
