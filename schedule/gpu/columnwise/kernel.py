@@ -83,7 +83,9 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
             prefetch_rows(writer, block, grid, thread)
         outer, first_column = tile_of(writer, block)
         rows = ThreadRows(writer, outer, first_column, split, thread)
-        tile = ColumnTile(writer, outer, first_column, thread, warp_states(writer, rows.accumulated(), thread))
+        tile = ColumnTile(
+            writer, outer, first_column, thread, warp_states(writer, rows.accumulated(), rows.shift(), thread)
+        )
         if clustered:
             tile.write_from_cluster(split)
         elif partials:
@@ -94,18 +96,29 @@ def _write_first_launch(writer: ColumnwiseWriter, partials: Sequence[State]) -> 
             rows.write_elements(tile.results_of_thread())
 
 
-def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr) -> list[State]:
-    """Return the states of all warps in shared memory, each [warps of a column, columns of the CTA]."""
+def warp_states(writer: ColumnwiseWriter, states: Sequence[State], shift: Expr, thread: Expr) -> list[State]:
+    """Return the states of all warps in shared memory, each [warps of a column, columns of the CTA]. Vectors that are
+    shifted leave the states of all threads there, see ``cell_of``; ``shift`` is that of the thread."""
     s, w = writer.sizes, writer.w
-    _combine_lanes(writer, states)
+    if not s.shifted:
+        _combine_lanes(writer, states)
     warps = -(-s.threads // max(s.threads_x, WARP_LANES))
+    shape = (s.threads_y, s.vector, s.threads_x + 1) if s.shifted else (warps, s.columns_per_cta)
     shared = [
         tuple(
-            w.allocate(writer.name(f"warp_state{n}_{k}"), (warps, s.columns_per_cta), b.dtype, MemoryScope.SHARED)
+            w.allocate(writer.name(f"warp_state{n}_{k}"), shape, b.dtype, MemoryScope.SHARED)
             for k, b in enumerate(state)
         )
         for n, state in enumerate(states)
     ]
+    if s.shifted:
+        with w.loop(writer.name("cell_v"), s.vector, LoopKind.UNROLLED) as v:
+            cell_indices = cell_of(s, thread // s.threads_x, thread % s.threads_x * s.vector + v - shift)
+            for state, cells in zip(states, shared, strict=True):
+                for buffer, cell in zip(state, cells, strict=True):
+                    w.store(cell, cell_indices, Load(buffer, (v,)))
+        w.barrier(SyncScope.BLOCK)
+        return list(shared)
     lane = thread % max(s.threads_x, WARP_LANES)
     with w.when(lane < s.threads_x if s.threads_x < WARP_LANES else None):
         for state, cells in zip(states, shared, strict=True):
@@ -116,6 +129,16 @@ def warp_states(writer: ColumnwiseWriter, states: Sequence[State], thread: Expr)
                 )
     w.barrier(SyncScope.BLOCK)
     return list(shared)
+
+
+def cell_of(s: ColumnwiseSizes[int], y: Expr, slot: Expr) -> tuple[Expr, ...]:
+    """Return where the state of column ``slot`` of the CTA is in shared memory, for ``y``, one of those that share the
+    column. Lanes of a warp that have shifted vectors store columns ``vector`` apart, which are next to each other
+    there. The first vector may begin up to ``vector - 1`` columns in front of the CTA's."""
+    if not s.shifted:
+        return (y, slot)
+    number = slot + s.vector
+    return (y, number % s.vector, number // s.vector)
 
 
 def _combine_lanes(writer: ColumnwiseWriter, states: Sequence[State]) -> None:
@@ -183,13 +206,14 @@ class ColumnTile:
         def keep(slot: Expr, _: Expr) -> None:
             for cells, state in zip(self.shared, self._states_of(slot), strict=True):
                 for cell, buffer in zip(cells, state, strict=True):
-                    w.store(cell, (index(0), slot), Load(buffer, ()))
+                    w.store(cell, cell_of(s, index(0), slot), Load(buffer, ()))
 
         def gather(number: Expr, _: Expr) -> None:
             slot = rank * share + number
             states = []
             for n, cells in enumerate(self.shared):
-                of_cta = [[ClusterLoad(c, (index(0), slot), index(b)) for c in cells] for b in range(s.splits)]
+                at = cell_of(s, index(0), slot)
+                of_cta = [[ClusterLoad(c, at, index(b)) for c in cells] for b in range(s.splits)]
                 states.append(writer.combined("cluster_state", n, of_cta[0], of_cta[1:]))
                 for buffer in states[-1]:
                     w.emit(ClusterLoadWait(Load(buffer, ())))
@@ -204,7 +228,8 @@ class ColumnTile:
         """Return the state of every reduction for column ``slot`` of the CTA, from all its warps."""
         found: list[list[Buffer]] = []
         for n, cells in enumerate(self.shared):
-            of_warp = [[Load(c, (index(y), slot)) for c in cells] for y in range(cells[0].shape[0])]
+            sharing = [cell_of(self.writer.sizes, index(y), slot) for y in range(cells[0].shape[0])]
+            of_warp = [[Load(c, at) for c in cells] for at in sharing]
             found.append(self.writer.combined(name, n, of_warp[0], of_warp[1:]))
         return found
 

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from ....ir.buffer import Buffer, MemoryScope
-from ....ir.expr import Expr, Load, Var, index, minimum
+from ....ir.expr import Expr, Load, Var, index, maximum, minimum
 from ....ir.linear_form import affine_form
 from ....ir.stmt import LoopKind
 from ...problems.columnwise import reduced_axis
@@ -68,17 +68,38 @@ class ThreadRows:
         """What is written inside is done by threads that have columns, with what these need for all their rows. Gives
         the first column of the thread."""
         s, w, p = self.writer.sizes, self.writer.w, self.writer.problem
-        column = self.first_column + self.thread % s.threads_x * s.vector
-        with w.when(column < p.column_count if p.column_count % s.columns_per_cta else None):
+        column = self._vector_begin() - self.shift()
+        end: Expr = index(p.column_count)
+        if s.shifted:
+            end = minimum(end, self.first_column + s.columns_per_cta)
+        with w.when(column < end if p.column_count % s.columns_per_cta or s.shifted else None):
             self._load_columns(f"{name}of_column", column)
             yield column
+
+    def _vector_begin(self) -> Expr:
+        """Return the first column of the thread's vector, were it not shifted."""
+        return self.first_column + self.thread % self.writer.sizes.threads_x * self.writer.sizes.vector
+
+    def shift(self) -> Expr:
+        """Return how many elements the rows of the thread begin after a multiple of the vector's width in memory; 0
+        where vectors are not shifted."""
+        s = self.writer.sizes
+        return self._first_element() % s.vector if s.shifted else index(0)
+
+    def _rows(self) -> RowRange:
+        return rows_of(self.writer, self.split, self.thread // self.writer.sizes.threads_x)
+
+    def _first_element(self) -> Expr:
+        """Return the number of the first element of the thread's first row among all elements."""
+        p = self.writer.problem
+        return (self.outer * p.reduced_count + self._rows().first) * p.column_count
 
     def _each_step(self, name: str, step: Callable[[str, Expr, int, Expr | None], None]) -> None:
         """``step`` for each ``unroll`` rows of the thread: it is given a name, the first row, how far they are apart,
         and where they end, if some of them may not exist."""
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
-        rows = rows_of(writer, self.split, self.thread // s.threads_x)
-        whole = rows.fewest // s.rows_per_step
+        rows = self._rows()
+        whole = max(rows.fewest - self._may_pass_the_end, 0) // s.rows_per_step
         if whole:
             with w.loop(writer.name(f"{name}whole"), whole) as n:
                 step(f"{name}whole", rows.first + n * (rows.step * s.unroll), rows.step, None)
@@ -93,6 +114,12 @@ class ThreadRows:
         for n, load in enumerate(writer.problem.column_loads):
             buffer = w.allocate(writer.name(f"{name}{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
             self._of_columns[load] = buffer
+            if s.shifted:
+                with w.loop(writer.name(f"{name}{n}_v"), s.vector, LoopKind.UNROLLED) as v:
+                    inside = minimum(maximum(column + v, index(0)), index(writer.problem.column_count - 1))
+                    axes = writer.kept_axes(self.outer, inside, index(0))
+                    w.store(buffer, (v,), Load(load.buffer, tuple(scalar_at(i, axes) for i in load.indices)))
+                continue
             axes = writer.kept_axes(self.outer, column, index(0))
             at = tuple(scalar_at(i, axes) for i in load.indices)
             w.store(
@@ -125,13 +152,42 @@ class ThreadRows:
         with w.loop(writer.name(f"{name}_load"), s.unroll, LoopKind.UNROLLED) as u:
             row = first + u * step
             with w.when(None if stop is None else row < stop):
-                for b in p.inputs:
+                for n, b in enumerate(p.inputs):
+                    if s.shifted:
+                        self._load_shifted(f"{name}_{n}", loaded[b.name], u, b, row, last=stop is not None)
+                        continue
                     w.store(
                         loaded[b.name],
                         contiguous_vector((u, index(0)), s.vector),
                         Load(b, contiguous_vector(self._element(row, column), s.vector)),
                     )
         return loaded
+
+    @property
+    def _may_pass_the_end(self) -> bool:
+        """Whether the last vector of the very last row begins inside the inputs and ends behind them. Nothing but the
+        rest of the rows, which is tested anyway, has the last row then."""
+        s, p = self.writer.sizes, self.writer.problem
+        return bool(s.shifted and p.outer_count * p.reduced_count * p.column_count % s.vector)
+
+    def _load_shifted(self, name: str, registers: Buffer, u: Expr, source: Buffer, row: Expr, *, last: bool) -> None:
+        """Load a shifted vector of a row. Elements in front of the row and behind it belong to other rows: they end in
+        columns that nothing is read from. ``last``: the row may be the very last one."""
+        writer, s, w = self.writer, self.writer.sizes, self.writer.w
+        start, count = self._first_element(), source.elements
+        begin = start // s.vector * s.vector + (row - self._rows().first) * writer.problem.column_count
+        begin = begin + self._vector_begin()
+        last = last and self._may_pass_the_end
+        with w.when(begin <= count - s.vector if last else None):
+            with w.loop(writer.name(f"{name}_vector"), s.vector, LoopKind.VECTORIZED) as v:
+                w.store(registers, (u, v), Load(source, delinearize(begin + v, source.shape)))
+        if last:
+            with (
+                w.when(begin > count - s.vector),
+                w.loop(writer.name(f"{name}_last"), s.vector, LoopKind.UNROLLED) as v,
+            ):
+                at = delinearize(minimum(begin + v, index(count - 1)), source.shape)
+                w.store(registers, (u, v), Load(source, at))
 
     def _element(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
         """Return the indices of an element of the inputs."""
@@ -236,7 +292,7 @@ def tile_of(writer: ColumnwiseWriter, block: Expr) -> tuple[Expr, Expr]:
 def prefetch_rows(writer: ColumnwiseWriter, block: Expr, blocks: int, thread: Expr) -> None:
     """Prefetch the first rows of all threads of a CTA to L2, where every CTA has whole steps and whole columns."""
     s, p = writer.sizes, writer.problem
-    if p.column_count % s.columns_per_cta or rows_of(writer, index(0), index(0)).fewest < s.rows_per_step:
+    if s.shifted or p.column_count % s.columns_per_cta or rows_of(writer, index(0), index(0)).fewest < s.rows_per_step:
         return
 
     def first_element(at: Expr, number: Expr) -> tuple[Expr, ...]:

@@ -9,6 +9,11 @@ rows the y-th one of every ``threads_y``. It has ``unroll`` of its rows in fligh
     ...
     row threads_y         | vector of thread (0, 0) | vector of thread (1, 0) |
     row threads_y + 1     | vector of thread (0, 1) | vector of thread (1, 1) |
+
+Shifted vectors are wider than what divides the columns. They begin at multiples of their width in memory, so that a row
+begins up to ``vector - 1`` elements, its shift, after the begin of its first vector. Rows that are ``row_period`` apart
+have the same shift. ``threads_y`` is a multiple of that, so that all rows of a thread have the same shift, and its
+vectors the same columns. A CTA has a vector less of whole columns than its threads load.
 """
 
 from dataclasses import dataclass
@@ -25,6 +30,9 @@ from ..occupancy import limits_of
 N = TypeVar("N", int, Ints)
 """A number of one setting, or a column of the numbers of many settings."""
 
+VECTORS = (1, 2, 4, 8, 16)
+"""How many columns a memory access may have, which has up to ``VECTOR_BYTES``."""
+VECTOR_BYTES = 16
 SPARE_REGISTERS = 20
 """Roughly how many registers a thread needs for addresses (from compiled kernels)."""
 BLOCKED, STRIPED = "blocked", "striped"
@@ -41,6 +49,8 @@ class ColumnwiseSizes(Generic[N]):
     """The sizes of one setting (N is int), or of many (N is a column of them).
 
     ``vector``: columns of one memory access.
+    ``shifted``: 1 where vectors begin at multiples of their width in memory, 0 where they do so in the row.
+    ``columns_per_cta``: columns of a CTA.
     ``threads_x``: threads of a CTA next to each other along the columns.
     ``threads_y``: threads of a CTA that share a column.
     ``unroll``: rows that a thread has in flight.
@@ -58,6 +68,8 @@ class ColumnwiseSizes(Generic[N]):
     """
 
     vector: N
+    shifted: N
+    columns_per_cta: N
     threads_x: N
     threads_y: N
     unroll: N
@@ -77,13 +89,32 @@ class ColumnwiseSizes(Generic[N]):
         return self.threads_x * self.threads_y
 
     @property
-    def columns_per_cta(self) -> N:
-        return self.threads_x * self.vector
-
-    @property
     def rows_per_step(self) -> N:
         """Rows that the threads of a CTA take before they come to the next ones of the same split."""
         return self.threads_y * self.unroll
+
+
+def aligned_vector(problem: ColumnwiseProblem) -> int:
+    """Return the widest vector of up to 16 bytes that divides the columns."""
+    dtypes = [b.dtype for b in problem.inputs] + [load.dtype for load in problem.column_loads]
+    dtypes += [c.tensor.dtype for c in problem.elementwise_outputs]
+    widest = max(d.bytes for d in dtypes)
+    return max(v for v in VECTORS if problem.columns[-1] % v == 0 and (v * widest <= VECTOR_BYTES or v == 1))
+
+
+def row_period(problem: ColumnwiseProblem, vector: Ints) -> Ints:
+    """Return how many rows apart rows begin equally far from a multiple of ``vector`` elements in memory, int64[n]."""
+    period: Ints = vector // np.gcd(vector, problem.column_count)
+    return period
+
+
+def columns_of_cta(problem: ColumnwiseProblem, vector: Ints, threads_x: Ints) -> Ints:
+    """Return how many columns a CTA has, int64[n]. With shifted vectors tiles share the columns evenly."""
+    most = (threads_x - 1) * vector
+    tiles = -(-problem.column_count // np.maximum(most, 1))
+    even = -(-problem.column_count // (np.maximum(tiles, 1) * vector)) * vector
+    columns: Ints = np.where(vector > aligned_vector(problem), even, threads_x * vector)
+    return columns
 
 
 def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> ColumnwiseSizes[Ints]:
@@ -95,11 +126,16 @@ def columnwise_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     registers = SPARE_REGISTERS + unroll * words + vector * (-(-problem.state_bytes // 4))
     if problem.elementwise_outputs:  # the results of the columns, and elements of the outputs
         registers = registers + 2 * vector
-    shared_bytes = threads // np.maximum(WARP_LANES // threads_x, 1) * vector * problem.state_bytes
-    ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * splits
+    shifted = vector > aligned_vector(problem)
+    cells = np.where(shifted, threads_y * (threads_x + 1), threads // np.maximum(WARP_LANES // threads_x, 1))
+    shared_bytes = cells * vector * problem.state_bytes
+    columns = columns_of_cta(problem, vector, threads_x)
+    ctas = problem.outer_count * -(-problem.column_count // columns) * splits
     resident = limits.resident_blocks(threads, registers, shared_bytes)
     return ColumnwiseSizes(
         vector=vector,
+        shifted=shifted.astype(np.int64),
+        columns_per_cta=columns,
         threads_x=threads_x,
         threads_y=threads_y,
         unroll=unroll,

@@ -28,7 +28,20 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from ..reduction_prior import CLUSTERED_SHARE, LARGEST_CLUSTER
 from .kernel import columnwise_kernel
 from .prior import columnwise_seconds, partial_bytes
-from .sizes import BLOCKED, CLUSTER, SECOND_LAUNCH, STRIPED, ColumnwiseSizes, columnwise_sizes, one_setting
+from .sizes import (
+    BLOCKED,
+    CLUSTER,
+    SECOND_LAUNCH,
+    STRIPED,
+    VECTOR_BYTES,
+    VECTORS,
+    ColumnwiseSizes,
+    aligned_vector,
+    columns_of_cta,
+    columnwise_sizes,
+    one_setting,
+    row_period,
+)
 
 FEWEST_CTAS = 64
 """Fewer CTAs leave most of the device idle."""
@@ -91,12 +104,12 @@ class ColumnwisePlan(Plan):
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """Return the widest vector of up to 16 bytes that divides the columns."""
-        dtypes = [b.dtype for b in self.problem.inputs] + [load.dtype for load in self.problem.column_loads]
-        dtypes += [c.tensor.dtype for c in self.problem.elementwise_outputs]
-        widest = max(d.bytes for d in dtypes)
-        last = self.problem.columns[-1]
-        return (max(v for v in (1, 2, 4, 8, 16) if last % v == 0 and (v * widest <= 16 or v == 1)),)
+        """Return the widest vector that divides the columns, and then the shifted ones: the widest one, and half of
+        it."""
+        p, aligned = self.problem, aligned_vector(self.problem)
+        widest = max(b.dtype.bytes for b in p.inputs)
+        wide = [v for v in VECTORS if VECTOR_BYTES // 2 <= v * widest <= VECTOR_BYTES and aligned < v <= p.column_count]
+        return (aligned, *reversed(wide if not p.elementwise_outputs else []))
 
     def _sizes(self, columns: Columns) -> ColumnwiseSizes[Ints]:
         return columnwise_sizes(self.problem, self.target, columns)
@@ -108,6 +121,12 @@ class ColumnwisePlan(Plan):
                 "threads_x times threads_y is a whole number of warps",
                 ("threads_x", "threads_y"),
                 lambda c: c.ints("threads_x") * c.ints("threads_y") % WARP_LANES == 0,
+            ),
+            Constraint(
+                f"with vectors wider than what divides the columns, threads_x is at least {NARROW_THREADS}, and "
+                "threads_y a multiple of the rows after which the alignment is the same",
+                ("vector_width", "threads_x", "threads_y"),
+                self._rows_are_alike,
             ),
             Constraint(
                 "arrangement is blocked and combine is second_launch where splits is 1",
@@ -138,8 +157,14 @@ class ColumnwisePlan(Plan):
         share = -(-count // splits)
         return c.flags("arrangement", STRIPED) | ((splits - 1) * share < count)
 
+    def _rows_are_alike(self, c: Columns) -> Bools:
+        vector = c.ints("vector_width")
+        alike = c.ints("threads_y") % row_period(self.problem, vector) == 0
+        shifted: Bools = (c.ints("threads_x") >= NARROW_THREADS) & alike
+        return shifted | (vector <= aligned_vector(self.problem))
+
     def _shares_columns(self, c: Columns) -> Bools:
-        splits, columns = c.ints("splits"), c.ints("threads_x") * c.ints("vector_width")
+        splits, columns = c.ints("splits"), columns_of_cta(self.problem, c.ints("vector_width"), c.ints("threads_x"))
         shared: Bools = (splits <= LARGEST_CLUSTER) & (columns % splits == 0)
         return shared | c.flags("combine", SECOND_LAUNCH)
 
@@ -150,7 +175,7 @@ class ColumnwisePlan(Plan):
         """Small problems have no splits and one row in flight, or what large ones have: enough CTAs, each with enough
         in flight, and no more splits than that takes."""
         s, p, multiprocessors = self._sizes(columns), self.problem, self.target.threads
-        narrow, wide = s.threads_x < NARROW_THREADS, s.columns_per_cta
+        narrow, wide = s.threads_x < NARROW_THREADS, s.threads_x * s.vector
         resident = self._resident(s)
         small = s.ctas // s.splits * p.reduced_count * wide < SMALL_ELEMENTS
         plain = (s.splits == 1) & (s.unroll == 1) & (s.threads <= 256)

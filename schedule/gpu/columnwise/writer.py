@@ -50,8 +50,11 @@ class ColumnwiseWriter:
 
     def kept_axes(self, outer: Expr, column: Expr, element: Expr) -> dict[str, Expr]:
         """Axis -> its index, at an element of the vector that begins at a flat ``outer`` index and ``column``."""
-        columns = delinearize(column, self.problem.columns)
-        columns = (*columns[:-1], columns[-1] + element)
+        if self.sizes.shifted:  # a vector may begin in front of the columns, and go on from one row of them to the next
+            columns = delinearize(column + element, self.problem.columns)
+        else:
+            columns = delinearize(column, self.problem.columns)
+            columns = (*columns[:-1], columns[-1] + element)
         return {outer_axis(n): i for n, i in enumerate(delinearize(outer, self.problem.outer))} | {
             column_axis(n): i for n, i in enumerate(columns)
         }

@@ -51,6 +51,8 @@ def _sizes(
 ) -> ColumnwiseSizes[int]:
     return ColumnwiseSizes(
         vector=vector,
+        shifted=0,
+        columns_per_cta=threads_x * vector,
         threads_x=threads_x,
         threads_y=threads_y,
         unroll=unroll,
