@@ -30,6 +30,10 @@ CACHED_BYTES = 228 << 10
 that comes from memory is about the third power of their share: 48, 64, 128 and 192 KB cost an H100 6, 7, 19 and 64 % of
 what a second read from memory does (x / sqrt(mean(x * x, 1)) of 32x64x256x256)."""
 
+SHARED_STATE_CYCLES = 8
+"""Roughly how long a thread takes to load a state from shared memory and to combine it with others. Shifted vectors
+leave those of all threads there."""
+
 
 def columnwise_seconds(
     problem: ColumnwiseProblem, s: ColumnwiseSizes[Ints], limits: GpuLimits, peaks: GpuPeaks
@@ -43,7 +47,8 @@ def columnwise_seconds(
     read = rows_per_cta * (bytes_for_run(bytes_of_row) + crossed)
     bytes_of_cta = read + rows_per_cta * written
     waits = -(-rows_per_cta // s.rows_per_step) * (2 if problem.elementwise_outputs else 1)
-    chain = waits * LOAD_LATENCY_SECONDS + (WARP_REDUCTION_CYCLES + CTA_BARRIER_CYCLES) / peaks.clock_hz
+    lanes = np.where(s.shifted == 1, s.threads_y * SHARED_STATE_CYCLES, WARP_REDUCTION_CYCLES)
+    chain = waits * LOAD_LATENCY_SECONDS + (lanes + CTA_BARRIER_CYCLES) / peaks.clock_hz
     resident = limits.resident_blocks(s.threads, s.registers, s.shared_bytes)
     if problem.elementwise_outputs:
         of_sm = read * np.minimum(resident, -(-s.ctas // peaks.multiprocessors))
