@@ -3,8 +3,8 @@
 The first launch does this (see ``rows`` for its first line):
 
     every thread: accumulate the vectors of its rows in registers
-    lanes of a warp that have the same columns: combine their states by shuffles
-    every warp: store its states in shared memory; barrier
+    lanes of a warp that have the same columns: combine their states by shuffles (not where vectors are shifted)
+    every warp (every thread, where vectors are shifted): store its states in shared memory; barrier
     one thread for each column: combine the states of the warps, then
         no splits:      write the outputs
         cluster:        exchange states through shared memory; each CTA writes its share of the columns

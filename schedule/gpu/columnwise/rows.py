@@ -115,16 +115,17 @@ class ThreadRows:
             buffer = w.allocate(writer.name(f"{name}{n}"), (s.vector,), load.dtype, MemoryScope.REGISTER)
             self._of_columns[load] = buffer
             if s.shifted:
+                last = index(writer.problem.column_count - 1)
                 with w.loop(writer.name(f"{name}{n}_v"), s.vector, LoopKind.UNROLLED) as v:
-                    inside = minimum(maximum(column + v, index(0)), index(writer.problem.column_count - 1))
-                    axes = writer.kept_axes(self.outer, inside, index(0))
+                    own = minimum(maximum(column + v, index(0)), last)  # others are in no row, and nobody needs them
+                    axes = writer.kept_axes(self.outer, own, index(0))
                     w.store(buffer, (v,), Load(load.buffer, tuple(scalar_at(i, axes) for i in load.indices)))
-                continue
-            axes = writer.kept_axes(self.outer, column, index(0))
-            at = tuple(scalar_at(i, axes) for i in load.indices)
-            w.store(
-                buffer, contiguous_vector((index(0),), s.vector), Load(load.buffer, contiguous_vector(at, s.vector))
-            )
+            else:
+                axes = writer.kept_axes(self.outer, column, index(0))
+                at = tuple(scalar_at(i, axes) for i in load.indices)
+                w.store(
+                    buffer, contiguous_vector((index(0),), s.vector), Load(load.buffer, contiguous_vector(at, s.vector))
+                )
 
     def _initial_states(self) -> list[list[Buffer]]:
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
@@ -155,26 +156,27 @@ class ThreadRows:
                 for n, b in enumerate(p.inputs):
                     if s.shifted:
                         self._load_shifted(f"{name}_{n}", loaded[b.name], u, b, row, last=stop is not None)
-                        continue
-                    w.store(
-                        loaded[b.name],
-                        contiguous_vector((u, index(0)), s.vector),
-                        Load(b, contiguous_vector(self._element(row, column), s.vector)),
-                    )
+                    else:
+                        w.store(
+                            loaded[b.name],
+                            contiguous_vector((u, index(0)), s.vector),
+                            Load(b, contiguous_vector(self._element(row, column), s.vector)),
+                        )
         return loaded
 
     @property
     def _may_pass_the_end(self) -> bool:
-        """Whether the last vector of the very last row begins inside the inputs and ends behind them. Nothing but the
-        rest of the rows, which is tested anyway, has the last row then."""
+        """Return whether the last vector of the very last row may end behind the inputs. Then that row is among the
+        rest of the rows, which are tested anyway."""
         s, p = self.writer.sizes, self.writer.problem
         return bool(s.shifted and p.outer_count * p.reduced_count * p.column_count % s.vector)
 
     def _load_shifted(self, name: str, registers: Buffer, u: Expr, source: Buffer, row: Expr, *, last: bool) -> None:
-        """Load a shifted vector of a row. Elements in front of the row and behind it belong to other rows: they end in
-        columns that nothing is read from. ``last``: the row may be the very last one."""
+        """Load a shifted vector of a row. Elements in front of the row and behind it belong to other rows. They are
+        accumulated, too, in columns that nobody reads. ``last``: the row may be the very last one."""
         writer, s, w = self.writer, self.writer.sizes, self.writer.w
         start, count = self._first_element(), source.elements
+        # Written like this, all terms but the quotient are provably multiples of the vector.
         begin = start // s.vector * s.vector + (row - self._rows().first) * writer.problem.column_count
         begin = begin + self._vector_begin()
         last = last and self._may_pass_the_end

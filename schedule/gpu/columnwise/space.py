@@ -104,12 +104,13 @@ class ColumnwisePlan(Plan):
         )
 
     def _vectors(self) -> tuple[int, ...]:
-        """Return the widest vector that divides the columns, and then the shifted ones: the widest one, and half of
-        it."""
+        """Return the widest vector that divides the columns, and then wider ones of 16 and of 8 bytes, which are
+        shifted. Elementwise outputs are written by the first one alone."""
         p, aligned = self.problem, aligned_vector(self.problem)
         widest = max(b.dtype.bytes for b in p.inputs)
         wide = [v for v in VECTORS if VECTOR_BYTES // 2 <= v * widest <= VECTOR_BYTES and aligned < v <= p.column_count]
-        return (aligned, *reversed(wide if not p.elementwise_outputs else []))
+        shifted = [] if p.elementwise_outputs else [v for v in reversed(wide) if p.columns[-1] % v]
+        return (aligned, *shifted)
 
     def _sizes(self, columns: Columns) -> ColumnwiseSizes[Ints]:
         return columnwise_sizes(self.problem, self.target, columns)
