@@ -31,16 +31,19 @@ from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
 from ....ir.expr import Expr, Load, Unary, UnaryOp, Var, const, index, logical_and
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.permute import Permute
 from ...space.columns import Size
-from ...tile.delinearize import axis_indices
+from ...tile.delinearize import axis_indices, delinearize
+from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
+from .tile_rows import TileRows, column_reads, input_rows, shared_elements, shared_lead, shared_rows
 
 CHUNK_BYTES = 16
 """Bytes of the widest access, and of what a swizzle moves as a whole."""
@@ -52,7 +55,8 @@ class PermuteSizes:
 
     ``tile_in`` and ``tile_out``: elements of a tile along the axes along which the input and the output are contiguous.
     ``threads``: threads of a block. ``load_width`` and ``store_width``: elements of a thread's vectors of the input and
-    of the output. ``pack``: rows of the tile that share a word of shared memory. ``alignment``: of how many elements of
+    of the output. ``copy_bytes``: bytes of an asynchronous copy to shared memory, 0 where threads load vectors.
+    ``pack``: rows of the tile that share a word of shared memory. ``alignment``: of how many elements of
     the output's memory a tile has all or none, 0 where tiles end at the same place in every row. ``padding``: elements
     behind each row of a padded tile. ``tiles_out``: tiles along the output's axis. ``blocks``: thread blocks.
     ``shared_bytes``: shared memory of a block. ``thread_bytes``: bytes of the inputs that a thread moves.
@@ -65,6 +69,7 @@ class PermuteSizes:
     threads: Size
     load_width: Size
     store_width: Size
+    copy_bytes: Size
     pack: Size
     alignment: Size
     padding: Size
@@ -155,15 +160,31 @@ class _PermuteKernelWriter:
             conditions.append(position.tile_out < problem.output_extent // s.tile_out)
         if s.alignment:
             conditions.append(position.tile_out >= 1)
+        if s.copy_bytes:
+            conditions += [self._has_whole_chunks(r, position) for r in problem.transposed_loads]
         least_in, least_out = s.tile_in, s.tile_out * (2 if s.alignment else 1)
         if problem.input_extent < least_in or problem.output_extent < least_out:
             return const(False, boolean)
         return logical_and(*conditions) if conditions else None
 
+    def _has_whole_chunks(self, masked: MaskedLoad, position: _Position) -> Expr:
+        """Return a condition under which no chunk that a whole tile touches ends behind the input."""
+        s, offset = self.sizes, flat_offset(masked.load)
+        assert offset is not None
+        last = sum(max(0, offset.coefficient(a.name)) * (a.extent - 1) for a in self.problem.output_axes)
+        begin = self._input_place(masked, index(0), position) + last
+        return begin + (s.tile_in + s.copy_bytes // masked.load.dtype.bytes) <= masked.load.buffer.elements
+
     def _move(self, tiles: Sequence[Buffer], thread: Expr, position: _Position) -> None:
         """Move the block's tile through shared memory."""
         for masked, tile in zip(self.problem.transposed_loads, tiles, strict=True):
-            self._load_tile(masked, tile, thread, position)
+            if self.sizes.copy_bytes:
+                self._copy_tile(masked, tile, thread, position)
+            else:
+                self._load_tile(masked, tile, thread, position)
+        if self.sizes.copy_bytes:
+            self.w.emit(CopyAsyncCommit())
+            self.w.emit(CopyAsyncWait(0))
         self.w.barrier()
         self._store_outputs(tiles, thread, position)
 
@@ -172,7 +193,7 @@ class _PermuteKernelWriter:
         loads, each of which asks for a part of a line (by 1 % on an H200)."""
         problem, s = self.problem, self.sizes
         uneven = problem.input_extent % s.tile_in or problem.output_extent % s.tile_out or s.alignment
-        if uneven or not self.options.prefetch:
+        if uneven or s.copy_bytes or not self.options.prefetch:
             return
         prefetch = L2Prefetch(self.w, (thread, s.threads), (block, 1), 1)
         for masked in problem.transposed_loads:
@@ -188,6 +209,10 @@ class _PermuteKernelWriter:
         are aligned there are ``alignment / pack`` rows more."""
         s, dtype = self.sizes, masked.load.dtype
         name = self.names.fresh(f"{masked.load.buffer.name}_tile")
+        if s.copy_bytes:
+            chunk, rows = s.copy_bytes // dtype.bytes, self._shared_rows(masked)
+            elements = shared_elements(rows, s.tile_out, s.alignment, chunk)
+            return self.w.allocate(name, (elements,), dtype, MemoryScope.SHARED)
         row_elements = s.pack * s.tile_in
         swizzle, stride = None, row_elements + s.padding
         if self.options.swizzled:
@@ -195,6 +220,80 @@ class _PermuteKernelWriter:
             swizzle, stride = Swizzle(3, base, round(log2(s.tile_in * s.store_width)) - base), row_elements
         shape = ((s.tile_out + s.alignment) // s.pack, row_elements)
         return self.w.allocate(name, shape, dtype, MemoryScope.SHARED, Layout((stride, 1), swizzle))
+
+    def _input_rows(self, masked: MaskedLoad) -> TileRows:
+        offset = flat_offset(masked.load)
+        assert offset is not None
+        return input_rows(offset, self.problem.output_axes)
+
+    def _shared_rows(self, masked: MaskedLoad) -> TileRows:
+        s = self.sizes
+        chunk = s.copy_bytes // masked.load.dtype.bytes
+        return shared_rows(self._input_rows(masked), column_reads(self.problem, masked), s.tile_in, chunk)
+
+    @property
+    def _period(self) -> int:
+        """Rows that are a multiple of those of all steps, and as many as a tile may begin in front of its place."""
+        extent = self.problem.output_extent
+        return -(-self.sizes.alignment // extent) * extent
+
+    def _input_place(self, masked: MaskedLoad, row: Expr, position: _Position) -> Expr:
+        """Return where the tile's first element of a ``row`` of the whole input lies in it."""
+        offset = flat_offset(masked.load)
+        assert offset is not None
+        first = sum((i * offset.coefficient(name) for name, i in position.batch.items()), start=index(offset.constant))
+        return first + position.tile_in * self.sizes.tile_in + self._input_rows(masked).begin(row, self._period)
+
+    def _shared_place(self, masked: MaskedLoad, row: Expr, position: _Position) -> Expr:
+        """Return where the first element of a ``row`` of the whole input lies in the tile, which differs by whole
+        chunks from where it lies in the input."""
+        s, rows, chunk = self.sizes, self._shared_rows(masked), self.sizes.copy_bytes // masked.load.dtype.bytes
+        first = position.tile_out * s.tile_out
+        lead = self._input_place(masked, first, position) % chunk + shared_lead(rows, s.alignment, chunk)
+        return rows.begin(row, self._period) - rows.begin(first, self._period) + lead
+
+    def _copy_tile(self, masked: MaskedLoad, tile: Buffer, thread: Expr, position: _Position) -> None:
+        """Start to copy the aligned chunks that hold the tile: ``tile_in / chunk`` of each row, then one more of each,
+        so that a thread has the same chunk of all its rows."""
+        s = self.sizes
+        chunk = s.copy_bytes // masked.load.dtype.bytes
+        rows = s.tile_out + s.alignment
+        for first, count in ((0, s.tile_in // chunk), (s.tile_in // chunk, 1)):
+            steps = -(-rows * count // s.threads)
+            with self.w.loop(self.names.fresh("k"), steps, LoopKind.SERIAL if self.checked else LoopKind.UNROLLED) as k:
+                number, row, exists = self._share(k, thread, count, rows * count)
+                with self.w.when(exists):
+                    self._copy_chunk(masked, tile, number + first, row, position)
+
+    def _copy_chunk(self, masked: MaskedLoad, tile: Buffer, number: Expr, row: Expr, position: _Position) -> None:
+        """Start to copy a chunk of a ``row`` of the tile. The elements of a last chunk that is none are copied one by
+        one."""
+        s, w, source = self.sizes, self.w, masked.load.buffer
+        chunk = s.copy_bytes // masked.load.dtype.bytes
+        flat = position.tile_out * s.tile_out - s.alignment + row
+        place = self._input_place(masked, flat, position)
+        begin = (place // chunk + number) * chunk
+        target = (self._shared_place(masked, flat, position) // chunk + number) * chunk
+        inside = whole = None
+        if self.checked:
+            columns = self.problem.input_extent - position.tile_in * s.tile_in
+            inside = logical_and(flat >= 0, flat < self.problem.output_extent, begin - place < columns)
+            whole = begin + chunk <= source.elements
+        with w.when(inside):
+            with w.when(whole):
+                w.emit(CopyAsync(tile, (target,), source, delinearize(begin, source.shape), chunk))
+            if whole is not None:
+                with w.when(Unary(UnaryOp.NOT, whole)), w.loop(self.names.fresh("e"), chunk) as e:
+                    with w.when(begin + e < source.elements):
+                        w.store(tile, (target + e,), Load(source, delinearize(begin + e, source.shape)))
+
+    def _cell(self, masked: MaskedLoad, row: Expr, column: Expr, position: _Position) -> tuple[Expr, ...]:
+        """Return where the element at a ``row`` and a ``column`` of the tile is in shared memory."""
+        s = self.sizes
+        if s.copy_bytes:
+            flat = position.tile_out * s.tile_out - s.alignment + row
+            return (self._shared_place(masked, flat, position) + column,)
+        return (row // s.pack, column * s.pack + row % s.pack)
 
     def _load_tile(self, masked: MaskedLoad, tile: Buffer, thread: Expr, position: _Position) -> None:
         """Load the tile by vectors along the input's axis, all of a thread before the first goes to shared memory."""
@@ -251,9 +350,12 @@ class _PermuteKernelWriter:
         point, inside = self._point(position, (column, 1), (vector, s.store_width))
         with w.when(inside):
             columns = self._allocate_columns(tiles, s.store_width)
-            for held, tile in zip(columns, tiles, strict=True):
+            for held, tile, masked in zip(columns, tiles, self.problem.transposed_loads, strict=True):
                 with self._unrolled("e", s.store_width // s.pack) as e:
                     row = vector * (s.store_width // s.pack) + e
+                    if s.copy_bytes:
+                        w.store(held, (e,), Load(tile, self._cell(masked, row, column, position)))
+                        continue
                     with w.loop(self.names.fresh("v"), s.pack, LoopKind.VECTORIZED) as v:
                         w.store(held, (e * s.pack + v,), Load(tile, (row, column * s.pack + v)))
             inner = self.problem.output_axes[-1].name
@@ -273,10 +375,9 @@ class _PermuteKernelWriter:
 
         def store(element: Expr, count: int) -> None:
             columns = self._allocate_columns(tiles, count)
-            for held, shared in zip(columns, tiles, strict=True):
+            for held, shared, masked in zip(columns, tiles, problem.transposed_loads, strict=True):
                 for e in range(count):
-                    there = slot + element + e
-                    w.store(held, (index(e),), Load(shared, (there // s.pack, column * s.pack + there % s.pack)))
+                    w.store(held, (index(e),), Load(shared, self._cell(masked, slot + element + e, column, position)))
             with w.loop(self.names.fresh("v"), count, LoopKind.VECTORIZED) as v:
                 self._store({**point, **axis_indices(first + element + v, problem.output_axes)}, columns, v)
 

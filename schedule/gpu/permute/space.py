@@ -19,20 +19,27 @@ from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
+from ...tile.load_analysis import flat_offset
 from ...tile_sketch import Plan, TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import CHUNK_BYTES, PermuteOptions, PermuteSizes, permute_kernel
+from .tile_rows import BANK_WORD_BYTES, column_reads, input_rows, shared_elements, shared_rows
 
-BANK_WORD_BYTES = 4
 ALIGNMENTS = (BANK_WORD_BYTES, 32, 128)
 """Bytes of a word, of a sector and of a cache line: what a store may have as a whole."""
+COPY_BYTES = (16, 8, 4)
+"""Bytes of an asynchronous copy."""
+COPYING_REGISTERS = 24
+"""Registers of a thread that copies asynchronously, besides ``SPARE_REGISTERS`` (from compiled kernels)."""
 TILE_BYTES = (64, 128, 256, 512)
 """Contiguous bytes of a tile along either side, in elements of the input's size."""
 PROMISING_TILE_BYTES = (128, 256)
 """The best settings have these (measured, of those in ``TILE_BYTES``)."""
+COPIED_TILE_BYTES = (128, 256, 512)
+"""The same where tiles are copied as they are."""
 SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_THREAD_BYTES = 256
@@ -93,11 +100,22 @@ class PermutePlan(Plan):
                 if self._store_bytes
                 else ()
             ),
+            *(
+                (
+                    Knob(
+                        "copy_bytes",
+                        (0, *self._copy_bytes),
+                        "how many bytes a copy to shared memory has, wherever rows begin; 0: vectors are loaded",
+                    ),
+                )
+                if self._copy_bytes
+                else ()
+            ),
         )
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {"store_bytes": self._word * self._output_bytes}
+        return {"store_bytes": self._word * self._output_bytes, "copy_bytes": 0}
 
     @property
     def _output_bytes(self) -> int:
@@ -108,6 +126,18 @@ class PermutePlan(Plan):
         """A word of shared memory, or the widest access, where some stores may be aligned."""
         word = self._word * self._output_bytes
         return (word, CHUNK_BYTES) if word < CHUNK_BYTES and max(self._alignments()) >= CHUNK_BYTES else ()
+
+    @property
+    def _copy_bytes(self) -> tuple[int, ...]:
+        """The widest access and less, where rows of the input have no vectors of that size."""
+        if not limits_of(self.target).async_copies:
+            return ()
+        vector = _widest_vector(CHUNK_BYTES, self.problem.input_axes) * self._narrowest_bytes
+        return tuple(b for b in COPY_BYTES if b > vector and b >= self._element_bytes) if vector < CHUNK_BYTES else ()
+
+    @property
+    def _narrowest_bytes(self) -> int:
+        return min(r.load.dtype.bytes for r in self.problem.transposed_loads)
 
     def _alignments(self) -> tuple[int, ...]:
         """Words, sectors and lines of memory, if a row of the outputs need not begin with a whole one."""
@@ -158,7 +188,9 @@ class PermutePlan(Plan):
         alignment = columns.ints("store_alignment") // self._output_bytes
         aligned = alignment > 0
         store_width = np.where(aligned, columns.ints("store_bytes") // self._output_bytes, store_width)
-        pack = np.where(aligned, self._word, pack)
+        copy_bytes = columns.ints("copy_bytes")
+        copied = copy_bytes > 0
+        pack = np.where(copied, 1, np.where(aligned, self._word, pack))
         tiles_out = -(-(problem.output_extent + np.where(aligned, alignment - 1, 0)) // tile_out)
         tiles = -(-problem.input_extent // tile_in) * tiles_out
         bytes_of_point = sum(r.load.dtype.bytes for r in problem.transposed_loads)
@@ -166,14 +198,16 @@ class PermutePlan(Plan):
         period, rows, padding = 8 * store_width, tile_out + alignment, np.maximum(pack, self._word)
         padded, swizzled = rows // pack * (tile_in * pack + padding), -(-tile_out // period) * period * tile_in
         shared_bytes = bytes_of_point * np.where(columns.flags("layout", "pad"), padded, swizzled)
+        shared_bytes = np.where(copied, self._copied_bytes(tile_in, tile_out, alignment, copy_bytes), shared_bytes)
         thread_bytes = bytes_of_point * rows * tile_in // threads
-        registers = SPARE_REGISTERS + thread_bytes // 4
+        registers = SPARE_REGISTERS + np.where(copied, COPYING_REGISTERS, thread_bytes // 4)
         return PermuteSizes(
             tile_in=tile_in,
             tile_out=tile_out,
             threads=threads,
             load_width=load_width,
             store_width=store_width,
+            copy_bytes=copy_bytes,
             pack=pack,
             alignment=alignment,
             padding=padding,
@@ -185,18 +219,30 @@ class PermutePlan(Plan):
             resident=limits.resident_blocks(threads, registers, shared_bytes),
         )
 
+    def _copied_bytes(self, tile_in: Ints, tile_out: Ints, alignment: Ints, copy_bytes: Ints) -> Ints:
+        """Return the shared memory of tiles that are copied as they are."""
+        total = np.zeros_like(tile_in)
+        for masked in self.problem.transposed_loads:
+            size, offset = masked.load.dtype.bytes, flat_offset(masked.load)
+            assert offset is not None
+            chunk = np.maximum(copy_bytes, self._element_bytes) // size
+            reads = column_reads(self.problem, masked)
+            rows = shared_rows(input_rows(offset, self.problem.output_axes), reads, tile_in, chunk)
+            total = total + size * shared_elements(rows, tile_out, alignment, chunk)
+        return total
+
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         limits = limits_of(self.target)
         return (
             Constraint(
                 "the tile of tile_in by tile_out elements fits in the shared memory of a block",
-                ("vector_width", "tile_in", "tile_out", "layout", "store_alignment"),
+                ("vector_width", "tile_in", "tile_out", "layout", "store_alignment", "copy_bytes"),
                 lambda columns: self.sizes(columns).shared_bytes <= limits.shared_bytes_per_block,
             ),
             Constraint(
                 "the registers of the threads hold a tile of tile_in by tile_out elements",
-                ("tile_in", "tile_out", "threads", "store_alignment"),
+                ("tile_in", "tile_out", "threads", "store_alignment", "copy_bytes"),
                 self._tile_fits_in_registers,
             ),
             Constraint(
@@ -211,7 +257,7 @@ class PermutePlan(Plan):
             ),
             Constraint(
                 "vector_width is the widest of those that lead to the same loads and stores",
-                ("vector_width", "store_alignment"),
+                ("vector_width", "store_alignment", "copy_bytes"),
                 self._is_widest,
             ),
             Constraint(
@@ -229,6 +275,11 @@ class PermutePlan(Plan):
                 ("store_alignment", "store_bytes"),
                 self._stores_fit,
             ),
+            Constraint(
+                "with copy_bytes the layout is pad, and tile_in elements of an input are a whole number of copies",
+                ("layout", "tile_in", "copy_bytes"),
+                self._copies_fit,
+            ),
         )
 
     def _tile_fits_in_registers(self, columns: Columns) -> Bools:
@@ -237,7 +288,13 @@ class PermutePlan(Plan):
         rows = columns.ints("tile_out") + columns.ints("store_alignment") // self._output_bytes
         elements = columns.ints("tile_in") * rows // threads  # of one input at a time
         fits: Bools = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
-        return fits
+        return fits | (columns.ints("copy_bytes") > 0)
+
+    def _copies_fit(self, columns: Columns) -> Bools:
+        copied = columns.ints("copy_bytes")
+        row_bytes = columns.ints("tile_in") * self._narrowest_bytes
+        fit: Bools = (copied == 0) | (columns.flags("layout", "pad") & (row_bytes % np.maximum(copied, 1) == 0))
+        return fit
 
     def _tiles_are_aligned(self, columns: Columns) -> Bools:
         tile_bytes = columns.ints("tile_out") * self._output_bytes
@@ -260,9 +317,10 @@ class PermutePlan(Plan):
         width = columns.ints("vector_width")
         found, widest = self._widths(width), np.ones(len(columns), dtype=bool)
         aligned = columns.ints("store_alignment") > 0  # stores and packing are the same, then
+        copied = columns.ints("copy_bytes") > 0  # loads and packing are the same, then
         for wider in self._vector_widths():
             load, store, pack = (a == b for a, b in zip(found, self._widths(np.array([wider])), strict=True))
-            widest &= ~(load & (aligned | (store & pack))) | (width >= wider)
+            widest &= ~((load | copied) & (aligned | (store & (pack | copied)))) | (width >= wider)
         return widest
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
@@ -290,6 +348,19 @@ class PermutePlan(Plan):
         promising &= (sizes.alignment == 0) | columns.flags("evict_first", 0)
         wider = (sizes.alignment > 0) & (columns.ints("store_alignment") % CHUNK_BYTES == 0)
         promising &= ~wider | (columns.ints("store_bytes") == max(self._store_bytes, default=CHUNK_BYTES))
+        return np.where(sizes.copy_bytes > 0, self._promising_copies(columns), promising)
+
+    def _promising_copies(self, columns: Columns) -> Bools:
+        """Where tiles are copied as they are, registers do not bound them. They are worth it with wide stores."""
+        sizes = self.sizes(columns)
+        tile_in, tile_out, threads = sizes.tile_in, sizes.tile_out, sizes.threads
+        tiles_in, tiles_out = self._tiles(COPIED_TILE_BYTES)
+        promising: Bools = np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
+        promising &= self._cover(tile_in, tile_out) <= WASTE * self._cover(tiles_in[0], tiles_out[0])
+        promising &= (tile_in * (tile_out // sizes.store_width) % threads == 0) & (sizes.resident >= 2)
+        promising &= (threads != 128) | ((tile_in == tiles_in[0]) & (tile_out == tiles_out[0]))
+        promising &= sizes.store_width * self._output_bytes == CHUNK_BYTES
+        promising &= columns.flags("evict_first", 0)
         return promising
 
     def _cover(self, tile_in: Ints | int, tile_out: Ints | int) -> Ints | int:
@@ -306,14 +377,17 @@ class PermutePlan(Plan):
         elements = self.problem.input_extent * self.problem.output_extent * self.problem.batch / WARP_LANES
         loads, stores = len(self.problem.transposed_loads), len(self.problem.stages)
         # Each element crosses memory by a vector, and shared memory by a word or more, on either side.
-        words = 2 * loads / sizes.pack
+        chunks = loads * self._element_bytes / np.maximum(sizes.copy_bytes, 1)
+        moves = np.where(sizes.copy_bytes > 0, chunks + loads, loads / sizes.load_width + 2 * loads / sizes.pack)
         tile_bytes = sizes.thread_bytes * sizes.threads * sizes.blocks
+        # Tiles whose stores are aligned load more rows, and copies bring one chunk more of each row.
+        repeated = sizes.alignment / sizes.tile_out + sizes.copy_bytes / (sizes.tile_in * self._element_bytes)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             memory_bytes=bytes_moved * (1 + PARTIAL_LINE_COST * partial_lines),
-            l2_bytes=bytes_moved,
-            accesses=elements * (loads / sizes.load_width + stores / sizes.store_width + words),
+            l2_bytes=bytes_moved * (1 + repeated / 2),
+            accesses=elements * (moves + stores / sizes.store_width),
             shared_bytes=2 * tile_bytes,
             operations=flops(workload),
         )
