@@ -108,7 +108,8 @@ class Launch(Stmt):
     It is a top-level statement of a kernel, and a kernel that has one has nothing else at its top level. ``min_blocks``
     says how many blocks must fit on one multiprocessor at once, which bounds the registers; 0 says nothing.
     ``evict_first`` names global buffers whose data is touched once, so that it may leave the caches first.
-    ``prefetch_lines`` names those of which a load of less than 16 bytes brings the whole cache line into L2.
+    ``prefetch_lines`` names those of which asynchronous copies, and loads of less than 16 bytes, bring whole
+    cache lines into L2.
     """
 
     name: str

@@ -21,7 +21,8 @@ class EmittedFunction:
         ranges: Which values loop variables and the indices of blocks and threads take.
         read_only: Which global buffers the launch never writes.
         evict_first: Which global buffers have elements that are touched once, so that caches evict them first.
-        prefetch_lines: Of which global buffers loads of less than 16 bytes bring whole cache lines into L2.
+        prefetch_lines: Of which global buffers asynchronous copies, and loads of less than 16 bytes, bring whole cache
+            lines into L2.
         fast_math: Whether fast approximations are exact enough (see ``arithmetic``).
         parameters: The kernel's parameters.
         tensor_maps: Which tensor maps the function takes, and what they are called.

@@ -131,7 +131,7 @@ def element(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> 
 def _cell(emitter: AccessEmitter, buffer: Buffer, indices: Sequence[Expr]) -> CppValue:
     """Return one element, in the type that it is stored in."""
     fn, type = emitter.fn, storage_type(buffer.dtype)
-    if _brings_lines(fn, buffer) and type in _LINE_TYPES:
+    if brings_lines(fn, buffer) and type in _LINE_TYPES:
         found = strided_offset(indices, buffer.strides) if emitter.lane is None else None
         if found is not None:
             return call(fn.use("ld_global_line"), type, folded_address(emitter, buffer, found.base))
@@ -146,8 +146,9 @@ _LINE_TYPES = ("float", "int", "unsigned short")
 """The types of single elements that ``ld_global_line`` loads."""
 
 
-def _brings_lines(fn: EmittedFunction, buffer: Buffer) -> bool:
-    """Return whether loads of ``buffer`` that are shorter than 16 bytes bring whole cache lines into L2."""
+def brings_lines(fn: EmittedFunction, buffer: Buffer) -> bool:
+    """Return whether asynchronous copies of ``buffer``, and loads of it that are shorter than 16 bytes, bring whole
+    cache lines into L2."""
     return buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.prefetch_lines and buffer.name in fn.read_only
 
 
@@ -292,7 +293,7 @@ def load_bits(
         return f"{fn.use('ld_shared_cluster')}({source}, {emitter.value(expr.block).text})"
     read_only = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only
     hints = "_no_allocate" if buffer.name in fn.evict_first else ""
-    hints += "_line" if size < WIDEST_BYTES and _brings_lines(fn, buffer) else ""
+    hints += "_line" if size < WIDEST_BYTES and brings_lines(fn, buffer) else ""
     if test is not None:
         if read_only and size >= 4:
             return f"{fn.use(f'ld_global{hints}_if')}({source}, {test.text})"

@@ -30,7 +30,7 @@ from . import mma, tcgen05, tma
 from .access import WIDEST_BYTES, divisibility, strided_offset
 from .expressions import ExpressionEmitter, interned, use_counts
 from .function import EmittedFunction
-from .memory import address, folded_address, is_linear, mbarrier_address, offset
+from .memory import address, brings_lines, folded_address, is_linear, mbarrier_address, offset
 from .text import CppText
 
 _ORDERED_SEQUENCE: dict[type[Operation], str] = {
@@ -109,7 +109,10 @@ def _copy(emitter: ExpressionEmitter, stmt: Prefetch | CopyAsync | CopyAsyncComm
             predicate = "" if stmt.mask is None else f", {emitter.value(stmt.mask).text}"
             target = _folded_address_of(emitter, stmt.target, stmt.target_indices)
             source = _folded_address_of(emitter, stmt.source, stmt.source_indices)
-            return f"{fn.use('cp_async')}<{stmt.elements * stmt.target.dtype.bytes}>({target}, {source}{predicate});"
+            size = stmt.elements * stmt.target.dtype.bytes
+            if size == WIDEST_BYTES and brings_lines(fn, stmt.source):
+                return f"{fn.use('cp_async_line')}({target}, {source}{predicate});"
+            return f"{fn.use('cp_async')}<{size}>({target}, {source}{predicate});"
         case CopyAsyncCommit():
             return f"{fn.use('cp_async_commit_group')}();"
         case CopyAsyncWait(pending=pending):

@@ -38,15 +38,16 @@ from ...loop_nest.nest import KERNEL_NAME
 from ...problems.permute import Permute
 from ...space.columns import Size
 from ...tile.delinearize import axis_indices, delinearize
-from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
-from .tile_rows import TileRows, column_reads, input_rows, shared_elements, shared_lead, shared_rows
+from .tile_rows import TileRows, input_offset, input_rows, shared_elements, shared_lead, tile_rows
 
 CHUNK_BYTES = 16
 """Bytes of the widest access, and of what a swizzle moves as a whole."""
+LINE_BYTES = 128
+"""Bytes of a cache line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +170,7 @@ class _PermuteKernelWriter:
 
     def _has_whole_chunks(self, masked: MaskedLoad, position: _Position) -> Expr:
         """Return a condition under which no chunk that a whole tile touches ends behind the input."""
-        s, offset = self.sizes, flat_offset(masked.load)
-        assert offset is not None
+        s, offset = self.sizes, input_offset(masked)
         last = sum(max(0, offset.coefficient(a.name)) * (a.extent - 1) for a in self.problem.output_axes)
         begin = self._input_place(masked, index(0), position) + last
         return begin + (s.tile_in + s.copy_bytes // masked.load.dtype.bytes) <= masked.load.buffer.elements
@@ -221,15 +221,9 @@ class _PermuteKernelWriter:
         shape = ((s.tile_out + s.alignment) // s.pack, row_elements)
         return self.w.allocate(name, shape, dtype, MemoryScope.SHARED, Layout((stride, 1), swizzle))
 
-    def _input_rows(self, masked: MaskedLoad) -> TileRows:
-        offset = flat_offset(masked.load)
-        assert offset is not None
-        return input_rows(offset, self.problem.output_axes)
-
     def _shared_rows(self, masked: MaskedLoad) -> TileRows:
         s = self.sizes
-        chunk = s.copy_bytes // masked.load.dtype.bytes
-        return shared_rows(self._input_rows(masked), column_reads(self.problem, masked), s.tile_in, chunk)
+        return tile_rows(self.problem, masked, s.tile_in, s.copy_bytes // masked.load.dtype.bytes)
 
     @property
     def _period(self) -> int:
@@ -239,10 +233,9 @@ class _PermuteKernelWriter:
 
     def _input_place(self, masked: MaskedLoad, row: Expr, position: _Position) -> Expr:
         """Return where the tile's first element of a ``row`` of the whole input lies in it."""
-        offset = flat_offset(masked.load)
-        assert offset is not None
+        offset, rows = input_offset(masked), input_rows(self.problem, masked)
         first = sum((i * offset.coefficient(name) for name, i in position.batch.items()), start=index(offset.constant))
-        return first + position.tile_in * self.sizes.tile_in + self._input_rows(masked).begin(row, self._period)
+        return first + position.tile_in * self.sizes.tile_in + rows.begin(row, self._period)
 
     def _shared_place(self, masked: MaskedLoad, row: Expr, position: _Position) -> Expr:
         """Return where the first element of a ``row`` of the whole input lies in the tile, which differs by whole
@@ -334,13 +327,18 @@ class _PermuteKernelWriter:
                 w.store(tile, (row, start + e * count + v), value)
 
     def _store_outputs(self, tiles: Sequence[Buffer], thread: Expr, position: _Position) -> None:
-        """Load columns of the tiles from shared memory, and store the outputs by vectors along their axis."""
+        """Load columns of the tiles from shared memory, and store the outputs by vectors along their axis. Where tiles
+        are copied, warps take a line of each column, so that banks do not depend on the length of columns."""
         s = self.sizes
         vectors_of_column = s.tile_out // s.store_width
         total = s.tile_in * vectors_of_column
         store = self._store_aligned if s.alignment else self._store_vector
+        line = LINE_BYTES // (s.store_width * self.problem.stages[0].tensor.dtype.bytes)
+        run = min(line, vectors_of_column) if s.copy_bytes else vectors_of_column
         with self._unrolled("k", -(-total // s.threads)) as k:
-            vector, column, exists = self._share(k, thread, vectors_of_column, total)
+            vector, column, exists = self._share(k, thread, run, total)
+            if run < vectors_of_column:
+                vector, column = column // s.tile_in * run + vector, column % s.tile_in
             with self.w.when(exists):
                 store(tiles, vector, column, position)
 
@@ -352,12 +350,10 @@ class _PermuteKernelWriter:
             columns = self._allocate_columns(tiles, s.store_width)
             for held, tile, masked in zip(columns, tiles, self.problem.transposed_loads, strict=True):
                 with self._unrolled("e", s.store_width // s.pack) as e:
-                    row = vector * (s.store_width // s.pack) + e
-                    if s.copy_bytes:
-                        w.store(held, (e,), Load(tile, self._cell(masked, row, column, position)))
-                        continue
+                    row = (vector * (s.store_width // s.pack) + e) * s.pack
                     with w.loop(self.names.fresh("v"), s.pack, LoopKind.VECTORIZED) as v:
-                        w.store(held, (e * s.pack + v,), Load(tile, (row, column * s.pack + v)))
+                        *outer, first = self._cell(masked, row, column, position)
+                        w.store(held, (e * s.pack + v,), Load(tile, (*outer, first + v)))
             inner = self.problem.output_axes[-1].name
             with w.loop(self.names.fresh("v"), s.store_width, LoopKind.VECTORIZED) as v:
                 self._store({**point, inner: point[inner] + v}, columns, v)

@@ -19,14 +19,13 @@ from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
-from ...tile.load_analysis import flat_offset
 from ...tile_sketch import Plan, TileSketch
 from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import CHUNK_BYTES, PermuteOptions, PermuteSizes, permute_kernel
-from .tile_rows import BANK_WORD_BYTES, column_reads, input_rows, shared_elements, shared_rows
+from .kernel import CHUNK_BYTES, LINE_BYTES, PermuteOptions, PermuteSizes, permute_kernel
+from .tile_rows import BANK_WORD_BYTES, bank_conflicts, shared_elements, tile_rows
 
 ALIGNMENTS = (BANK_WORD_BYTES, 32, 128)
 """Bytes of a word, of a sector and of a cache line: what a store may have as a whole."""
@@ -44,8 +43,6 @@ SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_THREAD_BYTES = 256
 """Most bytes of the input that a thread of a promising setting loads at once."""
-LINE_BYTES = 128
-"""Bytes of a cache line."""
 PARTIAL_LINE_COST = 0.1
 """How much more memory moves for each further part in which a line is accessed (an estimate)."""
 EVICTING = 1.05
@@ -223,11 +220,9 @@ class PermutePlan(Plan):
         """Return the shared memory of tiles that are copied as they are."""
         total = np.zeros_like(tile_in)
         for masked in self.problem.transposed_loads:
-            size, offset = masked.load.dtype.bytes, flat_offset(masked.load)
-            assert offset is not None
+            size = masked.load.dtype.bytes
             chunk = np.maximum(copy_bytes, self._element_bytes) // size
-            reads = column_reads(self.problem, masked)
-            rows = shared_rows(input_rows(offset, self.problem.output_axes), reads, tile_in, chunk)
+            rows = tile_rows(self.problem, masked, tile_in, chunk)
             total = total + size * shared_elements(rows, tile_out, alignment, chunk)
         return total
 
@@ -376,9 +371,12 @@ class PermutePlan(Plan):
         partial_lines = np.maximum(LINE_BYTES / shortest - 1, 0)
         elements = self.problem.input_extent * self.problem.output_extent * self.problem.batch / WARP_LANES
         loads, stores = len(self.problem.transposed_loads), len(self.problem.stages)
-        # Each element crosses memory by a vector, and shared memory by a word or more, on either side.
+        # Each element crosses memory by a vector, and shared memory by a word or more, on either side. Where stores are
+        # aligned, elements of a word go to different vectors.
+        words = 1 / sizes.pack + np.where(sizes.alignment > 0, 1, 1 / sizes.pack)
+        vectors = loads * (1 / sizes.load_width + words)
         chunks = loads * self._element_bytes / np.maximum(sizes.copy_bytes, 1)
-        moves = np.where(sizes.copy_bytes > 0, chunks + loads, loads / sizes.load_width + 2 * loads / sizes.pack)
+        moves = np.where(sizes.copy_bytes > 0, chunks + self._column_reads(sizes), vectors)
         tile_bytes = sizes.thread_bytes * sizes.threads * sizes.blocks
         # Tiles whose stores are aligned load more rows, and copies bring one chunk more of each row.
         repeated = sizes.alignment / sizes.tile_out + sizes.copy_bytes / (sizes.tile_in * self._element_bytes)
@@ -395,6 +393,15 @@ class PermutePlan(Plan):
         habits = np.where(columns.flags("raster_order", "along_input"), READING_IN_ORDER * habits, habits)
         seconds: NDArray[np.float64] = habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         return seconds
+
+    def _column_reads(self, sizes: PermuteSizes) -> Ints:
+        """Return how often a warp reads shared memory for 32 columns' elements of tiles that are copied, each time as
+        often as words of one bank are asked for."""
+        total = np.zeros_like(sizes.tile_in)
+        for masked in self.problem.transposed_loads:
+            chunk = np.maximum(sizes.copy_bytes, self._element_bytes) // masked.load.dtype.bytes
+            total = total + bank_conflicts(self.problem, masked, sizes.tile_in, chunk)
+        return total
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)

@@ -1,15 +1,15 @@
 """Where the rows of a tile begin, in an input and in shared memory.
 
-Row ``j`` of an input begins at ``sum(step * (j // rows))`` elements for all pairs (rows, step) of its ``TileRows``. The
-first pair has ``rows`` 1, and its step is the pitch. A further pair stands for each further axis that the rows run
-over, unless the rows go on at the same pitch there.
+Row ``j`` begins at ``sum(step * (j // rows))`` elements for all pairs (rows, step) of its ``TileRows``. The first pair
+has ``rows`` 1, and its step is the pitch. A further pair stands for each further axis that the rows run over, unless
+the rows go on at the same pitch there.
 
-A row that begins anywhere in memory is copied by aligned chunks as it is, if the rows in shared memory begin at the
-same places modulo a chunk. So each step in shared memory is congruent to that of the input.
+Rows that begin anywhere in memory are copied by aligned chunks as they are, if each row begins at the same place of a
+chunk in shared memory. So all steps in shared memory are congruent to those of the input, modulo a chunk.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,9 +17,9 @@ import numpy as np
 
 from ....ir.expr import WARP_LANES, Expr, index
 from ....ir.linear_form import LinearForm
-from ....te.workload import Axis
 from ...problems.permute import Permute
 from ...space.columns import Size
+from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad
 
 WIDEST_BYTES = 16
@@ -28,23 +28,25 @@ BANKS = 32
 """Banks of shared memory."""
 BANK_WORD_BYTES = 4
 """Bytes of a word of a bank."""
+VECTORS_OF_LINE = 8
+"""Vectors of 16 bytes in a cache line, which neighbouring lanes store."""
 
 
 @dataclass(frozen=True, slots=True)
 class TileRows:
-    """The steps from row to row: (rows, elements after each so many rows), columns for a space, plain ints for one
-    setting."""
+    """The steps from row to row: (rows, elements after each so many rows). The elements are columns for a space, plain
+    ints for one setting."""
 
     steps: tuple[tuple[int, Size], ...]
 
     def begin(self, row: Expr, period: int) -> Expr:
-        """Return where ``row`` begins, which may be negative, down to ``-period``. ``period`` is a multiple of the
-        rows of all steps."""
+        """Return where ``row`` begins, which is ``-period`` or more. ``period`` is a multiple of the rows of all
+        steps."""
         total = index(0)
         for rows, step in self.steps:
-            if int(step):
+            if step:
                 number = row if rows == 1 else (row + period) // rows - period // rows
-                total = total + number * int(step)
+                total = total + number * step
         return total
 
     def most(self, rows: Size) -> Size:
@@ -53,12 +55,19 @@ class TileRows:
         return sum((step * (rows if unit == 1 else (rows - 1) // unit + 1) for unit, step in self.steps), start=0)
 
 
-def input_rows(offset: LinearForm, axes: Sequence[Axis]) -> TileRows:
-    """Return where the rows of an input begin that are numbered along ``axes``, the last of which is the fastest.
-    ``offset`` is the offset of an element of the input."""
+def input_offset(masked: MaskedLoad) -> LinearForm:
+    """Return the offset in its input of the element that ``masked`` loads."""
+    offset = flat_offset(masked.load)
+    assert offset is not None  # see ``permute_of``
+    return offset
+
+
+def input_rows(problem: Permute, masked: MaskedLoad) -> TileRows:
+    """Return where the rows of an input begin that are numbered along the output's axes."""
+    offset = input_offset(masked)
     steps: list[tuple[int, Size]] = []
     rows, expected = 1, 0
-    for axis in reversed(axes):
+    for axis in reversed(problem.output_axes):
         step = offset.coefficient(axis.name)
         if not steps or step != expected:
             steps.append((rows, step - expected))
@@ -66,50 +75,14 @@ def input_rows(offset: LinearForm, axes: Sequence[Axis]) -> TileRows:
     return TileRows(tuple(steps))
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnReads:
-    """How warps read the columns of a tile: each lane so many rows that make 16 bytes, aligned in the output.
-    ``element_bytes``: of the input. ``vector``: rows of a lane. ``output_pitch``: elements from a column to the next in
-    the output."""
-
-    element_bytes: int
-    vector: int
-    output_pitch: int
-
-    def best_pitch(self, least: int, chunk: int) -> int:
-        """Return the pitch of rows with the fewest conflicts: ``least`` or so many chunks more."""
-        widest = WIDEST_BYTES // self.element_bytes
-        return min(range(least, least + widest, chunk), key=lambda pitch: _conflicts(self, pitch))
-
-
-def column_reads(problem: Permute, masked: MaskedLoad) -> ColumnReads:
-    """Return how the tile of an input is read to be stored to the first output."""
-    tensor = problem.stages[0].tensor
-    pitch = tensor.strides[problem.axes.index(problem.input_axes[-1])]
-    return ColumnReads(masked.load.dtype.bytes, max(1, WIDEST_BYTES // tensor.dtype.bytes), pitch)
-
-
-@cache
-def _conflicts(reads: ColumnReads, pitch: int) -> int:
-    """Return the most words of one bank that a warp asks for at once: 8 lanes in each of 4 columns."""
-    words = set()
-    for lane in range(WARP_LANES):
-        vector, column = lane % 8, lane // 8
-        row = (vector + 1) * reads.vector - column * reads.output_pitch % reads.vector
-        words.add((row * pitch + column) * reads.element_bytes // BANK_WORD_BYTES)
-    return max(Counter(word % BANKS for word in words).values())
-
-
-def shared_rows(rows: TileRows, reads: ColumnReads, tile_in: Size, chunk: Size) -> TileRows:
+def tile_rows(problem: Permute, masked: MaskedLoad, tile_in: Size, chunk: Size) -> TileRows:
     """Return where the rows of a tile of ``tile_in`` columns begin in shared memory, if they are copied by chunks of
-    ``chunk`` elements. No two rows share a chunk. Of the pitches that are possible then, up to a widest chunk more than
-    the least, it is the one that spreads the ``reads`` best over the banks."""
-    (_, step), *further = rows.steps
-    least = tile_in + chunk + (step - tile_in - chunk) % chunk
-    keys, place = np.unique(np.stack([np.ravel(least), np.ravel(chunk)]), axis=1, return_inverse=True)
-    found = np.array([reads.best_pitch(int(a), int(b)) for a, b in keys.T])[np.ravel(place)]
-    pitch = found if np.ndim(least) else int(found[0])
-    return TileRows(((1, pitch), *((n, step % chunk) for n, step in further)))
+    ``chunk`` elements. No two rows share a chunk. Of the pitches that are possible then, up to 16 bytes more than the
+    least, it is the one with the fewest bank conflicts."""
+    (_, step), *further = input_rows(problem, masked).steps
+    reads, least = _column_reads(problem, masked), tile_in + chunk + (step - tile_in - chunk) % chunk
+    pitch = _for_each(reads.best_pitch, least, chunk)
+    return TileRows(((1, pitch), *((rows, step % chunk) for rows, step in further)))
 
 
 def shared_lead(rows: TileRows, alignment: Size, chunk: Size) -> Size:
@@ -121,3 +94,48 @@ def shared_elements(rows: TileRows, tile_out: Size, alignment: Size, chunk: Size
     """Return the elements of a tile of ``tile_out`` rows with ``alignment`` rows in front, wherever in a chunk the
     first row begins."""
     return shared_lead(rows, alignment, chunk) + -(-rows.most(tile_out) // chunk) * chunk + chunk
+
+
+def bank_conflicts(problem: Permute, masked: MaskedLoad, tile_in: Size, chunk: Size) -> Size:
+    """Return the most words of one bank that a warp asks for at once when it reads columns of such a tile."""
+    reads, pitch = _column_reads(problem, masked), tile_rows(problem, masked, tile_in, chunk).steps[0][1]
+    return _for_each(lambda n, _: _conflicts(reads, n), pitch, chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnReads:
+    """How a warp reads columns of a tile: each lane so many rows that they make 16 bytes, which are aligned in the
+    output. ``element_bytes``: of the input. ``vector``: rows of a lane. ``output_pitch``: elements in the output from a
+    column to the next."""
+
+    element_bytes: int
+    vector: int
+    output_pitch: int
+
+    def best_pitch(self, least: int, chunk: int) -> int:
+        """Return the pitch of rows with the fewest conflicts: ``least``, or some chunks more."""
+        widest = WIDEST_BYTES // self.element_bytes
+        return min(range(least, least + widest, chunk), key=lambda pitch: _conflicts(self, pitch))
+
+
+def _column_reads(problem: Permute, masked: MaskedLoad) -> _ColumnReads:
+    tensor = problem.stages[0].tensor
+    pitch = tensor.strides[problem.axes.index(problem.input_axes[-1])]
+    return _ColumnReads(masked.load.dtype.bytes, max(1, WIDEST_BYTES // tensor.dtype.bytes), pitch)
+
+
+@cache
+def _conflicts(reads: _ColumnReads, pitch: int) -> int:
+    words = set()
+    for lane in range(WARP_LANES):
+        column, vector = divmod(lane, VECTORS_OF_LINE)
+        row = (vector + 1) * reads.vector - column * reads.output_pitch % reads.vector
+        words.add((row * pitch + column) * reads.element_bytes // BANK_WORD_BYTES)
+    return max(Counter(word % BANKS for word in words).values())
+
+
+def _for_each(function: Callable[[int, int], int], a: Size, b: Size) -> Size:
+    """Return ``function`` of two numbers, or of each pair of two columns."""
+    pairs, place = np.unique(np.stack([np.ravel(a), np.ravel(b)]), axis=1, return_inverse=True)
+    found = np.array([function(int(first), int(second)) for first, second in pairs.T], np.int64)[np.ravel(place)]
+    return found if np.ndim(a) else int(found[0])
