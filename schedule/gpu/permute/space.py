@@ -27,24 +27,35 @@ from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import CHUNK_BYTES, LINE_BYTES, PermuteOptions, PermuteSizes, permute_kernel
 from .tile_rows import BANK_WORD_BYTES, bank_conflicts, shared_elements, tile_rows
 
-ALIGNMENTS = (BANK_WORD_BYTES, 32, 128)
+SECTOR_BYTES = 32
+"""Bytes of a sector, the part of a cache line that is moved as a whole."""
+ALIGNMENTS = (BANK_WORD_BYTES, SECTOR_BYTES, LINE_BYTES)
 """Bytes of a word, of a sector and of a cache line: what a store may have as a whole."""
-COPY_BYTES = (16, 8, 4)
-"""Bytes of an asynchronous copy."""
+COPY_BYTES = (8, 16)
+"""Bytes of an asynchronous copy. On an H200 copies of 4 bytes took 5 % longer than those of 8."""
 COPYING_REGISTERS = 24
 """Registers of a thread that copies asynchronously, besides ``SPARE_REGISTERS`` (from compiled kernels)."""
 TILE_BYTES = (64, 128, 256, 512)
 """Contiguous bytes of a tile along either side, in elements of the input's size."""
 PROMISING_TILE_BYTES = (128, 256)
 """The best settings have these (measured, of those in ``TILE_BYTES``)."""
-COPIED_TILE_BYTES = (128, 256, 512)
-"""The same where tiles are copied as they are."""
+COPIED_TILE_BYTES = ((128, 256, 512), (128, 256))
+"""The same along the input's and the output's axis where tiles are copied as they are."""
 SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_THREAD_BYTES = 256
 """Most bytes of the input that a thread of a promising setting loads at once."""
 PARTIAL_LINE_COST = 0.1
 """How much more memory moves for each further part in which a line is accessed (an estimate)."""
+SKEWED_LINE_COST = 0.06
+"""The same for the line more that each row of a tile touches where rows of the input begin anywhere, and for each row
+that tiles with aligned stores load again (from odd transposes on an H200)."""
+SPLIT_SECTORS = 1.35
+"""How much longer it takes where stores split sectors: a third, on an H200."""
+NARROW_LOADS = 1.15
+"""How much longer it takes where each load brings less than a word (16-bit elements, the same)."""
+LONG_THREADS = 0.02
+"""How much longer it takes, of tiles that are copied, for each doubling of a thread's bytes from 32 on (the same)."""
 EVICTING = 1.05
 """How much longer it takes where lines are to be evicted first: 4 % and 6 % on an H200, the medians of all pairs of
 settings of two permutations that differ in nothing else."""
@@ -346,16 +357,19 @@ class PermutePlan(Plan):
         return np.where(sizes.copy_bytes > 0, self._promising_copies(columns), promising)
 
     def _promising_copies(self, columns: Columns) -> Bools:
-        """Where tiles are copied as they are, registers do not bound them. They are worth it with wide stores."""
+        """Where tiles are copied as they are, registers do not bound them. They are worth it with wide stores of whole
+        sectors, and with blocks that are neighbours along the output: the others took 4 % longer on an H200."""
         sizes = self.sizes(columns)
         tile_in, tile_out, threads = sizes.tile_in, sizes.tile_out, sizes.threads
-        tiles_in, tiles_out = self._tiles(COPIED_TILE_BYTES)
+        tiles_in, tiles_out = (self._tiles(sides)[n] for n, sides in enumerate(COPIED_TILE_BYTES))
         promising: Bools = np.isin(tile_in, tiles_in) & np.isin(tile_out, tiles_out)
         promising &= self._cover(tile_in, tile_out) <= WASTE * self._cover(tiles_in[0], tiles_out[0])
-        promising &= (tile_in * (tile_out // sizes.store_width) % threads == 0) & (sizes.resident >= 2)
-        promising &= (threads != 128) | ((tile_in == tiles_in[0]) & (tile_out == tiles_out[0]))
+        smallest_tile = (tile_in == tiles_in[0]) & (tile_out == tiles_out[0])
+        promising &= (tile_in * (tile_out // sizes.store_width) % threads == 0) | smallest_tile
+        promising &= (sizes.resident >= 2) & (threads != 128)
         promising &= sizes.store_width * self._output_bytes == CHUNK_BYTES
-        promising &= columns.flags("evict_first", 0)
+        promising &= columns.ints("store_alignment") <= SECTOR_BYTES
+        promising &= columns.flags("evict_first", 0) & columns.flags("raster_order", "along_output")
         return promising
 
     def _cover(self, tile_in: Ints | int, tile_out: Ints | int) -> Ints | int:
@@ -371,19 +385,19 @@ class PermutePlan(Plan):
         partial_lines = np.maximum(LINE_BYTES / shortest - 1, 0)
         elements = self.problem.input_extent * self.problem.output_extent * self.problem.batch / WARP_LANES
         loads, stores = len(self.problem.transposed_loads), len(self.problem.stages)
-        # Each element crosses memory by a vector, and shared memory by a word or more, on either side. Where stores are
-        # aligned, elements of a word go to different vectors.
-        words = 1 / sizes.pack + np.where(sizes.alignment > 0, 1, 1 / sizes.pack)
-        vectors = loads * (1 / sizes.load_width + words)
+        # Each element crosses memory by a vector, and shared memory by a word or more, on either side.
         chunks = loads * self._element_bytes / np.maximum(sizes.copy_bytes, 1)
-        moves = np.where(sizes.copy_bytes > 0, chunks + self._column_reads(sizes), vectors)
+        vectors = loads * (1 / sizes.load_width + 1 / sizes.pack)
+        moves = np.where(sizes.copy_bytes > 0, chunks, vectors) + self._column_reads(sizes)
         tile_bytes = sizes.thread_bytes * sizes.threads * sizes.blocks
-        # Tiles whose stores are aligned load more rows, and copies bring one chunk more of each row.
-        repeated = sizes.alignment / sizes.tile_out + sizes.copy_bytes / (sizes.tile_in * self._element_bytes)
+        copied, skewed = sizes.copy_bytes > 0, _widest_vector(CHUNK_BYTES, self.problem.input_axes) == 1
+        repeated = sizes.alignment / sizes.tile_out + skewed * LINE_BYTES / (sizes.tile_in * self._element_bytes)
+        # Threads of one block wait for all its copies. That makes no difference while there are others.
+        resident = np.where(copied, np.maximum(sizes.resident * sizes.threads // 256, sizes.resident), sizes.resident)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
-            resident=sizes.resident,
-            memory_bytes=bytes_moved * (1 + PARTIAL_LINE_COST * partial_lines),
+            resident=resident,
+            memory_bytes=bytes_moved * (1 + PARTIAL_LINE_COST * partial_lines + SKEWED_LINE_COST * repeated),
             l2_bytes=bytes_moved * (1 + repeated / 2),
             accesses=elements * (moves + stores / sizes.store_width),
             shared_bytes=2 * tile_bytes,
@@ -391,16 +405,25 @@ class PermutePlan(Plan):
         )
         habits = np.where(columns.flags("evict_first", 1), EVICTING, 1.0)
         habits = np.where(columns.flags("raster_order", "along_input"), READING_IN_ORDER * habits, habits)
+        splits = (sizes.alignment * self._output_bytes < SECTOR_BYTES) & (SECTOR_BYTES in self._alignments())
+        habits = np.where(splits, SPLIT_SECTORS * habits, habits)
+        narrow = ~copied & (sizes.load_width * self._element_bytes < BANK_WORD_BYTES)
+        habits = np.where(narrow, NARROW_LOADS * habits, habits)
+        doublings = np.log2(np.maximum(sizes.thread_bytes, 32) / 32)
+        habits = np.where(copied, (1 + LONG_THREADS * doublings) * habits, habits)
         seconds: NDArray[np.float64] = habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         return seconds
 
-    def _column_reads(self, sizes: PermuteSizes) -> Ints:
-        """Return how often a warp reads shared memory for 32 columns' elements of tiles that are copied, each time as
-        often as words of one bank are asked for."""
-        total = np.zeros_like(sizes.tile_in)
+    def _column_reads(self, sizes: PermuteSizes) -> NDArray[np.float64]:
+        """Return how often a warp reads shared memory for 32 elements of each tile. Where words do not go to vectors as
+        a whole, it is so many times as there are words of one bank."""
+        total = np.zeros(len(sizes.tile_in))
         for masked in self.problem.transposed_loads:
             chunk = np.maximum(sizes.copy_bytes, self._element_bytes) // masked.load.dtype.bytes
-            total = total + bank_conflicts(self.problem, masked, sizes.tile_in, chunk)
+            copied = tile_rows(self.problem, masked, sizes.tile_in, chunk).steps[0][1]
+            pitch = np.where(sizes.copy_bytes > 0, copied, sizes.tile_in * sizes.pack + sizes.padding)
+            conflicts = bank_conflicts(self.problem, masked, pitch, sizes.pack)
+            total += np.where((sizes.copy_bytes > 0) | (sizes.alignment > 0), conflicts, 1 / sizes.pack)
         return total
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:

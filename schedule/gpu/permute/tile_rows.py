@@ -96,10 +96,11 @@ def shared_elements(rows: TileRows, tile_out: Size, alignment: Size, chunk: Size
     return shared_lead(rows, alignment, chunk) + -(-rows.most(tile_out) // chunk) * chunk + chunk
 
 
-def bank_conflicts(problem: Permute, masked: MaskedLoad, tile_in: Size, chunk: Size) -> Size:
-    """Return the most words of one bank that a warp asks for at once when it reads columns of such a tile."""
-    reads, pitch = _column_reads(problem, masked), tile_rows(problem, masked, tile_in, chunk).steps[0][1]
-    return _for_each(lambda n, _: _conflicts(reads, n), pitch, chunk)
+def bank_conflicts(problem: Permute, masked: MaskedLoad, pitch: Size, pack: Size) -> Size:
+    """Return the most words of one bank that a warp asks for at once when it reads aligned columns of a tile whose rows
+    are ``pitch`` elements apart and ``pack`` to a word."""
+    reads = _column_reads(problem, masked)
+    return _for_each(lambda *of_tile: _conflicts(reads, *of_tile), pitch, pack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,13 @@ def _column_reads(problem: Permute, masked: MaskedLoad) -> _ColumnReads:
 
 
 @cache
-def _conflicts(reads: _ColumnReads, pitch: int) -> int:
+def _conflicts(reads: _ColumnReads, pitch: int, pack: int = 1) -> int:
     words = set()
     for lane in range(WARP_LANES):
         column, vector = divmod(lane, VECTORS_OF_LINE)
         row = (vector + 1) * reads.vector - column * reads.output_pitch % reads.vector
-        words.add((row * pitch + column) * reads.element_bytes // BANK_WORD_BYTES)
+        element = row // pack * pitch + column * pack + row % pack
+        words.add(element * reads.element_bytes // BANK_WORD_BYTES)
     return max(Counter(word % BANKS for word in words).values())
 
 
