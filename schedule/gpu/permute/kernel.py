@@ -62,7 +62,7 @@ class PermuteSizes:
     behind each row of a padded tile. ``tiles_out``: tiles along the output's axis. ``blocks``: thread blocks.
     ``shared_bytes``: shared memory of a block. ``thread_bytes``: bytes of the inputs that a thread moves.
     ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that
-    estimate.
+    estimate. ``min_blocks``: how many it must have room for; 0 says nothing.
     """
 
     tile_in: Size
@@ -80,6 +80,7 @@ class PermuteSizes:
     thread_bytes: Size
     registers: Size
     resident: Size
+    min_blocks: Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,13 @@ class _PermuteKernelWriter:
             (self.names.fresh("thread"), s.threads, HardwareAxis.THREAD),
         ]
         moved = [r.load.buffer.name for r in problem.transposed_loads]
-        with w.launch(KERNEL_NAME, bounds, evict_first=self.evict_first, prefetch_lines=moved) as (block, thread):
+        with w.launch(
+            KERNEL_NAME,
+            bounds,
+            min_blocks=s.min_blocks,
+            evict_first=self.evict_first,
+            prefetch_lines=moved,
+        ) as (block, thread):
             batch = dict(axis_indices(block, grid))
             position = _Position(batch, batch.pop(tiles_in.name), batch.pop(tiles_out.name))
             self._prefetch(block, thread, position)

@@ -25,7 +25,7 @@ from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import CHUNK_BYTES, LINE_BYTES, PermuteOptions, PermuteSizes, permute_kernel
-from .tile_rows import BANK_WORD_BYTES, bank_conflicts, shared_elements, tile_rows
+from .tile_rows import BANK_WORD_BYTES, bank_conflicts, input_rows, shared_elements, tile_rows
 
 SECTOR_BYTES = 32
 """Bytes of a sector, the part of a cache line that is moved as a whole."""
@@ -33,8 +33,9 @@ ALIGNMENTS = (BANK_WORD_BYTES, SECTOR_BYTES, LINE_BYTES)
 """Bytes of a word, of a sector and of a cache line: what a store may have as a whole."""
 COPY_BYTES = (8, 16)
 """Bytes of an asynchronous copy. On an H200 copies of 4 bytes took 5 % longer than those of 8."""
-COPYING_REGISTERS = 24
-"""Registers of a thread that copies asynchronously, besides ``SPARE_REGISTERS`` (from compiled kernels)."""
+COPYING_REGISTERS, STEP_REGISTERS, COMPUTING_REGISTERS = 16, 8, 32
+"""Registers of a thread whose tile is copied, besides ``SPARE_REGISTERS``; those more where tiles of long columns have
+rows at several pitches, and where outputs are computed (from compiled kernels)."""
 TILE_BYTES = (64, 128, 256, 512)
 """Contiguous bytes of a tile along either side, in elements of the input's size."""
 PROMISING_TILE_BYTES = (128, 256)
@@ -54,8 +55,12 @@ SPLIT_SECTORS = 1.35
 """How much longer it takes where stores split sectors: a third, on an H200."""
 NARROW_LOADS = 1.15
 """How much longer it takes where each load brings less than a word (16-bit elements, the same)."""
-LONG_THREADS = 0.02
-"""How much longer it takes, of tiles that are copied, for each doubling of a thread's bytes from 32 on (the same)."""
+COPIED_THREAD_BYTES, UNLIKE_THREADS = 40, 0.03
+"""How many bytes a thread best moves of tiles that are copied, and how much longer it takes for each doubling or
+halving (the same)."""
+WIDE_COPIES = 1.02
+"""How much longer it takes with copies of 16 bytes than with those of 8: 3 % before they brought whole lines into L2
+(the same)."""
 EVICTING = 1.05
 """How much longer it takes where lines are to be evicted first: 4 % and 6 % on an H200, the medians of all pairs of
 settings of two permutations that differ in nothing else."""
@@ -208,7 +213,12 @@ class PermutePlan(Plan):
         shared_bytes = bytes_of_point * np.where(columns.flags("layout", "pad"), padded, swizzled)
         shared_bytes = np.where(copied, self._copied_bytes(tile_in, tile_out, alignment, copy_bytes), shared_bytes)
         thread_bytes = bytes_of_point * rows * tile_in // threads
-        registers = SPARE_REGISTERS + np.where(copied, COPYING_REGISTERS, thread_bytes // 4)
+        stepped = any(len(input_rows(problem, r).steps) > 1 for r in problem.transposed_loads)
+        stepped = stepped & (tile_out * self._output_bytes > LINE_BYTES)
+        computed = flops(problem.workload) > 0 or len(problem.transposed_loads) > 1
+        copying = COPYING_REGISTERS + COMPUTING_REGISTERS * computed + STEP_REGISTERS * stepped
+        registers = SPARE_REGISTERS + np.where(copied, copying, thread_bytes // 4)
+        resident = limits.resident_blocks(threads, registers, shared_bytes)
         return PermuteSizes(
             tile_in=tile_in,
             tile_out=tile_out,
@@ -224,7 +234,8 @@ class PermutePlan(Plan):
             shared_bytes=shared_bytes,
             thread_bytes=thread_bytes,
             registers=registers,
-            resident=limits.resident_blocks(threads, registers, shared_bytes),
+            resident=resident,
+            min_blocks=np.where(copied & ~stepped & (not computed), resident, 0),
         )
 
     def _copied_bytes(self, tile_in: Ints, tile_out: Ints, alignment: Ints, copy_bytes: Ints) -> Ints:
@@ -354,7 +365,8 @@ class PermutePlan(Plan):
         promising &= (sizes.alignment == 0) | columns.flags("evict_first", 0)
         wider = (sizes.alignment > 0) & (columns.ints("store_alignment") % CHUNK_BYTES == 0)
         promising &= ~wider | (columns.ints("store_bytes") == max(self._store_bytes, default=CHUNK_BYTES))
-        return np.where(sizes.copy_bytes > 0, self._promising_copies(columns), promising)
+        copied = sizes.copy_bytes > 0
+        return (copied & self._promising_copies(columns)) | (~copied & promising)
 
     def _promising_copies(self, columns: Columns) -> Bools:
         """Where tiles are copied as they are, registers do not bound them. They are worth it with wide stores of whole
@@ -409,8 +421,9 @@ class PermutePlan(Plan):
         habits = np.where(splits, SPLIT_SECTORS * habits, habits)
         narrow = ~copied & (sizes.load_width * self._element_bytes < BANK_WORD_BYTES)
         habits = np.where(narrow, NARROW_LOADS * habits, habits)
-        doublings = np.log2(np.maximum(sizes.thread_bytes, 32) / 32)
-        habits = np.where(copied, (1 + LONG_THREADS * doublings) * habits, habits)
+        doublings = np.abs(np.log2(np.maximum(sizes.thread_bytes, 1) / COPIED_THREAD_BYTES))
+        habits = np.where(copied, (1 + UNLIKE_THREADS * doublings) * habits, habits)
+        habits = np.where(sizes.copy_bytes == CHUNK_BYTES, WIDE_COPIES * habits, habits)
         seconds: NDArray[np.float64] = habits * memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
         return seconds
 
