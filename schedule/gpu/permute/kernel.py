@@ -20,6 +20,14 @@ rows than in others, so that it loads so many rows more::
     Y[i, first : first + store_width] = …
 
 What lies in front of a row or behind it is left out, and the words there are stored by elements.
+
+Where the rows of an input begin anywhere, too, no aligned vectors can be loaded, and loads of elements are many. Such a
+tile may be copied as it is, by ``cp.async`` of ``copy_bytes``. Each row begins in shared memory at the same place of a
+chunk as in the input (see ``tile_rows``), and columns are read by elements::
+
+    for chunk of row j:  tile[place(j) // chunk * chunk + …] = X[j, …], asynchronously
+    barrier
+    Y[i, j : j + store_width] = epilogue(tile[place(j + e) + i])
 """
 
 from collections.abc import Mapping, Sequence
@@ -213,7 +221,7 @@ class _PermuteKernelWriter:
 
     def _allocate_tile(self, masked: MaskedLoad) -> Buffer:
         """Shared memory of ``tile_out / pack`` rows of ``tile_in`` words, each word of ``pack`` elements. Where stores
-        are aligned there are ``alignment / pack`` rows more."""
+        are aligned there are ``alignment / pack`` rows more. Tiles that are copied are ``shared_elements`` long."""
         s, dtype = self.sizes, masked.load.dtype
         name = self.names.fresh(f"{masked.load.buffer.name}_tile")
         if s.copy_bytes:

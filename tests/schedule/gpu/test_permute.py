@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import pytest
@@ -14,21 +15,27 @@ from tests.schedule.gpu.tiles import (
     schedule_of,
     workload_of,
 )
-from tilewright.codegen.lowering import finish
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
+from tilewright.core.streams import stream
 from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.expr import Const, Expr, Load, Ramp, index
+from tilewright.ir.gpu.async_copy import CopyAsync
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
 from tilewright.ir.simplify import simplify
-from tilewright.ir.stmt import Launch
+from tilewright.ir.stmt import Launch, walk_statements
 from tilewright.ir.verify import verify
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.permute.space import CUDA_PERMUTE as SKETCH
+from tilewright.schedule.gpu.permute.tile_rows import input_rows, tile_rows
 from tilewright.schedule.problems.permute import permute_of
+from tilewright.schedule.tile.load_analysis import flat_offset
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
+from tilewright.te.reference import reference
 from tilewright.te.workload import Workload
 
 TRANSPOSE = workload_of("transpose", shape=[8192, 8192], axes=[1, 0], dtype="float16")
@@ -107,7 +114,100 @@ def test_promising_stores_of_whole_sectors_are_as_wide_as_they_can_be() -> None:
 
 
 def test_rows_that_are_aligned_have_no_other_alignment() -> None:
-    assert set(SKETCH.space(TRANSPOSE, H200).column("store_alignment")) == {0}
+    space = SKETCH.space(TRANSPOSE, H200)
+    assert set(space.column("store_alignment")) == {0}
+    assert "copy_bytes" not in {k.name for k in space.knobs}
+
+
+def _odd_batches() -> Workload:
+    x = te.placeholder((3, 71, 75), "float16", "X")
+    return te.workload(te.compute((3, 67, 69), lambda b, i, j: x[b, j + 2, i + 5], "Y"))
+
+
+def _flipped() -> Workload:
+    x = te.placeholder((69, 67), "float16", "X")
+    return te.workload(te.compute((67, 69), lambda i, j: x[68 - j, i], "Y"))
+
+
+def _odd_inputs() -> Workload:
+    x, z = te.placeholder((65, 67), "float16", "X"), te.placeholder((65, 73), "float32", "Z")
+    return te.workload(te.compute((67, 65), lambda i, j: te.cast(x[j, i], "float32") + z[j, i + 6], "Y"))
+
+
+def _reversed(dtype: str) -> Workload:
+    return workload_of("transpose", shape=[5, 13, 3, 43], axes=[3, 2, 1, 0], dtype=dtype)
+
+
+COPIED = {
+    **{f"{d}-{n}": workload_of("transpose", shape=[n, 139], axes=[1, 0], dtype=d)
+       for d, n in (("int8", 137), ("float16", 131), ("float16", 64), ("float32", 67), ("float64", 65))},
+    "reversed": _reversed("float16"),
+    "reversed-float32": _reversed("float32"),
+    "even-float16": workload_of("transpose", shape=[130, 138], axes=[1, 0], dtype="float16"),
+    "batches": _odd_batches(),
+    "flipped": _flipped(),
+    "inputs": _odd_inputs(),
+    "epilogue": _part(),
+}  # fmt: skip
+"""Their inputs have rows that do not begin at multiples of 16 bytes."""
+
+
+@pytest.mark.parametrize("case", COPIED)
+def test_rows_that_begin_anywhere_are_copied_by_aligned_chunks(case: str) -> None:
+    """The interpreter refuses accesses out of bounds, and the verifier copies that are not aligned."""
+    workload = COPIED[case]
+    space = SKETCH.space(workload, H200, policy=SpacePolicy(prune=False))
+    inputs = random_inputs(workload, 1)
+    wanted = reference(workload, inputs)
+    rows = np.flatnonzero(space.column("copy_bytes") > 0)
+    for row in stream(1, case).permutation(rows)[:5]:
+        schedule = space.schedule(int(row))
+        kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+        verify(kernel)
+        copies = [s for s in walk_statements(kernel.body) if isinstance(s, CopyAsync)]
+        assert {s.elements * s.target.dtype.bytes for s in copies} == {dict(schedule.knobs)["copy_bytes"]}
+        np.testing.assert_array_equal(interpret(kernel, inputs)["Y"], wanted["Y"], str(schedule))
+
+
+def test_no_row_shares_a_chunk_with_another_and_places_are_congruent() -> None:
+    """Here the rows of the input run over two axes, so that their distances differ."""
+    workload = _reversed("float16")
+    problem = permute_of(workload)
+    assert problem is not None
+    (masked,) = problem.transposed_loads
+    known, shared = input_rows(problem, masked), tile_rows(problem, masked, 64, 8)
+    assert len(known.steps) > 1
+    extents = [a.extent for a in problem.output_axes]
+    strides = [flat_offset(masked.load).coefficient(a.name) for a in problem.output_axes]  # type: ignore[union-attr]
+    period, end = prod(extents), -1
+    for row in range(period):
+        begins = [_number(r.begin(index(row), period), {}, 0) for r in (known, shared)]
+        assert begins[0] == int(np.dot(np.unravel_index(row, extents), strides))
+        assert (begins[0] - begins[1]) % 8 == 0
+        assert begins[1] // 8 > end
+        end = (begins[1] + 63) // 8
+    assert begins[1] <= shared.most(period)
+
+
+def test_columns_of_copied_tiles_spread_over_the_banks() -> None:
+    workload = workload_of("transpose", shape=[8191, 8193], axes=[1, 0], dtype="float16")
+    for tile_out in (64, 128):
+        schedule = schedule_of(SKETCH, workload, tile_in=128, tile_out=tile_out, threads=512, copy_bytes=8)
+        kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+        assert isinstance(kernel.body, Launch)
+        reads = [x for x in loads_of(kernel.body) if isinstance(x, Load) and x.buffer.scope is MemoryScope.SHARED]
+        assert _conflicts(reads[0].buffer, reads[0].indices, kernel.body.axes[1].var) == 1
+
+
+@pytest.mark.parametrize("shape", [(8191, 8193), (33, 65, 129, 257)], ids=str)
+def test_the_first_choice_for_odd_rows_copies_them_and_keeps_all_threads_resident(shape: tuple[int, ...]) -> None:
+    axes = list(reversed(range(len(shape))))
+    workload = workload_of("transpose", shape=list(shape), axes=axes, dtype="float16")
+    first = default_schedule(workload, H200)
+    assert dict(first.knobs)["copy_bytes"] != 0
+    (resources,) = build_kernel(SKETCH.lower(workload, H200, first), H200).resources.values()
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+    assert resources.registers <= 32
 
 
 def test_short_axes_are_joined_with_others() -> None:
@@ -163,17 +263,14 @@ def test_spaces_are_small_and_every_setting_fits(workload: Workload) -> None:
 
 def _conflicts(tile: Buffer, indices: tuple[Expr, ...], thread: str) -> int:
     """The most words of one bank that a warp asks for at once, per cycle that its bytes need anyway."""
-    assert tile.layout is not None
     lanes: list[set[int]] = []
     for t in range(32):
         names = frozenset().union(*map(free_variables, indices))
         values: Mapping[str, Expr] = {n: index(t if n == thread else 0) for n in names}
         words = set()
         for lane in range(max(i.lanes for i in indices)):
-            place = sum(
-                _number(i, values, lane) * stride for i, stride in zip(indices, tile.layout.strides, strict=True)
-            )
-            if tile.layout.swizzle is not None:
+            place = sum(_number(i, values, lane) * stride for i, stride in zip(indices, tile.strides, strict=True))
+            if tile.layout is not None and tile.layout.swizzle is not None:
                 place = tile.layout.swizzle.offset(place)
             words.add(place * tile.dtype.bytes // 4)
         lanes.append(words)
