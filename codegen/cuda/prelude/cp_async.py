@@ -20,7 +20,7 @@ template <int BYTES> $void cp_async(void* to, const void* from, bool predicate =
     "cp_async_line": DeviceFunction(
         """// as cp_async of 16 bytes; brings the whole cache line into L2, too
 void cp_async_line(void* to, const void* from, bool predicate = true) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16, %2;"
                :: "r"(smem_address(to)), "l"(__cvta_generic_to_global(from)), "r"(predicate ? 16 : 0) : "memory");
 }""",
         ("smem_address",),

@@ -187,8 +187,9 @@ class _PermuteKernelWriter:
         """Return a condition under which no chunk that a whole tile touches ends behind the input."""
         s, offset = self.sizes, input_offset(masked)
         last = sum(max(0, offset.coefficient(a.name)) * (a.extent - 1) for a in self.problem.output_axes)
-        begin = self._input_place(masked, index(0), position) + last
-        return begin + (s.tile_in + s.copy_bytes // masked.load.dtype.bytes) <= masked.load.buffer.elements
+        begin = self._input_place(masked, position) + last
+        end: Expr = begin + (s.tile_in + s.copy_bytes // masked.load.dtype.bytes)
+        return end <= masked.load.buffer.elements
 
     def _move(self, tiles: Sequence[Buffer], thread: Expr, position: _Position) -> None:
         """Move the block's tile through shared memory."""
@@ -243,21 +244,24 @@ class _PermuteKernelWriter:
     @property
     def _period(self) -> int:
         """Rows that are a multiple of those of all steps, and as many as a tile may begin in front of its place."""
-        extent = self.problem.output_extent
-        return -(-self.sizes.alignment // extent) * extent
+        extent, alignment = self.problem.output_extent, int(self.sizes.alignment)
+        return -(-alignment // extent) * extent
 
-    def _input_place(self, masked: MaskedLoad, row: Expr, position: _Position) -> Expr:
-        """Return where the tile's first element of a ``row`` of the whole input lies in it."""
-        offset, rows = input_offset(masked), input_rows(self.problem, masked)
-        first = sum((i * offset.coefficient(name) for name, i in position.batch.items()), start=index(offset.constant))
-        return first + position.tile_in * self.sizes.tile_in + rows.begin(row, self._period)
+    def _input_place(self, masked: MaskedLoad, position: _Position) -> Expr:
+        """Return where the tile's first column of row 0 of the whole input lies in it."""
+        offset = input_offset(masked)
+        place: Expr = index(offset.constant) + position.tile_in * int(self.sizes.tile_in)
+        for name, i in position.batch.items():
+            place = place + i * offset.coefficient(name)
+        return place
 
     def _shared_place(self, masked: MaskedLoad, row: Expr, position: _Position) -> Expr:
         """Return where the first element of a ``row`` of the whole input lies in the tile, which differs by whole
         chunks from where it lies in the input."""
         s, rows, chunk = self.sizes, self._shared_rows(masked), self.sizes.copy_bytes // masked.load.dtype.bytes
-        first = position.tile_out * s.tile_out
-        lead = self._input_place(masked, first, position) % chunk + shared_lead(rows, s.alignment, chunk)
+        first = position.tile_out * int(s.tile_out)
+        begin = self._input_place(masked, position) + input_rows(self.problem, masked).begin(first, self._period)
+        lead = begin % int(chunk) + int(shared_lead(rows, s.alignment, chunk))
         return rows.begin(row, self._period) - rows.begin(first, self._period) + lead
 
     def _copy_tile(self, masked: MaskedLoad, tile: Buffer, thread: Expr, position: _Position) -> None:
@@ -279,7 +283,8 @@ class _PermuteKernelWriter:
         s, w, source = self.sizes, self.w, masked.load.buffer
         chunk = s.copy_bytes // masked.load.dtype.bytes
         flat = position.tile_out * s.tile_out - s.alignment + row
-        place = self._input_place(masked, flat, position)
+        begins = input_rows(self.problem, masked).begin_by_axes(flat, self._period)
+        place = self._input_place(masked, position) + begins
         begin = (place // chunk + number) * chunk
         target = (self._shared_place(masked, flat, position) // chunk + number) * chunk
         inside = whole = None

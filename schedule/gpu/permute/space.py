@@ -33,9 +33,9 @@ ALIGNMENTS = (BANK_WORD_BYTES, SECTOR_BYTES, LINE_BYTES)
 """Bytes of a word, of a sector and of a cache line: what a store may have as a whole."""
 COPY_BYTES = (8, 16)
 """Bytes of an asynchronous copy. On an H200 copies of 4 bytes took 5 % longer than those of 8."""
-COPYING_REGISTERS, STEP_REGISTERS, COMPUTING_REGISTERS = 16, 8, 32
-"""Registers of a thread whose tile is copied, besides ``SPARE_REGISTERS``; those more where tiles of long columns have
-rows at several pitches, and where outputs are computed (from compiled kernels)."""
+COPYING_REGISTERS, COMPUTING_REGISTERS = 16, 32
+"""Registers of a thread whose tile is copied, besides ``SPARE_REGISTERS``, and those more where outputs are computed
+(from compiled kernels)."""
 TILE_BYTES = (64, 128, 256, 512)
 """Contiguous bytes of a tile along either side, in elements of the input's size."""
 PROMISING_TILE_BYTES = (128, 256)
@@ -59,7 +59,7 @@ COPIED_THREAD_BYTES, UNLIKE_THREADS = 40, 0.03
 """How many bytes a thread best moves of tiles that are copied, and how much longer it takes for each doubling or
 halving (the same)."""
 WIDE_COPIES = 1.02
-"""How much longer it takes with copies of 16 bytes than with those of 8: 3 % before they brought whole lines into L2
+"""How much longer it takes with copies of 16 bytes than with those of 8: 2 % to 4 % while L1 did not keep their sectors
 (the same)."""
 EVICTING = 1.05
 """How much longer it takes where lines are to be evicted first: 4 % and 6 % on an H200, the medians of all pairs of
@@ -213,10 +213,10 @@ class PermutePlan(Plan):
         shared_bytes = bytes_of_point * np.where(columns.flags("layout", "pad"), padded, swizzled)
         shared_bytes = np.where(copied, self._copied_bytes(tile_in, tile_out, alignment, copy_bytes), shared_bytes)
         thread_bytes = bytes_of_point * rows * tile_in // threads
-        stepped = any(len(input_rows(problem, r).steps) > 1 for r in problem.transposed_loads)
-        stepped = stepped & (tile_out * self._output_bytes > LINE_BYTES)
+        has_steps = any(len(input_rows(problem, r).steps) > 1 for r in problem.transposed_loads)
+        stepped = has_steps & (tile_out * self._output_bytes > LINE_BYTES)
         computed = flops(problem.workload) > 0 or len(problem.transposed_loads) > 1
-        copying = COPYING_REGISTERS + COMPUTING_REGISTERS * computed + STEP_REGISTERS * stepped
+        copying = COPYING_REGISTERS + COMPUTING_REGISTERS * computed
         registers = SPARE_REGISTERS + np.where(copied, copying, thread_bytes // 4)
         resident = limits.resident_blocks(threads, registers, shared_bytes)
         return PermuteSizes(
@@ -305,7 +305,8 @@ class PermutePlan(Plan):
         rows = columns.ints("tile_out") + columns.ints("store_alignment") // self._output_bytes
         elements = columns.ints("tile_in") * rows // threads  # of one input at a time
         fits: Bools = SPARE_REGISTERS + elements * self._element_bytes // 4 <= available
-        return fits | (columns.ints("copy_bytes") > 0)
+        fits |= columns.ints("copy_bytes") > 0
+        return fits
 
     def _copies_fit(self, columns: Columns) -> Bools:
         copied = columns.ints("copy_bytes")
@@ -365,8 +366,8 @@ class PermutePlan(Plan):
         promising &= (sizes.alignment == 0) | columns.flags("evict_first", 0)
         wider = (sizes.alignment > 0) & (columns.ints("store_alignment") % CHUNK_BYTES == 0)
         promising &= ~wider | (columns.ints("store_bytes") == max(self._store_bytes, default=CHUNK_BYTES))
-        copied = sizes.copy_bytes > 0
-        return (copied & self._promising_copies(columns)) | (~copied & promising)
+        chosen: Bools = np.where(sizes.copy_bytes > 0, self._promising_copies(columns), promising)
+        return chosen
 
     def _promising_copies(self, columns: Columns) -> Bools:
         """Where tiles are copied as they are, registers do not bound them. They are worth it with wide stores of whole

@@ -42,11 +42,25 @@ class TileRows:
     def begin(self, row: Expr, period: int) -> Expr:
         """Return where ``row`` begins, which is ``-period`` or more. ``period`` is a multiple of the rows of all
         steps."""
-        total = index(0)
+        total: Expr = index(0)
         for rows, step in self.steps:
             if step:
                 number = row if rows == 1 else (row + period) // rows - period // rows
                 total = total + number * step
+        return total
+
+    def begin_by_axes(self, row: Expr, period: int) -> Expr:
+        """Return the same as a sum over the axes that rows run over, in which no part is larger than the input."""
+        total: Expr = index(0)
+        stride, known = 0, 1
+        for n, (rows, step) in enumerate(self.steps):
+            stride, known = stride * (rows // known) + step, rows
+            number = row if len(self.steps) == 1 else (row + period) // rows
+            if n + 1 < len(self.steps):
+                number = number % (self.steps[n + 1][0] // rows)
+            elif len(self.steps) > 1:
+                number = number - period // rows
+            total = total + number * stride
         return total
 
     def most(self, rows: Size) -> Size:
