@@ -50,7 +50,7 @@ from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
-from .tile_rows import TileRows, input_offset, input_rows, shared_elements, shared_lead, tile_rows
+from .tile_rows import RowSteps, input_offset, input_rows, shared_elements, shared_lead, tile_rows
 
 CHUNK_BYTES = 16
 """Bytes of the widest access, and of what a swizzle moves as a whole."""
@@ -237,7 +237,7 @@ class _PermuteKernelWriter:
         shape = ((s.tile_out + s.alignment) // s.pack, row_elements)
         return self.w.allocate(name, shape, dtype, MemoryScope.SHARED, Layout((stride, 1), swizzle))
 
-    def _shared_rows(self, masked: MaskedLoad) -> TileRows:
+    def _shared_rows(self, masked: MaskedLoad) -> RowSteps:
         s = self.sizes
         return tile_rows(self.problem, masked, s.tile_in, s.copy_bytes // masked.load.dtype.bytes)
 

@@ -1,6 +1,6 @@
 """Where the rows of a tile begin, in an input and in shared memory.
 
-Row ``j`` begins at ``sum(step * (j // rows))`` elements for all pairs (rows, step) of its ``TileRows``. The first pair
+Row ``j`` begins at ``sum(step * (j // rows))`` elements for all pairs (rows, step) of its ``RowSteps``. The first pair
 has ``rows`` 1, and its step is the pitch. A further pair stands for each further axis that the rows run over, unless
 the rows go on at the same pitch there.
 
@@ -33,7 +33,7 @@ VECTORS_OF_LINE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TileRows:
+class RowSteps:
     """The steps from row to row: (rows, elements after each so many rows). The elements are columns for a space, plain
     ints for one setting."""
 
@@ -76,7 +76,7 @@ def input_offset(masked: MaskedLoad) -> LinearForm:
     return offset
 
 
-def input_rows(problem: Permute, masked: MaskedLoad) -> TileRows:
+def input_rows(problem: Permute, masked: MaskedLoad) -> RowSteps:
     """Return where the rows of an input begin that are numbered along the output's axes."""
     offset = input_offset(masked)
     steps: list[tuple[int, Size]] = []
@@ -86,25 +86,25 @@ def input_rows(problem: Permute, masked: MaskedLoad) -> TileRows:
         if not steps or step != expected:
             steps.append((rows, step - expected))
         rows, expected = rows * axis.extent, step * axis.extent
-    return TileRows(tuple(steps))
+    return RowSteps(tuple(steps))
 
 
-def tile_rows(problem: Permute, masked: MaskedLoad, tile_in: Size, chunk: Size) -> TileRows:
+def tile_rows(problem: Permute, masked: MaskedLoad, tile_in: Size, chunk: Size) -> RowSteps:
     """Return where the rows of a tile of ``tile_in`` columns begin in shared memory, if they are copied by chunks of
     ``chunk`` elements. No two rows share a chunk. Of the pitches that are possible then, up to 16 bytes more than the
     least, it is the one with the fewest bank conflicts."""
     (_, step), *further = input_rows(problem, masked).steps
     reads, least = _column_reads(problem, masked), tile_in + chunk + (step - tile_in - chunk) % chunk
     pitch = _for_each(reads.best_pitch, least, chunk)
-    return TileRows(((1, pitch), *((rows, step % chunk) for rows, step in further)))
+    return RowSteps(((1, pitch), *((rows, step % chunk) for rows, step in further)))
 
 
-def shared_lead(rows: TileRows, alignment: Size, chunk: Size) -> Size:
+def shared_lead(rows: RowSteps, alignment: Size, chunk: Size) -> Size:
     """Return the elements of whole chunks that ``alignment`` rows take."""
     return -(-rows.most(alignment) // chunk) * chunk
 
 
-def shared_elements(rows: TileRows, tile_out: Size, alignment: Size, chunk: Size) -> Size:
+def shared_elements(rows: RowSteps, tile_out: Size, alignment: Size, chunk: Size) -> Size:
     """Return the elements of a tile of ``tile_out`` rows with ``alignment`` rows in front, wherever in a chunk the
     first row begins."""
     return shared_lead(rows, alignment, chunk) + -(-rows.most(tile_out) // chunk) * chunk + chunk
