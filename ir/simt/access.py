@@ -11,7 +11,7 @@ from ..interpreter.memory import VECTOR_ROUNDING, Array, computed
 from ..stmt import Store
 from .address import Address, CheckedMemory, CompileExpr, address_of, checked_flat, is_uniform
 from .context import LaunchClosure, LaunchContext, LaunchState
-from .memory import PrivateMemory
+from .memory import GlobalMemory, PrivateMemory
 from .race_check import check_read, check_write, spread
 
 
@@ -29,7 +29,11 @@ def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> L
         plain = _private_load(expr, private, context, compile_)
     else:
         memory = context.shared[expr.buffer.name]
-        plain = checked_load(memory, checked_flat(expr.indices, memory, context, compile_), expr.lanes, context)
+        if isinstance(memory, GlobalMemory):  # it may be accessed as a single dimension
+            flat = address_of(expr.indices, expr.buffer, context, compile_).flat
+        else:
+            flat = checked_flat(expr.indices, memory, context, compile_)
+        plain = checked_load(memory, flat, expr.lanes, context)
     if expr.mask is None:
         return plain
     mask_closure, zero = compile_(expr.mask, context), computed(expr.dtype).type(0)

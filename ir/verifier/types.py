@@ -1,7 +1,7 @@
 """The dtype and the number of lanes of every expression, or the rule of the verifier that it breaks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...core.dtypes import INDEX, DType, boolean
@@ -186,7 +186,11 @@ def _cast(expr: Cast, names: BoundNames) -> ValueType:
 
 
 def _load(expr: Load, names: BoundNames) -> ValueType:
-    return expr.buffer.dtype, access_lanes(expr.buffer, expr.indices, expr.mask, names)
+    buffer, bound = expr.buffer, names.buffers.get(expr.buffer.name)
+    if names.launch is not None and bound not in (None, buffer) and buffer.scope is MemoryScope.GLOBAL:
+        if buffer == replace(bound, shape=(bound.elements,)):
+            names = names.with_buffer(buffer)
+    return buffer.dtype, access_lanes(buffer, expr.indices, expr.mask, names)
 
 
 def _ramp(expr: Ramp, names: BoundNames) -> ValueType:

@@ -163,23 +163,29 @@ def _is_unaligned(fn: EmittedFunction, load: Load, first: Expr) -> bool:
     """Return whether a load without a mask takes pairs of 16-bit elements from read-only global memory, at an offset
     that may be odd."""
     buffer = load.buffer
-    readable = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only and buffer.name not in fn.evict_first
+    readable = buffer.scope is MemoryScope.GLOBAL and buffer.name in fn.read_only
     is_pairs = is_half(buffer.dtype) and load.lanes % 2 == 0 and load.mask is None
     return readable and is_pairs and divisibility(first) % 2 == 1
 
 
 def _copy_unaligned(emitter: ExpressionEmitter, target: Buffer, base: Expr, load: Load, first: Expr) -> bool:
     """Copy from an unaligned offset to registers, or to an aligned vector of global memory. False for other targets."""
-    fn, lanes = emitter.fn, load.lanes
+    fn, lanes, chunk = emitter.fn, load.lanes, WIDEST_BYTES // load.buffer.dtype.bytes
+    name, whole = fn.name_of(load.buffer.name), load.buffer.elements // chunk * chunk
+    in_whole_chunks = fn.ranges.of(first).high + lanes <= whole
+    aligned = all(size == WIDEST_BYTES for _, size in vector_accesses([(target, base)], lanes))
+    if aligned and (in_whole_chunks if is_packed(target) else target.scope is MemoryScope.GLOBAL and lanes == chunk):
+        for lane in range(0, lanes, chunk):
+            at = offset_of_lane(emitter, load.buffer, first, lane).text
+            bits = f"{fn.use('load_unaligned_x8')}({name}, {at})"
+            if not in_whole_chunks:
+                bits = f"{fn.use('load_unaligned_x8_before')}({name}, {at}, {whole})"
+            _store_bits(emitter, target, base, lane, WIDEST_BYTES, bits)
+        return True
     if is_packed(target):
         words = f"{fn.name_of(target.name)} + {word_index(offset_of_lane(emitter, target, base, 0))}"
-        source = f"{fn.name_of(load.buffer.name)}, {offset_of_lane(emitter, load.buffer, first, 0).text}"
+        source = f"{name}, {offset_of_lane(emitter, load.buffer, first, 0).text}"
         emitter.text.line(f"{fn.use('load_unaligned')}<{lanes // 2}>({words}, {source});")
-        return True
-    if target.scope is MemoryScope.GLOBAL and vector_accesses([(target, base)], lanes) == [(0, WIDEST_BYTES)]:
-        at, chunk = offset_of_lane(emitter, load.buffer, first, 0), WIDEST_BYTES // load.buffer.dtype.bytes
-        source = f"{fn.name_of(load.buffer.name)}, {at.text}, {load.buffer.elements // chunk * chunk}"
-        _store_bits(emitter, target, base, 0, WIDEST_BYTES, f"{fn.use('load_unaligned_x8')}({source})")
         return True
     return False
 

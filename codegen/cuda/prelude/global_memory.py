@@ -142,14 +142,8 @@ template <int WORDS> $void load_unaligned(unsigned* to, const unsigned short* fr
     ),
     "load_unaligned_x8": DeviceFunction(
         """// loads 8 contiguous elements at any offset of a buffer that is aligned to 16 bytes: loads the one or two
-// chunks of 16 bytes that hold them, and shifts; single elements where this would pass the last whole chunk
-template <typename I> $uint4 load_unaligned_x8(const unsigned short* from, I offset, long long end) {
-  if ((long long)offset + 8 > end) {
-    unsigned last[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) last[i] = from[offset + 2 * i] | (unsigned)from[offset + 2 * i + 1] << 16;
-    return make_uint4(last[0], last[1], last[2], last[3]);
-  }
+// chunks of 16 bytes that hold them, which lie in the buffer, and shifts
+template <typename I> $uint4 load_unaligned_x8(const unsigned short* from, I offset) {
   const uint4* chunks = reinterpret_cast<const uint4*>(from);
   const uint4 a = chunks[offset >> 3], b = chunks[(offset + 7) >> 3];
   const bool four = offset & 4, two = offset & 2;
@@ -161,6 +155,17 @@ template <typename I> $uint4 load_unaligned_x8(const unsigned short* from, I off
   return make_uint4(__funnelshift_r(x[0], x[1], odd), __funnelshift_r(x[1], x[2], odd),
                     __funnelshift_r(x[2], x[3], odd), __funnelshift_r(x[3], x[4], odd));
 }"""
+    ),
+    "load_unaligned_x8_before": DeviceFunction(
+        """// the same where chunks may reach beyond the last whole one, which ends at END: single elements there
+template <typename I> $uint4 load_unaligned_x8_before(const unsigned short* from, I offset, long long end) {
+  if ((long long)offset + 8 <= end) return load_unaligned_x8(from, offset);
+  unsigned last[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) last[i] = from[offset + 2 * i] | (unsigned)from[offset + 2 * i + 1] << 16;
+  return make_uint4(last[0], last[1], last[2], last[3]);
+}""",
+        needs=("load_unaligned_x8",),
     ),
 }
 """It maps names to functions."""

@@ -19,14 +19,21 @@ from ....ir.expr import (
     WARP_LANES,
     Binary,
     BinaryOp,
+    Compare,
+    CompareOp,
     Const,
     Expr,
     Load,
+    Select,
+    Unary,
+    UnaryOp,
     Var,
+    const,
     index,
     logical_and,
     minimum,
     rebuild,
+    walk,
 )
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
@@ -39,6 +46,7 @@ from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
+from ...tile.runs import Run, run_of
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
 
@@ -72,6 +80,12 @@ class PointwiseSizes:
 MOST_SPREAD = 2
 """Where elements of a vector are loaded one by one from a buffer with up to so many elements for each of an output,
 others need the rest of the cache line. Larger buffers may be read at far places."""
+
+
+CHUNK_BYTES = 16
+"""Bytes of an aligned access. Two hold a vector of so many bytes at any offset."""
+ROW_VARIABLE, COLUMN_VARIABLE = "row#", "column#"
+"""A row of the outputs and a column of it, in loads that are not yet at a point."""
 
 
 def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
@@ -122,6 +136,7 @@ class _PointwiseKernelWriter:
                 with w.loop(self.names.fresh("trip"), tiles_per_block) as trip:
                     with w.when(None if self.tile_end is None else trip < (self.tile_end - block + last) // s.blocks):
                         self._tile(trip * s.blocks + block, thread, exact=s.tiles % s.blocks == 0)
+            self._rest(block, thread)
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
@@ -132,7 +147,8 @@ class _PointwiseKernelWriter:
         problem, s = self.problem, self.sizes
         if self.vector_unit % self.tile_vectors or s.row_parts:
             return
-        output_offset = flat_offset(problem.output_offset_load)
+        output = problem.output_offset_load
+        output_offset = flat_offset(output)
         first_blocks = min(s.prefetching_ctas, s.blocks)
         prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks, count=self.tile_end)
         for masked in problem.distinct_loads:
@@ -142,7 +158,9 @@ class _PointwiseKernelWriter:
                 return tuple(scalar_at(i, at) for i in load.indices)
 
             name, source = self.names.fresh("prefetch"), masked.load.buffer
-            if masked.mask is None and flat_offset(masked.load) == output_offset:
+            same = masked.load.indices == output.indices and source.shape == output.buffer.shape
+            same |= output_offset is not None and flat_offset(masked.load) == output_offset
+            if masked.mask is None and same:
                 elements = self.tile_vectors * s.vector_width
                 if following:
                     prefetch.following(name, source, 1, elements, first_element, s.prefetching_ctas)
@@ -159,15 +177,28 @@ class _PointwiseKernelWriter:
             masked: allocate_registers(w, self.names, masked, (s.unroll,), lane, s.vector_width)
             for masked in problem.distinct_loads
         }
+        runs = {masked: self._run(registers) for masked, registers in loaded.items()}
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
             vector, inside = self._place(tile, thread, u, exact)
+            for masked, run in runs.items():
+                if run is not None:
+                    self._load_run(loaded[masked], run, u, vector)
             with w.when(inside):
-                for registers in loaded.values():
+                for masked, registers in loaded.items():
+                    if runs[masked] is not None:
+                        continue
                     if s.row_parts:
                         in_row = self._in_row(registers.masked, *self._row_and_column(tile, thread, u))
                         registers = replace(registers, masked=in_row)
                     if not self._load_from_two_rows(registers, u, vector):
                         load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
+        if any(runs.values()):
+            with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
+                vector, inside = self._place(tile, thread, u, exact)
+                with w.when(inside):
+                    for masked, run in runs.items():
+                        if run is not None:
+                            self._load_beside_run(loaded[masked], run, u, vector)
         if s.blocks == s.tiles:
             self._prefetch(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
@@ -176,25 +207,116 @@ class _PointwiseKernelWriter:
                 for stage in problem.stages:
                     self._compute(stage, loaded, u, self._point(vector))
 
+    def _rest(self, block: Expr, thread: Expr) -> None:
+        """Compute the elements behind the last whole vector, one by each of the first threads of the last block."""
+        w, s, problem = self.w, self.sizes, self.problem
+        rest = problem.elements % s.vector_width if problem.dynamic is None else 0
+        if rest:
+            at = {problem.lane_axis.name: thread + (problem.elements - rest)}
+            with w.when(logical_and(Compare(CompareOp.EQ, block, index(s.blocks - 1)), thread < rest)):
+                for stage in problem.stages:
+                    indices = tuple(scalar_at(i, at) for i in problem.output_indices)
+                    w.store(stage.tensor, indices, scalar_at(stage.body, at))
+
+    def _run(self, registers: RegisterLoad) -> Run | None:
+        """Return how the elements of a vector mostly follow each other in the buffer, where the vector is loaded at any
+        offset: from the two chunks of 16 bytes that hold it. None where each element is loaded alone, or where all
+        vectors are aligned."""
+        problem, width, masked = self.problem, self.sizes.vector_width, registers.masked
+        buffer, chunk = masked.load.buffer, CHUNK_BYTES // masked.load.dtype.bytes
+        whole = buffer.dtype.is_float and chunk == 8 and width % chunk == 0 and buffer.elements >= width
+        loaded_index = any(isinstance(e, Load) for i in masked.load.indices for e in walk(i))
+        if not (problem.scattered and registers.vector and whole) or loaded_index or problem.dynamic is not None:
+            return None
+        if not problem.row:
+            return run_of(masked, problem.lane_axis.name, width)
+        in_row = self._in_row(masked, Var(ROW_VARIABLE), Var(COLUMN_VARIABLE))
+        free = free_variables(in_row.load) | (frozenset() if in_row.mask is None else free_variables(in_row.mask))
+        if problem.row < width or self.problem.lane_axis.name in free:
+            return None
+        return run_of(in_row, COLUMN_VARIABLE, width)
+
+    def _run_begin(self, run: Run, vector: Expr) -> tuple[dict[str, Expr], Expr, Expr]:
+        """Return the point at which a vector begins, the index along the run of its last element in the same row, and
+        the offset of its first element."""
+        at, row, last = self._point(vector), self.problem.row, run.lanes - 1
+        if row:
+            begin = at[self.problem.lane_axis.name]
+            at = {ROW_VARIABLE: begin // row, COLUMN_VARIABLE: begin % row}
+        end = at[run.axis] + last
+        return at, minimum(end, index(row - 1)) if row else end, run.offset(at)
+
+    def _load_run(self, registers: RegisterLoad, run: Run, u: Expr, vector: Expr) -> None:
+        """Load all elements of a vector as if they were contiguous, from a place inside the buffer. There is no branch,
+        so that all loads of a thread are under way at once."""
+        w, masked = self.w, registers.masked
+        flat = Buffer(masked.load.buffer.name, (masked.load.buffer.elements,), masked.load.dtype)
+        at, last, offset = self._run_begin(run, vector)
+        if masked.mask is not None:
+            inside = run.all_inside(at, last)
+            offset = offset if inside is None else Select(inside, offset, index(0))
+        with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
+            w.store(registers.buffer, (u, v), Load(flat, (minimum(offset, index(self._last_run(run))) + v,)))
+
+    def _last_run(self, run: Run) -> int:
+        """Return the offset of the last vector that lies in whole chunks of the buffer."""
+        buffer = run.masked.load.buffer
+        chunk = CHUNK_BYTES // buffer.dtype.bytes
+        return buffer.elements // chunk * chunk - run.lanes
+
+    def _load_beside_run(self, registers: RegisterLoad, run: Run, u: Expr, vector: Expr) -> None:
+        """Load the elements of a vector that are not contiguous with its first one, each alone."""
+        w, row, masked, lane = self.w, self.problem.row, registers.masked, self.problem.lane_axis.name
+        at, last, offset = self._run_begin(run, vector)
+        inside = run.all_inside(at, last)
+        found: Expr = offset <= self._last_run(run)
+        with w.when(Unary(UnaryOp.NOT, found if inside is None else logical_and(inside, found))):
+            if masked.other is not None:
+                with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
+                    w.store(registers.buffer, (u, v), masked.other)
+            with w.when(None if masked.mask is None else Unary(UnaryOp.NOT, run.all_outside(at, last))):
+                if row:
+                    self._load_of_row(registers, u, vector, 0)
+                else:
+                    with w.loop(self.names.fresh("v"), run.lanes, LoopKind.UNROLLED) as v:
+                        self._load_element(registers, masked, (u, v), {**at, lane: at[lane] + v})
+        if row:
+            with w.when(at[run.axis] > row - run.lanes):
+                self._load_of_row(registers, u, vector, 1)
+
     def _load_from_two_rows(self, registers: RegisterLoad, u: Expr, vector: Expr) -> bool:
         """Load a vector that may reach from one row of the outputs into the next: elements of the first row, and those
         of the second one. So only two elements have their indices taken apart, and not each of them. False where that
         is no gain, or where a load depends on more than row and column."""
-        problem, w, s, flat = self.problem, self.w, self.sizes, Var(self.problem.lane_axis.name)
-        masked, row = registers.masked, self.problem.row
-        scattered = problem.scattered and registers.vector and masked.mask is None
-        if not scattered or s.vector_width == 1 or row < s.vector_width:
+        problem, s, flat = self.problem, self.sizes, self.problem.lane_axis.name
+        if not problem.scattered or not registers.vector or s.vector_width == 1 or problem.row < s.vector_width:
             return False
-        if flat.name in free_variables(_at_row(masked.load, flat, row, index(0), index(0))):
+        in_row = self._in_row(registers.masked, index(0), index(0))
+        if flat in free_variables(in_row.load) or (in_row.mask is not None and flat in free_variables(in_row.mask)):
             return False
+        for n in (0, 1):
+            self._load_of_row(registers, u, vector, n)
+        return True
+
+    def _load_of_row(self, registers: RegisterLoad, u: Expr, vector: Expr, n: int) -> None:
+        """Load those elements of a vector that belong to the row in which it begins (``n`` is 0), or to the next
+        one."""
+        w, s, row = self.w, self.sizes, self.problem.row
         begin = vector * s.vector_width
         first, column = begin // row, begin % row
-        for n in (0, 1):
-            with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as v:
-                with w.when(column + v >= row if n else column + v < row):
-                    load = _at_row(masked.load, flat, row, first + n, column + v - n * row)
-                    w.store(registers.buffer, (u, v), load)
-        return True
+        with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as v:
+            with w.when(column + v >= row if n else column + v < row):
+                in_row = self._in_row(registers.masked, first + n, column + v - n * row)
+                self._load_element(registers, in_row, (u, v), {})
+
+    def _load_element(
+        self, registers: RegisterLoad, masked: MaskedLoad, indices: tuple[Expr, ...], at: Mapping[str, Expr]
+    ) -> None:
+        """Load one element at a point, or ``other`` where its mask is false."""
+        if masked.mask is not None:
+            self.w.store(registers.buffer, indices, masked.other or const(0, masked.load.dtype))
+        with self.w.when(None if masked.mask is None else scalar_at(masked.mask, at)):
+            self.w.store(registers.buffer, indices, scalar_at(masked.load, at))
 
     def _place(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
         """Return the number of a thread's vector, and the condition that this vector exists (None: it always does)."""

@@ -86,13 +86,17 @@ class PointwisePlan(Plan):
         return outputs + [r.load.dtype.bytes for r in self.problem.vector_loads]
 
     def _vector_widths(self) -> tuple[int, ...]:
-        """Return the widths that divide the innermost axis, with at most one access for the narrowest element and at
-        most two for the widest."""
-        sizes, extent = self._element_bytes(), gcd(self.problem.lane_axis.extent, self.problem.element_unit)
+        """Return the widths with at most one access for the narrowest element and at most two for the widest. They
+        divide the innermost axis. Where all axes are a single one, elements behind the last vector are computed
+        alone."""
+        problem = self.problem
+        sizes, extent = self._element_bytes(), gcd(problem.lane_axis.extent, problem.element_unit)
+        has_rest = problem.row > 0 and problem.dynamic is None
         return tuple(
             v
             for v in (1, 2, 4, 8, 16)
-            if extent % v == 0 and v * min(sizes) <= MAX_VECTOR_BYTES and v * max(sizes) <= 2 * MAX_VECTOR_BYTES
+            if (v <= problem.elements if has_rest else extent % v == 0)
+            and v * min(sizes) <= MAX_VECTOR_BYTES and v * max(sizes) <= 2 * MAX_VECTOR_BYTES
         )
 
     def sizes(self, columns: Columns) -> PointwiseSizes:

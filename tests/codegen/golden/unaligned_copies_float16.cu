@@ -19,14 +19,8 @@ template <typename T> static __device__ __forceinline__ T* recast(void* pointer)
 template <typename T> static __device__ __forceinline__ const T* recast(const void* pointer) { return reinterpret_cast<const T*>(pointer); }
 
 // loads 8 contiguous elements at any offset of a buffer that is aligned to 16 bytes: loads the one or two
-// chunks of 16 bytes that hold them, and shifts; single elements where this would pass the last whole chunk
-template <typename I> static __device__ __forceinline__ uint4 load_unaligned_x8(const unsigned short* from, I offset, long long end) {
-  if ((long long)offset + 8 > end) {
-    unsigned last[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) last[i] = from[offset + 2 * i] | (unsigned)from[offset + 2 * i + 1] << 16;
-    return make_uint4(last[0], last[1], last[2], last[3]);
-  }
+// chunks of 16 bytes that hold them, which lie in the buffer, and shifts
+template <typename I> static __device__ __forceinline__ uint4 load_unaligned_x8(const unsigned short* from, I offset) {
   const uint4* chunks = reinterpret_cast<const uint4*>(from);
   const uint4 a = chunks[offset >> 3], b = chunks[(offset + 7) >> 3];
   const bool four = offset & 4, two = offset & 2;
@@ -39,6 +33,15 @@ template <typename I> static __device__ __forceinline__ uint4 load_unaligned_x8(
                     __funnelshift_r(x[2], x[3], odd), __funnelshift_r(x[3], x[4], odd));
 }
 
+// the same where chunks may reach beyond the last whole one, which ends at END: single elements there
+template <typename I> static __device__ __forceinline__ uint4 load_unaligned_x8_before(const unsigned short* from, I offset, long long end) {
+  if ((long long)offset + 8 <= end) return load_unaligned_x8(from, offset);
+  unsigned last[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) last[i] = from[offset + 2 * i] | (unsigned)from[offset + 2 * i + 1] << 16;
+  return make_uint4(last[0], last[1], last[2], last[3]);
+}
+
 extern "C" __global__ void __launch_bounds__(27) tw_unaligned_copies(
     const unsigned short* A,
     unsigned short* __restrict__ O) {
@@ -47,5 +50,5 @@ extern "C" __global__ void __launch_bounds__(27) tw_unaligned_copies(
   griddepcontrol_wait();
   const int t_1 = (int)((unsigned)t / (unsigned)3);
   const int t_2 = (int)((unsigned)t % (unsigned)3);
-  *recast<uint4>(&O[t * 8]) = load_unaligned_x8(A, t_1 * 29 + t_2 * 8 + 2, 256);
+  *recast<uint4>(&O[t * 8]) = load_unaligned_x8_before(A, t_1 * 29 + t_2 * 8 + 2, 256);
 }

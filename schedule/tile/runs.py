@@ -1,0 +1,122 @@
+"""Vectors whose elements a load mostly reads from contiguous places, and what tells at run time that it does.
+
+The index ``(j + 1000) % 8191`` grows by one from ``j`` to ``j + 1``, but at the end of a row:
+
+    run_of(X[i, (j + 1000) % 8191], "j", 8)    ->    where (j + 1000) % 8191 + 7 < 8191
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...ir.expr import (
+    Binary,
+    BinaryOp,
+    Compare,
+    CompareOp,
+    Const,
+    Expr,
+    Logic,
+    LogicOp,
+    Unary,
+    UnaryOp,
+    Var,
+    index,
+    logical_and,
+)
+from ...ir.rewrite import free_variables
+from .masked_loads import MaskedLoad, conjuncts
+from .stage_body import scalar_at
+
+_ORDERS = (CompareOp.LT, CompareOp.LE, CompareOp.GT, CompareOp.GE)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How ``lanes`` elements of ``masked`` follow each other along ``axis``. They are contiguous where ``conditions``
+    hold, and there each conjunct of the mask changes at most once from the first of them to the last one."""
+
+    masked: MaskedLoad
+    axis: str
+    lanes: int
+    conditions: tuple[Expr, ...]
+
+    def offset(self, at: Mapping[str, Expr]) -> Expr:
+        """Return the offset in the buffer of the element at a point of the axes."""
+        load = self.masked.load
+        total: Expr = index(0)
+        for i, stride in zip(load.indices, load.buffer.strides, strict=True):
+            total = total + scalar_at(i, at) * stride
+        return total
+
+    def all_inside(self, at: Mapping[str, Expr], last: Expr) -> Expr | None:
+        """Return whether the elements from a point of the axes on are contiguous, and the mask is true from there up to
+        the index ``last`` along the axis; None where that always is so."""
+        tests = [scalar_at(c, at) for c in self.conditions]
+        for c in conjuncts(self.masked.mask):
+            tests.append(scalar_at(c, at))
+            if self.axis in free_variables(c):
+                tests.append(scalar_at(c, {**at, self.axis: last}))
+        return logical_and(*tests) if tests else None
+
+    def all_outside(self, at: Mapping[str, Expr], last: Expr) -> Expr:
+        """Return whether one conjunct of the mask is false from a point of the axes up to the index ``last``."""
+        result: Expr | None = None
+        for c in conjuncts(self.masked.mask):
+            ends = {scalar_at(c, at), scalar_at(c, {**at, self.axis: last})}
+            outside = logical_and(*[scalar_at(e, at) for e in self.conditions], *[Unary(UnaryOp.NOT, e) for e in ends])
+            result = outside if result is None else Logic(LogicOp.OR, result, outside)
+        assert result is not None
+        return result
+
+
+def run_of(masked: MaskedLoad, axis: str, lanes: int) -> Run | None:
+    """Return how ``lanes`` elements of a load follow each other along ``axis``; None where they are not contiguous, or
+    where that is not known."""
+    stride, conditions = 0, list[Expr]()
+    for i, step in zip(masked.load.indices, masked.load.buffer.strides, strict=True):
+        known = _stride(i, axis, lanes, conditions)
+        if known is None:
+            return None
+        stride += known * step
+    if stride != 1 or not all(_is_monotonic(c, axis, lanes, conditions) for c in conjuncts(masked.mask)):
+        return None
+    return Run(masked, axis, lanes, tuple(dict.fromkeys(conditions)))
+
+
+def _stride(e: Expr, axis: str, lanes: int, conditions: list[Expr]) -> int | None:
+    """Return by how much an index grows from each of ``lanes`` points along ``axis`` to the next one, and add to
+    ``conditions`` where that is so; None where it is not known."""
+    if axis not in free_variables(e):
+        return 0
+    match e:
+        case Var():
+            return 1
+        case Binary(op=BinaryOp.ADD | BinaryOp.SUB as op, a=a, b=b):
+            first, second = _stride(a, axis, lanes, conditions), _stride(b, axis, lanes, conditions)
+            if first is None or second is None:
+                return None
+            return first + second if op is BinaryOp.ADD else first - second
+        case Binary(op=BinaryOp.MUL, a=a, b=Const(value=factor)) | Binary(op=BinaryOp.MUL, a=Const(value=factor), b=a):
+            stride = _stride(a, axis, lanes, conditions)
+            return None if stride is None else stride * int(factor)
+        case Binary(op=BinaryOp.MOD | BinaryOp.FLOORDIV as op, a=a, b=Const(value=value) as b):
+            stride, reach = _stride(a, axis, lanes, conditions), int(value)
+            if stride is None or abs(stride) * (lanes - 1) >= reach:
+                return None
+            last = Binary(BinaryOp.MOD, a, b) + stride * (lanes - 1)
+            conditions.append(last < reach if stride >= 0 else last >= 0)
+            return stride if op is BinaryOp.MOD else 0
+    return None
+
+
+def _is_monotonic(condition: Expr, axis: str, lanes: int, conditions: list[Expr]) -> bool:
+    """Return whether a condition changes at most once along ``axis``, where ``conditions`` hold, to which it adds."""
+    match condition:
+        case _ if axis not in free_variables(condition):
+            return True
+        case Compare(op=op, a=a, b=b) if op in _ORDERS:
+            return all(_stride(e, axis, lanes, conditions) is not None for e in (a, b))
+        case Unary(op=UnaryOp.NOT, value=value):
+            return _is_monotonic(value, axis, lanes, conditions)
+    return False
+
