@@ -3,11 +3,14 @@
 The index ``(j + 1000) % 8191`` grows by one from ``j`` to ``j + 1``, but at the end of a row:
 
     run_of(X[i, (j + 1000) % 8191], "j", 8)    ->    where (j + 1000) % 8191 + 7 < 8191
+
+Where columns of several tensors are interleaved, every second element is in such a run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ...ir.bounds import loop_range
 from ...ir.expr import (
     Binary,
     BinaryOp,
@@ -15,6 +18,7 @@ from ...ir.expr import (
     CompareOp,
     Const,
     Expr,
+    Load,
     Logic,
     LogicOp,
     Unary,
@@ -24,6 +28,7 @@ from ...ir.expr import (
     logical_and,
 )
 from ...ir.rewrite import free_variables
+from ...ir.simplify import prove, simplify
 from .masked_loads import MaskedLoad, conjuncts
 from .stage_body import scalar_at
 
@@ -33,12 +38,15 @@ _ORDERS = (CompareOp.LT, CompareOp.LE, CompareOp.GT, CompareOp.GE)
 @dataclass(frozen=True, slots=True)
 class Run:
     """How ``lanes`` elements of ``masked`` follow each other along ``axis``. They are contiguous where ``conditions``
-    hold, and there each conjunct of the mask changes at most once from the first of them to the last one."""
+    hold, and there each conjunct of the mask changes at most once from the first of them to the last one. They are the
+    elements ``phase``, ``phase + phases``, … of a vector; ``axis`` counts them alone."""
 
     masked: MaskedLoad
     axis: str
     lanes: int
     conditions: tuple[Expr, ...]
+    phases: int = 1
+    phase: int = 0
 
     def offset(self, at: Mapping[str, Expr]) -> Expr:
         """Return the offset in the buffer of the element at a point of the axes."""
@@ -120,3 +128,39 @@ def _is_monotonic(condition: Expr, axis: str, lanes: int, conditions: list[Expr]
             return _is_monotonic(value, axis, lanes, conditions)
     return False
 
+
+def runs_of(masked: MaskedLoad, axis: str, lanes: int, extents: Mapping[str, int]) -> tuple[Run, ...]:
+    """Return the runs that ``lanes`` elements of a load along ``axis`` are in: a single one, or one of every second or
+    fourth element. Vectors begin at multiples of ``lanes`` along an axis, or where another one ended. There is no run
+    of elements whose mask is never true, and none at all where single elements would be left. ``extents`` are those of
+    all axes."""
+    whole = run_of(masked, axis, lanes)
+    if whole is not None:
+        return (whole,)
+    for phases in (2, 4):
+        if extents[axis] % phases == 0 and lanes % (2 * phases) == 0:
+            found = [_run_of_phase(masked, axis, lanes, extents, phases, n) for n in range(phases)]
+            if None not in found:
+                return tuple(run for run in found if isinstance(run, Run))
+    return ()
+
+
+def _run_of_phase(
+    masked: MaskedLoad, axis: str, lanes: int, extents: Mapping[str, int], phases: int, phase: int
+) -> Run | bool | None:
+    """Return the run of the elements of one phase; False where the mask is true for none of them, and None where they
+    are in no run."""
+    counted = f"{axis}/{phases}"
+    at = {axis: Var(counted) * phases + phase}
+    ranges = {**{a: loop_range(n) for a, n in extents.items()}, counted: loop_range(extents[axis] // phases)}
+    kept: list[Expr] = []
+    for c in conjuncts(masked.mask):
+        here = scalar_at(c, at)
+        known = prove(here, ranges)
+        if known is False:
+            return False
+        kept += [simplify(here, ranges)] if known is None else []
+    load = Load(masked.load.buffer, tuple(simplify(scalar_at(i, at), ranges) for i in masked.load.indices))
+    mask = logical_and(*kept) if kept else None
+    found = run_of(MaskedLoad(load, mask, masked.other), counted, lanes // phases)
+    return None if found is None else replace(found, phases=phases, phase=phase)

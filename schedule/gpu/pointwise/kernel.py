@@ -10,10 +10,10 @@ Rows of odd lengths may be shared out by warps instead: a warp takes ``unroll`` 
 that a thread takes the indices of its row apart once, and neighbouring lanes access neighbouring elements.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ....ir.buffer import Buffer
+from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
 from ....ir.expr import (
     WARP_LANES,
@@ -35,7 +35,6 @@ from ....ir.expr import (
     rebuild,
     walk,
 )
-from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
 from ...loop_nest.nest import KERNEL_NAME
@@ -45,8 +44,8 @@ from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
-from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
-from ...tile.runs import Run, run_of
+from ...tile.register_loads import RegisterLoad, allocate_registers, depends_on, load_registers
+from ...tile.runs import Run, runs_of
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
 
@@ -91,6 +90,35 @@ ROW_VARIABLE, COLUMN_VARIABLE = "row#", "column#"
 def pointwise_kernel(problem: Pointwise, sizes: PointwiseSizes, *, evict_first: bool) -> Kernel:
     """Return the kernel of one setting. ``evict_first``: buffers as large as an output need not stay in caches."""
     return _PointwiseKernelWriter(problem, sizes, evict_first).kernel()
+
+
+def is_own_element(problem: Pointwise, masked: MaskedLoad) -> bool:
+    """Return whether a load of a problem on a single axis has the offset of the output element."""
+    output = problem.output_offset_load
+    same = masked.load.indices == output.indices and masked.load.buffer.shape == output.buffer.shape
+    same &= depends_on(masked, problem.lane_axis.name)
+    return problem.row > 0 and problem.dynamic is None and masked.mask is None and same
+
+
+def runs_of_vector(problem: Pointwise, masked: MaskedLoad, width: int) -> tuple[Run, ...]:
+    """Return the runs in which the ``width`` elements of a vector mostly follow each other in the buffer, where the
+    vector is loaded at any offset: from the two aligned chunks that hold it. There are none where each element is
+    loaded alone, or where all vectors are aligned."""
+    buffer, lane = masked.load.buffer, problem.lane_axis.name
+    is_half = buffer.dtype.is_float and buffer.dtype.bits == 16
+    if not is_half or width * buffer.dtype.bytes % CHUNK_BYTES or buffer.elements < width:
+        return ()
+    loaded_index = any(isinstance(e, Load) for i in masked.load.indices for e in walk(i))
+    if not problem.scattered or problem.dynamic is not None or loaded_index or is_own_element(problem, masked):
+        return ()
+    if not problem.row:
+        return (
+            runs_of(masked, lane, width, {a.name: a.extent for a in problem.axes}) if depends_on(masked, lane) else ()
+        )
+    if problem.row < width or not _depends_on_row_and_column(problem, masked):
+        return ()
+    extents = {ROW_VARIABLE: problem.elements // problem.row, COLUMN_VARIABLE: problem.row}
+    return runs_of(_in_row(problem, masked, Var(ROW_VARIABLE), Var(COLUMN_VARIABLE)), COLUMN_VARIABLE, width, extents)
 
 
 class _PointwiseKernelWriter:
@@ -147,8 +175,7 @@ class _PointwiseKernelWriter:
         problem, s = self.problem, self.sizes
         if self.vector_unit % self.tile_vectors or s.row_parts:
             return
-        output = problem.output_offset_load
-        output_offset = flat_offset(output)
+        output_offset = flat_offset(problem.output_offset_load)
         first_blocks = min(s.prefetching_ctas, s.blocks)
         prefetch = L2Prefetch(self.w, (thread, s.threads), (block, s.tiles), first_blocks, count=self.tile_end)
         for masked in problem.distinct_loads:
@@ -158,9 +185,8 @@ class _PointwiseKernelWriter:
                 return tuple(scalar_at(i, at) for i in load.indices)
 
             name, source = self.names.fresh("prefetch"), masked.load.buffer
-            same = masked.load.indices == output.indices and source.shape == output.buffer.shape
-            same |= output_offset is not None and flat_offset(masked.load) == output_offset
-            if masked.mask is None and same:
+            same_offset = output_offset is not None and flat_offset(masked.load) == output_offset
+            if is_own_element(problem, masked) or (masked.mask is None and same_offset):
                 elements = self.tile_vectors * s.vector_width
                 if following:
                     prefetch.following(name, source, 1, elements, first_element, s.prefetching_ctas)
@@ -177,18 +203,23 @@ class _PointwiseKernelWriter:
             masked: allocate_registers(w, self.names, masked, (s.unroll,), lane, s.vector_width)
             for masked in problem.distinct_loads
         }
-        runs = {masked: self._run(registers) for masked, registers in loaded.items()}
+        runs = {masked: runs_of_vector(problem, masked, s.vector_width) for masked in loaded}
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
             vector, inside = self._place(tile, thread, u, exact)
-            for masked, run in runs.items():
-                if run is not None:
-                    self._load_run(loaded[masked], run, u, vector)
+            for masked, of_load in runs.items():
+                if of_load:
+                    self._load_runs(loaded[masked], of_load, u, vector)
             with w.when(inside):
                 for masked, registers in loaded.items():
-                    if runs[masked] is not None:
+                    if runs[masked]:
+                        continue
+                    if not s.row_parts and is_own_element(problem, masked):
+                        with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.VECTORIZED) as v:
+                            place = vector * s.vector_width + v
+                            w.store(registers.buffer, (u, v), Load(_as_one_dimension(masked.load.buffer), (place,)))
                         continue
                     if s.row_parts:
-                        in_row = self._in_row(registers.masked, *self._row_and_column(tile, thread, u))
+                        in_row = _in_row(problem, registers.masked, *self._row_and_column(tile, thread, u))
                         registers = replace(registers, masked=in_row)
                     if not self._load_from_two_rows(registers, u, vector):
                         load_registers(w, self.names, registers, (u,), self._point(vector), lane, s.vector_width)
@@ -196,9 +227,9 @@ class _PointwiseKernelWriter:
             with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
                 vector, inside = self._place(tile, thread, u, exact)
                 with w.when(inside):
-                    for masked, run in runs.items():
-                        if run is not None:
-                            self._load_beside_run(loaded[masked], run, u, vector)
+                    for masked, of_load in runs.items():
+                        if of_load:
+                            self._load_beside_runs(loaded[masked], of_load, u, vector)
         if s.blocks == s.tiles:
             self._prefetch(tile, thread, following=True)
         with w.loop(self.names.fresh("u"), s.unroll, LoopKind.UNROLLED) as u:
@@ -218,81 +249,81 @@ class _PointwiseKernelWriter:
                     indices = tuple(scalar_at(i, at) for i in problem.output_indices)
                     w.store(stage.tensor, indices, scalar_at(stage.body, at))
 
-    def _run(self, registers: RegisterLoad) -> Run | None:
-        """Return how the elements of a vector mostly follow each other in the buffer, where the vector is loaded at any
-        offset: from the two chunks of 16 bytes that hold it. None where each element is loaded alone, or where all
-        vectors are aligned."""
-        problem, width, masked = self.problem, self.sizes.vector_width, registers.masked
-        buffer, chunk = masked.load.buffer, CHUNK_BYTES // masked.load.dtype.bytes
-        whole = buffer.dtype.is_float and chunk == 8 and width % chunk == 0 and buffer.elements >= width
-        loaded_index = any(isinstance(e, Load) for i in masked.load.indices for e in walk(i))
-        if not (problem.scattered and registers.vector and whole) or loaded_index or problem.dynamic is not None:
-            return None
-        if not problem.row:
-            return run_of(masked, problem.lane_axis.name, width)
-        in_row = self._in_row(masked, Var(ROW_VARIABLE), Var(COLUMN_VARIABLE))
-        free = free_variables(in_row.load) | (frozenset() if in_row.mask is None else free_variables(in_row.mask))
-        if problem.row < width or self.problem.lane_axis.name in free:
-            return None
-        return run_of(in_row, COLUMN_VARIABLE, width)
-
-    def _run_begin(self, run: Run, vector: Expr) -> tuple[dict[str, Expr], Expr, Expr]:
-        """Return the point at which a vector begins, the index along the run of its last element in the same row, and
-        the offset of its first element."""
-        at, row, last = self._point(vector), self.problem.row, run.lanes - 1
+    def _run_begin(self, run: Run, vector: Expr) -> tuple[dict[str, Expr], Expr]:
+        """Return the point at which a vector begins, and the index along the run of its last element in the same
+        row."""
+        at, row, phases, lane = self._point(vector), self.problem.row, run.phases, self.problem.lane_axis.name
         if row:
-            begin = at[self.problem.lane_axis.name]
-            at = {ROW_VARIABLE: begin // row, COLUMN_VARIABLE: begin % row}
-        end = at[run.axis] + last
-        return at, minimum(end, index(row - 1)) if row else end, run.offset(at)
+            at = {
+                ROW_VARIABLE: at[lane] // row,
+                COLUMN_VARIABLE: vector * (self.sizes.vector_width // phases) % (row // phases) * phases,
+            }
+        if phases > 1:
+            at[run.axis] = at[COLUMN_VARIABLE if row else lane] // phases
+        last = at[run.axis] + (run.lanes - 1)
+        return at, minimum(last, index(row // phases - 1)) if row else last
 
-    def _load_run(self, registers: RegisterLoad, run: Run, u: Expr, vector: Expr) -> None:
-        """Load all elements of a vector as if they were contiguous, from a place inside the buffer. There is no branch,
-        so that all loads of a thread are under way at once."""
-        w, masked = self.w, registers.masked
-        flat = Buffer(masked.load.buffer.name, (masked.load.buffer.elements,), masked.load.dtype)
-        at, last, offset = self._run_begin(run, vector)
-        if masked.mask is not None:
-            inside = run.all_inside(at, last)
-            offset = offset if inside is None else Select(inside, offset, index(0))
-        with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
-            w.store(registers.buffer, (u, v), Load(flat, (minimum(offset, index(self._last_run(run))) + v,)))
+    def _load_runs(self, registers: RegisterLoad, runs: Sequence[Run], u: Expr, vector: Expr) -> None:
+        """Load all elements of a vector as if those of each run were contiguous, from places inside the buffer. There
+        is no branch, so that all loads of a thread are under way at once."""
+        w, flat = self.w, _as_one_dimension(registers.masked.load.buffer)
+        phases = runs[0].phases
+        for phase in range(phases):
+            run = next((r for r in runs if r.phase == phase), None)
+            if run is None:
+                with w.loop(self.names.fresh("v"), self.sizes.vector_width // phases, LoopKind.UNROLLED) as v:
+                    w.store(registers.buffer, (u, v * phases + phase), _other(registers.masked))
+                continue
+            at, last = self._run_begin(run, vector)
+            offset = run.offset(at)
+            if run.masked.mask is not None:
+                inside = run.all_inside(at, last)
+                offset = offset if inside is None else Select(inside, offset, index(0))
+            target, place = registers.buffer, (u,)
+            if phases > 1:
+                name = self.names.fresh(f"{flat.name}_run")
+                target, place = w.allocate(name, (run.lanes,), flat.dtype, MemoryScope.REGISTER), ()
+            with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
+                w.store(target, (*place, v), Load(flat, (minimum(offset, index(_last_begin(run))) + v,)))
+            if phases > 1:
+                with w.loop(self.names.fresh("v"), run.lanes, LoopKind.UNROLLED) as v:
+                    w.store(registers.buffer, (u, v * phases + phase), Load(target, (v,)))
 
-    def _last_run(self, run: Run) -> int:
-        """Return the offset of the last vector that lies in whole chunks of the buffer."""
-        buffer = run.masked.load.buffer
-        chunk = CHUNK_BYTES // buffer.dtype.bytes
-        return buffer.elements // chunk * chunk - run.lanes
-
-    def _load_beside_run(self, registers: RegisterLoad, run: Run, u: Expr, vector: Expr) -> None:
-        """Load the elements of a vector that are not contiguous with its first one, each alone."""
+    def _load_beside_runs(self, registers: RegisterLoad, runs: Sequence[Run], u: Expr, vector: Expr) -> None:
+        """Load the elements of a vector that are not contiguous with the first one of their run, each alone."""
         w, row, masked, lane = self.w, self.problem.row, registers.masked, self.problem.lane_axis.name
-        at, last, offset = self._run_begin(run, vector)
-        inside = run.all_inside(at, last)
-        found: Expr = offset <= self._last_run(run)
-        with w.when(Unary(UnaryOp.NOT, found if inside is None else logical_and(inside, found))):
+        tests: list[Expr] = []
+        for run in runs:
+            at, last = self._run_begin(run, vector)
+            inside = run.all_inside(at, last)
+            tests += [run.offset(at) <= _last_begin(run)] + ([] if inside is None else [inside])
+        outside = None
+        if len(runs) == 1 and runs[0].masked.mask is not None:
+            outside = runs[0].all_outside(*self._run_begin(runs[0], vector))
+        at, _ = self._run_begin(runs[0], vector)
+        width = self.sizes.vector_width
+        with w.when(Unary(UnaryOp.NOT, logical_and(*tests))):
             if masked.other is not None:
-                with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
+                with w.loop(self.names.fresh("v"), width, LoopKind.VECTORIZED) as v:
                     w.store(registers.buffer, (u, v), masked.other)
-            with w.when(None if masked.mask is None else Unary(UnaryOp.NOT, run.all_outside(at, last))):
+            with w.when(None if outside is None else Unary(UnaryOp.NOT, outside)):
                 if row:
                     self._load_of_row(registers, u, vector, 0)
                 else:
-                    with w.loop(self.names.fresh("v"), run.lanes, LoopKind.UNROLLED) as v:
+                    with w.loop(self.names.fresh("v"), width, LoopKind.UNROLLED) as v:
                         self._load_element(registers, masked, (u, v), {**at, lane: at[lane] + v})
         if row:
-            with w.when(at[run.axis] > row - run.lanes):
+            with w.when(at[COLUMN_VARIABLE] > row - width):
                 self._load_of_row(registers, u, vector, 1)
 
     def _load_from_two_rows(self, registers: RegisterLoad, u: Expr, vector: Expr) -> bool:
         """Load a vector that may reach from one row of the outputs into the next: elements of the first row, and those
         of the second one. So only two elements have their indices taken apart, and not each of them. False where that
         is no gain, or where a load depends on more than row and column."""
-        problem, s, flat = self.problem, self.sizes, self.problem.lane_axis.name
+        problem, s = self.problem, self.sizes
         if not problem.scattered or not registers.vector or s.vector_width == 1 or problem.row < s.vector_width:
             return False
-        in_row = self._in_row(registers.masked, index(0), index(0))
-        if flat in free_variables(in_row.load) or (in_row.mask is not None and flat in free_variables(in_row.mask)):
+        if not _depends_on_row_and_column(problem, registers.masked):
             return False
         for n in (0, 1):
             self._load_of_row(registers, u, vector, n)
@@ -304,9 +335,11 @@ class _PointwiseKernelWriter:
         w, s, row = self.w, self.sizes, self.problem.row
         begin = vector * s.vector_width
         first, column = begin // row, begin % row
-        with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as v:
+        with w.loop(self.names.fresh("v"), s.vector_width, LoopKind.UNROLLED) as step:
+            # The element that belongs to the row wherever any does comes first, so that others share its address.
+            v = s.vector_width - 1 - step if n else step
             with w.when(column + v >= row if n else column + v < row):
-                in_row = self._in_row(registers.masked, first + n, column + v - n * row)
+                in_row = _in_row(self.problem, registers.masked, first + n, column + v - n * row)
                 self._load_element(registers, in_row, (u, v), {})
 
     def _load_element(
@@ -314,7 +347,7 @@ class _PointwiseKernelWriter:
     ) -> None:
         """Load one element at a point, or ``other`` where its mask is false."""
         if masked.mask is not None:
-            self.w.store(registers.buffer, indices, masked.other or const(0, masked.load.dtype))
+            self.w.store(registers.buffer, indices, _other(masked))
         with self.w.when(None if masked.mask is None else scalar_at(masked.mask, at)):
             self.w.store(registers.buffer, indices, scalar_at(masked.load, at))
 
@@ -335,14 +368,6 @@ class _PointwiseKernelWriter:
         part = tile * (s.threads // WARP_LANES) + thread // WARP_LANES
         column = part % s.row_parts * (s.unroll * WARP_LANES) + u * WARP_LANES + thread % WARP_LANES
         return part // s.row_parts, column
-
-    def _in_row(self, masked: MaskedLoad, row: Expr, column: Expr) -> MaskedLoad:
-        """``masked`` at a ``column`` of a ``row`` of the outputs, as far as it depends on these alone."""
-        flat, extent = Var(self.problem.lane_axis.name), self.problem.row
-        load = _at_row(masked.load, flat, extent, row, column)
-        assert isinstance(load, Load)
-        mask = None if masked.mask is None else _at_row(masked.mask, flat, extent, row, column)
-        return MaskedLoad(load, mask, masked.other)
 
     def _vector(self, tile: Expr, thread: Expr, u: Expr, exact: bool) -> tuple[Expr, Expr | None]:
         """Return the number of a vector, and the condition that this vector exists (None: it always does)."""
@@ -368,6 +393,35 @@ class _PointwiseKernelWriter:
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
             indices = tuple(scalar_at(i, here) for i in self.problem.output_indices)
             w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))
+
+
+def _other(masked: MaskedLoad) -> Const:
+    return masked.other or const(0, masked.load.dtype)
+
+
+def _last_begin(run: Run) -> int:
+    """Return the offset of the last run that lies in whole chunks of the buffer."""
+    buffer = run.masked.load.buffer
+    chunk = min(run.lanes, CHUNK_BYTES // buffer.dtype.bytes)
+    return buffer.elements // chunk * chunk - run.lanes
+
+
+def _as_one_dimension(buffer: Buffer) -> Buffer:
+    return replace(buffer, shape=(buffer.elements,))
+
+
+def _depends_on_row_and_column(problem: Pointwise, masked: MaskedLoad) -> bool:
+    """Return whether a load of a problem on a single axis depends on the row of the outputs and the column alone."""
+    return not depends_on(_in_row(problem, masked, index(0), index(0)), problem.lane_axis.name)
+
+
+def _in_row(problem: Pointwise, masked: MaskedLoad, row: Expr, column: Expr) -> MaskedLoad:
+    """``masked`` at a ``column`` of a ``row`` of the outputs, as far as it depends on these alone."""
+    flat, extent = Var(problem.lane_axis.name), problem.row
+    load = _at_row(masked.load, flat, extent, row, column)
+    assert isinstance(load, Load)
+    mask = None if masked.mask is None else _at_row(masked.mask, flat, extent, row, column)
+    return MaskedLoad(load, mask, masked.other)
 
 
 def _at_row(e: Expr, flat: Var, row: int, number: Expr, column: Expr) -> Expr:

@@ -24,7 +24,7 @@ from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .kernel import PointwiseSizes, pointwise_kernel
+from .kernel import PointwiseSizes, is_own_element, pointwise_kernel, runs_of_vector
 
 MAX_VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
@@ -42,6 +42,8 @@ MOST_WASTE = 1.15
 """How many elements the lanes along a row may take at most for each that there is."""
 VECTORS, ROW = "vectors", "row"
 """The values of ``unroll_along``."""
+LONG_ROW = 64
+"""Rows of so many elements have few vectors that reach into the next one."""
 MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
@@ -96,8 +98,27 @@ class PointwisePlan(Plan):
             v
             for v in (1, 2, 4, 8, 16)
             if (v <= problem.elements if has_rest else extent % v == 0)
-            and v * min(sizes) <= MAX_VECTOR_BYTES and v * max(sizes) <= 2 * MAX_VECTOR_BYTES
+            and v * min(sizes) <= MAX_VECTOR_BYTES
+            and v * max(sizes) <= 2 * MAX_VECTOR_BYTES
         )
+
+    def _accesses(self, width: int) -> int:
+        """Return how often a thread accesses memory to load the vectors of one place."""
+        problem, count = self.problem, 0
+        for masked in problem.vector_loads:
+            if not problem.scattered or is_own_element(problem, masked):
+                count += 1
+            else:
+                runs = len(runs_of_vector(problem, masked, width))
+                count += 2 * runs + 1 if runs else width  # two chunks for each run, and sometimes single elements
+        return count
+
+    def _loads_in_runs(self, width: int) -> bool:
+        """Return whether elements of vectors are loaded alone at the ends of long rows only."""
+        problem = self.problem
+        others = [m for m in problem.vector_loads if not is_own_element(problem, m)]
+        long = problem.row == 0 or problem.row >= LONG_ROW
+        return problem.scattered and long and all(runs_of_vector(problem, m, width) for m in others)
 
     def sizes(self, columns: Columns) -> PointwiseSizes:
         problem, limits, multiprocessors = self.problem, limits_of(self.target), self.target.threads
@@ -109,7 +130,7 @@ class PointwisePlan(Plan):
         tiles = np.where(along_row, of_rows, -(-vectors // (unroll * threads)))
         each = sum(r.load.dtype.bytes for r in problem.vector_loads)
         vector_bytes, scalar_loads = each * width, len(problem.distinct_loads) - len(problem.vector_loads)
-        accesses = len(problem.vector_loads) * (width if problem.scattered else 1)
+        accesses = np.array([self._accesses(w) for w in range(max(self._vector_widths()) + 1)])[width]
         scalar_bytes = 4 * scalar_loads
         registers = SPARE_REGISTERS + -(-(vector_bytes + scalar_bytes) * unroll // 4) + 2 * width
         resident = limits.resident_blocks(threads, registers, 0)
@@ -185,6 +206,9 @@ class PointwisePlan(Plan):
         taken = sizes.row_parts * sizes.unroll * WARP_LANES
         along_row = self.problem.scattered & (sizes.unroll > 1) & (taken <= MOST_WASTE * self.problem.row)
         wide = np.where(sizes.row_parts > 0, along_row, wide)
+        in_runs = [w for w in widths if self._loads_in_runs(w)]
+        if in_runs:  # no element of most vectors is loaded alone
+            wide = np.isin(sizes.vector_width, in_runs) & (sizes.row_parts == 0)
         promising: Bools = wide & full_tile & (columns.flags("persistent", 0) | pays)
         promising &= sizes.registers <= PROMISING_REGISTERS
         promising &= (sizes.threads >= 256) | (sizes.vectors < MANY_VECTORS)
