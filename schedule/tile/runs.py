@@ -32,32 +32,54 @@ from ...ir.simplify import prove, simplify
 from .masked_loads import MaskedLoad, conjuncts
 from .stage_body import scalar_at
 
+CHUNK_BYTES = 16
+"""Bytes of an aligned access. Two hold a vector of so many bytes at any offset."""
 _ORDERS = (CompareOp.LT, CompareOp.LE, CompareOp.GT, CompareOp.GE)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How ``lanes`` elements of ``masked`` follow each other along ``axis``. They are contiguous where ``conditions``
-    hold, and there each conjunct of the mask changes at most once from the first of them to the last one. They are the
-    elements ``phase``, ``phase + phases``, … of a vector; ``axis`` counts them alone."""
+    """How ``lanes`` elements of ``masked`` follow each other along ``axis``. Where ``conditions`` hold, they are
+    contiguous (``stride`` is 1), contiguous in reverse (-1), or all the same element (0), and each conjunct of the mask
+    changes at most once from the first of them to the last one. They are the elements ``phase``, ``phase + phases``, …
+    of a vector; ``axis`` counts them alone."""
 
     masked: MaskedLoad
     axis: str
     lanes: int
     conditions: tuple[Expr, ...]
+    stride: int = 1
     phases: int = 1
     phase: int = 0
 
     def offset(self, at: Mapping[str, Expr]) -> Expr:
-        """Return the offset in the buffer of the element at a point of the axes."""
+        """Return the lowest offset in the buffer of the elements from a point of the axes on."""
         load = self.masked.load
-        total: Expr = index(0)
+        total: Expr = index(min(self.stride * (self.lanes - 1), 0))
         for i, stride in zip(load.indices, load.buffer.strides, strict=True):
             total = total + scalar_at(i, at) * stride
         return total
 
+    @property
+    def last_offset(self) -> int:
+        """The highest offset, such that all elements lie in whole chunks of the buffer, where each chunk has as many
+        elements as the run, or 16 bytes."""
+        buffer = self.masked.load.buffer
+        if self.stride == 0:
+            return buffer.elements - 1
+        chunk = min(self.lanes, CHUNK_BYTES // buffer.dtype.bytes)
+        return buffer.elements // chunk * chunk - self.lanes
+
+    def in_buffer(self, at: Mapping[str, Expr]) -> Expr | None:
+        """Return whether the elements from a point on are in the buffer, the first one of which is; None where that
+        always is so."""
+        if self.stride == 0:
+            return None
+        offset = self.offset(at)
+        return offset <= self.last_offset if self.stride > 0 else logical_and(offset >= 0, offset <= self.last_offset)
+
     def all_inside(self, at: Mapping[str, Expr], last: Expr) -> Expr | None:
-        """Return whether the elements from a point of the axes on are contiguous, and the mask is true from there up to
+        """Return whether the conditions hold from a point of the axes on, and the mask is true from there up to
         the index ``last`` along the axis; None where that always is so."""
         tests = [scalar_at(c, at) for c in self.conditions]
         for c in conjuncts(self.masked.mask):
@@ -78,17 +100,17 @@ class Run:
 
 
 def run_of(masked: MaskedLoad, axis: str, lanes: int) -> Run | None:
-    """Return how ``lanes`` elements of a load follow each other along ``axis``; None where they are not contiguous, or
-    where that is not known."""
+    """Return how ``lanes`` elements of a load follow each other along ``axis``; None where they have another stride, or
+    where it is not known."""
     stride, conditions = 0, list[Expr]()
     for i, step in zip(masked.load.indices, masked.load.buffer.strides, strict=True):
         known = _stride(i, axis, lanes, conditions)
         if known is None:
             return None
         stride += known * step
-    if stride != 1 or not all(_is_monotonic(c, axis, lanes, conditions) for c in conjuncts(masked.mask)):
+    if stride not in (-1, 0, 1) or not all(_is_monotonic(c, axis, lanes, conditions) for c in conjuncts(masked.mask)):
         return None
-    return Run(masked, axis, lanes, tuple(dict.fromkeys(conditions)))
+    return Run(masked, axis, lanes, tuple(dict.fromkeys(conditions)), stride)
 
 
 def _stride(e: Expr, axis: str, lanes: int, conditions: list[Expr]) -> int | None:

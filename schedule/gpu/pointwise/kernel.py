@@ -31,6 +31,7 @@ from ....ir.expr import (
     const,
     index,
     logical_and,
+    maximum,
     minimum,
     rebuild,
     walk,
@@ -45,7 +46,7 @@ from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, depends_on, load_registers
-from ...tile.runs import Run, runs_of
+from ...tile.runs import CHUNK_BYTES, Run, runs_of
 from ...tile.stage_body import scalar_at
 from ..l2_prefetch import L2Prefetch
 
@@ -81,8 +82,6 @@ MOST_SPREAD = 2
 others need the rest of the cache line. Larger buffers may be read at far places."""
 
 
-CHUNK_BYTES = 16
-"""Bytes of an aligned access. Two hold a vector of so many bytes at any offset."""
 ROW_VARIABLE, COLUMN_VARIABLE = "row#", "column#"
 """A row of the outputs and a column of it, in loads that are not yet at a point."""
 
@@ -101,24 +100,24 @@ def is_own_element(problem: Pointwise, masked: MaskedLoad) -> bool:
 
 
 def runs_of_vector(problem: Pointwise, masked: MaskedLoad, width: int) -> tuple[Run, ...]:
-    """Return the runs in which the ``width`` elements of a vector mostly follow each other in the buffer, where the
-    vector is loaded at any offset: from the two aligned chunks that hold it. There are none where each element is
-    loaded alone, or where all vectors are aligned."""
-    buffer, lane = masked.load.buffer, problem.lane_axis.name
-    is_half = buffer.dtype.is_float and buffer.dtype.bits == 16
-    if not is_half or width * buffer.dtype.bytes % CHUNK_BYTES or buffer.elements < width:
-        return ()
+    """Return the runs in which the ``width`` elements of a vector mostly follow each other in the buffer. They are the
+    same element, or elements of 16 bits that two aligned chunks hold. There are none where each element is loaded
+    alone, or where all vectors are aligned."""
+    dtype, lane = masked.load.dtype, problem.lane_axis.name
     loaded_index = any(isinstance(e, Load) for i in masked.load.indices for e in walk(i))
     if not problem.scattered or problem.dynamic is not None or loaded_index or is_own_element(problem, masked):
         return ()
-    if not problem.row:
-        return (
-            runs_of(masked, lane, width, {a.name: a.extent for a in problem.axes}) if depends_on(masked, lane) else ()
-        )
-    if problem.row < width or not _depends_on_row_and_column(problem, masked):
+    if width == 1 or masked.load.buffer.elements < width or not depends_on(masked, lane):
         return ()
-    extents = {ROW_VARIABLE: problem.elements // problem.row, COLUMN_VARIABLE: problem.row}
-    return runs_of(_in_row(problem, masked, Var(ROW_VARIABLE), Var(COLUMN_VARIABLE)), COLUMN_VARIABLE, width, extents)
+    found: tuple[Run, ...] = ()
+    if not problem.row:
+        found = runs_of(masked, lane, width, {a.name: a.extent for a in problem.axes})
+    elif problem.row >= width and _depends_on_row_and_column(problem, masked):
+        extents = {ROW_VARIABLE: problem.elements // problem.row, COLUMN_VARIABLE: problem.row}
+        in_row = _in_row(problem, masked, Var(ROW_VARIABLE), Var(COLUMN_VARIABLE))
+        found = runs_of(in_row, COLUMN_VARIABLE, width, extents)
+    vectors = dtype.is_float and dtype.bits == 16 and width * dtype.bytes % CHUNK_BYTES == 0
+    return found if vectors or not any(run.stride for run in found) else ()
 
 
 class _PointwiseKernelWriter:
@@ -279,15 +278,18 @@ class _PointwiseKernelWriter:
             if run.masked.mask is not None:
                 inside = run.all_inside(at, last)
                 offset = offset if inside is None else Select(inside, offset, index(0))
-            target, place = registers.buffer, (u,)
-            if phases > 1:
-                name = self.names.fresh(f"{flat.name}_run")
-                target, place = w.allocate(name, (run.lanes,), flat.dtype, MemoryScope.REGISTER), ()
-            with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
-                w.store(target, (*place, v), Load(flat, (minimum(offset, index(_last_begin(run))) + v,)))
-            if phases > 1:
-                with w.loop(self.names.fresh("v"), run.lanes, LoopKind.UNROLLED) as v:
-                    w.store(registers.buffer, (u, v * phases + phase), Load(target, (v,)))
+            offset = minimum(offset if run.stride >= 0 else maximum(offset, index(0)), index(run.last_offset))
+            if run.stride == 1 and phases == 1:
+                with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
+                    w.store(registers.buffer, (u, v), Load(flat, (offset + v,)))
+                continue
+            lanes = run.lanes if run.stride else 1
+            loaded = w.allocate(self.names.fresh(f"{flat.name}_run"), (lanes,), flat.dtype, MemoryScope.REGISTER)
+            with w.loop(self.names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+                w.store(loaded, (v,), Load(flat, (offset + v,)))
+            with w.loop(self.names.fresh("v"), run.lanes, LoopKind.UNROLLED) as v:
+                place = v * run.stride if run.stride >= 0 else run.lanes - 1 - v
+                w.store(registers.buffer, (u, v * phases + phase), Load(loaded, (place,)))
 
     def _load_beside_runs(self, registers: RegisterLoad, runs: Sequence[Run], u: Expr, vector: Expr) -> None:
         """Load the elements of a vector that are not contiguous with the first one of their run, each alone."""
@@ -296,22 +298,23 @@ class _PointwiseKernelWriter:
         for run in runs:
             at, last = self._run_begin(run, vector)
             inside = run.all_inside(at, last)
-            tests += [run.offset(at) <= _last_begin(run)] + ([] if inside is None else [inside])
+            tests += [test for test in (inside, run.in_buffer(at)) if test is not None]
         outside = None
         if len(runs) == 1 and runs[0].masked.mask is not None:
             outside = runs[0].all_outside(*self._run_begin(runs[0], vector))
         at, _ = self._run_begin(runs[0], vector)
         width = self.sizes.vector_width
-        with w.when(Unary(UnaryOp.NOT, logical_and(*tests))):
-            if masked.other is not None:
-                with w.loop(self.names.fresh("v"), width, LoopKind.VECTORIZED) as v:
-                    w.store(registers.buffer, (u, v), masked.other)
-            with w.when(None if outside is None else Unary(UnaryOp.NOT, outside)):
-                if row:
-                    self._load_of_row(registers, u, vector, 0)
-                else:
-                    with w.loop(self.names.fresh("v"), width, LoopKind.UNROLLED) as v:
-                        self._load_element(registers, masked, (u, v), {**at, lane: at[lane] + v})
+        if tests:
+            with w.when(Unary(UnaryOp.NOT, logical_and(*tests))):
+                if masked.other is not None:
+                    with w.loop(self.names.fresh("v"), width, LoopKind.VECTORIZED) as v:
+                        w.store(registers.buffer, (u, v), masked.other)
+                with w.when(None if outside is None else Unary(UnaryOp.NOT, outside)):
+                    if row:
+                        self._load_of_row(registers, u, vector, 0)
+                    else:
+                        with w.loop(self.names.fresh("v"), width, LoopKind.UNROLLED) as v:
+                            self._load_element(registers, masked, (u, v), {**at, lane: at[lane] + v})
         if row:
             with w.when(at[COLUMN_VARIABLE] > row - width):
                 self._load_of_row(registers, u, vector, 1)
@@ -397,13 +400,6 @@ class _PointwiseKernelWriter:
 
 def _other(masked: MaskedLoad) -> Const:
     return masked.other or const(0, masked.load.dtype)
-
-
-def _last_begin(run: Run) -> int:
-    """Return the offset of the last run that lies in whole chunks of the buffer."""
-    buffer = run.masked.load.buffer
-    chunk = min(run.lanes, CHUNK_BYTES // buffer.dtype.bytes)
-    return buffer.elements // chunk * chunk - run.lanes
 
 
 def _as_one_dimension(buffer: Buffer) -> Buffer:

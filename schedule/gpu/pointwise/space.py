@@ -109,8 +109,9 @@ class PointwisePlan(Plan):
             if not problem.scattered or is_own_element(problem, masked):
                 count += 1
             else:
-                runs = len(runs_of_vector(problem, masked, width))
-                count += 2 * runs + 1 if runs else width  # two chunks for each run, and sometimes single elements
+                runs = runs_of_vector(problem, masked, width)
+                # Two chunks for each run, and sometimes single elements.
+                count += sum(2 * abs(run.stride) for run in runs) + 1 if runs else width
         return count
 
     def _loads_in_runs(self, width: int) -> bool:

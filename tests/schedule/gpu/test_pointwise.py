@@ -1,5 +1,6 @@
 """Pointwise kernels: what they take, what they compute, and what the compiler makes of them."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 from tests.schedule.gpu.tiles import H200, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
 from tilewright.codegen.backends import backend_for
-from tilewright.codegen.lowering import finish, lowering_stages
+from tilewright.codegen.cuda.inspect.disassemble import sass_of
+from tilewright.codegen.lowering import build_kernel, finish, lowering_stages
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
@@ -23,6 +25,7 @@ from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 GELU = workload_of("elementwise", shape=[8192, 8192], functions=["gelu_tanh"], dtype="float16")
@@ -228,6 +231,76 @@ def test_vectors_reach_from_row_to_row(workload: Workload) -> None:
     loads = [load for load in loads_of(kernel.body) if load.buffer.name == "X"]
     lanes = {load.lanes for load in loads}
     assert wide >= 4 and lanes == ({1} if loads[0].dtype.bits == 32 else {1, 8})
+
+
+IN_RUNS = {
+    "rolled": "A: float16[7, 33]\nC[i, j < 33] = A[i, (j + 10) % 33]",
+    "rolled by few": "A: bfloat16[9, 21]\nC[i, j < 21] = A[i, (j + 3) % 21]",
+    "rolled rows": "A: float16[9, 13]\nC[i < 9, j < 13] = A[(i + 4) % 9, j]",
+    "rolled aligned rows": "A: float16[5, 48]\nC[i, j < 48] = A[i, (j + 11) % 48]",
+    "sliced": "A: float16[11, 23]\nC[i, j < 19] = A[i, j + 3]",
+    "flipped": "A: float16[7, 19]\nC[i, j < 19] = A[i, 18 - j]",
+    "flipped aligned rows": "A: float16[7, 32]\nC[i < 7, j < 32] = A[6 - i, 31 - j]",
+    "padded": "A: float16[6, 17]\n"
+    "C[i < 8, j < 21] = select(i >= 1 and i < 7 and j >= 2 and j < 19, A[i - 1, j - 2], 3)",
+    "joined": "A: float16[6, 13]\nB: float16[6, 18]\nC[i, j < 31] = select(j < 13, A[i, j], B[i, j - 13])",
+    "interleaved": "A: float16[7, 13]\nB: float16[7, 13]\n"
+    "C[i, j < 26] = select(j % 2 == 0, A[i, j // 2], B[i, j // 2])",
+    "repeated": "A: float16[7, 11]\nC[i, j < 44] = A[i, j // 4]",
+    "scaled": "A: float16[7, 27]\nS: float16[27]\nT: float16[7]\nC[i, j < 27] = A[i, j] * S[j] + T[i]",
+    "scaled floats": "A: float32[7, 27]\nS: float32[27]\nT: float32[7]\nC[i, j < 27] = A[i, j] * S[j] + T[i]",
+    "short rows": "A: float16[31, 9]\nC[i < 31, j < 9] = A[30 - i, j]",
+    "few elements": "A: float16[1, 9]\nC[i, j < 9] = A[i, (j + 1) % 9]",
+}
+
+
+@pytest.mark.parametrize("case", IN_RUNS)
+def test_vectors_that_are_contiguous_but_at_seams(case: str) -> None:
+    """The interpreter finds loads outside of a buffer. Numbers of elements are odd, so that some are in no vector."""
+    workload = parse_workload(IN_RUNS[case])
+    space = SKETCH.space(workload, H200, policy=SpacePolicy(prune=False))
+    wide = int(space.column("vector_width").max())
+    inputs = random_inputs(workload, 2)
+    absolute, relative = tolerance(workload)["C"]
+    for unroll in (1, 4):
+        schedule = legal_schedule_of(SKETCH, workload, vector_width=wide, unroll=unroll, threads=128, persistent=0)
+        kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+        verify(kernel)
+        got, wanted = interpret(kernel, inputs)["C"], reference(workload, inputs)["C"]
+        np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), relative, absolute)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_all_chunks_of_a_thread_are_loaded_before_any_single_element(dtype: str) -> None:
+    """A vector at any offset takes two loads of 16 bytes. The loads of all vectors are not divided by a branch."""
+    workload = parse_workload(f"A: {dtype}[1023, 8191]\nC[i, j < 8191] = A[i, (j + 1000) % 8191]")
+    schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=2, threads=256)
+    kernel = build_kernel(SKETCH.lower(workload, H200, schedule), H200)
+    (resources,) = kernel.resources.values()
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0) and resources.registers <= 40
+    sass = sass_of(kernel.code)
+    if sass is not None:
+        loads = [m.start() for m in re.finditer(r"LDG\.E\.128", sass)]
+        assert len(loads) == 4
+        assert "BRA" not in sass[loads[0] : loads[-1]] and "LDG.E.LTC128B.U16" not in sass[: loads[-1]]
+
+
+def test_pixels_are_shuffled_by_loads_of_four() -> None:
+    shape = "A: float16[2, 16, 24, 24]\n"
+    workload = parse_workload(f"{shape}C[n, c < 4, y < 48, x < 48] = A[n, c * 4 + y % 2 * 2 + x % 2, y // 2, x // 2]")
+    schedule = schedule_of(SKETCH, workload, vector_width=8)
+    kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+    assert {load.lanes for load in loads_of(kernel.body) if load.buffer.name == "A"} == {4}
+    inputs = random_inputs(workload, 3)
+    np.testing.assert_array_equal(interpret(kernel, inputs)["C"], reference(workload, inputs)["C"])
+
+
+def test_an_odd_number_of_elements_has_vectors() -> None:
+    for dtype in ("float16", "float32", "int8"):
+        workload = workload_of("elementwise", shape=[7, 23, 5], functions=["relu"], dtype=dtype)
+        space = SKETCH.space(workload, H200, policy=SpacePolicy(prune=False))
+        assert max(space.column("vector_width")) * workload.inputs[0].dtype.bytes >= 16
+        assert_agrees(SKETCH, workload, 12, policy=SpacePolicy(prune=False))
 
 
 @pytest.mark.parametrize(
