@@ -264,7 +264,7 @@ class _PointwiseKernelWriter:
 
     def _load_runs(self, registers: RegisterLoad, runs: Sequence[Run], u: Expr, vector: Expr) -> None:
         """Load all elements of a vector as if those of each run were contiguous, from places inside the buffer. There
-        is no branch, so that all loads of a thread are under way at once."""
+        is no branch, so that all loads of a thread are under way at once: vectors that do not exist are loaded too."""
         w, flat = self.w, _as_one_dimension(registers.masked.load.buffer)
         phases = runs[0].phases
         for phase in range(phases):
@@ -278,7 +278,7 @@ class _PointwiseKernelWriter:
             if run.masked.mask is not None:
                 inside = run.all_inside(at, last)
                 offset = offset if inside is None else Select(inside, offset, index(0))
-            offset = minimum(offset if run.stride >= 0 else maximum(offset, index(0)), index(run.last_offset))
+            offset = minimum(maximum(offset, index(0)), index(run.last_offset))
             if run.stride == 1 and phases == 1:
                 with w.loop(self.names.fresh("v"), run.lanes, LoopKind.VECTORIZED) as v:
                     w.store(registers.buffer, (u, v), Load(flat, (offset + v,)))
