@@ -238,10 +238,13 @@ class RowPasses:
         """Return the vector of a broadcast operand for a vector of the row."""
         axes = self.vectors.row_axes(row)
         leading = [substitute(i, axes) for i in load.indices[: len(load.indices) - len(self.problem.columns)]]
-        columns, s = self.vectors.column_indices(vector), self.sizes
-        if s.edge_columns and len(columns) == 1:  # a bound lets vectors at any offset be loaded without a test
-            last = s.vectors * s.vector - 1
-            columns = contiguous_vector((minimum(vector.column, index(last)),), s.vector)
+        columns, first = self.vectors.column_indices(vector), self.vectors.first_column(row)
+        if self.sizes.edge_columns and len(columns) == 1:
+            # All bounds are known here, so that vectors at any offset are loaded without a test, and that they are at
+            # the same place between two multiples of their length.
+            v = self.sizes.vector
+            whole = minimum(vector.column - first, index((self.sizes.vectors - 1) * v))
+            columns = contiguous_vector((whole + (first + v) % v,), v)
         return Load(load.buffer, (*leading, *columns))
 
     def _load_broadcasts(

@@ -194,7 +194,7 @@ class RowwisePlan(Plan):
             Constraint(
                 "broadcast_preload is 0 where row_storage is global, and with circular_buffer where the rows need "
                 "different elements of the broadcast operands",
-                ("vector_width", "row_storage", "broadcast_preload"),
+                ("vector_width", "cluster_size", "row_storage", "ctas_per_sm", "broadcast_preload"),
                 self._preloads_stay_valid,
             ),
             Constraint(
@@ -245,10 +245,14 @@ class RowwisePlan(Plan):
         return copied
 
     def _preloads_stay_valid(self, c: Columns) -> Bools:
-        """A circular buffer's operands are loaded once for all rows. Where every pass reads the row again, a thread
-        takes ``UNROLL`` vectors at a time, whose slots do not say which preloaded ones belong to them."""
-        follow_rows = any(has_row_axis(i) for load in self.problem.output_broadcasts for i in load.indices)
-        valid: Bools = (self._sizes(c).edge_columns == 0) & (not follow_rows)
+        """A circular buffer's operands are loaded once for all rows, whose first vectors must be at the same column.
+        Where every pass reads the row again, a thread takes ``UNROLL`` vectors at a time, whose slots do not say which
+        preloaded ones belong to them."""
+        s, p = self._sizes(c), self.problem
+        follow_rows = any(has_row_axis(i) for load in p.output_broadcasts for i in load.indices)
+        apart = s.ctas // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
+        same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & (not p.joined_extent))
+        valid: Bools = same_column & (not follow_rows)
         valid |= ~_stored(c, RowStorage.CIRCULAR_BUFFER)
         valid &= ~_stored(c, RowStorage.GLOBAL)
         valid |= c.ints("broadcast_preload") == 0
