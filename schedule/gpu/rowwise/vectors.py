@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Expr, Load, Logic, LogicOp, Ramp, Select, Var, index, logical_and, minimum
+from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, logical_and, minimum
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.stmt import LoopKind
 from ....te.workload import Workload
@@ -179,7 +180,9 @@ class ThreadVectors:
         if count * s.threads_per_row != s.vectors_per_cta:
             # The number is tested first. Once loops are unrolled, a test is left for the last vector alone.
             whole_rounds = number < s.vectors_per_cta // s.threads_per_row
-            conditions.append(Logic(LogicOp.OR, whole_rounds, self._within_cta(number) < s.vectors_per_cta))
+            within = self._within_cta(number) < s.vectors_per_cta
+            # A disjunction would be simplified to its second term, which the first one implies.
+            conditions.append(Select(whole_rounds, const(True, boolean), within))
         if s.vectors_per_cta * s.cluster_size != s.vectors:
             conditions.append(self.cta_rank * s.vectors_per_cta + self._within_cta(number) < s.vectors)
         return logical_and(*conditions) if conditions else None
