@@ -5,19 +5,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, assert_agrees, schedule_of
+from tests.schedule.gpu.tiles import H200, assert_agrees, legal_schedule_of, schedule_of
 from tests.schedule.interpreted import assert_computes
+from tilewright.codegen.lowering import finish, lowering_stages
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.target import Target
 from tilewright.ir.expr import index
+from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import free_variables, loads_of, stores_of, substitute
 from tilewright.ir.simplify import simplify
+from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.rowwise.kernel import rowwise_kernel
 from tilewright.schedule.gpu.rowwise.sizes import RowPartition, RowStorage, RowwiseSizes, register_vectors
 from tilewright.schedule.gpu.rowwise.space import CUDA_ROWWISE
 from tilewright.schedule.problems.rowwise import rowwise_problem
 from tilewright.te import build as te
+from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.reference import reference
+from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
 
@@ -204,3 +210,28 @@ def test_rows_that_are_only_reduced_go_from_the_last_to_the_first(name: str, fro
         (block,) = free_variables(load.indices[0])
         first, last = (simplify(substitute(load.indices[0], {block: index(n)}), {}) for n in (0, 639))
         assert (first, last) == ((index(639), index(0)) if from_the_end else (index(0), index(639)))
+
+
+def test_a_circular_buffer_keeps_broadcast_operands_of_rows_that_begin_alike() -> None:
+    """A CTA of 264 has every 264th row, and 264 odd rows are a whole number of vectors; 132 of them are not."""
+    workload = _workload("layer_norm", rows=600, columns=265, dtype="float16")
+    knobs: dict[str, Any] = {"row_storage": "circular_buffer", "broadcast_preload": 1, "threads_per_row": 32}
+    schedule = legal_schedule_of(CUDA_ROWWISE, workload, vector_width=8, ctas_per_sm=2, cluster_size=1, **knobs)
+    kernel = finish(CUDA_ROWWISE.lower(workload, H200, schedule), H200)
+    verify(kernel)
+    inputs = random_inputs(workload, 1)
+    ((name, (absolute, relative)),) = tolerance(workload).items()
+    got, wanted = (np.asarray(x[name], np.float64) for x in (interpret(kernel, inputs), reference(workload, inputs)))
+    np.testing.assert_allclose(got, wanted, relative, absolute)
+    knobs |= {"vector_width": 8, "ctas_per_sm": 1, "cluster_size": 1}
+    with pytest.raises(AssertionError, match="no schedule"):
+        legal_schedule_of(CUDA_ROWWISE, workload, **knobs)
+
+
+def test_broadcast_operands_of_odd_rows_are_loaded_by_chunks() -> None:
+    """All but the last of a thread's vectors exist, so that none but that one is loaded behind a branch."""
+    workload = _workload("layer_norm", rows=64, columns=4097, dtype="float16")
+    schedule = legal_schedule_of(CUDA_ROWWISE, workload, vector_width=8, threads_per_row=128, row_storage="registers")
+    source = lowering_stages(workload, H200, schedule).source.text
+    assert source.count("= load_unaligned_x8(") == 2 and "load_unaligned<" not in source
+    assert "write_i < 3 ? true :" in source
