@@ -30,7 +30,7 @@ def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> L
     else:
         memory = context.shared[expr.buffer.name]
         if isinstance(memory, GlobalMemory):  # it may be accessed as a single dimension
-            flat = address_of(expr.indices, expr.buffer, context, compile_).flat
+            flat: LaunchClosure = address_of(expr.indices, expr.buffer, context, compile_).flat
         else:
             flat = checked_flat(expr.indices, memory, context, compile_)
         plain = checked_load(memory, flat, expr.lanes, context)

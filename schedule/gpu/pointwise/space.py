@@ -44,6 +44,9 @@ VECTORS, ROW = "vectors", "row"
 """The values of ``unroll_along``."""
 LONG_ROW = 64
 """Rows of so many elements have few vectors that reach into the next one."""
+UNROLLED_RUNS = 1.03
+"""How much longer several vectors at any offset take than one for each thread: an H200 takes 64.8 us to roll 8191x8191
+halves by one vector, 68.9 by two and 66.5 by four; 36.3, 37.9 and 38.5 us to permute 32x513x16x127."""
 MANY_VECTORS = 1 << 21
 """With so many vectors, blocks of 256 threads and more are the fastest (measured: a gelu of 2^25 floats takes an H200
 75 us with 128, and 65 us with more)."""
@@ -231,7 +234,10 @@ class PointwisePlan(Plan):
             operations=flops(problem.workload),
         )
         begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads
-        return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        seconds = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+        in_runs = np.isin(sizes.vector_width, [w for w in self._vector_widths() if self._loads_in_runs(w)])
+        result: NDArray[np.float64] = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
+        return result
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)
