@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
-from ..loop_nest.nest import COMBINE
+from ..loop_nest.nest import COMBINE, identity
 from ..tile.load_analysis import flat_offset
-from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from ..tile.masked_loads import MaskedLoad, masked_loads_of, replace_masked_loads
 from .columnwise import columnwise_problem
 from .outputs import outputs_of_reduction
 from .rowwise import rowwise_problem
@@ -39,6 +39,15 @@ class RowWindow:
     def row_axes(self) -> tuple[Axis, ...]:
         """The axes that number the rows of the outputs."""
         return tuple(a for a in self.reduction.axes if a != self.width.axis)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether what a position contributes does not depend on where the window that has it stands."""
+        assert self.reduction.reducer is not None and self.width.window is not None
+        combine = COMBINE[self.reduction.reducer]
+        neutral = {m: identity(combine, m.load.dtype) for m in self.sliding_loads}
+        rest = replace_masked_loads(self.reduction.body, neutral)
+        return free_variables(rest).isdisjoint((self.width.axis.name, self.width.window.name))
 
 
 def row_window_of(workload: Workload) -> RowWindow | None:

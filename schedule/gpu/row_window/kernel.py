@@ -5,27 +5,28 @@ inputs and results go through shared memory, so that neighbouring threads access
     for n in unrolled(…):            x_tile[y, n*threads_per_row + x] = x_regs[n]
     barrier
     for k in unrolled(positions):    x_near[k] = x_tile[y, x*tile_w*stride + k]
-    for s in unrolled(window), p in unrolled(tile_w):  acc[p] += x_near[p*stride + s*dilation]
-    for p in unrolled(tile_w):       result_tile[y, x*tile_w + p] = acc[p]
+    for p in unrolled(tile_w):       result_tile[y, x*tile_w + p] = sum(x_near[p*stride + s*dilation] for s in window)
     barrier
     for p in unrolled(tile_w):       Y[row, p*threads_per_row + x] = epilogue(result_tile[y, p*threads_per_row + x])
 
-Thread (x, y) has ``tile_w`` neighbouring outputs of row y. Where that is odd, lanes find them in different banks.
+Thread (x, y) has ``tile_w`` neighbouring outputs of row y. Where that is odd, lanes find them in different banks. Their
+windows share the sums of what they have in common, unless points have weights.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Binary, BinaryOp, Cast, Expr, Load, Var, index, logical_and
+from ....ir.expr import Binary, BinaryOp, Cast, Compare, CompareOp, Expr, Load, Unary, UnaryOp, Var, index, logical_and
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
 from ...problems.row_window import RowWindow
+from ...problems.window_steps import WindowSteps, window_steps
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
 from ...tile.delinearize import axis_indices
@@ -34,6 +35,7 @@ from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
 from ...tile.names import NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
+from ..window_parts import Values, reduce_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class RowWindowSizes:
 def accumulator_dtype(problem: RowWindow) -> DType:
     """Return the dtype in which windows are reduced."""
     return register_dtype(problem.reduction.tensor.dtype)
+
+
+def steps_of_row(problem: RowWindow, outputs: int) -> WindowSteps:
+    """Return how the windows of ``outputs`` neighbouring outputs are reduced."""
+    assert problem.reduction.reducer is not None
+    width, combine = problem.width, COMBINE[problem.reduction.reducer]
+    return window_steps(range(0, outputs * width.stride, width.stride), width.window_points, width.dilation, combine)
 
 
 def row_window_kernel(problem: RowWindow, sizes: RowWindowSizes) -> Kernel:
@@ -113,12 +122,13 @@ class _RowWindowKernelWriter:
             needed = self._needed(masked)
             buffer = allocate_registers(w, self.names, needed, (s.loads,), "", 1).buffer
             registers.append((masked, RegisterLoad(needed, buffer, vector=False)))
-        with self._unrolled("n", s.loads) as n:
-            position = n * s.threads_per_row + x
-            here = {**at, **problem.width.at(first, position)}
-            with w.when(self._has(position)):
-                for _, register in registers:
-                    load_registers(w, self.names, register, (n,), here, "", 1)
+        inside = self._inside(at, first, [r.masked.mask for _, r in registers])
+        if inside is not None:
+            with w.when(inside):
+                free = [RegisterLoad(MaskedLoad(m.load), r.buffer, vector=False) for m, r in registers]
+                self._load_registers(at, first, x, free)
+        with w.when(None if inside is None else Unary(UnaryOp.NOT, inside)):
+            self._load_registers(at, first, x, [register for _, register in registers])
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked, register in registers:
             name, shape = f"{masked.load.buffer.name}_tile", (s.rows_per_cta, s.positions)
@@ -129,6 +139,26 @@ class _RowWindowKernelWriter:
                     w.store(tile, (y, position), Load(register.buffer, (n,)))
             tiles[masked] = tile
         return tiles
+
+    def _load_registers(self, at: Mapping[str, Expr], first: Expr, x: Expr, registers: Sequence[RegisterLoad]) -> None:
+        s = self.sizes
+        with self._unrolled("n", s.loads) as n:
+            position = n * s.threads_per_row + x
+            here = {**at, **self.problem.width.at(first, position)}
+            with self.w.when(self._has(position)):
+                for register in registers:
+                    load_registers(self.w, self.names, register, (n,), here, "", 1)
+
+    def _inside(self, at: Mapping[str, Expr], first: Expr, masks: Sequence[Expr | None]) -> Expr | None:
+        """Return a condition under which all ``masks`` hold at all positions of the part: they hold at its ends. None
+        where there are no masks, and where that would not be enough."""
+        terms = [term for mask in masks for term in conjuncts(mask)]
+        if not all(isinstance(t, Compare) and t.op not in (CompareOp.EQ, CompareOp.NE) for t in terms):
+            return None
+        ends = (index(0), index(self.sizes.positions - 1))
+        points = [{**at, **self.problem.width.at(first, end)} for end in ends]
+        found = dict.fromkeys(scalar_at(t, point) for t in terms for point in points)
+        return logical_and(*found) if found else None
 
     def _has(self, position: Expr) -> Expr | None:
         """Return the condition that a thread's ``position`` is one of the part; None where all are."""
@@ -164,6 +194,35 @@ class _RowWindowKernelWriter:
             with self._unrolled("k", s.near) as k:
                 w.store(near[masked], (k,), Load(tile, (y, x * (s.tile_w * width.stride) + k)))
         dtype, name = accumulator_dtype(problem), problem.reduction.name
+        reduced = self._reduced(at, near) if problem.is_alike else self._accumulated(at, first, x, near)
+        results = w.allocate(
+            self.names.fresh(f"{name}_tile"), (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED
+        )
+        for p in range(s.tile_w):
+            with self._lane() as v:
+                w.store(results, (y, x * s.tile_w + p + v), reduced(p, v))
+        return results
+
+    def _lane(self) -> AbstractContextManager[Var]:
+        return self.w.loop(self.names.fresh("v"), 1, LoopKind.VECTORIZED)
+
+    def _reduced(self, at: Mapping[str, Expr], near: Mapping[MaskedLoad, Buffer]) -> Values:
+        """Reduce the windows of the thread's outputs, which share what their parts have in common. Return a function
+        from the number of an output to its value."""
+        problem, dtype = self.problem, accumulator_dtype(self.problem)
+
+        def position(place: int, v: Expr) -> Expr:
+            values: dict[MaskedLoad, Expr] = {m: Load(buffer, (place + v,)) for m, buffer in near.items()}
+            term = scalar_at(replace_masked_loads(problem.reduction.body, values), at)
+            return term if term.dtype == dtype else Cast(term, dtype)
+
+        name, steps = f"{problem.reduction.name}_parts", steps_of_row(problem, self.sizes.tile_w)
+        return reduce_parts(self.w, self.names, steps, self.combine, position, name=name, dtype=dtype, lanes=1)
+
+    def _accumulated(self, at: Mapping[str, Expr], first: Expr, x: Expr, near: Mapping[MaskedLoad, Buffer]) -> Values:
+        """Reduce the windows of the thread's outputs point by point, as ``_reduced`` does otherwise."""
+        problem, w, s, width = self.problem, self.w, self.sizes, self.problem.width
+        dtype, name = accumulator_dtype(problem), problem.reduction.name
         acc = w.allocate(self.names.fresh(f"{name}_acc"), (s.tile_w,), dtype, MemoryScope.REGISTER)
         assert width.window is not None
         for point in range(width.window_points):
@@ -177,16 +236,26 @@ class _RowWindowKernelWriter:
                 term = scalar_at(body, here)
                 wide = term if term.dtype == dtype else Cast(term, dtype)
                 w.store(acc, (p,), Binary(self.combine, Load(acc, (p,)), wide) if point else wide)
-        results = w.allocate(
-            self.names.fresh(f"{name}_tile"), (s.rows_per_cta, self.tile_columns), dtype, MemoryScope.SHARED
-        )
-        with self._unrolled("p", s.tile_w) as p:
-            w.store(results, (y, x * s.tile_w + p), Load(acc, (p,)))
-        return results
+        return lambda number, v: Load(acc, (number + v,))
 
     def _store_outputs(self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, results: Buffer) -> None:
-        problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
+        """Store the outputs of the block. Only the last part of a row may be shorter than a block has room for."""
+        w, columns = self.w, self.problem.columns
         w.barrier()
+        if columns % self.tile_columns == 0:
+            self._store_part(at, first, x, y, results, whole=True)
+            return
+        if columns > self.tile_columns:
+            with w.when(first + self.tile_columns <= columns):
+                self._store_part(at, first, x, y, results, whole=True)
+        with w.when(first + self.tile_columns > columns if columns > self.tile_columns else None):
+            self._store_part(at, first, x, y, results, whole=False)
+
+    def _store_part(
+        self, at: Mapping[str, Expr], first: Expr, x: Expr, y: Expr, results: Buffer, *, whole: bool
+    ) -> None:
+        """Store the outputs of a part of a row. ``whole``: it is no shorter than a block has room for."""
+        problem, w, s, column = self.problem, self.w, self.sizes, self.problem.width.axis
         with self._unrolled("p", s.tile_w) as p:
             place = p * s.threads_per_row + x
             here = {**at, column.name: first + place}
@@ -197,7 +266,7 @@ class _RowWindowKernelWriter:
                 value = Load(results, (y, place))
                 return value if value.dtype == load.dtype else Cast(value, load.dtype)
 
-            with w.when(here[column.name] < column.extent if column.extent % self.tile_columns else None):
+            with w.when(None if whole else here[column.name] < column.extent):
                 for stage in problem.outputs:
                     indices = tuple(here[a.name] for a in problem.reduction.axes)
                     w.store(stage.tensor, indices, scalar_at(stage.body, here, loaded))

@@ -25,7 +25,7 @@ from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
-from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel
+from .kernel import RowWindowSizes, accumulator_dtype, row_window_kernel, steps_of_row
 
 SPARE_REGISTERS = 16
 """Registers for addresses and constants, roughly (from compiled kernels)."""
@@ -35,6 +35,9 @@ MOST_SHARED_BYTES = 48 << 10
 """Shared memory of a block, at most."""
 WASTE = 1.5
 """For how many more outputs of a row promising settings have room at most than the thriftiest of them."""
+
+STEP_OPERATIONS = 2
+"""An addition takes as long as a fused multiplication and addition, which is so many operations."""
 
 QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
@@ -49,7 +52,11 @@ class RowWindowPlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         return (
-            Knob("tile_w", (1, 3, 5, 7, 9, 11, 15), "how many neighbouring outputs along the width a thread computes"),
+            Knob(
+                "tile_w",
+                (1, 3, 5, 7, 9, 11, 13, 15, 19, 23, 27),
+                "how many neighbouring outputs along the width a thread computes",
+            ),
             Knob("threads_per_row", (32, 64, 128, 256, 512), "how many threads of a block share a row"),
             Knob("rows_per_cta", (1, 2, 4, 8, 16), "how many rows a block has"),
         )
@@ -119,7 +126,11 @@ class RowWindowPlan(Plan):
         bank_conflicts = np.gcd(sizes.tile_w * problem.width.stride, WARP_LANES)
         inputs = (sizes.loads + bank_conflicts * sizes.near) * self._input_bytes
         results = 2 * sizes.tile_w * accumulator_dtype(problem).bytes
-        room = threads * sizes.tile_w / (self._rows * problem.columns)
+        if problem.is_alike:
+            steps = {int(n): len(steps_of_row(problem, int(n)).steps) for n in np.unique(sizes.tile_w)}
+            operations = STEP_OPERATIONS * threads * np.array([steps[int(n)] for n in sizes.tile_w])
+        else:
+            operations = flops(workload) * threads * sizes.tile_w / (self._rows * problem.columns)
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
@@ -128,7 +139,7 @@ class RowWindowPlan(Plan):
             + sum(b.bytes for b in workload.output_buffers),
             shared_bytes=threads * (inputs + results),
             accesses=threads / WARP_LANES * (each * (2 * sizes.loads + sizes.near) + (2 + outputs) * sizes.tile_w),
-            operations=flops(workload) * room,
+            operations=operations,
         )
         begins: NDArray[np.float64] = TILE_SECONDS * sizes.blocks / self.target.threads
         return begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)

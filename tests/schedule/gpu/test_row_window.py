@@ -2,10 +2,18 @@
 
 import pytest
 
-from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, compiled, legal_schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    EVERY_LEGAL,
+    H200,
+    assert_agrees,
+    assert_schedule_agrees,
+    compiled,
+    legal_schedule_of,
+    workload_of,
+)
 from tilewright.ir.expr import Expr
 from tilewright.ir.rewrite import loads_of
-from tilewright.ir.stmt import Launch, Store, walk_statements
+from tilewright.ir.stmt import Allocate, Launch, Store, walk_statements
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.row_window.space import CUDA_ROW_WINDOW as SKETCH
 from tilewright.te import build as te
@@ -83,6 +91,25 @@ def test_what_it_leaves_to_others() -> None:
         assert not SKETCH.matches(workload, H200)
 
 
+def test_windows_share_the_sums_of_what_they_have_in_common() -> None:
+    """31 points take 4 to 5 additions for each output, and points with weights as many as they are."""
+    workload = _mean(64, 1024, 31, 1, 0)
+    schedule = legal_schedule_of(SKETCH, workload, tile_w=11, threads_per_row=64, rows_per_cta=1)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    parts = next(s.buffer for s in walk_statements(kernel.body) if isinstance(s, Allocate) and "parts" in s.buffer.name)
+    assert parts.shape == (49, 1)
+
+
+@pytest.mark.parametrize("padding", [0, 3, 40])
+def test_parts_of_rows_of_any_length_have_room_in_a_block(padding: int) -> None:
+    """One part that is shorter than a block has room for, several with a shorter one, and padding beyond a part."""
+    for columns in (60, 96, 97, 193, 301):
+        workload = _mean(2, columns, 31, 1, padding)
+        for tile_w in (3, 13):
+            schedule = legal_schedule_of(SKETCH, workload, tile_w=tile_w, threads_per_row=32, rows_per_cta=1)
+            assert_schedule_agrees(SKETCH, workload, schedule)
+
+
 def test_a_block_loads_each_position_once_and_all_loads_stand_first() -> None:
     workload = _window(7, 1 << 16, 1, 1)
     schedule = legal_schedule_of(SKETCH, workload, tile_w=9, threads_per_row=128, rows_per_cta=2)
@@ -90,7 +117,7 @@ def test_a_block_loads_each_position_once_and_all_loads_stand_first() -> None:
     launch = next(s for s in walk_statements(kernel.body) if isinstance(s, Launch))
     stores = [s for s in walk_statements(launch) if isinstance(s, Store)]
     of_input = [any(load.buffer.name == "X" for load in loads_of(s)) for s in stores]
-    assert sum(of_input) == 1 and of_input.index(True) < 2
+    assert sum(of_input) == 2 and not any(of_input[4:])  # with conditions only where the part of a row is shorter
     tile = next(s.buffer for s in stores if s.buffer.name.startswith("X_tile"))
     assert tile.shape == (2, 9 * 128 + 6)
 

@@ -85,6 +85,18 @@ def assert_agrees(
     return len(rows)
 
 
+def assert_schedule_agrees(sketch: Sketch, workload: Workload, schedule: Schedule, target: Target = H200) -> None:
+    """Reference and interpreter agree on one schedule."""
+    inputs, limits = random_inputs(workload, 1), tolerance(workload)
+    kernel = sketch.lower(workload, target, schedule)
+    verify(kernel)
+    got, wanted = interpret(finish(kernel, target), inputs), reference(workload, inputs)
+    for name in workload.outputs:
+        absolute, relative = limits[name]
+        a, b = (np.asarray(x[name], np.float64) for x in (got, wanted))
+        np.testing.assert_allclose(a, b, relative, absolute, err_msg=f"{name}, {schedule}")
+
+
 def compiled(sketch: Sketch, workload: Workload, target: Target = H200, /, **knobs: KnobValue) -> Resources:
     """What the compiler says of the one function of a schedule."""
     kernel = sketch.lower(workload, target, schedule_of(sketch, workload, target, **knobs))
