@@ -12,18 +12,23 @@ gives, in shared memory, are reduced along the width::
 
 Elements of rows below each other share a word of shared memory. Lanes that reduce along the width have lines of their
 own, whose pitch is odd, so that they find them in different banks.
+
+Where tiles have whole rows, what a block stores is contiguous, so that it may be stored in aligned vectors: the results
+are then in shared memory as they are stored. Columns of the padding are not loaded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import product
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import BinaryOp, Cast, Expr, Load, Var, index, logical_and
+from ....ir.expr import BinaryOp, Cast, Expr, Load, Select, Var, const, index, logical_and
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.region import Region
 from ....te.workload import Axis
 from ...loop_nest.nest import COMBINE, KERNEL_NAME
 from ...problems.separable_window import SeparableWindow
@@ -47,23 +52,28 @@ WORD_BYTES = 4
 class SeparableWindowSizes:
     """What a setting of the knobs implies; columns for a space, plain ints for one setting.
 
-    ``tile_h``, ``tile_w``, ``row_tiles`` and ``threads`` are the knobs. ``tiles_h``, ``tiles_w``: the tiles of a
-    plane. ``tile_columns``: columns of a tile. ``rows``, ``positions``: rows and columns of the input that a tile
-    loads. ``lines``: lines of words that a block has of its tiles. ``near``: positions that a thread reads for its
-    ``tile_w`` outputs. ``row_lanes``: neighbouring lanes that store a row. ``blocks``: thread blocks. ``shared_bytes``:
-    shared memory of a block. ``registers``: estimated registers of a thread. ``resident``: how many blocks a
-    multiprocessor runs at once, by that estimate.
+    ``tile_h``, ``tile_w``, ``row_tiles`` and ``threads`` are knobs. ``store_width``: outputs that
+    a thread stores at once. ``tiles_h``, ``tiles_w``: the tiles of a plane. ``tile_columns``: columns of a tile.
+    ``rows``, ``positions``: rows and columns of the input that the windows of a tile span. ``margin``: how many of
+    these columns lie in the padding, at the left. ``loaded``: how many columns that follow are loaded. ``lines``: lines
+    of words that a block has of its tiles. ``near``: positions that a thread reads for its ``tile_w`` outputs.
+    ``row_lanes``: neighbouring lanes that store a row. ``blocks``: thread blocks. ``shared_bytes``: shared memory of a
+    block. ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once,
+    by that estimate.
     """
 
     tile_h: Size
     tile_w: Size
     row_tiles: Size
     threads: Size
+    store_width: Size
     tiles_h: Size
     tiles_w: Size
     tile_columns: Size
     rows: Size
     positions: Size
+    margin: Size
+    loaded: Size
     lines: Size
     near: Size
     row_lanes: Size
@@ -106,6 +116,26 @@ def combine_of(problem: SeparableWindow) -> BinaryOp:
     return COMBINE[problem.reduction.reducer]
 
 
+def loaded_columns(problem: SeparableWindow, positions: int) -> range:
+    """Return the columns of the input that are loaded, of those that the windows of whole rows span: all but those that
+    lie in the padding. They are as many as threads reduce at once, or a multiple."""
+
+    sliding, axes = problem.sliding_loads, (*problem.reduction.axes, *problem.reduction.reduce_axes)
+    at = problem.width.at(index(0), Var(_POSITION))
+    box = {a.name: (0, a.extent - 1) for a in axes}
+
+    def is_inside(position: int) -> bool:
+        region = Region({**box, _POSITION: (position, position)})
+        masks = ([scalar_at(term, at) for term in conjuncts(m.mask)] for m in sliding)
+        return any(not any(region.where(term, True).is_empty for term in terms) for terms in masks)
+
+    inside = [p for p in range(positions) if is_inside(p)] or [0]
+    at_once = columns_at_once(problem)
+    count = -(-(inside[-1] + 1 - inside[0]) // at_once) * at_once
+    first = min(inside[0], positions - count)
+    return range(first, first + count)
+
+
 def steps_along(problem: SeparableWindow, axis: WindowAxis, outputs: int) -> WindowSteps:
     """Return how the windows of ``outputs`` neighbouring outputs are reduced along an axis."""
     starts = range(0, outputs * axis.stride, axis.stride)
@@ -139,12 +169,16 @@ class _SeparableWindowKernelWriter:
         with w.launch(KERNEL_NAME, bounds, min_blocks=s.resident) as (block, thread):
             tile, first = block // s.tiles_w * s.row_tiles, block % s.tiles_w * s.tile_columns
             lines = self._allocate_lines(f"{name}_lines", s.positions, line_dtype(problem))
-            results = self._allocate_lines(f"{name}_tile", s.tile_columns, line_dtype(problem))
+            results = self._allocate_results()
+            self._fill_margins(tile, thread, lines)
             self._reduce_columns(tile, first, thread, lines)
             w.barrier()
             self._reduce_lines(thread, lines, results)
             w.barrier()
-            self._store_outputs(tile, first, thread, results)
+            if s.store_width > 1:
+                self._store_vectors(tile, thread, results)
+            else:
+                self._store_outputs(tile, first, thread, results)
         outputs = tuple(dict.fromkeys(problem.workload.output_buffers))
         return Kernel(KERNEL_NAME, problem.workload.inputs, outputs, (), w.finish())
 
@@ -152,6 +186,14 @@ class _SeparableWindowKernelWriter:
         """Allocate shared memory for [line, column, lane], with an odd number of columns."""
         shape = (self.sizes.lines, columns | 1, self.lanes)
         return self.w.allocate(self.names.fresh(name), shape, dtype, MemoryScope.SHARED)
+
+    def _allocate_results(self) -> Buffer:
+        """Allocate shared memory for results: [line, column, lane], or [element] as they are stored."""
+        problem, s, name = self.problem, self.sizes, f"{self.problem.reduction.name}_tile"
+        if s.store_width == 1:
+            return self._allocate_lines(name, s.tile_columns, line_dtype(problem))
+        shape = (s.row_tiles * s.tile_h * problem.width.axis.extent,)
+        return self.w.allocate(self.names.fresh(name), shape, line_dtype(problem), MemoryScope.SHARED)
 
     def _allocate_word(self, dtype: DType) -> Buffer:
         """Allocate registers for what a word of shared memory has."""
@@ -189,24 +231,48 @@ class _SeparableWindowKernelWriter:
 
     # --- along the height
 
+    def _fill_margins(self, tile: Expr, thread: Expr, lines: Buffer) -> None:
+        """Write what columns are reduced to that lie in the padding."""
+        problem, w, s, lanes = self.problem, self.w, self.sizes, self.lanes
+        margin, per_tile, dtype = s.positions - s.loaded, s.tile_h // self.lanes, column_dtype(problem)
+        if margin == 0:
+            return
+        others: dict[MaskedLoad, Expr] = {m: m.other or const(0, m.load.dtype) for m in problem.sliding_loads}
+        steps, at_once = steps_along(problem, problem.height, 1), columns_at_once(problem)
+        with self._shared_out(thread, s.row_tiles * margin) as item:
+            y, place = item // margin, item % margin
+            position = Select(place < s.margin, place, place + s.loaded) if s.margin else place + s.loaded
+            name, shape = self.names.fresh(f"{problem.reduction.name}_terms"), (problem.height.positions(1), at_once)
+            terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)
+            term = scalar_at(replace_masked_loads(problem.reduction.body, others), self._point_of(tile + y))
+            for r, n in product(range(problem.height.positions(1)), range(at_once)):
+                w.store(terms, (index(r), index(n)), term if term.dtype == dtype else Cast(term, dtype))
+            value = self._reduced(steps, f"{problem.reduction.name}_margin", terms)(0, index(0))
+            word = self._allocate_word(lines.dtype)
+            for v in range(lanes):
+                w.store(word, (index(v),), value if value.dtype == word.dtype else Cast(value, word.dtype))
+            for line in range(per_tile):
+                with self._lane_loop() as lane:
+                    w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
+
     def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer) -> None:
         """Reduce all columns of the block's tiles along the height."""
         problem, w, s = self.problem, self.w, self.sizes
         name, steps = problem.reduction.name, steps_along(problem, problem.height, s.tile_h)
         at_once = columns_at_once(problem)
-        apart, per_tile = s.positions // at_once, s.tile_h // self.lanes
+        apart, per_tile = s.loaded // at_once, s.tile_h // self.lanes
         with self._shared_out(thread, s.row_tiles * apart) as item:
-            y, position = item // apart, item % apart
-            terms = self._load_columns(self._point_of(tile + y), first, [position + n * apart for n in range(at_once)])
+            y, positions = item // apart, [item % apart + (s.margin + n * apart) for n in range(at_once)]
+            terms = self._load_columns(self._point_of(tile + y), first, positions)
             reduced = self._reduced(steps, f"{name}_column", terms)
             for line in range(per_tile):
-                for n in range(at_once):
+                for n, position in enumerate(positions):
                     word = self._allocate_word(lines.dtype)
                     for v in range(self.lanes):
                         value = reduced(line * self.lanes + v, index(n))
                         w.store(word, (index(v),), value if value.dtype == word.dtype else Cast(value, word.dtype))
                     with self._lane_loop() as lane:
-                        w.store(lines, (y * per_tile + line, position + n * apart, lane), Load(word, (lane,)))
+                        w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
 
     def _load_columns(self, at: Mapping[str, Expr], first: Expr, positions: Sequence[Expr]) -> Buffer:
         """Load columns of a tile. Return what of them is reduced, in registers: [row, column]."""
@@ -269,10 +335,30 @@ class _SeparableWindowKernelWriter:
                     w.store(near, (index(k), v), Load(lines, (line, x * (s.tile_w * problem.width.stride) + k, v)))
             reduced = self._reduced(steps, f"{name}_line", near)
             for p in range(s.tile_w):
+                if s.store_width > 1:
+                    self._store_results(line, x, p, reduced, results)
+                    continue
                 with self._lane_loop() as v:
                     w.store(results, (line, x * s.tile_w + p, v), reduced(p, v))
 
+    def _store_results(self, line: Expr, x: Expr, p: int, reduced: Values, results: Buffer) -> None:
+        """Put output ``p`` of a thread, in all rows of a line, where it is stored from."""
+        s, extent = self.sizes, self.problem.width.axis.extent
+        column = x * s.tile_w + p
+        with self.w.when(column < extent if s.tile_columns - s.tile_w + p >= extent else None):
+            for v in range(self.lanes):
+                self.w.store(results, ((line * self.lanes + v) * extent + column,), reduced(p, index(v)))
+
     # --- outputs
+
+    def _store_vectors(self, tile: Expr, thread: Expr, results: Buffer) -> None:
+        """Store the outputs of the block's tiles, which have whole rows of them, by vectors of neighbours."""
+        problem, w, s = self.problem, self.w, self.sizes
+        elements = s.tile_h * problem.width.axis.extent
+        with self._shared_out(thread, s.row_tiles * elements // s.store_width) as item:
+            with w.loop(self.names.fresh("v"), s.store_width, LoopKind.VECTORIZED) as v:
+                here = axis_indices(tile * elements + item * s.store_width + v, problem.reduction.axes)
+                self._store_output(here, Load(results, (item * s.store_width + v,)))
 
     def _store_outputs(self, tile: Expr, first: Expr, thread: Expr, results: Buffer) -> None:
         """Store all outputs of the block's tiles, rows by neighbouring lanes."""

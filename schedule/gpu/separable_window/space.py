@@ -3,14 +3,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....core.schedule import KnobValue
 from ....core.target import Target
-from ....ir.expr import WARP_LANES
+from ....ir.expr import WARP_LANES, const
+from ....ir.rewrite import free_variables, loads_of, map_loads
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ....te.workload import Workload
@@ -22,7 +23,7 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ...tile_sketch import Plan, TileSketch
 from ..block_constraints import block_constraints
-from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
+from ..memory_prior import ACCESS_CYCLES, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
@@ -32,6 +33,7 @@ from .kernel import (
     column_dtype,
     columns_at_once,
     line_dtype,
+    loaded_columns,
     separable_window_kernel,
     steps_along,
     word_lanes,
@@ -52,9 +54,17 @@ IDLE_LANES = 1.25
 STEP_OPERATIONS = 4
 """A minimum or maximum takes as long as so many additions of a fused multiplication and addition (from the tables of
 throughput in the CUDA C++ Programming Guide)."""
-BARRIER_WAITS = 2.0
+BARRIER_WAITS = 1.0
 """Where shared memory has room for n blocks of a multiprocessor, waiting at barriers takes so many n-ths of the time
-that the rest takes (fitted to 50 settings of six pools on an H200)."""
+that the rest takes. Threads without columns count as if there were fewer blocks."""
+EXPOSED_ACCESSES = 0.25
+"""The share of the time of loads and stores that does not overlap with anything, as each phase waits for those of the
+last one (this and the former agree with the order of the settings of a pool of 7 x 7 points that an H200 timed)."""
+VECTOR_BYTES = (4, 8, 16)
+"""Bytes of stores of several outputs."""
+MOST_CONFLICTS = 2
+"""How many threads of a warp may access one bank of shared memory in promising settings, where results are stored there
+as they are in memory."""
 
 QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
@@ -68,16 +78,35 @@ class SeparableWindowPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        height, lanes = self.problem.height.axis.extent, word_lanes(self.problem)
-        tiles = (-(-height // -(-height // rows)) for rows in TILE_ROWS)
-        heights = tuple(dict.fromkeys(-(-rows // lanes) * lanes for rows in tiles))
         widths = tuple(n for n in (1, 2, 4, 8, 16) if n <= self.problem.width.axis.extent)
         return (
-            Knob("tile_h", heights, "how many neighbouring outputs along the height a thread reduces columns for"),
+            Knob(
+                "tile_h", self._heights, "how many neighbouring outputs along the height a thread reduces columns for"
+            ),
             Knob("tile_w", widths, "how many neighbouring outputs along the width a thread computes"),
             Knob("row_tiles", (1, 2, 4, 8, 16), "how many tiles of rows a block has"),
             Knob("threads", (64, 128, 256, 512), "how many threads a block has"),
+            Knob("store_bytes", self._store_bytes, "how many bytes a store has, an aligned one where several elements"),
         )
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {"store_bytes": self._store_bytes[0]}
+
+    @property
+    def _store_bytes(self) -> tuple[int, ...]:
+        """Bytes of a store of one output, and of vectors of them, where they are computed from the reduction alone."""
+        outputs, reduction = self.problem.outputs, self.problem.reduction
+        each, zero = outputs[0].tensor.dtype.bytes, const(0, reduction.tensor.dtype)
+        rest = map_loads(outputs[0].body, lambda load: zero if load.buffer.name == reduction.name else load)
+        alone = len(outputs) == 1 and not free_variables(rest) and not loads_of(rest)
+        return (each, *(b for b in VECTOR_BYTES if b > each)) if alone else (each,)
+
+    @property
+    def _heights(self) -> tuple[int, ...]:
+        height, lanes = self.problem.height.axis.extent, word_lanes(self.problem)
+        tiles = (-(-height // -(-height // rows)) for rows in TILE_ROWS)
+        return tuple(dict.fromkeys(-(-rows // lanes) * lanes for rows in tiles))
 
     @property
     def _input_bytes(self) -> int:
@@ -91,7 +120,7 @@ class SeparableWindowPlan(Plan):
     @derived_once
     def sizes(self, columns: Columns) -> SeparableWindowSizes:
         problem, lanes = self.problem, word_lanes(self.problem)
-        tile_h, tile_w, row_tiles, threads = (columns.ints(k.name) for k in self.knobs)
+        tile_h, tile_w, row_tiles, threads = (columns.ints(k) for k in ("tile_h", "tile_w", "row_tiles", "threads"))
         extent = problem.width.axis.extent
         tiles_w = -(-extent // MOST_COLUMNS)
         tile_columns = -(-extent // (tiles_w * tile_w)) * tile_w
@@ -99,22 +128,28 @@ class SeparableWindowPlan(Plan):
         rows, near = problem.height.positions(tile_h), problem.width.positions(tile_w)
         at_once = columns_at_once(problem)
         positions = -(-problem.width.positions(tile_columns) // at_once) * at_once
+        margin, loaded = self._loaded(positions) if tiles_w == 1 else (np.zeros_like(positions), positions)
         lines, word_bytes = row_tiles * tile_h // lanes, line_dtype(problem).bytes * lanes
         column_words = -(-column_dtype(problem).bytes * at_once // WORD_BYTES)
         below = rows * len(problem.sliding_loads) + column_words * tile_h
         along = -(-word_bytes // WORD_BYTES) * (near + tile_w)
         registers = SPARE_REGISTERS + np.maximum(below, along)
-        shared_bytes = lines * ((positions | 1) + (tile_columns | 1)) * word_bytes
+        store_width = columns.ints("store_bytes") // self._store_bytes[0]
+        pitch = np.where(store_width > 1, extent, tile_columns | 1)
+        shared_bytes = lines * ((positions | 1) + pitch) * word_bytes
         return SeparableWindowSizes(
             tile_h=tile_h,
             tile_w=tile_w,
             row_tiles=row_tiles,
             threads=threads,
+            store_width=store_width,
             tiles_h=tiles_h,
             tiles_w=np.full_like(tile_h, tiles_w),
             tile_columns=tile_columns,
             rows=rows,
             positions=positions,
+            margin=margin,
+            loaded=loaded,
             lines=lines,
             near=near,
             row_lanes=_row_lanes(tile_columns),
@@ -123,6 +158,12 @@ class SeparableWindowPlan(Plan):
             registers=registers,
             resident=limits_of(self.target).resident_blocks(threads, registers, shared_bytes),
         )
+
+    def _loaded(self, positions: Ints) -> tuple[Ints, Ints]:
+        """Return the first column that is loaded, of so many that whole rows span, and how many are."""
+        of = {int(n): loaded_columns(self.problem, int(n)) for n in np.unique(positions)}
+        found = [of[int(n)] for n in positions]
+        return np.array([r.start for r in found], np.int64), np.array([len(r) for r in found], np.int64)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -135,16 +176,38 @@ class SeparableWindowPlan(Plan):
                     self._planes * -(-self.problem.height.axis.extent // c.ints("tile_h")) % c.ints("row_tiles") == 0
                 ),
             ),
+            Constraint(
+                "where a store has several elements, tiles have whole rows, divide the rows of a plane, and consist of "
+                "whole vectors",
+                names,
+                self._vectors_fit,
+            ),
             *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
         )
 
-    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """Blocks have work for all of their threads, unless there are few of them."""
+    def _vectors_fit(self, columns: Columns) -> Bools:
         sizes = self.sizes(columns)
-        columns_of = sizes.row_tiles * sizes.positions // columns_at_once(self.problem)
+        fit: Bools = (sizes.store_width == 1) | self._is_stored_by(sizes, sizes.store_width)
+        return fit
+
+    def _is_stored_by(self, sizes: SeparableWindowSizes, width: Ints | int) -> Bools:
+        """Return where tiles may be stored by vectors of so many elements."""
+        height, extent = self.problem.height.axis.extent, self.problem.width.axis.extent
+        stored: Bools = (sizes.tiles_w == 1) & (height % sizes.tile_h == 0) & (sizes.tile_h * extent % width == 0)
+        return stored
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Blocks have work for all of their threads, unless there are few of them. Stores are as wide as they may be,
+        unless threads would wait for one another at the banks of shared memory."""
+        sizes = self.sizes(columns)
+        columns_of = sizes.row_tiles * sizes.loaded // columns_at_once(self.problem)
         items = np.minimum(columns_of, sizes.lines * sizes.tile_columns // sizes.tile_w)
         busy = (sizes.threads >= 128) & (2 * items >= sizes.threads)
-        promising: Bools = busy | (sizes.blocks <= self.target.threads)
+        widest = np.ones_like(sizes.threads)
+        if gcd(self.problem.width.axis.extent, WARP_LANES) <= MOST_CONFLICTS:
+            for width in (b // self._store_bytes[0] for b in self._store_bytes):
+                widest = np.where(self._is_stored_by(sizes, width), width, widest)
+        promising: Bools = (busy | (sizes.blocks <= self.target.threads)) & (sizes.store_width == widest)
         return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
@@ -153,31 +216,39 @@ class SeparableWindowPlan(Plan):
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
         lanes, each, outputs = word_lanes(problem), len(problem.sliding_loads), len(problem.outputs)
         at_once = columns_at_once(problem)
-        rounds = -(-sizes.row_tiles * sizes.positions // (at_once * sizes.threads))
-        columns_of = sizes.blocks * at_once * _in_warps(sizes.row_tiles * sizes.positions // at_once)
+        rounds = -(-sizes.row_tiles * sizes.loaded // (at_once * sizes.threads))
+        columns_of = sizes.blocks * at_once * _in_warps(sizes.row_tiles * sizes.loaded // at_once)
         segments = sizes.blocks * _in_warps(sizes.lines * (sizes.tile_columns // sizes.tile_w))
-        stored = sizes.blocks * _in_warps(sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes)
-        lines = sizes.tile_h // lanes
-        moved = columns_of * lines + segments * (sizes.near + sizes.tile_w) + stored
+        row_words = sizes.blocks * _in_warps(sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes)
+        elements = sizes.lines * lanes * problem.width.axis.extent
+        vectors, width = sizes.blocks * _in_warps(-(-elements // sizes.store_width)), sizes.store_width
+        reads = np.where(width > 1, vectors, row_words)
+        stores = np.where(width > 1, vectors, row_words * lanes * outputs)
+        bank_conflicts = np.where(width > 1, np.gcd(problem.width.axis.extent, WARP_LANES), 1)
+        written = columns_of * (sizes.tile_h // lanes) + segments * (sizes.near + bank_conflicts * sizes.tile_w)
+        moved = written + np.where(width > 1, vectors * width // lanes, row_words)
         steps = columns_of // at_once * _steps(problem, problem.height, sizes.tile_h)
         steps = steps + segments * lanes // at_once * _steps(problem, problem.width, sizes.tile_w)
-        planes = sizes.blocks * sizes.row_tiles
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             rounds=rounds,
             memory_bytes=minimum_bytes(workload),
-            l2_bytes=planes * sizes.positions * sizes.rows * self._input_bytes
+            l2_bytes=sizes.blocks * sizes.row_tiles * sizes.loaded * sizes.rows * self._input_bytes
             + sum(b.bytes for b in workload.output_buffers),
             shared_bytes=moved * lanes * line_dtype(problem).bytes,
-            accesses=(columns_of * each * sizes.rows + moved + stored * lanes * outputs) / WARP_LANES,
+            accesses=(columns_of * each * sizes.rows + written + reads + stores) / WARP_LANES,
             operations=STEP_OPERATIONS * steps,
         )
         few = np.full_like(sizes.threads, SPARE_REGISTERS)
-        overlapping = limits_of(self.target).resident_blocks(sizes.threads, few, sizes.shared_bytes)
+        busy = np.minimum(sizes.row_tiles * sizes.loaded / (at_once * sizes.threads), 1)
+        overlapping = busy * limits_of(self.target).resident_blocks(sizes.threads, few, sizes.shared_bytes)
+        found = gpu_peaks(self.target, peaks)
         begins = TILE_SECONDS * sizes.blocks / self.target.threads
-        seconds: NDArray[np.float64] = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
-        return seconds * (1 + BARRIER_WAITS / np.maximum(overlapping, 1))
+        seconds: NDArray[np.float64] = begins + memory_bound_seconds(found, traffic)
+        accesses = ACCESS_CYCLES * traffic.accesses / (found.multiprocessors * found.clock_hz)
+        seconds = seconds * (1 + BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
+        return seconds
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)

@@ -10,6 +10,7 @@ from tests.schedule.gpu.tiles import (
     EVERY_LEGAL,
     H200,
     assert_agrees,
+    assert_schedule_agrees,
     compiled,
     legal_schedule_of,
     schedule_of,
@@ -19,6 +20,8 @@ from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
 from tilewright.ir.expr import BinaryOp, Expr
 from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import loads_of
+from tilewright.ir.stmt import Store, walk_statements
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.separable_window.space import CUDA_SEPARABLE_WINDOW as SKETCH
 from tilewright.schedule.problems.window_steps import Part, window_steps
@@ -90,6 +93,46 @@ def test_two_elements_of_16_bits_are_compared_by_one_instruction(dtype: str, ins
     assert instruction in text and "max.NaN.f32" not in text
 
 
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({"height": 32, "width": 21}, {"tile_h": 4, "store_bytes": 8}),
+        ({"height": 32, "width": 21}, {"tile_h": 8, "store_bytes": 16, "row_tiles": 2}),
+        ({"height": 32, "width": 21}, {"tile_h": 8, "store_bytes": 2, "row_tiles": 2}),
+        ({"height": 16, "width": 33, "dtype": "float32"}, {"tile_h": 8, "store_bytes": 16}),
+        ({"height": 16, "width": 31, "dtype": "int8"}, {"tile_h": 16, "store_bytes": 16}),
+        ({"height": 24, "width": 20, "dtype": "bfloat16"}, {"tile_h": 4, "store_bytes": 16}),
+        ({"height": 16, "width": 19, "padding": 0}, {"tile_h": 10, "store_bytes": 4}),
+        ({"height": 31, "width": 31, "stride": 2}, {"tile_h": 4, "store_bytes": 16}),
+        ({"height": 31, "width": 9, "kernel_w": 8, "kernel_h": 8, "padding": 4}, {"tile_h": 4, "store_bytes": 8}),
+        ({"height": 16, "width": 21, "kind": "average"}, {"tile_h": 8, "store_bytes": 16}),
+    ],
+)
+def test_blocks_store_whole_rows_by_vectors(parameters: Mapping[str, Any], knobs: Mapping[str, int]) -> None:
+    given = {"kernel_h": 7, "kernel_w": 7, "padding": 3, "dtype": "float16", "channels": 2, **parameters}
+    workload = _pool(**given)
+    assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, **knobs))
+
+
+def test_stores_of_what_depends_on_the_position_have_one_element() -> None:
+    for workload in (_pool(kind="average", count_include_pad=False), _difference("float16")):
+        knob = next(k for k in SKETCH.knobs(workload, H200) if k.name == "store_bytes")
+        assert len(knob.values) == 1
+
+
+def test_columns_of_the_padding_are_not_loaded() -> None:
+    """A row of 31 elements takes 16 threads of two columns, and no condition but for the rows."""
+    workload = _pool(height=32, width=31, kernel_h=7, kernel_w=7, padding=3, channels=2, dtype="float16")
+    schedule = legal_schedule_of(SKETCH, workload, tile_h=8, tile_w=16, threads=64)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    loads = [
+        s
+        for s in walk_statements(kernel.body)
+        if isinstance(s, Store) and any(x.buffer.name == "X" for x in loads_of(s))
+    ]
+    assert len(loads) == 2 * 14
+
+
 def test_what_it_leaves_to_others() -> None:
     for workload in (
         _pool(layout="NHWC"),
@@ -120,7 +163,12 @@ def test_parts_of_windows_are_shared(points: int, dilation: int, combine: Binary
     for start, window in zip(starts, found.windows, strict=True):
         seen, wanted = of(window), [start + n * dilation for n in range(points)]
         assert set(seen) == set(wanted) and (twice or sorted(seen) == wanted)
-    assert len(found.steps) <= {7: 3 if twice else 4, 3: 2, 8: 3}[points] * 44
+    assert len(found.steps) <= {7: 2.5, 3: 1.6, 8: 2.6}[points] * 40
+
+
+def test_windows_grow_from_the_part_that_all_of_them_have() -> None:
+    for outputs, points, steps in ((7, 7, 17), (11, 31, 49), (16, 7, 41), (1, 7, 6)):
+        assert len(window_steps(range(outputs), points, 1, BinaryOp.ADD).steps) == steps
 
 
 def test_strided_windows_take_no_more_steps_than_one_point_after_the_other() -> None:
