@@ -170,10 +170,9 @@ class GemmMainloop(ABC, Generic[A]):
         block = self._block(at, k_iter)
         for k_atom in range(s.k_atoms):
             here = {**at, **self._place(block, k_atom)}
-            # all CTAs load the same resident B at once, so that it arrives later than A
+            self.a.load(w, fill, k_atom, here, barriers.full)
             with w.when(first):
                 self.b.load(w, fill, k_atom, here, barriers.full)
-            self.a.load(w, fill, k_atom, here, barriers.full)
             for scales in self.scales:
                 w.emit(scales.load(stage, k_atom, here, barriers.full))
 

@@ -1,4 +1,4 @@
-// kernel for cuda sm_90a: tw_kernel<<<1, 288, 209024>>>
+// kernel for cuda sm_90a: tw_kernel<<<1, 288, 206976>>>
 
 // converts N values that are packed in N / 2 words
 template <int N> static __device__ __forceinline__ void unpack_half(const unsigned* words, float* x) {
@@ -207,8 +207,8 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
   const int warp = warp_index();
   const int lane = threadIdx.x % 32;
   extern __shared__ __align__(1024) unsigned char shared[];
-  long long* const full = reinterpret_cast<long long*>(shared + 208896);
-  long long* const empty = reinterpret_cast<long long*>(shared + 208960);
+  long long* const full = reinterpret_cast<long long*>(shared + 206848);
+  long long* const empty = reinterpret_cast<long long*>(shared + 206912);
   unsigned short* const a = reinterpret_cast<unsigned short*>(shared + 0);
   unsigned short* const b = reinterpret_cast<unsigned short*>(shared + 131072);
   unsigned short* const staged_rest = reinterpret_cast<unsigned short*>(shared + 196608);
@@ -241,18 +241,18 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
         }
       }
     }
-    __align__(16) unsigned source[6];
+    __align__(16) unsigned source[5];
     #pragma unroll
-    for (int source_pair = 0; source_pair < 6; ++source_pair) {
-      *recast<unsigned>(&source[source_pair * 2 / 2]) = *recast<unsigned>(&B[min(source_pair * 8 + (lane & 3) * 2, 38)]);
+    for (int source_pair = 0; source_pair < 5; ++source_pair) {
+      *recast<unsigned>(&source[source_pair * 2 / 2]) = *recast<unsigned>(&B[source_pair * 8 + (lane & 3) * 2]);
     }
     wgmma_wait_group<0>(); warpgroup_fence_operand<24>(accumulators);
     if (lane == 0) {
       mbarrier_arrive(&empty[0]);
     }
-    __align__(16) unsigned output[12];
+    __align__(16) unsigned output[10];
     #pragma unroll
-    for (int output_pair = 0; output_pair < 6; ++output_pair) {
+    for (int output_pair = 0; output_pair < 5; ++output_pair) {
       #pragma unroll
       for (int output_half = 0; output_half < 2; ++output_half) {
         float source_v[2];
@@ -270,14 +270,15 @@ extern "C" __global__ void __launch_bounds__(288, 1) tw_kernel(
     }
     warpgroup_sync();
     #pragma unroll
-    for (int matrix = 0; matrix < 3; ++matrix) {
-      stmatrix<4, false>(&staged_rest[matrix * 16 + (lane >> 4) * 8 + warp * 768 + (lane & 15) * 48], output + matrix * 8 / 2);
+    for (int matrix = 0; matrix < 2; ++matrix) {
+      stmatrix<4, false>(&staged_rest[matrix * 16 + (lane >> 4) * 8 + warp * 640 + (lane & 15) * 40], output + matrix * 8 / 2);
     }
+    stmatrix<2, false>(&staged_rest[warp * 640 + (lane & 15) * 40 + 32], output + 8);
     fence_proxy_async();
     warpgroup_sync();
     if ((warp & 3) == 0 && lane == 0) {
       const int t_1 = warp >> 2;
-      tma_store_2d<false>(&staged_rest[t_1 * 3072 + 0 * 3072 + 0 * 48 + 0], &Y_map, 0, t_1 * 64);
+      tma_store_2d<false>(&staged_rest[t_1 * 2560 + 0 * 2560 + 0 * 40 + 0], &Y_map, 0, t_1 * 40);
       tma_store_commit_group();
     }
     if ((warp & 3) == 0 && lane == 0) {

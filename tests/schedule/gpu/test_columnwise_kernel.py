@@ -216,6 +216,15 @@ def test_rows_of_an_odd_pitch_are_loaded_by_16_bytes(rows: int) -> None:
     assert [r.spill_bytes for r in build_kernel(kernel, H200).resources.values()] == [0]
 
 
+def test_single_elements_of_rows_bring_whole_cache_lines() -> None:
+    """Where many threads stand next to each other, they need the rest of a line."""
+    workload = workload_of("reduce", shape=[8192, 8191], axes=[0])
+    for threads_x in (32, 128):
+        schedule = legal_schedule_of(CUDA_COLUMNWISE, workload, threads_x=threads_x, threads_y=8, vector_width=1)
+        text = backend_for(H200).emit(finish(CUDA_COLUMNWISE.lower(workload, H200, schedule), H200), H200).text
+        assert ("ld_global_line(&" in text) == (threads_x == 128)
+
+
 def test_elements_of_other_rows_do_not_matter() -> None:
     """Vectors have some, which are accumulated, too."""
     workload = workload_of("reduce", shape=[2, 61, 45], axes=[1], dtype="float32")
