@@ -32,7 +32,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     ),
     "pointwise convolutions of MobileNetV2, float16": ("2026-11-28-h200-convolution-mobilenet-pointwise",),
     "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
-    "the same beside compiled ones": ("2026-11-28-h200-convolution-tf32",),
+    "the same beside compiled ones": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
         "2026-11-28-h200-types-fp8block",
