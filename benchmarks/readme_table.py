@@ -14,7 +14,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
-    "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
+    "maps, reductions, norms, transposes, skinny products": ("2026-11-28-h200-memory",),
     "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-28-h200-memory-odd",),
     "attention": (
         "2026-11-27-h200-attention-d128",
