@@ -66,7 +66,7 @@ def checked_load(
 
 def _private_load(expr: Load, memory: PrivateMemory, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
     address = address_of(expr.indices, memory.buffer, context, compile_)
-    rows_of = _rows(address)
+    rows_of = _rows(expr.indices, address, context)
 
     def load(state: LaunchState) -> Any:
         rows = rows_of(state)
@@ -132,7 +132,7 @@ def check_awaited(
             raise context.fault(what, state, int(wrong.argmax()), memory.buffer.name)
 
 
-def _rows(address: Address) -> Callable[[LaunchState], slice | None]:
+def _rows(indices: tuple[Expr, ...], address: Address, context: LaunchContext) -> Callable[[LaunchState], slice | None]:
     """Return a closure that gives the rows of a private buffer that an access takes, where they are the same in all
     threads; else None."""
     steps = address.steps
@@ -148,7 +148,17 @@ def _rows(address: Address) -> Callable[[LaunchState], slice | None]:
         address.check(state)
         return slice(int(base), int(base) + (count - 1) * step + 1, step)
 
-    return rows
+    def inside(state: LaunchState) -> slice | None:
+        """Give the rows where they are within bounds whoever runs."""
+        if address.check(state) is not None:
+            return None
+        base = int(address.base(state))
+        return slice(base, base + (count - 1) * step + 1, step)
+
+    if not context.depends_on_loops(*indices):
+        return rows
+    known = context.remembered(inside, *indices)
+    return lambda state: known(state) or rows(state)
 
 
 def store_closure(stmt: Store, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
@@ -220,7 +230,7 @@ def _private_store(
     stmt: Store, memory: PrivateMemory, context: LaunchContext, compile_: CompileExpr
 ) -> Callable[[LaunchState, Any], None]:
     address = address_of(stmt.indices, memory.buffer, context, compile_)
-    rows_of = _rows(address)
+    rows_of = _rows(stmt.indices, address, context)
     vector = address.steps is not None
 
     def put(state: LaunchState, value: Any) -> None:

@@ -109,8 +109,10 @@ def _bounds_check(
         inside: Any = True
         for closure, extent in unproven:
             i = closure(state)
-            inside = inside & np.greater_equal(i, 0) & np.less(i, extent)
-        if np.all(inside):
+            within = bool(0 <= i < extent) if is_uniform(i) else np.greater_equal(i, 0) & np.less(i, extent)
+            if within is not True and not np.all(within):
+                inside = inside & within
+        if inside is True:
             return None
         shape = (state.threads,) if lanes == 1 else (lanes, state.threads)
         inside = np.broadcast_to(np.asarray(inside), shape)

@@ -1,19 +1,23 @@
 """What the interpreter of launches knows while it turns a launch into closures, and the state on which those run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from ...core.errors import KernelFault
 from ..bounds import Interval
-from ..expr import WARP_LANES, Binary, BinaryOp, Broadcast, Cast, Compare, Const, Expr, Logic, Select, Unary, Var
+from ..expr import WARP_LANES, Binary, BinaryOp, Broadcast, Cast, Compare, Const, Expr, Logic, Ramp, Select, Unary, Var
 from ..gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
 from ..interpreter.memory import Array
 from ..stmt import HardwareAxis, Launch, Stmt, walk_statements
 from .happens_before import HappensBefore, ThreadHierarchy
 from .memory import GlobalMemory, PrivateMemory, SharedMemory
+
+_MOST_REMEMBERED = 4096
+"""How many results of one closure are kept."""
 
 
 class LaunchState:
@@ -142,8 +146,9 @@ class LaunchContext:
 
     ``slots`` and ``ranges`` are those of the variables. ``prologue`` lists what is computed once per chunk, as (slot,
     closure), in order; ``hoisted`` has the slots of the expressions among them. ``precomputed`` has the slots of
-    shuffles that were computed before the mask of the store in which they stand. ``counter`` holds how many slots were
-    given out; all contexts of a launch share it.
+    shuffles that were computed before the mask of the store in which they stand. ``names`` has the variables of the
+    expressions asked for so far. ``counter`` holds how many slots were given out; all contexts of a launch share it.
+    ``remembers`` says whether expressions remember results; inside of one that does, none has to.
     """
 
     kernel: str
@@ -156,6 +161,8 @@ class LaunchContext:
     prologue: list[tuple[int, LaunchClosure]] = field(default_factory=list)
     hoisted: dict[Expr, int] = field(default_factory=dict)
     precomputed: dict[Expr, int] = field(default_factory=dict)
+    names: dict[Expr, frozenset[str] | None] = field(default_factory=dict)
+    remembers: bool = True
 
     def slot(self) -> int:
         """Return a new slot of the environment."""
@@ -171,18 +178,55 @@ class LaunchContext:
     def is_launch_invariant(self, expr: Expr) -> bool:
         """Return whether a scalar depends on variables of the launch alone, so that it can be computed once per
         chunk."""
+        names = self._names(expr) if expr.lanes == 1 else None
+        return names is not None and all(map(self.is_launch_variable, names))
+
+    def depends_on_loops(self, *exprs: Expr) -> bool:
+        """Return whether ``exprs`` depend on variables of loops, and on nothing else."""
+        names = [self._names(expr) for expr in exprs]
+        return any(names) and all(n is not None and not any(map(self.is_launch_variable, n)) for n in names)
+
+    def remembered(self, closure: LaunchClosure, *exprs: Expr) -> LaunchClosure:
+        """Return ``closure``, which computes something from ``exprs`` that ``depends_on_loops``, so that it runs once
+        for each combination of values of the variables: inner loops compute the same indices in every iteration of an
+        outer one. A result that is None is not kept."""
+        names = sorted({name for expr in exprs for name in self._names(expr) or ()})
+        values = itemgetter(*(self.slots[name] for name in names))
+        known: dict[Hashable, Any] = {}
+
+        def run(state: LaunchState) -> Any:
+            key = values(state.env)
+            found = known.get(key)
+            if found is None:
+                found = closure(state)
+                if found is not None and len(known) < _MOST_REMEMBERED:
+                    known[key] = found
+            return found
+
+        return run
+
+    def _names(self, expr: Expr) -> frozenset[str] | None:
+        """Return the variables that an expression depends on; None where it depends on more, or may be at fault."""
+        if expr in self.names:
+            return self.names[expr]
+        found: frozenset[str] | None = None
         match expr:
             case Var(name=name):
-                return self.is_launch_variable(name)
+                return frozenset((name,))
             case Const():
-                return True
+                return frozenset()
             case Binary(op=BinaryOp.FLOORDIV | BinaryOp.MOD, a=a, b=b):
-                return isinstance(b, Const) and b.value > 0 and self.is_launch_invariant(a)
-            case Broadcast():
-                return False
-            case Binary() | Compare() | Logic() | Unary() | Select() | Cast():
-                return all(self.is_launch_invariant(c) for c in expr.children)
-        return False
+                found = self._names(a) if isinstance(b, Const) and b.value > 0 else None
+            case Binary() | Compare() | Logic() | Unary() | Select() | Cast() | Ramp() | Broadcast():
+                found = frozenset()
+                for child in expr.children:
+                    below = self._names(child)
+                    if below is None:
+                        found = None
+                        break
+                    found |= below
+        self.names[expr] = found
+        return found
 
     def fault(self, what: str, state: LaunchState, position: int, buffer: str = "") -> KernelFault:
         """Return the error to raise: what happened, and to which thread, with the values of its variables."""

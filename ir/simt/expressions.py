@@ -6,6 +6,7 @@ Lanes are the first dimension, threads the last, so that scalars broadcast again
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,14 +64,21 @@ _LANE_REDUCTIONS: dict[BinaryOp, np.ufunc] = {
 
 def value_closure(expr: Expr, context: LaunchContext) -> LaunchClosure:
     """Return ``expr`` as a closure. Scalars that depend on variables of the launch alone are computed once per
-    chunk."""
+    chunk, and those that depend on variables of loops alone once for all values of these."""
     handler = _VALUES.get(type(expr))
     if handler is None:
         raise InvalidKernel(f"{type(expr).__name__} cannot be interpreted in a launch")
     if isinstance(expr, Shuffle) and expr in context.precomputed:
         early = context.precomputed[expr]
         return lambda state: state.env[early]
-    if isinstance(expr, (Var, Const)) or expr.lanes > 1 or not context.is_launch_invariant(expr):
+    if isinstance(expr, (Var, Const)) or expr.lanes > 1:
+        return handler(expr, context)
+    if not context.is_launch_invariant(expr):
+        # one operation takes no longer than to look its result up
+        if not context.remembers or all(isinstance(child, (Var, Const)) for child in expr.children):
+            return handler(expr, context)
+        if context.depends_on_loops(expr):
+            return context.remembered(handler(expr, replace(context, remembers=False)), expr)
         return handler(expr, context)
     slot = context.hoisted.get(expr)
     if slot is None:
