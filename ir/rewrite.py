@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import overload
 
 from .buffer import Buffer
-from .expr import ClusterLoad, Expr, Load, Shuffle, Var, rebuild, walk
+from .expr import ClusterLoad, Expr, Load, Var, reads_of, rebuild, variables_of
 from .provenance import rewrites
 from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
@@ -190,7 +190,7 @@ def _map_buffers(node: Expr | Stmt, f: Callable[[Buffer], Buffer]) -> Expr | Stm
 def free_variables(node: Expr | Stmt) -> frozenset[str]:
     """Return the names of the variables that ``node`` uses and does not bind."""
     if isinstance(node, Expr):
-        return frozenset(e.name for e in walk(node) if isinstance(e, Var))
+        return variables_of(node)
     match node:
         case For(var=var, body=body):
             return free_variables(body) - {var}
@@ -213,13 +213,13 @@ def loop_names(stmt: Stmt) -> tuple[str, ...]:
 def loads_of(node: Expr | Stmt) -> tuple[Load, ...]:
     """Return every load in an expression or a statement, in program order."""
     if isinstance(node, Expr):
-        return tuple(e for e in walk(node) if isinstance(e, Load))
+        return tuple(e for e in reads_of(node) if isinstance(e, Load))
     return tuple(load for s in walk_statements(node) for e in expressions(s) for load in loads_of(e))
 
 
 def is_pure(expr: Expr) -> bool:
     """Return whether the variables of ``expr`` alone decide its value: it reads no memory and no other lane."""
-    return not any(isinstance(e, (Load, ClusterLoad, Shuffle)) for e in walk(expr))
+    return not reads_of(expr)
 
 
 def stores_of(stmt: Stmt) -> tuple[Store, ...]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from .bounds import Ranges, loop_range
-from .expr import ClusterLoad, Const, Expr, Load, walk
+from .expr import ClusterLoad, Const, Expr, Load, reads_of
 from .gpu.async_copy import CopyAsync
 from .index_analysis import IndexAnalysis
 from .lanes import truth_value
@@ -133,7 +133,7 @@ def _read_names(body: Stmt, known: dict[int, tuple[Stmt, frozenset[str]]]) -> fr
         if isinstance(here, Operation):
             names.update(b.name for b in here.buffers)
         for x in expressions(here):
-            names.update(e.buffer.name for e in walk(x) if isinstance(e, (Load, ClusterLoad)))
+            names.update(e.buffer.name for e in reads_of(x) if isinstance(e, (Load, ClusterLoad)))
         waiting.extend(substatements(here))
     known[id(body)] = body, frozenset(names)  # the statement is kept, so that its id stays its own
     return known[id(body)][1]

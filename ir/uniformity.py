@@ -25,7 +25,7 @@ from .expr import (
     ShuffleMode,
     Var,
     index,
-    walk,
+    reads_of,
 )
 from .gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
@@ -86,7 +86,7 @@ def guarded_shuffles(stmt: Stmt) -> Iterator[tuple[Shuffle, tuple[Expr, ...]]]:
     """Yield every shuffle in the expressions of ``stmt`` itself, with the conditions of the selects in a branch of
     which it stands."""
     for expr in expressions(stmt):
-        if any(isinstance(e, Shuffle) for e in walk(expr)):
+        if any(isinstance(e, Shuffle) for e in reads_of(expr)):
             yield from _guarded_shuffles(expr, ())
 
 
@@ -146,7 +146,7 @@ class UniformityAnalysis:
 
 
 def _registers_in(expr: Expr) -> set[str]:
-    return {e.buffer.name for e in walk(expr) if isinstance(e, Load) and e.buffer.scope is MemoryScope.REGISTER}
+    return {e.buffer.name for e in reads_of(expr) if isinstance(e, Load) and e.buffer.scope is MemoryScope.REGISTER}
 
 
 def _guarded_statements(stmt: Stmt, conditions: tuple[Expr, ...]) -> Iterator[tuple[Stmt, tuple[Expr, ...]]]:

@@ -12,7 +12,7 @@ from ..core.errors import InvalidKernel
 from .bounds import Interval, loop_range
 from .buffer import Buffer, MemoryScope
 from .cpu import PROCESSOR_OPERATIONS, written_by
-from .expr import WARP_LANES, Broadcast, Const, Expr, Ramp
+from .expr import WARP_LANES, Broadcast, Const, Expr, Load, Ramp
 from .gpu.barrier import WARPGROUP_THREADS, SyncScope
 from .gpu.tma import TmaStore
 from .gpu.wgmma import WarpgroupMma
@@ -286,17 +286,15 @@ def _check_accesses(stmt: Stmt, context: _StatementContext) -> None:
             _check_uniformity(SyncScope.WARPGROUP, "whether a wgmma accumulates", (stmt.accumulates,), context)
         for _, guards in guarded_shuffles(stmt):
             _check_uniformity(SyncScope.WARP, "a shuffle", (*context.conditions, *guards), context)
-    tensors = {load.buffer for e in expressions(stmt) for load in loads_of(e)}
-    tensors |= {stmt.buffer} if isinstance(stmt, Store) else set()
-    if any(b.scope is MemoryScope.TENSOR for b in tensors):
+    loads = [load for e in expressions(stmt) for load in loads_of(e)]
+    buffers = [load.buffer for load in loads] + ([stmt.buffer] if isinstance(stmt, Store) else [])
+    if any(b.scope is MemoryScope.TENSOR for b in buffers):
         raise RuleBroken("operation", "tensor memory is accessed as data; a TensorMemoryLoad brings it to registers")
     if context.mbarriers:
-        accessed = {load.buffer.name for e in expressions(stmt) for load in loads_of(e)}
-        if isinstance(stmt, Store):
-            accessed.add(stmt.buffer.name)
+        accessed = {b.name for b in buffers}
         if accessed & context.mbarriers:
             raise RuleBroken("operation", f"mbarriers {', '.join(accessed & context.mbarriers)} are accessed as data")
-    _check_registers(stmt, context)
+    _check_registers(stmt, loads, context)
 
 
 def _check_loop(stmt: For, context: _StatementContext) -> _StatementContext:
@@ -337,10 +335,10 @@ def _check_not_input(buffer: Buffer, context: _StatementContext) -> None:
         raise RuleBroken("inputs", f"{buffer.name} is an input")
 
 
-def _check_registers(stmt: Stmt, context: _StatementContext) -> None:
+def _check_registers(stmt: Stmt, loads: Iterable[Load], context: _StatementContext) -> None:
     if not context.final:
         return
-    accesses = [(load.buffer, load.indices) for e in expressions(stmt) for load in loads_of(e)]
+    accesses = [(load.buffer, load.indices) for load in loads]
     match stmt:
         case Store(buffer=buffer, indices=indices):
             accesses.append((buffer, indices))

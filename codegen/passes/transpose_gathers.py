@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.cpu import LEAST_TRANSPOSED, Transpose
-from ...ir.expr import Broadcast, Expr, Load, Ramp, index, walk
+from ...ir.expr import Broadcast, Expr, Load, Ramp, index, reads_of, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.provenance import rewrites
 from ...ir.rewrite import map_expr
@@ -77,7 +77,7 @@ def _blocks(statements: Sequence[Stmt], inputs: frozenset[str]) -> Iterator[list
     lanes."""
     found: dict[tuple[str, LinearForm], dict[int, Load]] = {}
     for stmt in statements:
-        for load in walk(stmt.value) if isinstance(stmt, Store) else ():
+        for load in reads_of(stmt.value) if isinstance(stmt, Store) else ():
             if isinstance(load, Load) and load.buffer.name in inputs and (form := _gather(load)) is not None:
                 found.setdefault((load.buffer.name, form - form.constant), {})[form.constant] = load
     for (_, form), loads in found.items():

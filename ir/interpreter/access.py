@@ -156,12 +156,9 @@ def _lane_elements(
     contents: BufferContents,
     context: InterpreterContext,
     compile_: CompileExpr,
-    strided: "_Strided | None",
+    ramps: "_Strided | None",
 ) -> Callable[[Env, Array | None], Array]:
     """Return a closure that gives the element numbers of all lanes, or raises where an active one is out of bounds."""
-    if strided is not None:
-        start, offsets = strided
-        return lambda env, active: offsets + start(env)
     shape, name = contents.buffer.shape, contents.buffer.name
     dimensions = list(zip([compile_(i, context) for i in indices], shape, contents.buffer.strides, strict=True))
 
@@ -180,27 +177,49 @@ def _lane_elements(
             total += i * stride
         return total
 
-    bases = _bases(indices)
-    if bases is None:
+    if ramps is None:
         return elements
-    starts = [compile_(base, context) for base, _ in bases]
-    ranges = [  # of the base, where no lane is out of bounds
-        (max(0, -step * (lanes - 1)), extent - max(0, step * (lanes - 1)))
-        for (_, step), extent in zip(bases, shape, strict=True)
-    ]
-    ramps = list(zip(starts, ranges, contents.buffer.strides, strict=True))
-    offsets = np.arange(lanes, dtype=np.int64) * sum(r * s for (_, r), (*_, s) in zip(bases, dimensions, strict=True))
+    start, offsets = ramps
 
     def ramp_elements(env: Env, active: Array | None) -> Array:
-        first = 0
-        for start, (low, high), stride in ramps:
-            i = start(env)
-            if not low <= i < high:
-                return elements(env, active)
-            first += i * stride
-        return offsets + first
+        first = start(env)
+        return elements(env, active) if first < 0 else offsets + first
 
     return ramp_elements
+
+
+def _ramps(
+    indices: tuple[Expr, ...],
+    lanes: int,
+    contents: BufferContents,
+    context: InterpreterContext,
+    compile_: CompileExpr,
+) -> "_Strided | None":
+    """Return where the lanes of an access by ramps are; None for any other. The first element number is negative where
+    a lane is out of bounds."""
+    strided = _strided(indices, lanes, contents, context)
+    if strided is not None:
+        return strided
+    bases = _bases(indices)
+    if bases is None:
+        return None
+    shape, strides = contents.buffer.shape, contents.buffer.strides
+    ramps = [  # the base, from where to where no lane is out of bounds, and the stride
+        (compile_(base, context), max(0, -step * (lanes - 1)), extent - max(0, step * (lanes - 1)), stride)
+        for (base, step), extent, stride in zip(bases, shape, strides, strict=True)
+    ]
+
+    def start(env: Env) -> int:
+        first = 0
+        for base, low, high, stride in ramps:
+            i = base(env)
+            if not low <= i < high:
+                return -1
+            first += i * stride
+        return first
+
+    step = sum(growth * stride for (_, growth), stride in zip(bases, strides, strict=True))
+    return start, np.arange(lanes, dtype=np.int64) * step
 
 
 def _bases(indices: tuple[Expr, ...]) -> list[tuple[Expr, int]] | None:
@@ -213,7 +232,7 @@ def _bases(indices: tuple[Expr, ...]) -> list[tuple[Expr, int]] | None:
 
 
 _Strided = tuple[Closure, Array]
-"""The closure of the first element number, and the offsets of the lanes."""
+"""The closure of the first element number, and the offsets of the lanes from it."""
 
 
 def _strided(
@@ -230,12 +249,12 @@ def _strided(
     return None if form is None else (affine_closure(form, context), np.arange(lanes, dtype=np.int64) * step)
 
 
-def _slice(strided: _Strided | None) -> tuple[Closure, int, int] | None:
+def _slice(ramps: _Strided | None) -> tuple[Closure, int, int] | None:
     """Return (closure of the first element number, elements from the first to past the last lane, step) where the
     ramps of an access rise; else None."""
-    if strided is None:
+    if ramps is None:
         return None
-    start, offsets = strided
+    start, offsets = ramps
     step = int(offsets[1])
     return (start, int(offsets[-1]) + 1, step) if step > 0 else None
 
@@ -252,8 +271,8 @@ def _active(mask: Closure | None, context: InterpreterContext) -> Callable[[Env]
 def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) -> Closure:
     """Return the closure of a load of several lanes. Those that are masked off are zero."""
     contents, lanes = context.contents[expr.buffer.name], expr.lanes
-    strided = _strided(expr.indices, lanes, contents, context)
-    elements = _lane_elements(expr.indices, lanes, contents, context, compile_, strided)
+    ramps = _ramps(expr.indices, lanes, contents, context, compile_)
+    elements = _lane_elements(expr.indices, lanes, contents, context, compile_, ramps)
     active_lanes = _active(None if expr.mask is None else compile_(expr.mask, context), context)
     data, name = contents.data, expr.buffer.name
     detectors = context.detectors_of(name)
@@ -276,8 +295,8 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
         result[active] = data[accessed]
         return result
 
-    rising = _slice(strided) if expr.mask is None else None
-    if rising is None or detectors:
+    rising = _slice(ramps) if expr.mask is None and not detectors else None
+    if rising is None:
         return load
     begin, length, step = rising
     guarded, flags = context.guarded, contents.written
@@ -286,6 +305,8 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
         if guarded and env[ACTIVE] is not None:
             return load(env)
         first = begin(env)
+        if first < 0:
+            return load(env)
         if flags is not None:
             missing = flags[first : first + length : step].find(0)
             if missing >= 0:
@@ -298,8 +319,8 @@ def vector_load(expr: Load, context: InterpreterContext, compile_: CompileExpr) 
 def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr) -> Closure:
     """Return the closure of a store of several lanes, which writes in the order of the lanes."""
     contents, lanes = context.contents[stmt.buffer.name], stmt.value.lanes
-    strided = _strided(stmt.indices, lanes, contents, context)
-    elements = _lane_elements(stmt.indices, lanes, contents, context, compile_, strided)
+    ramps = _ramps(stmt.indices, lanes, contents, context, compile_)
+    elements = _lane_elements(stmt.indices, lanes, contents, context, compile_, ramps)
     active_lanes = _active(None if stmt.mask is None else compile_(stmt.mask, context), context)
     value = compile_(stmt.value, context)
     data, name = contents.data, stmt.buffer.name
@@ -319,8 +340,8 @@ def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr
         data[accessed] = result if rounding is None else rounding(result)
         contents.written_view[accessed] = 1
 
-    rising = _slice(strided) if stmt.mask is None else None
-    if rising is None or detectors or context.guarded:
+    rising = _slice(ramps) if stmt.mask is None and not detectors and not context.guarded else None
+    if rising is None:
         return store
     begin, length, step = rising
     flags, ones = contents.written, b"\1" * lanes
@@ -329,6 +350,9 @@ def vector_store(stmt: Store, context: InterpreterContext, compile_: CompileExpr
     def store_slice(env: Env) -> None:
         result = value(env)
         first = begin(env)
+        if first < 0:
+            store(env)  # which says what is out of bounds
+            return
         data[first : first + length : step] = result if rounding is None else rounding(result)
         flags[first : first + length : step] = ones
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from ...core.errors import IllegalSchedule
 from ...ir.bounds import Interval
 from ...ir.buffer import Buffer, MemoryScope
-from ...ir.expr import Expr, Load, Var, walk
+from ...ir.expr import Expr, Load, Var, reads_of
 from ...ir.rewrite import free_variables, loads_of, stores_of
 from ...ir.stmt import (
     Allocate,
@@ -168,7 +168,7 @@ def accesses(stmt: Stmt) -> Iterator[Access]:
 
 def _accesses(stmt: Stmt, loops: tuple[For, ...], conditions: tuple[Expr, ...]) -> Iterator[Access]:
     for expr in expressions(stmt):
-        for e in walk(expr):
+        for e in reads_of(expr):
             if isinstance(e, Load):
                 yield Access(e.buffer, e.indices, loops, conditions)
     match stmt:

@@ -1,7 +1,7 @@
 """Checks that loads from other CTAs of a cluster arrive before the shared memory that they read may change or go
 away."""
 
-from ....ir.expr import ClusterLoad, walk
+from ....ir.expr import ClusterLoad, reads_of
 from ....ir.gpu.barrier import Barrier, SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.stmt import Allocate, For, If, Seq, Stmt, expressions
@@ -42,4 +42,4 @@ def _in_flight(stmt: Stmt, before: bool) -> bool:
             return _in_flight(stmt.body, _in_flight(stmt.body, before)) or before
         case If():
             return _in_flight(stmt.then, before) or before
-    return before | any(isinstance(e, ClusterLoad) for root in expressions(stmt) for e in walk(root))
+    return before | any(isinstance(e, ClusterLoad) for root in expressions(stmt) for e in reads_of(root))
