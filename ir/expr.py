@@ -362,7 +362,7 @@ class Load(Expr):
 
     @property
     def lanes(self) -> int:
-        return most_lanes(self.indices)
+        return max((i.lanes for i in self.indices), default=1)
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -477,21 +477,11 @@ class ClusterLoad(Expr):
 
     @property
     def lanes(self) -> int:
-        return most_lanes(self.indices)
+        return max((i.lanes for i in self.indices), default=1)
 
     @property
     def children(self) -> tuple[Expr, ...]:
         return (*self.indices, self.block)
-
-
-def most_lanes(indices: "tuple[Expr, ...]") -> int:
-    """Return how many lanes an access with these indices has."""
-    most = 1
-    for i in indices:
-        lanes = i.lanes
-        if lanes > most:
-            most = lanes
-    return most
 
 
 def as_expr(value: Expr | int | float | bool, dtype: DType) -> Expr:
@@ -550,29 +540,6 @@ def walk(expr: Expr) -> Iterator[Expr]:
         here = waiting.pop()
         yield here
         waiting += here.children[::-1]
-
-
-def reads_of(expr: Expr) -> "tuple[Load | ClusterLoad | Shuffle, ...]":
-    """Return all nodes at and below ``expr`` that read memory or another lane, in the order of ``walk``. A node
-    remembers those below it: passes and rules ask again and again."""
-    if isinstance(expr, (Load, ClusterLoad, Shuffle)):  # which would hold itself
-        return (expr, *(read for child in expr.children for read in reads_of(child)))
-    try:
-        return expr._reads
-    except AttributeError:
-        found = tuple(e for e in walk(expr) if isinstance(e, (Load, ClusterLoad, Shuffle)))
-        object.__setattr__(expr, "_reads", found)
-        return found
-
-
-def variables_of(expr: Expr) -> frozenset[str]:
-    """Return the names of all variables of ``expr``, which it remembers."""
-    try:
-        return expr._variables
-    except AttributeError:
-        found = frozenset(e.name for e in walk(expr) if isinstance(e, Var))
-        object.__setattr__(expr, "_variables", found)
-        return found
 
 
 def distinct_nodes(*roots: Expr) -> Iterator[Expr]:

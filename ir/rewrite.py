@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import overload
 
 from .buffer import Buffer
-from .expr import ClusterLoad, Expr, Load, Var, reads_of, rebuild, variables_of
+from .expr import ClusterLoad, Expr, Load, Shuffle, Var, rebuild, walk
 from .provenance import rewrites
 from .stmt import Allocate, For, If, Launch, Operation, Seq, Stmt, Store, expressions, seq, walk_statements
 
@@ -203,6 +203,29 @@ def free_variables(node: Expr | Stmt) -> frozenset[str]:
         case Seq(statements=statements):
             return frozenset().union(*map(free_variables, statements))
     return frozenset().union(*map(free_variables, expressions(node)))
+
+
+def reads_of(expr: Expr) -> tuple[Load | ClusterLoad | Shuffle, ...]:
+    """Return all nodes at and below ``expr`` that read memory or another lane, in the order of ``walk``. A node
+    remembers those below it: passes and rules ask again and again."""
+    if isinstance(expr, (Load, ClusterLoad, Shuffle)):  # which would hold itself
+        return (expr, *(read for child in expr.children for read in reads_of(child)))
+    try:
+        return expr._reads
+    except AttributeError:
+        found = tuple(e for e in walk(expr) if isinstance(e, (Load, ClusterLoad, Shuffle)))
+        object.__setattr__(expr, "_reads", found)
+        return found
+
+
+def variables_of(expr: Expr) -> frozenset[str]:
+    """Return the names of all variables of ``expr``, which it remembers."""
+    try:
+        return expr._variables
+    except AttributeError:
+        found = frozenset(e.name for e in walk(expr) if isinstance(e, Var))
+        object.__setattr__(expr, "_variables", found)
+        return found
 
 
 def loop_names(stmt: Stmt) -> tuple[str, ...]:

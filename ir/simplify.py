@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from .bounds import Ranges, loop_range
-from .expr import ClusterLoad, Const, Expr, Load, reads_of
+from .expr import ClusterLoad, Const, Expr, Load
 from .gpu.async_copy import CopyAsync
 from .index_analysis import IndexAnalysis
 from .lanes import truth_value
 from .provenance import rewrites
+from .rewrite import reads_of
 from .simplifier import Simplifier
 from .stmt import (
     Allocate,

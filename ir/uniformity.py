@@ -25,7 +25,6 @@ from .expr import (
     ShuffleMode,
     Var,
     index,
-    reads_of,
 )
 from .gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
@@ -35,7 +34,7 @@ from .gpu.setmaxnreg import SetMaxRegisters
 from .gpu.tcgen05 import TensorMemoryAllocate, TensorMemoryDeallocate, TensorMemoryLoad
 from .gpu.wgmma import WarpgroupMma, WarpgroupMmaWait
 from .index_analysis import IndexAnalysis
-from .rewrite import substitute
+from .rewrite import reads_of, substitute
 from .simplifier import Simplifier
 from .stmt import (
     Allocate,

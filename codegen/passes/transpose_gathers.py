@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.cpu import LEAST_TRANSPOSED, Transpose
-from ...ir.expr import Broadcast, Expr, Load, Ramp, index, reads_of, walk
+from ...ir.expr import Broadcast, Expr, Load, Ramp, index, walk
 from ...ir.linear_form import LinearForm, flat_form
 from ...ir.provenance import rewrites
-from ...ir.rewrite import map_expr
+from ...ir.rewrite import map_expr, reads_of
 from ...ir.stmt import Allocate, For, If, Kernel, Seq, Stmt, Store, seq
 from .copies import FreshNames, bound_names
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from ...core.errors import IllegalSchedule
 from ...ir.bounds import Interval
 from ...ir.buffer import Buffer, MemoryScope
-from ...ir.expr import Expr, Load, Var, reads_of
-from ...ir.rewrite import free_variables, loads_of, stores_of
+from ...ir.expr import Expr, Load, Var
+from ...ir.rewrite import free_variables, loads_of, reads_of, stores_of
 from ...ir.stmt import (
     Allocate,
     For,

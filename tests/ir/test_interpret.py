@@ -93,6 +93,15 @@ def test_vector_selects_guard_loads_lane_by_lane() -> None:
     assert result.tolist() == [28, 28, 28, 28, -1, -1, -1, -1]
 
 
+def test_vectors_whose_bounds_are_known_as_they_run_only() -> None:
+    lanes = Ramp(P * P - P * 2 + 1, 2, 4)  # it begins at 1 and at 0
+    result = run(loop("p", 2, store(OUT, (lanes,), load(SOURCE, lanes) * Broadcast(const(3.0, float32), 4))))
+    assert result.tolist() == [0, 3, 6, 9, 12, 15, 18, 21]
+    moved = Ramp(P * P - P * 2 + 1, 1, 7)  # what is stored was loaded before
+    result = run(COPY, loop("p", 1, store(OUT, (Ramp(index(0), 1, 7),), load(OUT, moved))))
+    assert result.tolist() == [1, 2, 3, 4, 5, 6, 7, 7]
+
+
 def test_masked_lanes_are_zero_and_not_stored() -> None:
     lanes = Ramp(index(0), 1, 8)
     even = Compare(CompareOp.EQ, Binary(BinaryOp.MOD, lanes, Broadcast(index(2), 8)), Broadcast(index(0), 8))
@@ -207,6 +216,14 @@ FAULTS: dict[str, tuple[Kernel, str]] = {
     "vector store out of bounds": (
         kernel(COPY, store(OUT, (LANES,), load(SOURCE, Ramp(index(0), 1, 8)))),
         r"O\[8\] in lane 4 is out of bounds",
+    ),
+    "vector load out of bounds in the last iteration": (
+        kernel(COPY, loop("p", 3, store(OUT, (Ramp(index(0), 1, 5),), load(SOURCE, Ramp(P * P, 1, 5))))),
+        r"S\[8\] in lane 4 is out of bounds \[8\] at p=2",
+    ),
+    "vector store before the first element": (
+        kernel(COPY, loop("p", 2, store(OUT, (Ramp(P * P - P * 2, 1, 4),), load(SOURCE, Ramp(index(0), 1, 4))))),
+        r"O\[-1\] in lane 0 is out of bounds \[8\] at p=1",
     ),
     "second dimension out of bounds though the element exists": (
         Kernel(

@@ -172,6 +172,38 @@ def test_private_buffers_take_any_index() -> None:
     np.testing.assert_array_equal(each(write, 4), local[:, T % 3, T] - first)
 
 
+def test_indices_of_loops_are_those_of_every_iteration() -> None:
+    def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
+        local = w.allocate("L", (5,), float32, MemoryScope.LOCAL)
+        with w.loop("k", 3) as k:
+            with w.loop("i", 5) as i:
+                w.store(local, ((i + k * k) % 5,), Load(a, (i % 4, t)) * Cast(k + 1, float32))
+            with w.loop("j", 2) as j:  # from 4 to 0: nothing but the values tells that all are within bounds
+                w.store(o, (k, t), Load(local, (j * j * 2 - j * 6 + 4,)) + Cast(j * 100, float32))
+        w.store(o, (index(3), t), Load(local, (Z,)))
+
+    wanted = np.empty((4, THREADS), np.float32)
+    for k in range(3):
+        local = {(i + k * k) % 5: DATA[i % 4] * (k + 1) for i in range(5)}
+        wanted[k] = local[0] + 100
+    wanted[3] = local[0]
+    np.testing.assert_array_equal(each(write, 4), wanted)
+
+
+def test_a_lane_out_of_bounds_is_found_where_it_runs_at_last() -> None:
+    def write(w: Writer, a: Buffer, o: Buffer, t: Expr) -> None:
+        local = w.allocate("L", (2,), float32, MemoryScope.LOCAL)
+        w.store(local, (Ramp(Z, 1, 2),), Broadcast(const(1.0, float32), 2))
+        with w.loop("j", 2) as j:  # the last lane runs in the second iteration alone
+            with w.loop("i", 2) as i:
+                runs = Compare(CompareOp.LT, Ramp(Z, 1, 2), Broadcast(j + 1, 2))
+                zeros = Broadcast(const(0.0, float32), 2)
+                w.store(o, (Ramp(Z, 1, 2), t), Select(runs, Load(local, (Ramp(i * i, 1, 2),)), zeros))
+
+    with pytest.raises(KernelFault, match=r"L\[2\] in lane 1 is out of bounds \[2\] at t=0, j=1, i=1"):
+        each(write, 2)
+
+
 def test_axes_count_blocks_as_the_hardware_does() -> None:
     extents = {"x": 3, "c": 2, "y": 4, "z": 5}
     o = Buffer("O", (3, 2, 4, 5, 8), INDEX)

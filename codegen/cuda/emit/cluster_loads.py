@@ -1,9 +1,10 @@
 """Checks that loads from other CTAs of a cluster arrive before the shared memory that they read may change or go
 away."""
 
-from ....ir.expr import ClusterLoad, reads_of
+from ....ir.expr import ClusterLoad
 from ....ir.gpu.barrier import Barrier, SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
+from ....ir.rewrite import reads_of
 from ....ir.stmt import Allocate, For, If, Seq, Stmt, expressions
 
 
