@@ -43,6 +43,10 @@ ROWS: dict[str, tuple[str, ...]] = {
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
     "the same on an Intel Xeon": ("2026-11-28-xeon-2-cores-cpu-models",),
     "all operators, and odd shapes, processor": ("2026-11-27-epyc-2-cores-cpu", "2026-11-27-epyc-2-cores-cpu-odd"),
+    "all operators, and odd shapes, on an Intel Xeon": (
+        "2026-11-28-xeon-2-cores-cpu",
+        "2026-11-28-xeon-2-cores-cpu-odd",
+    ),
 }
 """What a row shows -> the files that its kernels are in; of two files with one kernel, the later counts."""
 
