@@ -115,6 +115,11 @@ def test_a_task_whose_best_time_is_old_waits_for_one_that_still_gains() -> None:
     assert most_worthwhile([stalled, gains]) == 1
     assert expected_gain(stalled) == pytest.approx(12 / 32 * expected_gain(gains))
     assert expected_gain(replace(gains, found=None)) == expected_gain(gains)
+    # the order counts both more than the expectation does: here it would be 1.1 times as large
+    assert most_worthwhile([replace(stalled, found=28, weight=1.25), gains]) == 1
+    assert most_worthwhile([replace(gains, trials=40, found=40, weight=1.7), gains]) == 1
+    by_gaps = replace(gains, improvement=None)  # where one has no model, savings are compared
+    assert most_worthwhile([by_gaps, replace(stalled, weight=1e6)]) == 1
     first = replace(gains, trials=SLICE_TRIALS, found=1)
     assert expected_gain(first) == expected_gain(replace(first, found=SLICE_TRIALS))  # a slice is measured as a whole
     model_says_nothing = replace(stalled, improvement=None)
