@@ -5,7 +5,7 @@ A warpgroup computes its rows of a tile subtile by subtile: 64 rows and at most 
 There are three ways to store a subtile:
 
     by TMA            it is put into one of several stages in shared memory (16 bits by stmatrix), and a TMA store takes
-                      it from there
+                      it from there, as rows, or as whole lines of memory where rows are shorter
     as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged
     from registers    every thread stores the pairs of columns that it holds; where rows are pixels, and neighbours in
                       the results, eight threads store eight pixels of a column, which are a sector of memory

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Var
-from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
 from ....ir.rewrite import free_variables
 from ...problems.gemm import Gemm, Result
 from ..tma_view import moved_dimensions, tma_view
-
-LINE_BYTES = 128
-"""Bytes of a line of memory."""
 
 
 @dataclass(frozen=True, slots=True)
