@@ -17,6 +17,9 @@ from .prior import further_requests
 from .repack import uneven_operands
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, keeps_columns, stores_tiles
 
+NARROW_BYTES = 64
+"""A result with rows of so many bytes at most is narrow: what takes time is to load A."""
+
 
 @dataclass(frozen=True)
 class GemmPruning:
@@ -83,7 +86,7 @@ class GemmPruning:
         moved = (s.consumer_warpgroups == 2) & (s.accumulator_registers >= self.least_moved_accumulators)
         usual &= (s.producer_warpgroup == 0) | (alone & moved)
         usual &= (s.split_k == 1) | (alone & (elements <= self.largest_split_tile) & (s.k_iters >= 2))
-        small = (elements * s.k_atoms <= 2 * self.small_tile) & (s.k_iters >= self.least_k_iters)
+        small = (elements * s.k_atoms <= 2 * self.small_tile) & (_is_narrow(gemm) | (s.k_iters >= self.least_k_iters))
         usual &= (s.k_atoms == halo_taps(gemm)) | small
         # stream-K pays where CTAs would otherwise wait for the last ones
         uneven = (s.cluster_tiles % multiprocessors != 0) & (s.cluster_tiles > 1)
@@ -111,11 +114,16 @@ def _covers_closely(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
 
 def _stores_well(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:
     """Return whether results that TMA can store go through two stages of the epilogue, or one if that has one
-    subtile."""
+    subtile. Rows of a sector or two may as well be stored from registers."""
     if not can_store_by_tma(gemm):
         return np.ones(len(s.tile_m), dtype=bool)
     result: Bools = ~stores_tiles(s) | (s.epilogue_stages == np.minimum(epilogue_subtiles(gemm, s), 2))
-    return result
+    return result | (s.epilogue_stages == 0) if _is_narrow(gemm) else result
+
+
+def _is_narrow(gemm: Gemm) -> bool:
+    """Return whether all results have rows of ``NARROW_BYTES`` at most."""
+    return all(gemm.n.extent * result.tensor.dtype.bytes <= NARROW_BYTES for result in gemm.results)
 
 
 def _is_well_ordered(gemm: Gemm, s: GemmSizes[Ints]) -> Bools:

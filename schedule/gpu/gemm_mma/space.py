@@ -2,8 +2,8 @@
 
 Operands are 16-bit floats in any layout and of any alignment, accumulators float32; there may be batches, and the
 outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster where it can be used. There this
-sketch takes what wgmma cannot, and small products: many of one tile each, which it begins and ends sooner, and those
-with rows that begin between multiples of 16 bytes, which wgmma needs repacked.
+sketch takes what wgmma cannot, and small products: many of one tile each, which it begins and ends sooner, those
+with rows that begin between multiples of 16 bytes, which wgmma needs repacked, and those of many rows and few columns.
 """
 
 from collections.abc import Mapping
@@ -46,6 +46,9 @@ than by wgmma: 512 products of 64^3 take an H200 4.9 us, not 5.1."""
 MOST_UNCOPIED = 1 << 24
 """A product of up to so many multiplications with uneven rows may gain from doing without the repacking that wgmma
 needs."""
+NARROW, LEAST_ROWS = 32, 1 << 12
+"""A result with up to so many columns, and at least so many rows, takes as long as A takes to load. Many small CTAs
+have more of it under way than the persistent ones with wgmma, whose lines of 128 bytes are zeros beyond the end of k."""
 PRUNING = GemmMmaPruning()
 
 MMA_CYCLES = Quantity("mma_cycles", "cycles", "how long a multiprocessor's tensor cores take for all of its tiles")
@@ -108,12 +111,13 @@ def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
 
 
 def _gains_beside_wgmma(gemm: Gemm) -> bool:
-    """Return whether mma.sync may be faster than wgmma: many results of one tile each, or less work than repacking
-    takes."""
+    """Return whether mma.sync may be faster than wgmma: many results of one tile each, few columns, or less work than
+    repacking takes."""
     if uneven_operands(gemm):
         return prod(a.extent for a in (gemm.m, gemm.n, gemm.k, *gemm.batch)) <= MOST_UNCOPIED
-    small = max(gemm.m.extent, gemm.n.extent) <= WIDEST_ALONE and gemm.k.extent <= LONGEST_ALONE
-    return bool(gemm.batch) and small
+    if gemm.batch:
+        return max(gemm.m.extent, gemm.n.extent) <= WIDEST_ALONE and gemm.k.extent <= LONGEST_ALONE
+    return gemm.n.extent <= NARROW and gemm.m.extent >= LEAST_ROWS
 
 
 CUDA_GEMM_MMA = TileSketch("cuda_gemm_mma", VERSION, multistage_quantities(MMA_CYCLES), _plan)
