@@ -81,6 +81,16 @@ def test_what_it_leaves_to_others() -> None:
     assert SKETCH.matches(ODD, H200) and SKETCH.matches(MANY, H200) and not taken(H200)
 
 
+def test_on_hopper_it_takes_pixels_of_a_sector_or_two() -> None:
+    def taken(filters: int, height: int = 64) -> bool:
+        image: dict[str, object] = {"batch": 1, "channels": 32, "height": height, "width": 64}
+        one = {"filters": filters, "kernel_h": 1, "kernel_w": 1, "layout": "NHWC", "dtype": "float16"}
+        return SKETCH.matches(workload_of("conv2d", **image, **one), H200)
+
+    assert taken(16) and taken(32)
+    assert not taken(24) and not taken(48) and not taken(32, height=32)
+
+
 @pytest.mark.parametrize("rows", [9, 16, 33, 64])
 def test_few_rows_that_begin_at_odd_elements_are_no_loops(rows: int) -> None:
     workload = workload_of("linear", rows=rows, inputs=4095, outputs=28672, dtype="float16")
