@@ -23,22 +23,19 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h200-attention-rest",
     ),
     "attention: decoding, bfloat16, 16,384 keys": ("2026-11-28-h100-attention-rest",),
-    "convolutions, float16": tuple(
-        f"2026-11-23-h200-convolution-eager-{n}" for n in ("r32", "r1", "d", "x", "grouped")
-    ),
-    "the same beside compiled ones, ten with epilogues": (
+    "convolutions, float16, ten with epilogues": ("2026-11-28-h200-convolution",),
+    "the same on an H100": (
         "2026-11-27-h100-convolution-resnet50",
         "2026-11-28-h100-convolution-fused",
         "2026-11-28-h100-convolution-depthwise-others",
     ),
     "pointwise convolutions of MobileNetV2, float16": ("2026-11-28-h200-convolution-mobilenet-pointwise",),
-    "convolutions, float32 as TF32": ("2026-11-23-h200-convolution-tf32-eager",),
-    "the same beside compiled ones": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
+    "convolutions, float32 as TF32": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
         "2026-11-28-h200-types-fp8block",
     ),
-    "grouped products (experts), bfloat16": ("2026-11-23-h200-grouped",),
+    "grouped products (experts), bfloat16": ("2026-11-28-h200-grouped",),
     "whole models, float16": ("2026-11-27-h200-models",),
     "single modules, float32, in training mode": ("2026-11-28-h100-modules",),
     "whole models, float32, batch 1, processor": ("2026-11-27-epyc-2-cores-cpu-models",),
@@ -60,6 +57,8 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
     "pointwise convolutions of MobileNetV2, float16": (
         "2026-11-27-h200-convolution-pointwise",
         "2026-11-28-h200-convolution-mobilenet-pointwise-5fc2cc3b",
+        "2026-11-28-h200-convolution-mobilenet-pointwise-82a52cc0",
+        "2026-11-28-h200-convolution-mobilenet-pointwise-aeaeab4b",
     ),
 }
 """Earlier results whose peers count too: what autotuning chooses for a peer differs from run to run, by up to a factor
