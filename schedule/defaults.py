@@ -20,7 +20,11 @@ _CLEARLY = {"llvm": 1.1}
 _CLEARLY_ELSEWHERE = 2.0
 """A sketch gives way to a later one of the table whose best setting is estimated to be so many times as fast, by kind
 of target. Priors of different sketches err differently. Those of processors share most of their terms."""
-_SAME_PRIOR = {("cuda_rowwise", "cuda_rowwise_split"), ("cuda_gemm", "cuda_gemm_swap_ab")}
+_SAME_PRIOR = {
+    ("cuda_rowwise", "cuda_rowwise_split"),
+    ("cuda_gemm", "cuda_gemm_swap_ab"),
+    ("cuda_depthwise", "cuda_window"),
+}
 _CLEARLY_BY_SAME = 1.1
 """These pairs of a sketch and a later one share their prior, so that a smaller difference is clear. On 41 recorded
 products of 65 to 1536 rows, the default is 3 % slower than the best so, and 5 % without the second pair."""

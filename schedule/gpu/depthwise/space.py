@@ -1,0 +1,129 @@
+"""Describes the space of kernels of depthwise convolutions on matrix units: knobs, constraints, quantities and what is
+promising (sketch ``cuda_depthwise``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...problems.depthwise import CHUNK_CHANNELS, Depthwise, depthwise_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting, derived_once, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
+from ..occupancy import limits_of
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
+from .kernel import depthwise_kernel
+from .prior import depthwise_seconds
+from .sizes import DepthwiseSizes, depthwise_sizes
+
+ROW_TILES = (1, 2, 3, 4, 5, 6, 8)
+"""Into how many strips the rows of an image are divided."""
+MOST_ROWS = 9
+"""Rows of a window, at most: a thread has accumulators and filters for each."""
+WARPS = (2, 3, 5, 6, 7, 8, 10, 14, 16)
+"""Warps of a block."""
+NEAR = 1.5
+"""How much slower than the best one a promising setting may be by the prior."""
+
+
+@dataclass(frozen=True)
+class DepthwisePlan(Plan):
+    """The settings of a depthwise convolution on a target."""
+
+    problem: Depthwise
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        heights = dict.fromkeys(-(-self.problem.height.axis.extent // tiles) for tiles in ROW_TILES)
+        return (
+            Knob("vector_width", (4, 8), "how many neighbouring channels a thread computes"),
+            Knob("tile_h", tuple(heights), "how many neighbouring outputs along the height a strip has"),
+            Knob("threads", tuple(WARP_LANES * n for n in WARPS), "how many threads a block has"),
+            Knob("stages", (2, 3, 4, 5, 6), "how many stages of rows of the input are in shared memory"),
+            Knob("persistent", (0, 1), "whether as many blocks as fit compute all strips"),
+        )
+
+    @derived_once
+    def sizes(self, columns: Columns) -> DepthwiseSizes:
+        return depthwise_sizes(self.problem, self.target, columns)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        names = tuple(k.name for k in self.knobs)
+        return (
+            Constraint(
+                "neighbouring pixels lie in different banks of shared memory: a block has 64 channels, or an odd "
+                f"number of {CHUNK_CHANNELS}",
+                ("vector_width", "threads"),
+                self._pixels_lie_apart,
+            ),
+            Constraint(
+                "there are no more stages than rows fill, or two",
+                names,
+                lambda c: c.ints("stages") <= np.maximum(self.sizes(c).rounds * self.sizes(c).steps, 2),
+            ),
+            Constraint(
+                "blocks stay where there are strips for several rounds",
+                names,
+                lambda c: (c.ints("persistent") == 0) | (self.sizes(c).rounds > 1),
+            ),
+            *block_constraints(names, self.sizes, limits_of(self.target).shared_bytes_per_block),
+        )
+
+    def _pixels_lie_apart(self, columns: Columns) -> Bools:
+        chunks, rest = np.divmod(columns.ints("threads") // WARP_LANES * columns.ints("vector_width"), CHUNK_CHANNELS)
+        apart: Bools = (rest == 0) & ((chunks % 2 == 1) | (chunks == 8))
+        return apart
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        seconds = self.prior_seconds(columns, peaks)
+        promising: Bools = seconds <= NEAR * seconds.min()
+        return promising
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return depthwise_seconds(self.problem, self.target, self.sizes(columns), peaks)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        sizes, size = self.sizes(columns), self.problem.pixels.dtype.bytes
+        outputs = sizes.strips * sizes.tile_w * sizes.tile_h
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=sizes.blocks,
+            threads=sizes.threads,
+            registers=sizes.registers,
+            shared=sizes.shared_bytes,
+            wanted=sizes.stages
+            * sizes.stage_rows
+            * sizes.strips
+            * sizes.row_room
+            * sizes.vector_width
+            * size
+            // WARP_LANES,
+        )
+        return {
+            **common,
+            "outputs": (outputs / WARP_LANES).astype(np.float64),
+            "loads_per_output": sizes.strips * sizes.row_room * sizes.needed_rows / outputs,
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return depthwise_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+
+
+def _plan(workload: Workload, target: Target) -> DepthwisePlan | None:
+    problem = depthwise_of(workload) if limits_of(target).clusters else None  # where there is TMA, there are clusters
+    return None if problem is None or problem.rows > MOST_ROWS else DepthwisePlan(problem, target)
+
+
+CUDA_DEPTHWISE = TileSketch("cuda_depthwise", 1, (*GPU_QUANTITIES, *WINDOW_QUANTITIES), _plan)
