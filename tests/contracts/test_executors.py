@@ -21,7 +21,7 @@ from tilewright.core.trial import Failed, Reason, Timed, Trial, TrialStage
 from tilewright.runtime.devices import host_target
 from tilewright.schedule.sketches import sketches_for
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.workers.any_noise import ANY_NOISE
+from tilewright.tests.workers.any_noise import ANY_NOISE, FEW_ROUNDS
 from tilewright.tests.workers.faulty_kernels import BUILDERS, PROLOGUES, SIZE, add_one, schedule
 from tilewright.workers.executor import Executor
 from tilewright.workers.executors import EXECUTORS, open_executor
@@ -32,6 +32,7 @@ FAULTY = ExecutorSettings(
     builder="tilewright.tests.workers.faulty_kernels:build",
     deadlines=Deadlines(compile=8.0, load=8.0, check=3.0, time=3.0),
     timing=ANY_NOISE,
+    final=FEW_ROUNDS,
     batch=4,
 )
 
