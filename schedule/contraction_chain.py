@@ -21,9 +21,9 @@ An intermediate has the dtype that the sum is kept in. It is legal for float32, 
 bits stay as they are written, since an intermediate would leave their range where the sum does not.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from math import prod
 
@@ -151,7 +151,12 @@ class ContractionChain:
     ) -> Space:
         plan = self._planned(workload, target)
         most = MOST_OF_A_STEP if policy.prunes else limit  # the fastest settings are found among all
-        parts = [(choice, _spaces(choice, target, seed, most, policy, peaks)) for choice in plan.choices]
+
+        @cache  # most choices have most of their steps in common
+        def space_of(step: Workload, sketch: TileSketch, limit: int) -> Space:
+            return sketch.space(step, target, seed=seed, limit=limit, policy=policy, peaks=peaks)
+
+        parts = [(choice, _spaces(choice, most, space_of)) for choice in plan.choices]
         if policy.prunes:
             parts = _promising(parts)
         rows = [prod(len(s) for s in own) for _, own in parts]
@@ -391,15 +396,10 @@ def _estimates(space: Space) -> NDArray[np.float32]:
     return space.prior_seconds
 
 
-def _spaces(
-    choice: _ChosenPath, target: Target, seed: int, limit: int, policy: SpacePolicy, peaks: Peaks
-) -> list[Space]:
+def _spaces(choice: _ChosenPath, limit: int, space_of: Callable[[Workload, TileSketch, int], Space]) -> list[Space]:
     """Return the space of each step, cut so far that the rows of their product can be numbered."""
     most = min(limit, 1 << (_NUMBER_BITS // len(choice.sketches)))
-    return [
-        sketch.space(step, target, seed=seed, limit=most, policy=policy, peaks=peaks)
-        for _, step, sketch in choice.steps
-    ]
+    return [space_of(step, sketch, most) for _, step, sketch in choice.steps]
 
 
 def _rows(
