@@ -6,6 +6,7 @@ from typing import Any
 
 from ..core.dtypes import DType
 from ..core.errors import InvalidKernel
+from ..core.frozen import quickly_built
 from .expr import (
     Binary,
     BinaryOp,
@@ -30,6 +31,7 @@ from .expr import (
 from .linear_form import LinearForm, affine_form
 
 
+@quickly_built
 @dataclass(frozen=True, slots=True)
 class Interval:
     """The whole numbers from ``low`` to ``high``, both included. It is never empty. A bool is 0 or 1."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ..core.dtypes import INDEX, DType, boolean
 from ..core.errors import InvalidKernel
+from ..core.frozen import quickly_built
 from .buffer import Buffer
 
 Node = TypeVar("Node", bound="Expr")
@@ -156,9 +157,9 @@ class Expr:
         return Compare(CompareOp.GE, self, as_expr(other, self.dtype))
 
 
-def _hashed_once(node: type[Node]) -> type[Node]:
-    """Let each node of a class remember its hash: the simplifier looks nodes up in tables, again and again, and the
-    hash that dataclasses make goes through the whole tree."""
+def _node(node: type[Node]) -> type[Node]:
+    """Let each node of a class remember its hash, and be built quickly: the simplifier looks nodes up in tables, again
+    and again, and the hash that dataclasses make goes through the whole tree."""
     computed: Callable[[Node], int] = node.__hash__
 
     def remembered(self: Node) -> int:
@@ -169,9 +170,10 @@ def _hashed_once(node: type[Node]) -> type[Node]:
             return self._hash
 
     node.__hash__ = remembered  # type: ignore[assignment]
-    return node
+    return quickly_built(node)
 
 
+@quickly_built
 @dataclass(frozen=True, slots=True)
 class Var(Expr):
     """A loop variable, or another integer bound by a statement."""
@@ -189,6 +191,7 @@ class Var(Expr):
         return INDEX
 
 
+@quickly_built
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Expr):
     """``value`` is an int for integers, a float for floats (infinities are allowed, NaN is not), a bool for bool.
@@ -215,7 +218,7 @@ class Const(Expr):
         return self.type
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
     op: BinaryOp
@@ -249,7 +252,7 @@ class _Condition(Expr):
         return boolean
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Compare(_Condition):
     op: CompareOp
@@ -265,7 +268,7 @@ class Compare(_Condition):
         return (self.a, self.b)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Logic(_Condition):
     op: LogicOp
@@ -281,7 +284,7 @@ class Logic(_Condition):
         return (self.a, self.b)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Unary(Expr):
     op: UnaryOp
@@ -300,7 +303,7 @@ class Unary(Expr):
         return (self.value,)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
     """``then`` where ``condition`` holds, ``otherwise`` elsewhere. Loads of the branch not taken do not happen."""
@@ -322,7 +325,7 @@ class Select(Expr):
         return (self.condition, self.then, self.otherwise)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
     """A cast to a float rounds to nearest, ties to even. One from float to integer rounds towards zero, saturates and
@@ -344,7 +347,7 @@ class Cast(Expr):
         return (self.value,)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
     """``buffer[indices]``. It has the lanes of its indices; each index has that number of lanes, or one.
@@ -369,7 +372,7 @@ class Load(Expr):
         return self.indices if self.mask is None else (*self.indices, self.mask)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Ramp(Expr):
     """The index vector ``base, base + stride, …`` with ``count`` lanes."""
@@ -391,7 +394,7 @@ class Ramp(Expr):
         return (self.base,)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Broadcast(Expr):
     """The scalar ``value`` in each of ``count`` lanes."""
@@ -412,7 +415,7 @@ class Broadcast(Expr):
         return (self.value,)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class ReduceLanes(Expr):
     """The lanes of a vector combined to a scalar by ``add``, ``mul``, ``min`` or ``max``, in any order."""
@@ -439,7 +442,7 @@ class ShuffleMode(StrEnum):
     INDEX = "index"
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class Shuffle(Expr):
     """The scalar ``value`` as another lane of the same warp has it (``shfl.sync``). All 32 lanes take part."""
@@ -458,7 +461,7 @@ class Shuffle(Expr):
         return (self.value, self.lane)
 
 
-@_hashed_once
+@_node
 @dataclass(frozen=True, slots=True)
 class ClusterLoad(Expr):
     """``buffer[indices]`` of the block with rank ``block`` in this cluster (distributed shared memory).
