@@ -3,6 +3,7 @@ on attention."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from tilewright.core.schedule import KnobValue, Schedule
 from tilewright.core.target import Target
 from tilewright.schedule.sketch import Sketch
+from tilewright.schedule.sketches import SKETCHES
 from tilewright.schedule.space.space import Space
 from tilewright.te.operators import OPERATORS
 
@@ -144,9 +146,8 @@ class Variant:
 def variants(sketch: Sketch, target: Target) -> list[Variant]:
     """Return one schedule at least for each of ``PRODUCTS`` that the sketch takes, and for every value of a knob with
     few of them that occurs in their spaces; none where it takes no product."""
-    cases = [(name, *case) for name, case in PRODUCTS.items()]
-    taken = [(n, o, p) for n, o, p in cases if sketch.matches(OPERATORS[o].workload(p), target)]
-    spaces = [sketch.space(OPERATORS[o].workload(p), target) for _, o, p in taken]
+    taken = spaces_of_products(sketch.name, target)
+    spaces = list(taken.values())
     had: set[tuple[str, KnobValue]] = set()
     found = []
     for place, row in _chosen(spaces, had):
@@ -154,8 +155,17 @@ def variants(sketch: Sketch, target: Target) -> list[Variant]:
         few = {k.name for k in spaces[place].knobs if len(k.values) <= MOST_VALUES}
         has = {name: value for name, value in schedule.knobs if name in few and (name, value) not in had}
         had |= set(has.items())
-        found.append(Variant(*taken[place], schedule, has))
+        case = list(taken)[place]
+        found.append(Variant(case, *PRODUCTS[case], schedule, has))
     return found
+
+
+@lru_cache(maxsize=1)
+def spaces_of_products(name: str, target: Target) -> Mapping[str, Space]:
+    """Return the space of each of ``PRODUCTS`` that a sketch takes, by the product's name."""
+    sketch = SKETCHES[name]
+    workloads = {case: OPERATORS[operator].workload(parameters) for case, (operator, parameters) in PRODUCTS.items()}
+    return {case: sketch.space(work, target) for case, work in workloads.items() if sketch.matches(work, target)}
 
 
 def _chosen(spaces: Sequence[Space], had: set[tuple[str, KnobValue]]) -> Iterator[tuple[int, int]]:

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from tilewright.benchmarks.variants import MOST_VALUES, PRODUCTS, Variant, variants
+from tilewright.benchmarks.variants import MOST_VALUES, PRODUCTS, Variant, spaces_of_products, variants
 from tilewright.codegen.lowering import build
 from tilewright.core.target import Target
 from tilewright.schedule.sketches import SKETCHES
@@ -21,11 +21,10 @@ def found_for(name: str) -> list[Variant]:
 @pytest.mark.parametrize("name", ["cuda_gemm", "cuda_conv", "cuda_skinny_tma", "cuda_attention"])
 def test_variants_have_every_value_and_every_case(name: str) -> None:
     sketch = SKETCHES[name]
+    found, spaces = found_for(name), spaces_of_products(name, H200)
     taken = {n for n, (o, p) in PRODUCTS.items() if sketch.matches(OPERATORS[o].workload(p), H200)}
-    found = found_for(name)
-    assert {v.case for v in found} == taken and len(found) < 4 * len(taken)
-    for operator, parameters in (PRODUCTS[n] for n in taken):
-        space = sketch.space(OPERATORS[operator].workload(parameters), H200)
+    assert {v.case for v in found} == taken == set(spaces) and len(found) < 4 * len(taken)
+    for space in spaces.values():
         for knob in space.knobs:
             if len(knob.values) <= MOST_VALUES:
                 values = set(space.column(knob.name).tolist())
