@@ -27,7 +27,7 @@ from tilewright.te.operators.attention import attention_of_lengths
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 60
-RANDOM_SCHEDULES = 2
+RANDOM_SCHEDULES = 1
 OPERATOR_SCHEDULES = 1
 """For each of an operator's cases, of which there are ten or so."""
 CLASS_SCHEDULES = 3
@@ -76,9 +76,10 @@ def _cases(operator: str) -> tuple[Workload, ...]:
     return tuple(OPERATORS[operator].workload(case) for case in OPERATORS[operator].few_cases())
 
 
-def _matched(sketch: str) -> list[Workload]:
+@cache
+def _matched(sketch: str) -> tuple[Workload, ...]:
     """Those of ``_workloads`` that the sketch takes."""
-    return [w for w in _workloads() if SKETCHES[sketch].matches(w, _target(sketch))]
+    return tuple(w for w in _workloads() if SKETCHES[sketch].matches(w, _target(sketch)))
 
 
 @cache
@@ -169,8 +170,6 @@ def test_spaces_are_unique_legal_and_described(sketch: str) -> None:
             known = (*KNOBS, "sketch") if step else KNOBS
             assert name in known, "a new knob needs a line in cost_model/knob_names.py"
             assert knob.meaning and len(set(knob.values)) == len(knob.values)
-        again = SKETCHES[sketch].space(workload, _target(sketch), seed=7, limit=2000)
-        assert np.array_equal(space.codes, again.codes)
 
 
 @pytest.mark.parametrize("sketch", SKETCHES)
@@ -221,7 +220,7 @@ def test_a_limit_gives_a_seeded_sample(sketch: str) -> None:
 @pytest.mark.parametrize("sketch", SKETCHES)
 def test_schedules_survive_json_and_wrong_ones_are_refused_by_name(sketch: str) -> None:
     workload, target = _matched(sketch)[0], _target(sketch)
-    space = SKETCHES[sketch].space(workload, target)
+    space = _space(sketch, workload)
     schedule = space.schedule(len(space) // 2)
     assert Schedule.from_json(json.loads(json.dumps(schedule.to_json()))) == schedule
     knobs = dict(schedule.knobs)
@@ -243,7 +242,7 @@ def test_schedules_survive_json_and_wrong_ones_are_refused_by_name(sketch: str) 
 def test_a_knob_that_a_schedule_does_not_name_has_its_first_value(sketch: str) -> None:
     """So a schedule that was stored before a knob was added goes on meaning what it meant."""
     workload, target = _matched(sketch)[0], _target(sketch)
-    space = SKETCHES[sketch].space(workload, target)
+    space = _space(sketch, workload)
     row = int(np.flatnonzero((space.codes == 0).any(axis=1))[0])
     schedule = space.schedule(row)
     left_out = next(k.name for k, code in zip(space.knobs, space.codes[row], strict=True) if code == 0)

@@ -194,11 +194,11 @@ def test_bytes_that_no_instruction_multiplies_are_summed_up_in_floats() -> None:
     assert sketches_for(few, DOTS) == (CPU_GEMM,)
 
 
-@pytest.mark.parametrize("k", [200, 1500])
-def test_compiled_sums_in_floats_are_exact(k: int) -> None:
+@pytest.mark.parametrize(("m", "n", "k"), [(67, 71, 200), (37, 39, 1500)])
+def test_compiled_sums_in_floats_are_exact(m: int, n: int, k: int) -> None:
     host = host_target("llvm")
     target = replace(host, features=tuple(f for f in host.features if "vnni" not in f and "amx" not in f))
-    workload = workload_of("matmul", m=67, n=71, k=k, dtype="uint8")
+    workload = workload_of("matmul", m=m, n=n, k=k, dtype="uint8")
     assert check_schedules("cpu_gemm", target, workload, 1, 2) == 2
 
 
