@@ -40,6 +40,11 @@ def sass_origins(ptx: str, annotated_ptx: str, sass: str, annotated: str) -> Lin
     return tuple(found)
 
 
+def without_lines(sass: str) -> str:
+    """Return SASS without what nvdisasm says of lines."""
+    return "".join(line for line in sass.splitlines(keepends=True) if not line.lstrip().startswith("//##"))
+
+
 def _annotated_ptx(ptx: str) -> Iterator[tuple[str, tuple[int, ...]]]:
     here: tuple[int, ...] = ()
     inlined: dict[tuple[str, str], tuple[int, ...]] = {}  # a place in an inlined function -> the lines of its callers

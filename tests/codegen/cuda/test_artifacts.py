@@ -3,7 +3,9 @@
 import pytest
 
 from tilewright.codegen.backends import backend_for
+from tilewright.codegen.cuda.compile.compiler import compiled
 from tilewright.codegen.cuda.inspect import disassemble
+from tilewright.codegen.cuda.inspect.disassemble import machine_code
 from tilewright.codegen.cuda.inspect.instructions import CLASSES, classify, count_instructions
 from tilewright.core.target import Target
 from tilewright.tests.codegen.cuda.launches import LAUNCHES
@@ -49,6 +51,15 @@ def test_special_instructions_are_there(name: str, wanted: dict[str, int]) -> No
     counts = counted(name)
     for kind, least in wanted.items():
         assert counts.get(kind, 0) >= least, (kind, counts)
+
+
+@needs_disassembler
+def test_sass_that_is_disassembled_with_its_lines_is_that_of_the_binary() -> None:
+    source = BACKEND.emit(BACKEND.passes(LAUNCHES["matrix_float16"])[-1][1], SM90A)
+    assert BACKEND.artifacts(source, SM90A).layers[1].text == BACKEND.assembly(source, SM90A)
+    assert machine_code(compiled(source, SM90A).cubin) == machine_code(
+        compiled(source, SM90A, line_information=True).cubin
+    )
 
 
 def test_without_a_disassembler_the_last_layer_is_ptx_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
