@@ -38,6 +38,7 @@ FAULTY = ExecutorSettings(
 
 FAULTS = {
     "loops_for_ever": (TrialStage.CHECK, Reason.TIMEOUT, "check took over 3 s"),
+    "spins_for_ever": (TrialStage.CHECK, Reason.TIMEOUT, "check took over 3 s"),
     "hangs_after_many_launches": (TrialStage.TIME, Reason.TIMEOUT, "time took over 3 s"),
     "segfaults": (TrialStage.CHECK, Reason.ILLEGAL_ACCESS, "SIGSEGV"),
     "illegal_instruction": (TrialStage.CHECK, Reason.ILLEGAL_ACCESS, "SIGILL"),

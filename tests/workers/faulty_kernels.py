@@ -74,8 +74,11 @@ BUILDERS: dict[str, Callable[[], object]] = {
 
 GO = "br label %go\ngo:"
 COUNT = "%n = load i64, ptr @calls\n%n2 = add i64 %n, 1\nstore i64 %n2, ptr @calls\n%late = icmp ugt i64 %n2, 20\n"
+WAIT = "call i32 @pause()\nbr label %wait"
+"""Most that hangs waits in the system, which takes no time of the tests beside it."""
 PROLOGUES = {
-    "loops_for_ever": "br label %again\nagain:\ncall i32 @pause()\nbr label %again\nunreached:",
+    "loops_for_ever": f"br label %wait\nwait:\n{WAIT}\nunreached:",
+    "spins_for_ever": "br label %spin\nspin:\nbr label %spin\nunreached:",
     "segfaults": f"store volatile i8 1, ptr inttoptr (i64 64 to ptr)\n{GO}",
     "illegal_instruction": f"call void @llvm.trap()\n{GO}",
     "divides_by_zero": "%z = load volatile i64, ptr @calls\n%q = sdiv i64 1000003, %z\n"
@@ -84,12 +87,11 @@ PROLOGUES = {
     "slow": "br label %wait\nwait:\n%w = phi i64 [0, %entry], [%w2, %wait]\n%w2 = add i64 %w, 1\n"
     "store volatile i64 %w2, ptr @calls\n%more_wait = icmp ult i64 %w2, 20000000\n"
     "br i1 %more_wait, label %wait, label %go\ngo:",
-    "hangs_after_many_launches": f"{COUNT}br i1 %late, label %spin, label %go\nspin:\nbr label %spin\ngo:",
+    "hangs_after_many_launches": f"{COUNT}br i1 %late, label %wait, label %go\nwait:\n{WAIT}\ngo:",
     "wrong_after_many_launches": f"{COUNT}br i1 %late, label %spoil, label %go\nspoil:\nstore i16 7, ptr %c\n"
     "br label %done\ngo:",
 }
-"""What runs before the loop, ending in the label of the block that the loop is entered from. Of those that hang one
-waits in the system, which takes no time of other tests, and one keeps the processor busy."""
+"""What runs before the loop, ending in the label of the block that the loop is entered from."""
 
 
 def _text(fault: str, dtype: DType) -> str:
