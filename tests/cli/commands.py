@@ -1,15 +1,17 @@
-"""Runs the command line and services as a user would. Services are processes; commands run in this process, where a
-test does not need a process of their own, because starting Python and importing the product takes most of their time.
+"""Runs the command line and services as a user would. Services are processes that a fork server starts; commands run
+in this process, where a test does not need a process of their own. Starting Python and importing the product takes most
+of their time.
 """
 
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from unittest.mock import patch
 from tilewright.api.client import Client
 from tilewright.api.client_errors import Unreachable
 from tilewright.cli.main import main
+from tilewright.tests.service.fork_server import ForkServer, Process
 
 MATMUL = ["matmul", "m=24", "n=8", "k=4"]
+LOG = "log"
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -27,14 +31,9 @@ def environment(**more: str) -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}, **more}
 
 
-def command_line(folder: Path, *arguments: str) -> list[str]:
-    """Return the command line that runs a command on the database in ``folder``."""
-    return [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
-
-
 def tilewright_process(folder: Path, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
     """Run a command in ``folder`` on the database there, as a process of its own."""
-    command = command_line(folder, *arguments)
+    command = [sys.executable, "-m", "tilewright.cli", "--database", str(folder / "t.sqlite3"), *arguments]
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=seconds)
 
 
@@ -43,8 +42,10 @@ def tilewright(folder: Path, *arguments: str, **more: str) -> subprocess.Complet
     return in_process(folder, "--database", str(folder / "t.sqlite3"), *arguments, **more)
 
 
-def in_process(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in ``folder`` in this process, with arguments and an environment of its own."""
+def in_process(
+    folder: Path, *arguments: str, program: Callable[[], int | None] = main, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in ``folder`` in this process, with arguments and an environment of its own."""
     out, err = io.StringIO(), io.StringIO()
     command = ["tilewright", *arguments]
     code = 0
@@ -56,7 +57,7 @@ def in_process(folder: Path, *arguments: str, **more: str) -> subprocess.Complet
         redirect_stderr(err),
     ):
         try:
-            main()
+            code = program() or 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
@@ -75,33 +76,28 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a command that goes on while the block runs; end it afterwards."""
-    process = subprocess.Popen(
-        command_line(folder, *arguments),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def started(forks: ForkServer, folder: Path, *arguments: str, **more: str) -> Iterator[Process]:
+    """Start a command on the database in ``folder`` that goes on while the block runs; end it afterwards. ``more`` is
+    added to its environment, and what it says is in ``folder / LOG``."""
+    words = ["--database", str(folder / "t.sqlite3"), *arguments]
+    process = forks.start("tilewright.cli", words, more, folder / LOG)
     try:
         yield process
     finally:
-        process.terminate()
-        process.communicate(timeout=60)
+        process.send_signal(signal.SIGTERM)
+        process.wait(150)
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+def serving(forks: ForkServer, folder: Path) -> Iterator[tuple[str, Process]]:
     """Run ``tilewright serve`` on the database in ``folder``; give its address and its process."""
     port = free_port()
-    with started(folder, "serve", "--port", str(port)) as process:
+    with started(forks, folder, "serve", "--port", str(port)) as process:
         wait_until_answering(f"http://127.0.0.1:{port}", process)
         yield f"http://127.0.0.1:{port}", process
 
 
-def wait_until_answering(address: str, process: "subprocess.Popen[str]", seconds: float = 120, **options: Any) -> None:
+def wait_until_answering(address: str, process: Process, seconds: float = 120, **options: Any) -> None:
     """Wait until the service of a process answers. It is asked again and again without longer and longer pauses, which
     may be seconds too long in the end. ``options``: see ``Client``."""
     end = time.monotonic() + seconds

@@ -12,6 +12,7 @@ import pytest
 from tilewright.te.json import workload_to_json
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.cli.commands import MATMUL, serving, tilewright, tilewright_process
+from tilewright.tests.service.fork_server import ForkServer
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +26,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(tuned: Path) -> Iterator[str]:
+def served(forks: ForkServer, tuned: Path) -> Iterator[str]:
     """Give the address of a service on that database, to which commands without ``--url`` speak too."""
-    with serving(tuned) as (address, _):
+    with serving(forks, tuned) as (address, _):
         yield address
 
 

@@ -24,10 +24,12 @@ from tilewright.tests.cli.commands import (
     free_port,
     in_process,
     serving,
+    started,
     tilewright,
     wait_until_answering,
 )
 from tilewright.tests.db.postgres import server
+from tilewright.tests.service.fork_server import ForkServer
 
 TOKEN = "a-token-of-the-tests"
 LONG_TASK = operator_task("matmul", {"m": 24, "n": 40, "k": 16})
@@ -39,9 +41,9 @@ def test_a_worker_needs_a_shared_database(tmp_path: Path) -> None:
     assert "PostgreSQL" in refused.stderr and not (tmp_path / "t.sqlite3").exists()
 
 
-def test_jobs_are_changed_and_units_listed_by_command(tmp_path: Path) -> None:
+def test_jobs_are_changed_and_units_listed_by_command(forks: ForkServer, tmp_path: Path) -> None:
     assert "no host has joined" in tilewright(tmp_path, "workers").stdout
-    with serving(tmp_path):
+    with serving(forks, tmp_path):
         assert answer(tmp_path, "queue") == []
         assert answer(tmp_path, "tenants", "set", "team", "--weight", "2", "--most-queued", "7")["most_queued"] == 7
         assert [(one["name"], one["weight"]) for one in answer(tmp_path, "tenants")] == [
@@ -57,6 +59,7 @@ class Fleet:
     """A database of a server, and commands on it that show the token."""
 
     def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
         self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         self.folder = folder
@@ -82,13 +85,14 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A front end that searches nothing, on a PostgreSQL of its own."""
     with server() as postgres:
         url = postgres.url()
         upgrade_database(Settings(database_url=url))
         made = Fleet(url, tmp_path_factory.mktemp("fleet"))
-        with made.started("serve", "--no-jobs", "--port", str(made.port)) as process:
+        serve = ("--database", made.url, "serve", "--no-jobs", "--port", str(made.port))
+        with started(forks, made.folder, *serve, **made.settings) as process:
             wait_until_answering(made.address, process, token=TOKEN)
             yield made
 
@@ -136,9 +140,9 @@ def expect_no_secrets(pid: int) -> None:
 
 @pytest.mark.postgres
 @pytest.mark.slow
-def test_a_unit_is_taken_out_by_command(fleet: Fleet) -> None:
+def test_a_unit_is_taken_out_by_command(forks: ForkServer, fleet: Fleet) -> None:
     with Client(fleet.address, token=TOKEN) as client:
-        with fleet.started("worker"):
+        with started(forks, fleet.folder, "--database", fleet.url, "worker", **fleet.settings):
             end = time.monotonic() + 60
             while not any(unit.seen for unit in client.units()):
                 assert time.monotonic() < end, "no unit has joined"

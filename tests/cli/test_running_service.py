@@ -17,10 +17,23 @@ from tilewright.api.local_service import find_service
 from tilewright.api.server import running
 from tilewright.core.budget import Budget
 from tilewright.db.lock import DatabaseLock, lock_path, read_holder
+from tilewright.examples import tune_over_http
 from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.service.views import JobSpec, JobState
-from tilewright.tests.cli.commands import MATMUL, answer, environment, serving, started, tilewright, wait_for
+from tilewright.te.operators import OPERATORS
+from tilewright.tests.cli.commands import (
+    LOG,
+    MATMUL,
+    answer,
+    environment,
+    in_process,
+    serving,
+    started,
+    tilewright,
+    wait_for,
+)
+from tilewright.tests.service.fork_server import ForkServer
 
 
 def settings_of(folder: Path, **more: object) -> Settings:
@@ -34,8 +47,8 @@ def queued_job(folder: Path, trials: int = 3) -> str:
         return service.submit(JobSpec((task,), Budget(trials), strategy="random"))[0].id
 
 
-def test_commands_speak_to_the_service_that_has_the_database(tmp_path: Path) -> None:
-    with serving(tmp_path) as (address, process):
+def test_commands_speak_to_the_service_that_has_the_database(forks: ForkServer, tmp_path: Path) -> None:
+    with serving(forks, tmp_path) as (address, process):
         done = tilewright(tmp_path, "tune", *MATMUL, "--trials", "2", "--strategy", "random", "--no-prune")
         assert done.returncode == 0, done.stderr
         assert f"{address}/jobs/" in done.stdout  # its dashboard is there now
@@ -55,8 +68,8 @@ def test_commands_speak_to_the_service_that_has_the_database(tmp_path: Path) -> 
     assert holder is None  # a service that ends takes its address back
 
 
-def test_the_address_of_a_killed_service_is_not_believed(tmp_path: Path) -> None:
-    with serving(tmp_path) as (_, process):
+def test_the_address_of_a_killed_service_is_not_believed(forks: ForkServer, tmp_path: Path) -> None:
+    with serving(forks, tmp_path) as (_, process):
         process.send_signal(signal.SIGKILL)
         process.wait()
     path = lock_path(tmp_path / "t.sqlite3")
@@ -66,10 +79,10 @@ def test_the_address_of_a_killed_service_is_not_believed(tmp_path: Path) -> None
     assert answer(tmp_path, "job", "list") == []
 
 
-def test_a_service_on_another_database_is_not_spoken_to(tmp_path: Path) -> None:
+def test_a_service_on_another_database_is_not_spoken_to(forks: ForkServer, tmp_path: Path) -> None:
     """Its port may be the one that a killed service of this database had."""
     (tmp_path / "other").mkdir()
-    with serving(tmp_path / "other") as (address, _):
+    with serving(forks, tmp_path / "other") as (address, _):
         there = read_holder(lock_path(tmp_path / "other" / "t.sqlite3"))
         assert there is not None and find_service(settings_of(tmp_path / "other")) is not None
         stale = {"pid": 1, "command": "gone", "since": "then", "instance": "0" * 16, "url": address, "lasting": True}
@@ -122,9 +135,9 @@ def test_a_job_that_nobody_runs_is_cancelled_at_once(tmp_path: Path) -> None:
     assert answer(tmp_path, "job", "cancel", job)["state"] == JobState.CANCELLED
 
 
-def test_reading_and_tuning_beside_a_command_that_tunes(tmp_path: Path) -> None:
+def test_reading_and_tuning_beside_a_command_that_tunes(forks: ForkServer, tmp_path: Path) -> None:
     with started(
-        tmp_path, "tune", "matmul", "m=64", "n=48", "k=32", "--trials", "100000", "--strategy", "random"
+        forks, tmp_path, "tune", "matmul", "m=64", "n=48", "k=32", "--trials", "100000", "--strategy", "random"
     ) as tuning:
         wait_for(lock_path(tmp_path / "t.sqlite3"), '"lasting": false')
         wait_for(lock_path(tmp_path / "t.sqlite3"), "http://")
@@ -142,13 +155,15 @@ def test_reading_and_tuning_beside_a_command_that_tunes(tmp_path: Path) -> None:
         assert service.job(job["id"]).state is JobState.CANCELLED
 
 
-def test_a_reader_waits_for_another_process_that_ends_soon(tmp_path: Path) -> None:
+def test_a_reader_waits_for_another_process_that_ends_soon(forks: ForkServer, tmp_path: Path) -> None:
     lock = DatabaseLock(lock_path(tmp_path / "t.sqlite3"))  # as another reader holds it: it answers nobody
-    with started(tmp_path, "--json", "operators") as reader:
-        time.sleep(3)
+    with started(forks, tmp_path, "--json", "operators") as reader:
+        time.sleep(1)
+        assert reader.poll() is None
         lock.release()
-        said = reader.communicate(timeout=120)[0]
-    assert reader.returncode == 0, said
+        reader.wait(120)
+    said = (tmp_path / LOG).read_text()
+    assert [operator["name"] for operator in json.loads(said)] == list(OPERATORS), said
 
 
 def test_the_lock_is_the_databases_own(tmp_path: Path) -> None:
@@ -165,21 +180,21 @@ def test_the_lock_is_the_databases_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_demo_has_a_database_of_its_own(tmp_path: Path) -> None:
-    def demo() -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "tilewright.examples.tune_over_http", "--size", "32", "--trials", "2"]
-        surroundings = environment(XDG_STATE_HOME=str(tmp_path / "state"))
-        return subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-
+def test_the_demo_has_a_database_of_its_own(forks: ForkServer, tmp_path: Path) -> None:
+    words, home = ["--size", "32", "--trials", "2"], {"XDG_STATE_HOME": str(tmp_path / "state")}
     state = tmp_path / "state" / "tilewright"
     state.mkdir(parents=True)
     usual = Settings(database_url=f"sqlite:///{state}/tilewright.sqlite3", port=0)
     with running(usual, announce=True):  # as ``tilewright serve`` would, on the usual database
-        done = demo()
+        command, surroundings = (
+            [sys.executable, "-m", "tilewright.examples.tune_over_http", *words],
+            environment(**home),
+        )
+        done = subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "starting the service" in done.stdout and f"--database {state}/demo.sqlite3 best" in done.stdout
-    with started(tmp_path, "--database", str(state / "demo.sqlite3"), "serve", "--port", "0"):
+    with started(forks, tmp_path, "--database", str(state / "demo.sqlite3"), "serve", "--port", "0"):
         wait_for(lock_path(state / "demo.sqlite3"), "http://")
-        again = demo()
+        again = in_process(tmp_path, *words, program=tune_over_http.main, **home)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "a service runs on http://127.0.0.1:" in again.stdout

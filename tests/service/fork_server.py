@@ -65,11 +65,13 @@ class ForkedProcess:
 
 class ForkServer:
     """It runs inside the block, and what it started dies with it. Thread-safe. All programs have its ``environment``
-    from their first instruction on, which matters to what LD_PRELOAD names, and may get more variables."""
+    from their first instruction on, which matters to what LD_PRELOAD names, and may get more variables. None has
+    Tilewright's settings of this process."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         paths = environment.get("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
-        self._environment = {**os.environ, **environment, "PYTHONPATH": paths}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TILEWRIGHT_")}
+        self._environment = {**inherited, **environment, "PYTHONPATH": paths}
         self._words = [sys.executable, "-m", MODULE, str(os.getpid()), *modules]
         self._lock = threading.Lock()
 
