@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 WAIT_MILLISECONDS = 60_000
@@ -28,6 +28,7 @@ def chromium() -> Iterator[Browser]:
         try:
             yield browser
         finally:
+            _pages.clear()
             browser.close()
 
 
@@ -43,33 +44,57 @@ class Watched:
         assert self.faults == []
 
 
+_pages: dict[tuple[Browser, str, bool], Page] = {}
+"""The page of each service, with scripts and without. Another page would be a process that takes a second to start."""
+
+
 @contextmanager
 def watched(
     browser: Browser, address: str, *, width: int = 1280, theme: str = "light", scripts: bool = True
 ) -> Iterator[Watched]:
-    """Open a page at ``address`` in a context of its own. At the end, check that nothing went wrong."""
-    context = browser.new_context(
-        viewport={"width": width, "height": 900},
-        color_scheme="dark" if theme == "dark" else "light",
-        reduced_motion="reduce",  # what pulses is drawn sixty times a second
-        java_script_enabled=scripts,
-        base_url=address,
-    )
-    page = context.new_page()
+    """Give a page for ``address``, as somebody has it who was never there. At the end, check that nothing went wrong."""
+    key = browser, address, scripts
+    if key not in _pages:
+        context = browser.new_context(
+            reduced_motion="reduce",  # what pulses is drawn sixty times a second
+            java_script_enabled=scripts,
+            base_url=address,
+        )
+        _pages[key] = context.new_page()
+        _pages[key].add_init_script(VIOLATIONS)
+    page = _pages[key]
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
     seen = Watched(page)
     host = urlsplit(address).netloc
-    page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: seen.faults.append(str(error)))
-    page.on(
-        "request",
-        lambda r: None if urlsplit(r.url).netloc == host or r.url.startswith("data:") else seen.faults.append(r.url),
-    )
-    page.add_init_script(VIOLATIONS)
+
+    def console(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            seen.faults.append(message.text)
+
+    def error(found: Error) -> None:
+        seen.faults.append(str(found))
+
+    def request(made: Request) -> None:
+        if urlsplit(made.url).netloc != host and not made.url.startswith("data:"):
+            seen.faults.append(made.url)
+
+    page.on("console", console)
+    page.on("pageerror", error)
+    page.on("request", request)
     try:
         yield seen
         seen.expect_no_faults()
-    finally:
-        context.close()
+    except BaseException:
+        _pages.pop(key).context.close()
+        raise
+    page.remove_listener("console", console)
+    page.remove_listener("pageerror", error)
+    page.remove_listener("request", request)
+    page.goto("/healthz")  # of the same origin: the page keeps its process
+    session = page.context.new_cdp_session(page)
+    session.send("Storage.clearDataForOrigin", {"origin": address, "storageTypes": "cookies,local_storage"})
+    session.detach()
 
 
 def expect_width(page: Page, pixels: int, seconds: float = 30.0) -> None:
