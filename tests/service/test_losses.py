@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from tilewright.core.schedule import Schedule
 from tilewright.core.trial import Trial
 from tilewright.db.store import RecordStore
 from tilewright.db.task import task_of
-from tilewright.service.lease_keeper import OWN_SHARE, LeaseKeeper, _Moment
+from tilewright.service.lease_keeper import LeaseKeeper, _Moment
 from tilewright.service.settings import Settings
 from tilewright.service.task_store import ServerPipe, TaskStore, serve_worker
 from tilewright.service.task_worker import WorkerSetup
@@ -115,11 +114,22 @@ def test_a_holder_is_to_blame_that_had_a_processor_for_most_of_the_time_and_not_
             assert (keeper.delay is None) is blamed
 
 
+def test_what_other_threads_used_of_processors_counts() -> None:
+    before = _Moment.now()
+    thread = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 100_000))
+    own = time.thread_time()
+    thread.start()
+    thread.join()
+    assert _Moment.now().since(before).processor > 2 * (time.thread_time() - own)
+
+
 class LateWorker(SimulatedTaskWorker):
     """A task worker that is late in the first of its attempts, so many: it does ``late``, and its leases run out, as if
     time had passed. It is to stop once there is nothing to do."""
 
-    def __init__(self, setup: WorkerSetup, store: RecordStore, pipe: ServerPipe, late: Callable[[], object]) -> None:
+    def __init__(
+        self, setup: WorkerSetup, store: RecordStore, pipe: ServerPipe, late: Callable[[LeaseKeeper], object]
+    ) -> None:
         super().__init__(setup, TaskStore.of(store), pipe)
         self._records, self._late, self._left = store, late, 2 * MOST_LOSSES
         self.trial_seconds = 0.0
@@ -132,7 +142,7 @@ class LateWorker(SimulatedTaskWorker):
     def _executor_for(self, claim: TaskClaim) -> UnitExecutor:
         self._left -= 1
         if self._left >= 0:
-            self._late()
+            self._late(self._keeper)
             run_out(self._records, claim.lease)
             self._records.fleet.reap()
             self._keeper.renew()
@@ -145,13 +155,19 @@ def postgres_url() -> Iterator[str]:
         yield running.url()
 
 
-def ends_of_a_task(store: RecordStore, job: str, url: str, lease_seconds: float, late: Callable[[], object]) -> Ends:
+def worked(keeper: LeaseKeeper) -> None:
+    """Make it look as if the worker had used a processor for the whole of a lease since its last heartbeat."""
+    now = _Moment.now()
+    keeper._beaten = _Moment(now.clock - LONG, now.processor - LONG)
+
+
+def ends_of_a_task(store: RecordStore, job: str, url: str, late: Callable[[LeaseKeeper], object]) -> Ends:
     unit, workload = simulated_unit(0), OPERATORS["matmul"].workload({"m": 8, "n": 8, "k": 8})
     submit(store, job, tasks=(task_of(workload),), target="llvm")
     store.fleet.register_units([unit], seen_seconds=LONG)
     told, pipe = multiprocessing.Pipe()
     threading.Thread(target=serve_worker, args=(told, store, lambda _: None, lambda: None), daemon=True).start()
-    settings = Settings(database_url=url, lease_seconds=lease_seconds)
+    settings = Settings(database_url=url, lease_seconds=LONG)
     setup = WorkerSetup(settings, unit, False, unit.classes, ("local",), None)
     LateWorker(setup, store, ServerPipe(pipe), late).run()
     return Counter(attempt.how for attempt in store.fleet.attempts(job, 0))
@@ -161,24 +177,9 @@ def ends_of_a_task(store: RecordStore, job: str, url: str, lease_seconds: float,
 def test_a_task_is_dead_after_attempts_that_kept_their_worker_busy_and_not_after_others(postgres_url: str) -> None:
     """A worker is late again and again: because something holds it up, and because of what it does for its task."""
     with migrated(postgres_url) as store:
-        ends = ends_of_a_task(store, "held-up", postgres_url, LONG, lambda: None)
+        ends = ends_of_a_task(store, "held-up", postgres_url, lambda _: None)
         assert ends == {AttemptEnd.HOLDER_DELAYED: 2 * MOST_LOSSES, AttemptEnd.DONE: 1}
         assert store.job("held-up").state == "succeeded"
-        lease_seconds = 1.0
-
-        def work() -> None:
-            """It takes most of the time, also where others want the processors."""
-            began = _Moment.now()
-
-            def hash_on() -> None:
-                while (spent := _Moment.now().since(began)).processor < share * max(lease_seconds, spent.clock):
-                    hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000)
-
-            share = 1.2 * OWN_SHARE
-            with ThreadPoolExecutor(4) as threads:
-                for _ in range(4):
-                    threads.submit(hash_on)
-
-        ends = ends_of_a_task(store, "busy", postgres_url, lease_seconds, work)
+        ends = ends_of_a_task(store, "busy", postgres_url, worked)
         assert ends[AttemptEnd.LEASE_LOST] == MOST_LOSSES
         assert store.job("busy").tasks[0].state is TaskState.DEAD and store.job("busy").state == "failed"
