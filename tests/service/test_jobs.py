@@ -180,20 +180,20 @@ def _before_remeasurement(trial: TrialView) -> TrialView:
 def test_a_job_goes_on_where_it_stood_when_the_service_closed(tmp_path: Path) -> None:
     settings = Settings(database_url=f"sqlite:///{tmp_path}/tilewright.sqlite3")
     with Service.open(settings) as service:
-        job = service.submit(spec_of(service, 40, seed=2))[0]
+        job = service.submit(spec_of(service, 24, seed=2))[0]
         follow(service, job.id, lambda event: event.kind == "trial" and event.data["sequence"] == 4)
     with Service.open(replace_settings(settings, run_jobs=False)) as service:
         assert service.job(job.id).state is JobState.RUNNING
         before = all_trials(service, job)
-        assert 5 <= len(before) < 40
+        assert 5 <= len(before) < 24
     with Service.open(settings) as service:
         done = finished(service, job)
         trials = all_trials(service, job)
         assert [_before_remeasurement(trial) for trial in trials[: len(before)]] == before
-        assert [trial.sequence for trial in trials] == list(range(40))
-        assert len({trial.schedule.key for trial in trials}) == 40  # nothing is measured twice
+        assert [trial.sequence for trial in trials] == list(range(24))
+        assert len({trial.schedule.key for trial in trials}) == 24  # nothing is measured twice
         baselines = [event for event in service.events(job.id) if "baseline_seconds" in event.data]
-        assert len(baselines) == 1 and done.tasks[0].trials == 40
+        assert len(baselines) == 1 and done.tasks[0].trials == 24
         elapsed = [trial.elapsed_seconds for trial in trials]
         assert elapsed == sorted(elapsed)
 

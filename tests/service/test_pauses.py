@@ -14,7 +14,7 @@ from tilewright.tests.db.postgres import server
 from tilewright.tests.db.small_disk import small_disk
 from tilewright.tests.service.following import QUICK, all_trials, finished, follow
 
-TRIALS = 60
+TRIALS = 30
 
 
 def spec_of(service: Service) -> JobSpec:
