@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqlalchemy import create_engine, make_url, select, text, update
+from sqlalchemy import Table, create_engine, make_url, select, text, update
 
 from tilewright.core.budget import Budget
 from tilewright.core.fleet import MOST_LOSSES, Lease, TaskClaim, Unit
@@ -26,6 +26,9 @@ CPU = DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores
 GPU = DeviceInfo("Some GPU", Target("cuda", "sm_90a", (), 132, 16), {"sm_count": 132.0})
 TOOLCHAIN = Toolchain({"cuda": "13", "tilewright": "1"})
 ON_GPU = MeasuredOn(GPU, TOOLCHAIN, Profile("cold", 2))
+END_OTHERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+FIRST_NUMBERS = "SELECT setval(format('%%I', sequencename)::regclass, start_value, false) FROM pg_sequences"
 LONG = 600.0
 """A lease of so many seconds does not end within a test."""
 
@@ -72,6 +75,26 @@ def emptied(store: RecordStore) -> None:
         for table in reversed(metadata.sorted_tables):
             if table.name != "tenants":
                 connection.execute(table.delete())
+
+
+def as_migrated(store: RecordStore) -> None:
+    """Make a database of PostgreSQL as ``migrated`` leaves it, and end whatever others do there."""
+    with store.database.writing() as connection:
+        connection.exec_driver_sql(END_OTHERS)
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(table.delete())
+        connection.exec_driver_sql(FIRST_NUMBERS)
+        for table, rows in first_rows().items():
+            connection.execute(table.insert(), rows)
+
+
+@cache
+def first_rows() -> Mapping[Table, list[dict[str, object]]]:
+    """The rows that the migrations make."""
+    with TemporaryDirectory() as folder, migrated(f"sqlite:///{folder}/migrated.sqlite3") as store:
+        with store.database.reading() as connection:
+            found = {table: connection.execute(select(table)).mappings().all() for table in metadata.sorted_tables}
+    return {table: [dict(row) for row in rows] for table, rows in found.items() if rows}
 
 
 def gpus(store: RecordStore, count: int, *, host: str = "h1", seen_seconds: float = LONG) -> list[str]:

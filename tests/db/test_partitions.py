@@ -74,74 +74,74 @@ def kinds(opened: RecordStore, job: str) -> set[str]:
     return {event.kind for event in opened.events(job, after=0, limit=99)}
 
 
-def test_months_are_made_ahead_and_events_lie_in_theirs(shared_store: RecordStore) -> None:
-    assert make_months(shared_store.database, month(0)) == [name(2)]
-    assert make_months(shared_store.database, month(0)) == []
+def test_months_are_made_ahead_and_events_lie_in_theirs(own_store: RecordStore) -> None:
+    assert make_months(own_store.database, month(0)) == [name(2)]
+    assert make_months(own_store.database, month(0)) == []
     for job, later in enumerate((0, 2, 4), start=1):
-        submit(shared_store, f"j{job}")
-        with shared_store.database.writing() as connection:
+        submit(own_store, f"j{job}")
+        with own_store.database.writing() as connection:
             move(connection, job, later)
-    assert places(shared_store) == {"events_first": {1}, name(2): {2}, "events_default": {3}}
-    before = [shared_store.events(f"j{job}", after=0, limit=9) for job in (1, 2, 3)]
-    assert make_months(shared_store.database, month(2)) == [name(3), name(4)]  # nobody had made it in time
-    assert places(shared_store) == {"events_first": {1}, name(2): {2}, name(4): {3}}
-    assert [shared_store.events(f"j{job}", after=0, limit=9) for job in (1, 2, 3)] == before
-    submit(shared_store, "new")  # ids go on
-    assert shared_store.events("new", after=0, limit=1)[0].id > before[-1][-1].id
+    assert places(own_store) == {"events_first": {1}, name(2): {2}, "events_default": {3}}
+    before = [own_store.events(f"j{job}", after=0, limit=9) for job in (1, 2, 3)]
+    assert make_months(own_store.database, month(2)) == [name(3), name(4)]  # nobody had made it in time
+    assert places(own_store) == {"events_first": {1}, name(2): {2}, name(4): {3}}
+    assert [own_store.events(f"j{job}", after=0, limit=9) for job in (1, 2, 3)] == before
+    submit(own_store, "new")  # ids go on
+    assert own_store.events("new", after=0, limit=1)[0].id > before[-1][-1].id
 
 
 def test_old_months_go_but_for_what_is_to_stay(
-    shared_store: RecordStore, postgres: PostgresServer, tmp_path: Path
+    own_store: RecordStore, postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    make_months(shared_store.database, month(3))
+    make_months(own_store.database, month(3))
     held = {}
     for job, later in (("old", 1), ("open", 1), ("later", 2), ("young", 4)):
-        held[job] = measured(shared_store, job, ends=job != "open")
-        with shared_store.database.writing() as connection:
+        held[job] = measured(own_store, job, ends=job != "open")
+        with own_store.database.writing() as connection:
             number = int(connection.execute(text("SELECT max(number) FROM jobs")).scalar_one())
             move(connection, number, later)
             old = "UPDATE jobs SET finished_at = created_at WHERE finished_at IS NOT NULL AND number = :number"
             connection.execute(text(old), {"number": number})
-    told = shared_store.events("open", after=0, limit=99)
+    told = own_store.events("open", after=0, limit=99)
 
     def deleted_in(later: int) -> int:
         days = (datetime.now(UTC) - month(later)) / timedelta(days=1)
-        return delete_old(shared_store.database, Retention(events=days))["events"]
+        return delete_old(own_store.database, Retention(events=days))["events"]
 
     assert deleted_in(1) == 0
     assert deleted_in(2) == 5  # three trials, and two of them were the best
     assert deleted_in(2) == 0
-    assert kinds(shared_store, "old") == {"state", "task"} < kinds(shared_store, "later")
-    assert shared_store.events("open", after=0, limit=99) == told
-    assert f"events_before_{month(2):%Y_%m}" in places(shared_store) and name(2) in places(shared_store)
-    finish(shared_store, held["open"])
-    with shared_store.database.writing() as connection:
+    assert kinds(own_store, "old") == {"state", "task"} < kinds(own_store, "later")
+    assert own_store.events("open", after=0, limit=99) == told
+    assert f"events_before_{month(2):%Y_%m}" in places(own_store) and name(2) in places(own_store)
+    finish(own_store, held["open"])
+    with own_store.database.writing() as connection:
         connection.execute(text("UPDATE jobs SET finished_at = created_at WHERE id = 'open'"))
     assert deleted_in(3) == 10  # those of the next month, and what had stayed of a job that has ended since
-    assert set(places(shared_store)) == {f"events_before_{month(3):%Y_%m}", name(4)}
-    assert kinds(shared_store, "young") == {"state", "task", "trial", "best"}
+    assert set(places(own_store)) == {f"events_before_{month(3):%Y_%m}", name(4)}
+    assert kinds(own_store, "young") == {"state", "task", "trial", "best"}
 
     file, other = tmp_path / "copy", postgres.url()
-    back_up_database(Settings(database_url=shared_store.database.url.render_as_string()), file)
+    back_up_database(Settings(database_url=own_store.database.url.render_as_string()), file)
     restore_database(Settings(database_url=other), file)
     assert check_database(Settings(database_url=other)) == []
     with RecordStore(other) as restored:
-        assert places(restored) == places(shared_store)
-        with shared_store.database.reading() as one, restored.database.reading() as two:
+        assert places(restored) == places(own_store)
+        with own_store.database.reading() as one, restored.database.reading() as two:
             assert partitions(one) == partitions(two)
             assert migrate.differences(two) == []
         measured(restored, "new")
         assert make_months(restored.database, month(4)) == [name(6)]
 
 
-def test_a_job_is_read_and_written_while_older_months_are_locked(shared_store: RecordStore) -> None:
-    make_months(shared_store.database, month(1))
-    submit(shared_store, "j")
-    with shared_store.database.writing() as connection:
+def test_a_job_is_read_and_written_while_older_months_are_locked(own_store: RecordStore) -> None:
+    make_months(own_store.database, month(1))
+    submit(own_store, "j")
+    with own_store.database.writing() as connection:
         move(connection, 1, 2)
-    with shared_store.database.writing() as connection:
+    with own_store.database.writing() as connection:
         connection.exec_driver_sql("LOCK TABLE ONLY events_first IN ACCESS EXCLUSIVE MODE")
-        assert len(shared_store.events("j", after=0, limit=9)) == 1
+        assert len(own_store.events("j", after=0, limit=9)) == 1
 
 
 @contextmanager

@@ -90,15 +90,15 @@ def both_record(url: str, folder: Path, recording: list[int], count: int) -> Non
 
 
 @pytest.fixture
-def recording(shared_store: RecordStore) -> Iterator[list[int]]:
+def recording(own_store: RecordStore) -> Iterator[list[int]]:
     """A program of this version that records trials all the while; what is given grows with each that was stored."""
-    submit(shared_store, "j", trials=1_000_000)
-    held, ending, stored, failed = claimed(shared_store), threading.Event(), list[int](), list[BaseException]()
+    submit(own_store, "j", trials=1_000_000)
+    held, ending, stored, failed = claimed(own_store), threading.Event(), list[int](), list[BaseException]()
 
     def record() -> None:
         try:
             while not ending.is_set():
-                shared_store.add_trial(trial("j", 0, len(stored)), lease=held.lease)
+                own_store.add_trial(trial("j", 0, len(stored)), lease=held.lease)
                 stored.append(len(stored))
         except BaseException as error:
             failed.append(error)
@@ -109,7 +109,7 @@ def recording(shared_store: RecordStore) -> Iterator[list[int]]:
     ending.set()
     thread.join()
     assert not failed
-    assert shared_store.job("j").tasks[0].trials == len(stored)
+    assert own_store.job("j").tasks[0].trials == len(stored)
 
 
 def more(stored: list[int]) -> None:
@@ -124,16 +124,16 @@ def more(stored: list[int]) -> None:
 
 
 def test_the_version_before_goes_on_through_an_upgrade_that_was_killed(
-    shared_store: RecordStore, recording: list[int], tmp_path: Path
+    own_store: RecordStore, recording: list[int], tmp_path: Path
 ) -> None:
-    url = shared_store.database.url.render_as_string(hide_password=False)
+    url = own_store.database.url.render_as_string(hide_password=False)
     killed = next_version(url, tmp_path / "next", pause=600.0)
     assert killed.stdout is not None and killed.stdout.readline() == "begins\n"
     in_the_middle = (
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600%' AND pid <> pg_backend_pid()"
     )
     for _ in range(600):
-        with shared_store.database.reading() as connection:
+        with own_store.database.reading() as connection:
             if connection.execute(text(in_the_middle)).scalar_one():
                 break
         threading.Event().wait(0.1)
@@ -141,18 +141,18 @@ def test_the_version_before_goes_on_through_an_upgrade_that_was_killed(
         raise AssertionError("the upgrade did not come to its middle")
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
-    with shared_store.database.writing() as connection:  # what the server does once it has missed the client
+    with own_store.database.writing() as connection:  # what the server does once it has missed the client
         connection.execute(text(in_the_middle.replace("count(*)", "pg_terminate_backend(pid)")))
     more(recording)
     resumed = next_version(url, tmp_path / "next")
     assert resumed.communicate()[0] == "begins\n9999\n" and resumed.returncode == 0
     more(recording)
-    shared_store.ping()  # it is ready, beside the next version
+    own_store.ping()  # it is ready, beside the next version
     with RecordStore(url) as again:  # and may be started again
         assert again.job("j").state == "running"
     both_record(url, tmp_path / "next", recording, 10)
-    assert shared_store.job("next").tasks[0].trials == 10
-    with shared_store.database.reading() as connection:
+    assert own_store.job("next").tasks[0].trials == 10
+    with own_store.database.reading() as connection:
         assert connection.execute(text("SELECT count(*) FROM trials WHERE next = 1")).scalar_one() > 10
         assert not connection.execute(text("SELECT 1 FROM pg_index WHERE NOT indisvalid")).all()
     database = Database(parse_url(url))
