@@ -1,5 +1,6 @@
 """Runs a private PostgreSQL server for tests. It has its own data folder and socket, which are removed afterwards."""
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -114,6 +116,18 @@ def run(command: list[str | Path], namespace: str = "") -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@cache
+def _first_data(bin_folder: Path) -> Path:
+    """The folder of a server that was never started. To copy it takes a tenth of the time of making it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+    data = folder / "data"
+    run([bin_folder / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
+    return data
+
+
 @contextmanager
 def server(durable: bool = False, mebibytes: int | None = None, namespace: str = "") -> Iterator[PostgresServer]:
     """Start a server for the block, which waits for its disk if it is to be ``durable``; with ``mebibytes``, on a disk
@@ -131,7 +145,7 @@ def server(durable: bool = False, mebibytes: int | None = None, namespace: str =
             if os.geteuid() == 0:
                 shutil.chown(disk, "postgres", "postgres")
             data = disk / "data"
-            run([bin_folder / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"])
+            run(["cp", "-r", "--preserve=mode", _first_data(bin_folder), data])
             if namespace:
                 with (data / "pg_hba.conf").open("a") as rules:
                     rules.write("host all all 10.77.0.0/16 trust\n")
