@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -89,12 +90,22 @@ def knobs() -> str:
 
 def _matching(sketch: Sketch) -> Iterator[tuple[str, Workload, Target]]:
     """Yield examples that a sketch writes kernels for, with their text form."""
-    small = [(name, parameters) for name, operator in OPERATORS.items() for parameters in operator.examples]
     for target in TARGETS:
-        for name, parameters in (*small, *LARGER):
-            workload = OPERATORS[name].workload(parameters)
+        for example, workload in _examples():
             if sketch.matches(workload, target):
-                yield " ".join((name, *(f"{key}={value}" for key, value in parameters.items()))), workload, target
+                yield example, workload, target
+
+
+@cache
+def _examples() -> list[tuple[str, Workload]]:
+    small = [(name, parameters) for name, operator in OPERATORS.items() for parameters in operator.examples]
+    return [
+        (
+            " ".join((name, *(f"{key}={value}" for key, value in parameters.items()))),
+            OPERATORS[name].workload(parameters),
+        )
+        for name, parameters in (*small, *LARGER)
+    ]
 
 
 def api() -> str:

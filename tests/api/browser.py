@@ -52,7 +52,7 @@ _pages: dict[tuple[Browser, str, bool], Page] = {}
 def watched(
     browser: Browser, address: str, *, width: int = 1280, theme: str = "light", scripts: bool = True
 ) -> Iterator[Watched]:
-    """Give a page for ``address``, as somebody has it who was never there. At the end, check that nothing went wrong."""
+    """Give a page for ``address``, as a new visitor has it. At the end, check that nothing went wrong."""
     key = browser, address, scripts
     if key not in _pages:
         context = browser.new_context(

@@ -15,7 +15,7 @@ from tilewright.service.views import JobState
 from tilewright.tests.api.browser import CHROMIUM, watched
 from tilewright.tests.api.serving import running
 
-SHAPE = {"m": 64, "n": 48, "k": 32}
+SHAPE = {"m": 48, "n": 8, "k": 8}
 MATMUL = operator_task("matmul", SHAPE)
 
 

@@ -42,10 +42,15 @@ def tilewright(folder: Path, *arguments: str, **more: str) -> subprocess.Complet
     return in_process(folder, "--database", str(folder / "t.sqlite3"), *arguments, **more)
 
 
-def in_process(
-    folder: Path, *arguments: str, program: Callable[[], int | None] = main, **more: str
+def in_process(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in ``folder`` in this process, with arguments and an environment of its own."""
+    return program_in_process(main, folder, *arguments, **more)
+
+
+def program_in_process(
+    program: Callable[[], int | None], folder: Path, *arguments: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in ``folder`` in this process, with arguments and an environment of its own."""
+    """Run the ``main`` of a program as ``in_process`` runs a command."""
     out, err = io.StringIO(), io.StringIO()
     command = ["tilewright", *arguments]
     code = 0

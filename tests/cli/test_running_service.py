@@ -27,7 +27,7 @@ from tilewright.tests.cli.commands import (
     MATMUL,
     answer,
     environment,
-    in_process,
+    program_in_process,
     serving,
     started,
     tilewright,
@@ -195,6 +195,6 @@ def test_the_demo_has_a_database_of_its_own(forks: ForkServer, tmp_path: Path) -
     assert "starting the service" in done.stdout and f"--database {state}/demo.sqlite3 best" in done.stdout
     with started(forks, tmp_path, "--database", str(state / "demo.sqlite3"), "serve", "--port", "0"):
         wait_for(lock_path(state / "demo.sqlite3"), "http://")
-        again = in_process(tmp_path, *words, program=tune_over_http.main, **home)
+        again = program_in_process(tune_over_http.main, tmp_path, *words, **home)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "a service runs on http://127.0.0.1:" in again.stdout
