@@ -2,8 +2,10 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from threadpoolctl import threadpool_limits
@@ -11,6 +13,18 @@ from threadpoolctl import threadpool_limits
 from tests.order import long_files_first
 from tilewright.core.errors import UnsupportedTarget
 from tilewright.runtime.devices import host_target
+
+if TYPE_CHECKING:
+    from tilewright.tests.db.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["PostgresServer"]:
+    """A server for databases of tests that leave it running."""
+    from tilewright.tests.db.postgres import server  # it loads SQLAlchemy, which most tests do without
+
+    with server() as running:
+        yield running
 
 
 @cache

@@ -34,7 +34,7 @@ from tilewright.service.wiring import sketch_versions
 from tilewright.te.json import workload_from_json
 from tilewright.tests.api.filled import HERE, VERSION, keep_job, operator_task
 from tilewright.tests.api.serving import running
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 
 OLDER = replace(HERE, toolchain=Toolchain({"llvm": "19", "tilewright": "0.1.0"}))
 COLD = replace(HERE, profile=Profile("cold"))
@@ -235,12 +235,11 @@ def test_a_client_knows_its_machine_and_keeps_answers(
 
 
 @pytest.fixture
-def shared() -> Iterator[Service]:
-    with server() as database:
-        settings = Settings(database_url=database.url(), run_jobs=False)
-        upgrade_database(settings)
-        with Service.open(settings) as opened:
-            yield opened
+def shared(postgres: PostgresServer) -> Iterator[Service]:
+    settings = Settings(database_url=postgres.url(), run_jobs=False)
+    upgrade_database(settings)
+    with Service.open(settings) as opened:
+        yield opened
 
 
 @pytest.mark.postgres

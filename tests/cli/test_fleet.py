@@ -28,11 +28,12 @@ from tilewright.tests.cli.commands import (
     tilewright,
     wait_until_answering,
 )
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
+from tilewright.tests.service.following import QUICK
 from tilewright.tests.service.fork_server import ForkServer
 
 TOKEN = "a-token-of-the-tests"
-LONG_TASK = operator_task("matmul", {"m": 24, "n": 40, "k": 16})
+LONG_TASK = operator_task(*QUICK)
 
 
 def test_a_worker_needs_a_shared_database(tmp_path: Path) -> None:
@@ -85,16 +86,15 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def fleet(forks: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(forks: ForkServer, postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A front end that searches nothing, on a PostgreSQL of its own."""
-    with server() as postgres:
-        url = postgres.url()
-        upgrade_database(Settings(database_url=url))
-        made = Fleet(url, tmp_path_factory.mktemp("fleet"))
-        serve = ("--database", made.url, "serve", "--no-jobs", "--port", str(made.port))
-        with started(forks, made.folder, *serve, **made.settings) as process:
-            wait_until_answering(made.address, process, token=TOKEN)
-            yield made
+    url = postgres.url()
+    upgrade_database(Settings(database_url=url))
+    made = Fleet(url, tmp_path_factory.mktemp("fleet"))
+    serve = ("--database", made.url, "serve", "--no-jobs", "--port", str(made.port))
+    with started(forks, made.folder, *serve, **made.settings) as process:
+        wait_until_answering(made.address, process, token=TOKEN)
+        yield made
 
 
 @pytest.mark.postgres

@@ -24,7 +24,7 @@ from tilewright.service.upgrade import upgrade_database
 from tilewright.service.views import JobSpec, JobState
 from tilewright.tests.api.serving import running
 from tilewright.tests.cli.commands import in_process
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 from tilewright.tests.service.following import finished
 from tilewright.tests.service.simulated import simulated_processor
 
@@ -54,13 +54,13 @@ class RetunedService:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetunedService]:
+def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RetunedService]:
     """A service with records that say that another toolchain made them. Of the first product the fastest schedule was
     the fastest then, by a sketch of another version; of the second one the slowest was. The runners-up are the
     slowest."""
     folder = tmp_path_factory.mktemp("retuned")
     with ExitStack() as stack:
-        settings = Settings(database_url=stack.enter_context(server()).url(), run_jobs=False)
+        settings = Settings(database_url=postgres.url(), run_jobs=False)
         upgrade_database(settings)
         stack.enter_context(simulated_processor(settings.database_url))
         opened = stack.enter_context(Service.open(settings))

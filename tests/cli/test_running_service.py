@@ -33,6 +33,7 @@ from tilewright.tests.cli.commands import (
     tilewright,
     wait_for,
 )
+from tilewright.tests.service.following import QUICK
 from tilewright.tests.service.fork_server import ForkServer
 
 
@@ -43,7 +44,7 @@ def settings_of(folder: Path, **more: object) -> Settings:
 def queued_job(folder: Path, trials: int = 3) -> str:
     """Submit a job that waits in the database of ``folder``, which no process has open."""
     with Service.open(settings_of(folder, run_jobs=False)) as service:
-        task = service.operator_workload("matmul", {"m": 24, "n": 40, "k": 16})
+        task = service.operator_workload(*QUICK)
         return service.submit(JobSpec((task,), Budget(trials), strategy="random"))[0].id
 
 

@@ -7,13 +7,7 @@ import pytest
 
 from tilewright.db.store import RecordStore
 from tilewright.tests.db.fleets import as_migrated, migrated
-from tilewright.tests.db.postgres import PostgresServer, server
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with server() as running:
-        yield running
+from tilewright.tests.db.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

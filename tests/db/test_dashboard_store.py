@@ -13,7 +13,7 @@ from tilewright.db.store import RecordStore
 from tilewright.tests.api.filled import keep_job, operator_task
 from tilewright.tests.api.recorded_job import TRIALS, keep_recorded_job
 from tilewright.tests.db.fleets import LONG, claimed, submit
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 
 LONG_AGO, UNIT = "2020-01-01T00:00:00.000000Z", "GPU-a100"
 
@@ -24,13 +24,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RecordStor
         with RecordStore(f"sqlite:///{tmp_path}/t.sqlite3") as opened:
             yield opened
         return
-    with server() as running:
-        address = running.url()
-        database = Database(parse_url(address))
-        migrate.upgrade(database)
-        database.close()
-        with RecordStore(address) as opened:
-            yield opened
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    address = postgres.url()
+    database = Database(parse_url(address))
+    migrate.upgrade(database)
+    database.close()
+    with RecordStore(address) as opened:
+        yield opened
 
 
 def test_figures_of_a_task_and_of_all_jobs(store: RecordStore) -> None:

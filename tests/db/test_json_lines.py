@@ -21,7 +21,7 @@ from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.task import task_of
 from tilewright.te.operators import OPERATORS
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 
 ON = MeasuredOn(
     DeviceInfo("Some CPU", Target("llvm", "x86-64", ("avx2",), 2, 32), {"cores": 2.0}, {"copy_bytes_per_second": 1e10}),
@@ -147,16 +147,15 @@ def test_a_job_of_our_own_is_not_continued_from_outside(store: RecordStore, othe
 
 
 @pytest.mark.postgres
-def test_records_move_to_postgresql_and_back(store: RecordStore, other: RecordStore) -> None:
+def test_records_move_to_postgresql_and_back(store: RecordStore, other: RecordStore, postgres: PostgresServer) -> None:
     lines = list(store.export_lines())
-    with server() as running:
-        address = running.url()
-        database = Database(parse_url(address))
-        migrate.upgrade(database)
-        database.close()
-        with RecordStore(address) as between:
-            assert between.import_lines(lines) == (12, 0)
-            other.import_lines(between.export_lines())
+    address = postgres.url()
+    database = Database(parse_url(address))
+    migrate.upgrade(database)
+    database.close()
+    with RecordStore(address) as between:
+        assert between.import_lines(lines) == (12, 0)
+        other.import_lines(between.export_lines())
     assert [json.loads(line) for line in other.export_lines()] == [
         json.loads(line.replace('"state":"queued"', '"state":"cancelled"')) for line in lines
     ]

@@ -1,6 +1,5 @@
 """A database that an earlier version wrote is upgraded: its schedules have today's names, and nothing else changed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tilewright.db.engine import Database, parse_url
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import metadata, trials
 from tilewright.tests.db.old_database import MIGRATION, Rows, all_rows, copy_rows, lines, unpacked
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 
 ADDED = ("unit", "host", "adopted_from", "predicted_score", "learned_from")
 """Columns of trials that are newer than the database."""
@@ -28,15 +27,14 @@ def old(tmp_path: Path) -> Rows:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path, old: Rows) -> Iterator[str]:
-    """Give the address of a database that stands where the earlier version left it."""
+def url(request: pytest.FixtureRequest, tmp_path: Path, old: Rows) -> str:
+    """Return the address of a database that stands where the earlier version left it."""
     if request.param == "sqlite":
-        yield unpacked(tmp_path / "old.sqlite3")
-        return
-    with server() as running:
-        address = running.url()
-        copy_rows(old, address)
-        yield address
+        return unpacked(tmp_path / "old.sqlite3")
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    address = postgres.url()
+    copy_rows(old, address)
+    return address
 
 
 def upgraded(url: str) -> Rows:
@@ -191,9 +189,8 @@ def test_the_migration_can_be_taken_back(url: str) -> None:
 
 
 @pytest.mark.postgres
-def test_a_shared_database_is_upgraded_on_request_only(old: Rows) -> None:
-    with server() as running:
-        address = running.url()
-        copy_rows(old, address)
-        with pytest.raises(StoreError, match=f"at migration {MIGRATION}, this program needs {migrate.head()}"):
-            RecordStore(address)
+def test_a_shared_database_is_upgraded_on_request_only(postgres: PostgresServer, old: Rows) -> None:
+    address = postgres.url()
+    copy_rows(old, address)
+    with pytest.raises(StoreError, match=f"at migration {MIGRATION}, this program needs {migrate.head()}"):
+        RecordStore(address)

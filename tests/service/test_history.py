@@ -25,7 +25,6 @@ from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 from tilewright.tests.api.filled import HERE, operator_task
 from tilewright.tests.db.fleets import migrated
-from tilewright.tests.db.postgres import PostgresServer, server
 
 NEWER = replace(HERE, toolchain=Toolchain({"llvm": "21", "tilewright": "0.1.0"}))
 COLD = replace(HERE, profile=Profile("cold"))
@@ -72,12 +71,6 @@ def test_history_is_of_relatives_and_keeps_what_cannot_be_compared_apart(tmp_pat
             (ours, "warm-v1"), (newer, "warm-v1"), (ours, "cold-v1")
         }  # fmt: skip
         assert all(experience_data([one])[1].max() == 1.0 for one in found)
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with server() as running:
-        yield running
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

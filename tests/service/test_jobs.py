@@ -26,7 +26,7 @@ from tilewright.service.views import EventView, JobSpec, JobState, TrialOrder, T
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.te.operators import OPERATORS
 from tilewright.tests.db.fleets import move_job
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 from tilewright.tests.service.following import QUICK, WAIT_SECONDS, all_trials, ended, finished, follow
 
 MODEL_WORKLOAD = OPERATORS["matmul"].workload({"m": 24, "n": 40, "k": 16})
@@ -297,21 +297,20 @@ def test_a_model_is_kept_and_led_by_earlier_tasks(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgres
-def test_two_services_share_a_postgresql_database() -> None:
-    with server() as running:
-        settings = Settings(database_url=running.url())
-        with pytest.raises(StoreError, match="tilewright db upgrade"):
-            Service.open(settings)
-        before, now = upgrade_database(settings)
-        assert before is None and upgrade_database(settings) == (now, now)
-        with Service.open(settings) as worker, Service.open(replace_settings(settings, run_jobs=False)) as front:
-            job = front.submit(spec_of(front, 1000))[0]
-            heard: list[EventView] = []
-            listener = threading.Thread(target=lambda: heard.extend(follow(front, job.id, ended)))
-            listener.start()
-            follow(front, job.id, lambda event: event.kind == "trial")
-            front.cancel(job.id)
-            listener.join(WAIT_SECONDS)
-            assert heard[-1].data["state"] == "cancelled"
-            assert worker.job(job.id) == front.job(job.id)
-            assert front.best(job.tasks[0].workload_key).job_id == job.id
+def test_two_services_share_a_postgresql_database(postgres: PostgresServer) -> None:
+    settings = Settings(database_url=postgres.url())
+    with pytest.raises(StoreError, match="tilewright db upgrade"):
+        Service.open(settings)
+    before, now = upgrade_database(settings)
+    assert before is None and upgrade_database(settings) == (now, now)
+    with Service.open(settings) as worker, Service.open(replace_settings(settings, run_jobs=False)) as front:
+        job = front.submit(spec_of(front, 1000))[0]
+        heard: list[EventView] = []
+        listener = threading.Thread(target=lambda: heard.extend(follow(front, job.id, ended)))
+        listener.start()
+        follow(front, job.id, lambda event: event.kind == "trial")
+        front.cancel(job.id)
+        listener.join(WAIT_SECONDS)
+        assert heard[-1].data["state"] == "cancelled"
+        assert worker.job(job.id) == front.job(job.id)
+        assert front.best(job.tasks[0].workload_key).job_id == job.id

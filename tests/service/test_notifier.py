@@ -1,7 +1,6 @@
 """Processes on one PostgreSQL tell each other of their commits."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import text
@@ -9,15 +8,14 @@ from sqlalchemy import text
 from tilewright.db.store import RecordStore
 from tilewright.service.notifier import LISTENING_POLL_SECONDS, POLL_SECONDS, CommitNotifier
 from tilewright.tests.db.fleets import migrated
-from tilewright.tests.db.postgres import server
+from tilewright.tests.db.postgres import PostgresServer
 
 LONG_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def shared_url() -> Iterator[str]:
-    with server() as running:
-        yield running.url()
+def shared_url(postgres: PostgresServer) -> str:
+    return postgres.url()
 
 
 @pytest.mark.postgres
