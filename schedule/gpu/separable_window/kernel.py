@@ -15,17 +15,22 @@ own, whose pitch is odd, so that they find them in different banks.
 
 Where tiles have whole rows, what a block stores is contiguous, so that it may be stored in aligned vectors: the results
 are then in shared memory as they are stored. Columns of the padding are not loaded.
+
+What a tile reads of a plane is contiguous there as well, so that one bulk copy may bring it to shared memory, where
+threads load columns from. Once all of them are reduced, results take its place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
-from ....core.dtypes import DType
+from ....core.dtypes import INDEX, DType
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import BinaryOp, Cast, Expr, Load, Select, Var, const, index, logical_and
+from ....ir.expr import BinaryOp, Cast, Expr, Load, Select, Var, const, index, logical_and, maximum, minimum
+from ....ir.gpu.bulk_copy import BulkCopy
+from ....ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from ....ir.rewrite import free_variables
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.region import Region
@@ -36,7 +41,7 @@ from ...problems.window_overlap import WindowAxis
 from ...problems.window_steps import WindowSteps, window_steps
 from ...space.columns import Size
 from ...tile.accumulation import register_dtype
-from ...tile.delinearize import axis_indices
+from ...tile.delinearize import axis_indices, delinearize
 from ...tile.load_analysis import always_holds
 from ...tile.masked_loads import MaskedLoad, conjuncts, replace_masked_loads
 from ...tile.names import NameSupply
@@ -46,6 +51,8 @@ from ..window_parts import Values, reduce_parts
 
 WORD_BYTES = 4
 """Bytes of a bank of shared memory."""
+BULK_BYTES = 16
+"""What the size and the addresses of a bulk copy are multiples of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +64,10 @@ class SeparableWindowSizes:
     ``rows``, ``positions``: rows and columns of the input that the windows of a tile span. ``margin``: how many of
     these columns lie in the padding, at the left. ``loaded``: how many columns that follow are loaded. ``lines``: lines
     of words that a block has of its tiles. ``near``: positions that a thread reads for its ``tile_w`` outputs.
-    ``row_lanes``: neighbouring lanes that store a row. ``blocks``: thread blocks. ``shared_bytes``: shared memory of a
-    block. ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once,
-    by that estimate.
+    ``row_lanes``: neighbouring lanes that store a row. ``staged``: elements of the input that are copied for a tile, 0
+    where threads load from global memory. ``blocks``: thread blocks. ``shared_bytes``: shared memory of a block.
+    ``registers``: estimated registers of a thread. ``resident``: how many blocks a multiprocessor runs at once, by that
+    estimate.
     """
 
     tile_h: Size
@@ -77,6 +85,7 @@ class SeparableWindowSizes:
     lines: Size
     near: Size
     row_lanes: Size
+    staged: Size
     blocks: Size
     shared_bytes: Size
     registers: Size
@@ -170,8 +179,11 @@ class _SeparableWindowKernelWriter:
             tile, first = block // s.tiles_w * s.row_tiles, block % s.tiles_w * s.tile_columns
             lines = self._allocate_lines(f"{name}_lines", s.positions, line_dtype(problem))
             results = self._allocate_results()
+            arrived = self._copy_tiles(tile, thread, results) if s.staged else None
             self._fill_margins(tile, thread, lines)
-            self._reduce_columns(tile, first, thread, lines)
+            if arrived is not None:
+                w.emit(MbarrierWait(arrived, index(0), index(0)))
+            self._reduce_columns(tile, first, thread, lines, results)
             w.barrier()
             self._reduce_lines(thread, lines, results)
             w.barrier()
@@ -188,12 +200,42 @@ class _SeparableWindowKernelWriter:
         return self.w.allocate(self.names.fresh(name), shape, dtype, MemoryScope.SHARED)
 
     def _allocate_results(self) -> Buffer:
-        """Allocate shared memory for results: [line, column, lane], or [element] as they are stored."""
+        """Allocate shared memory for results: [line, column, lane], or [element] as they are stored, where copied tiles
+        are before them."""
         problem, s, name = self.problem, self.sizes, f"{self.problem.reduction.name}_tile"
         if s.store_width == 1:
             return self._allocate_lines(name, s.tile_columns, line_dtype(problem))
-        shape = (s.row_tiles * s.tile_h * problem.width.axis.extent,)
+        shape = (s.row_tiles * max(s.staged, s.tile_h * problem.width.axis.extent),)
         return self.w.allocate(self.names.fresh(name), shape, line_dtype(problem), MemoryScope.SHARED)
+
+    def _copy_tiles(self, tile: Expr, thread: Expr, staged: Buffer) -> Buffer:
+        """Start to copy what the block's tiles read, each tile by a thread. Return the mbarrier at which it arrives."""
+        w, s, (masked,) = self.w, self.sizes, self.problem.sliding_loads
+        arrived = w.allocate(self.names.fresh("arrived"), (1,), INDEX, MemoryScope.SHARED)
+        with w.when(thread < 1):
+            w.emit(MbarrierInit(arrived, index(0), s.row_tiles))
+        w.barrier()
+        source = masked.load.buffer
+        with w.when(thread < s.row_tiles):
+            begin = delinearize(self._staged_begin(self._point_of(tile + thread)), source.shape)
+            w.emit(BulkCopy(staged, (thread * s.staged,), source, begin, s.staged, arrived, index(0)))
+        return arrived
+
+    def _staged_begin(self, at: Mapping[str, Expr]) -> Expr:
+        """Return which element of the input is the first one that is copied for the tile at ``at``: an aligned one, no
+        later than what the tile loads first, and as much earlier as lets the copy lie inside the input."""
+        (masked,) = self.problem.sliding_loads
+        chunk = BULK_BYTES // masked.load.dtype.bytes
+        first = self._place(masked, at, index(0), index(self.sizes.margin))
+        last = masked.load.buffer.elements - self.sizes.staged
+        return minimum(maximum(first, index(0)) // chunk, index(last // chunk)) * chunk
+
+    def _place(self, masked: MaskedLoad, at: Mapping[str, Expr], row: Expr, column: Expr) -> Expr:
+        """Return the number of the element of the input that the tile at ``at`` has at a ``row`` and a ``column``."""
+        problem, load = self.problem, masked.load
+        height, width = problem.height.at(at[problem.height.axis.name], row), problem.width.at(index(0), column)
+        place = sum((i * n for i, n in zip(load.indices, load.buffer.strides, strict=True)), start=index(0))
+        return scalar_at(place, {**at, **height, **width})
 
     def _allocate_word(self, dtype: DType) -> Buffer:
         """Allocate registers for what a word of shared memory has."""
@@ -255,15 +297,17 @@ class _SeparableWindowKernelWriter:
                 with self._lane_loop() as lane:
                     w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
 
-    def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer) -> None:
-        """Reduce all columns of the block's tiles along the height."""
+    def _reduce_columns(self, tile: Expr, first: Expr, thread: Expr, lines: Buffer, staged: Buffer) -> None:
+        """Reduce all columns of the block's tiles along the height. Where tiles are copied, ``staged`` has them."""
         problem, w, s = self.problem, self.w, self.sizes
         name, steps = problem.reduction.name, steps_along(problem, problem.height, s.tile_h)
         at_once = columns_at_once(problem)
         apart, per_tile = s.loaded // at_once, s.tile_h // self.lanes
         with self._shared_out(thread, s.row_tiles * apart) as item:
             y, positions = item // apart, [item % apart + (s.margin + n * apart) for n in range(at_once)]
-            terms = self._load_columns(self._point_of(tile + y), first, positions)
+            at = self._point_of(tile + y)
+            begin = y * s.staged - self._staged_begin(at) if s.staged else None
+            terms = self._load_columns(at, first, positions, None if begin is None else (staged, begin))
             reduced = self._reduced(steps, f"{name}_column", terms)
             for line in range(per_tile):
                 for n, position in enumerate(positions):
@@ -274,8 +318,11 @@ class _SeparableWindowKernelWriter:
                     with self._lane_loop() as lane:
                         w.store(lines, (y * per_tile + line, position, lane), Load(word, (lane,)))
 
-    def _load_columns(self, at: Mapping[str, Expr], first: Expr, positions: Sequence[Expr]) -> Buffer:
-        """Load columns of a tile. Return what of them is reduced, in registers: [row, column]."""
+    def _load_columns(
+        self, at: Mapping[str, Expr], first: Expr, positions: Sequence[Expr], staged: tuple[Buffer, Expr] | None
+    ) -> Buffer:
+        """Load columns of a tile. Return what of them is reduced, in registers: [row, column]. ``staged``: where the
+        input is in shared memory, as (buffer, what is added to the number of an element), if it is."""
         problem, w, s, dtype = self.problem, self.w, self.sizes, column_dtype(self.problem)
         registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
@@ -289,7 +336,11 @@ class _SeparableWindowKernelWriter:
                     for point, x, k in ((at, first, position), anywhere)
                 )
                 for masked, register in registers.items():
-                    needed = RegisterLoad(self._needed(masked, any_row), register.buffer, vector=False)
+                    load = self._needed(masked, any_row)
+                    if staged is not None:
+                        place = self._place(masked, at, index(r), position) + staged[1]
+                        load = replace(load, load=Load(staged[0], (place,)))
+                    needed = RegisterLoad(load, register.buffer, vector=False)
                     load_registers(w, self.names, needed, (index(r), index(n)), here, "", 1)
         name, shape = self.names.fresh(f"{problem.reduction.name}_terms"), (s.rows, len(positions))
         terms = w.allocate(name, shape, dtype, MemoryScope.REGISTER)

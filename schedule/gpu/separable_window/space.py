@@ -8,6 +8,7 @@ from math import gcd, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.dtypes import INDEX
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, const
@@ -21,6 +22,7 @@ from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob
+from ...tile.load_analysis import flat_offset
 from ...tile_sketch import Plan, TileSketch
 from ..block_constraints import block_constraints
 from ..memory_prior import ACCESS_CYCLES, TILE_SECONDS, MemoryTraffic, memory_bound_seconds
@@ -28,6 +30,7 @@ from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from .kernel import (
+    BULK_BYTES,
     WORD_BYTES,
     SeparableWindowSizes,
     column_dtype,
@@ -60,6 +63,9 @@ that the rest takes. Threads without columns count as if there were fewer blocks
 EXPOSED_ACCESSES = 0.25
 """The share of the time of loads and stores that does not overlap with anything, as each phase waits for those of the
 last one (this and the former agree with the order of the settings of a pool of 7 x 7 points that an H200 timed)."""
+COPIED = 0.5
+"""The share of their cost that loads of columns and waits at barriers have where bulk copies bring tiles. Addresses in
+shared memory take fewer instructions, and no thread waits for loads from memory (from 12 settings of the same pool)."""
 VECTOR_BYTES = (4, 8, 16)
 """Bytes of stores of several outputs."""
 MOST_CONFLICTS = 2
@@ -87,11 +93,32 @@ class SeparableWindowPlan(Plan):
             Knob("row_tiles", (1, 2, 4, 8, 16), "how many tiles of rows a block has"),
             Knob("threads", (64, 128, 256, 512), "how many threads a block has"),
             Knob("store_bytes", self._store_bytes, "how many bytes a store has, an aligned one where several elements"),
+            *(
+                (Knob("bulk_copies", (0, 1), "whether bulk copies bring tiles to shared memory"),)
+                if self._stageable
+                else ()
+            ),
         )
 
     @property
     def defaults(self) -> Mapping[str, KnobValue]:
-        return {"store_bytes": self._store_bytes[0]}
+        return {"store_bytes": self._store_bytes[0], "bulk_copies": 0}
+
+    @property
+    def _stageable(self) -> bool:
+        """Whether bulk copies can bring tiles of whole rows to shared memory, and results take their place there."""
+        problem, source = self.problem, self.problem.sliding_loads[0].load.buffer
+        if len(problem.sliding_loads) > 1 or not limits_of(self.target).clusters or len(self._store_bytes) == 1:
+            return False
+        whole = source.bytes % BULK_BYTES == 0 and source.dtype == line_dtype(problem)
+        return whole and self._pitch > 0 and problem.width.axis.extent <= MOST_COLUMNS
+
+    @property
+    def _pitch(self) -> int:
+        """How many elements rows are apart in the first input that windows move over."""
+        offset, window = flat_offset(self.problem.sliding_loads[0].load), self.problem.height.window
+        assert offset is not None and window is not None  # see ``separable_window_of``
+        return offset.coefficient(window.name) // self.problem.height.dilation
 
     @property
     def _store_bytes(self) -> tuple[int, ...]:
@@ -131,12 +158,16 @@ class SeparableWindowPlan(Plan):
         margin, loaded = self._loaded(positions) if tiles_w == 1 else (np.zeros_like(positions), positions)
         lines, word_bytes = row_tiles * tile_h // lanes, line_dtype(problem).bytes * lanes
         column_words = -(-column_dtype(problem).bytes * at_once // WORD_BYTES)
-        below = rows * len(problem.sliding_loads) + column_words * tile_h
+        chunk = BULK_BYTES // line_dtype(problem).bytes
+        spanned = (rows - 1) * self._pitch + loaded + (chunk - 1)
+        staged = np.where(columns.flags("bulk_copies", 1), -(-spanned // chunk) * chunk, 0)
+        in_flight = np.where(staged > 0, 0, rows * len(problem.sliding_loads))
         along = -(-word_bytes // WORD_BYTES) * (near + tile_w)
-        registers = SPARE_REGISTERS + np.maximum(below, along)
+        registers = SPARE_REGISTERS + np.maximum(in_flight + column_words * tile_h, along)
         store_width = columns.ints("store_bytes") // self._store_bytes[0]
         pitch = np.where(store_width > 1, extent, tile_columns | 1)
-        shared_bytes = lines * ((positions | 1) + pitch) * word_bytes
+        results = np.maximum(lines * pitch * word_bytes, row_tiles * staged * line_dtype(problem).bytes)
+        shared_bytes = lines * (positions | 1) * word_bytes + results + np.where(staged > 0, INDEX.bytes, 0)
         return SeparableWindowSizes(
             tile_h=tile_h,
             tile_w=tile_w,
@@ -153,6 +184,7 @@ class SeparableWindowPlan(Plan):
             lines=lines,
             near=near,
             row_lanes=_row_lanes(tile_columns),
+            staged=staged,
             blocks=tiles_w * -(-self._planes * tiles_h // row_tiles),
             shared_bytes=shared_bytes,
             registers=registers,
@@ -182,12 +214,23 @@ class SeparableWindowPlan(Plan):
                 names,
                 self._vectors_fit,
             ),
+            Constraint(
+                "with bulk_copies a store has several elements, and the input has at least those that are copied for a "
+                "tile",
+                names,
+                self._is_copyable,
+            ),
             *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
         )
 
     def _vectors_fit(self, columns: Columns) -> Bools:
         sizes = self.sizes(columns)
         fit: Bools = (sizes.store_width == 1) | self._is_stored_by(sizes, sizes.store_width)
+        return fit
+
+    def _is_copyable(self, columns: Columns) -> Bools:
+        sizes, source = self.sizes(columns), self.problem.sliding_loads[0].load.buffer
+        fit: Bools = (sizes.staged == 0) | ((sizes.store_width > 1) & (sizes.staged <= source.elements))
         return fit
 
     def _is_stored_by(self, sizes: SeparableWindowSizes, width: Ints | int) -> Bools:
@@ -197,12 +240,13 @@ class SeparableWindowPlan(Plan):
         return stored
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """Blocks have work for all of their threads, unless there are few of them. Stores are as wide as they may be,
-        unless threads would wait for one another at the banks of shared memory."""
+        """Blocks have work for all of their threads, unless there are few of them. With bulk copies two warps are
+        enough. Stores are as wide as they may be, unless threads would wait for one another at the banks of shared
+        memory."""
         sizes = self.sizes(columns)
         columns_of = sizes.row_tiles * sizes.loaded // columns_at_once(self.problem)
         items = np.minimum(columns_of, sizes.lines * sizes.tile_columns // sizes.tile_w)
-        busy = (sizes.threads >= 128) & (2 * items >= sizes.threads)
+        busy = ((sizes.threads >= 128) | (sizes.staged > 0)) & (2 * items >= sizes.threads)
         widest = np.ones_like(sizes.threads)
         if gcd(self.problem.width.axis.extent, WARP_LANES) <= MOST_CONFLICTS:
             for width in (b // self._store_bytes[0] for b in self._store_bytes):
@@ -216,7 +260,9 @@ class SeparableWindowPlan(Plan):
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
         lanes, each, outputs = word_lanes(problem), len(problem.sliding_loads), len(problem.outputs)
         at_once = columns_at_once(problem)
-        rounds = -(-sizes.row_tiles * sizes.loaded // (at_once * sizes.threads))
+        copied = sizes.staged > 0
+        eased = np.where(copied, COPIED, 1)
+        rounds = np.where(copied, 1, -(-sizes.row_tiles * sizes.loaded // (at_once * sizes.threads)))
         columns_of = sizes.blocks * at_once * _in_warps(sizes.row_tiles * sizes.loaded // at_once)
         segments = sizes.blocks * _in_warps(sizes.lines * (sizes.tile_columns // sizes.tile_w))
         row_words = sizes.blocks * _in_warps(sizes.lines * -(-sizes.tile_columns // sizes.row_lanes) * sizes.row_lanes)
@@ -227,6 +273,8 @@ class SeparableWindowPlan(Plan):
         bank_conflicts = np.where(width > 1, np.gcd(problem.width.axis.extent, WARP_LANES), 1)
         written = columns_of * (sizes.tile_h // lanes) + segments * (sizes.near + bank_conflicts * sizes.tile_w)
         moved = written + np.where(width > 1, vectors * width // lanes, row_words)
+        through_shared = np.where(copied, sizes.blocks * sizes.row_tiles * sizes.staged + columns_of * sizes.rows, 0)
+        loads = columns_of * each * sizes.rows * eased
         steps = columns_of // at_once * _steps(problem, problem.height, sizes.tile_h)
         steps = steps + segments * lanes // at_once * _steps(problem, problem.width, sizes.tile_w)
         traffic = MemoryTraffic(
@@ -236,18 +284,18 @@ class SeparableWindowPlan(Plan):
             memory_bytes=minimum_bytes(workload),
             l2_bytes=sizes.blocks * sizes.row_tiles * sizes.loaded * sizes.rows * self._input_bytes
             + sum(b.bytes for b in workload.output_buffers),
-            shared_bytes=moved * lanes * line_dtype(problem).bytes,
-            accesses=(columns_of * each * sizes.rows + written + reads + stores) / WARP_LANES,
+            shared_bytes=(moved * lanes + through_shared) * line_dtype(problem).bytes,
+            accesses=(loads + written + reads + stores) / WARP_LANES,
             operations=STEP_OPERATIONS * steps,
         )
         few = np.full_like(sizes.threads, SPARE_REGISTERS)
-        busy = np.minimum(sizes.row_tiles * sizes.loaded / (at_once * sizes.threads), 1)
+        busy = np.where(copied, 1, np.minimum(sizes.row_tiles * sizes.loaded / (at_once * sizes.threads), 1))
         overlapping = busy * limits_of(self.target).resident_blocks(sizes.threads, few, sizes.shared_bytes)
         found = gpu_peaks(self.target, peaks)
         begins = TILE_SECONDS * sizes.blocks / self.target.threads
         seconds: NDArray[np.float64] = begins + memory_bound_seconds(found, traffic)
         accesses = ACCESS_CYCLES * traffic.accesses / (found.multiprocessors * found.clock_hz)
-        seconds = seconds * (1 + BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
+        seconds = seconds * (1 + eased * BARRIER_WAITS / np.maximum(overlapping, 1)) + EXPOSED_ACCESSES * accesses
         return seconds
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -268,7 +316,7 @@ class SeparableWindowPlan(Plan):
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
         return separable_window_kernel(self.problem, sizes)
 
 

@@ -18,7 +18,11 @@ from tests.schedule.gpu.tiles import (
 )
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import finish
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.schedule import Schedule
+from tilewright.core.target import Target
 from tilewright.ir.expr import BinaryOp, Expr
+from tilewright.ir.gpu.bulk_copy import BulkCopy
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of
 from tilewright.ir.stmt import Store, walk_statements
@@ -114,6 +118,57 @@ def test_blocks_store_whole_rows_by_vectors(parameters: Mapping[str, Any], knobs
     assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, **knobs))
 
 
+@pytest.mark.parametrize(
+    ("parameters", "knobs"),
+    [
+        ({}, {"tile_h": 8, "row_tiles": 1}),
+        ({}, {"tile_h": 4, "row_tiles": 16}),
+        ({"padding": 0, "width": 25}, {"row_tiles": 2}),
+        ({"padding": 1, "kernel_h": 2, "height": 31, "width": 20}, {}),
+        ({"stride": 2, "width": 15}, {"tile_h": 4, "row_tiles": 8}),
+        ({"dilation": 2, "kernel_h": 3, "padding": 2}, {}),
+        ({"dtype": "float32", "width": 33}, {"row_tiles": 2}),
+        ({"dtype": "float32", "kind": "average"}, {}),
+        ({"dtype": "bfloat16", "width": 20}, {"row_tiles": 4}),
+        ({"dtype": "int8", "width": 31, "height": 16}, {"tile_h": 16}),
+        ({"batch": 1, "channels": 1, "height": 16, "width": 10}, {"tile_h": 4}),  # the last copy begins earlier
+    ],
+)
+def test_bulk_copies_bring_what_tiles_read(parameters: Mapping[str, Any], knobs: Mapping[str, int]) -> None:
+    """Copies begin at a multiple of 16 bytes and stay inside the images, whatever their rows and paddings are."""
+    given = {"kernel_h": 7, "kernel_w": 7, "padding": 3, "dtype": "float16", "height": 32, "width": 21, "channels": 2}
+    workload = _pool(**given | dict(parameters))
+    schedule = legal_schedule_of(SKETCH, workload, bulk_copies=1, **knobs)
+    (copy,) = (s for s in walk_statements(SKETCH.lower(workload, H200, schedule).body) if isinstance(s, BulkCopy))
+    assert copy.elements * copy.source.dtype.bytes % 16 == 0
+    assert_schedule_agrees(SKETCH, workload, schedule)
+
+
+@pytest.mark.parametrize(
+    ("workload", "target"),
+    [
+        (_pool(dtype="float16", batch=1, channels=1, height=13), H200),  # copies have a multiple of 16 bytes
+        (_pool(dtype="float16", width=200), H200),  # tiles have no whole rows
+        (_pool(dtype="float16", kind="average"), H200),  # columns are of float32
+        (_difference("float32"), H200),
+        (_pool(dtype="float16"), Target("cuda", "sm_80", (), threads=108, vector_bytes=16)),
+    ],
+)
+def test_where_there_are_no_bulk_copies(workload: Workload, target: Target) -> None:
+    assert "bulk_copies" not in [k.name for k in SKETCH.knobs(workload, target)]
+
+
+def test_bulk_copies_need_stores_of_several_elements_and_enough_of_the_input() -> None:
+    for workload, knobs in (
+        (_pool(dtype="float16", height=32), {"store_bytes": 2}),
+        (_pool(dtype="float16", batch=1, channels=1, height=4, width=10, kernel_h=2, padding=1), {"store_bytes": 4}),
+    ):
+        knobs |= {"tile_h": 4, "tile_w": 1, "row_tiles": 1, "threads": 64}
+        schedule = Schedule.of(SKETCH.name, SKETCH.version, {**knobs, "bulk_copies": 1})
+        with pytest.raises(IllegalSchedule, match="with bulk_copies a store has several elements, and the input has"):
+            SKETCH.lower(workload, H200, schedule)
+
+
 def test_stores_of_what_depends_on_the_position_have_one_element() -> None:
     for workload in (_pool(kind="average", count_include_pad=False), _difference("float16")):
         knob = next(k for k in SKETCH.knobs(workload, H200) if k.name == "store_bytes")
@@ -183,6 +238,7 @@ def test_large_pools_are_written_so_and_take_few_instructions() -> None:
     schedule = default_schedule(workload, H200)
     assert schedule.sketch == SKETCH.name
     knobs: Mapping[str, Any] = dict(schedule.knobs)
+    assert (knobs["bulk_copies"], knobs["row_tiles"]) == (1, 1)
     resources = compiled(SKETCH, workload, **knobs)
     assert resources.registers <= 64 and resources.spill_bytes == 0
 
