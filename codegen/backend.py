@@ -80,6 +80,7 @@ class LaunchConfig:
     arguments: Which parameters of the kernel the function takes, by position, in its order.
     tensor_maps: Which tensor maps it takes after them, each of 128 bytes. The driver encodes them for the address of a
         parameter.
+    cooperative: Whether all blocks must run at once, because they wait for each other.
     programmatic_dependent_launch: Whether its blocks may start while the launch before it in the stream still runs.
         The function itself waits for the end of that launch.
     numbers: Which numbers it takes besides: (place among all its arguments, eight bytes as a whole number).
@@ -99,6 +100,7 @@ class LaunchConfig:
     numbers: tuple[tuple[int, int], ...] = ()
     block_counts: tuple[Expr, Expr, Expr] | None = None
     takes_extents: tuple[str, ...] = ()
+    cooperative: bool = False
 
     def at_extent(
         self, dynamic: Sequence[DynamicExtent], parameters: Sequence[KernelParameter], extents: Sequence[int]

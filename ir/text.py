@@ -43,6 +43,7 @@ from .gpu.barrier import Barrier
 from .gpu.bulk_copy import BulkCopy, Prefetch
 from .gpu.cluster import ClusterLoadWait
 from .gpu.fence import AsyncProxyFence
+from .gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
 from .gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from .gpu.mma import Mma
@@ -279,6 +280,8 @@ def _axis(binding: AxisBinding) -> str:
 
 _OPERATIONS: dict[type[Operation], str] = {
     Dot: "dot",
+    GridBarrierArrive: "grid_barrier_arrive",
+    GridBarrierWait: "grid_barrier_wait",
     TileLoad: "tile_load",
     TileMma: "tile_mma",
     TileStore: "tile_store",

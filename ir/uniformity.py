@@ -1,5 +1,5 @@
-"""Uniformity analysis finds out whether all threads of a warp, warpgroup, block or cluster compute the same value of an
-expression.
+"""Uniformity analysis finds out whether all threads of a warp, warpgroup, block, cluster or grid compute the same value
+of an expression.
 
 Barriers, and operations of whole warps and warpgroups, may only stand under conditions that are uniform across all the
 threads that they synchronise. The number of a thread is written here as a sum over its warpgroup, its warp and its
@@ -27,6 +27,7 @@ from .expr import (
     index,
 )
 from .gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from .gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from .gpu.ldmatrix import LoadMatrix, StoreMatrix
 from .gpu.mma import MFMA_ATOMS, Mma
 from .gpu.ordered_sequence import OrderedSequenceArrive, OrderedSequenceStart, OrderedSequenceWait
@@ -37,6 +38,7 @@ from .index_analysis import IndexAnalysis
 from .rewrite import reads_of, substitute
 from .simplifier import Simplifier
 from .stmt import (
+    GRID_AXES,
     Allocate,
     AxisBinding,
     For,
@@ -50,12 +52,13 @@ from .stmt import (
     expressions,
 )
 
-_WIDTH = {SyncScope.WARP: 0, SyncScope.WARPGROUP: 1, SyncScope.BLOCK: 2, SyncScope.CLUSTER: 3}
+_WIDTH = {SyncScope.WARP: 0, SyncScope.WARPGROUP: 1, SyncScope.BLOCK: 2, SyncScope.CLUSTER: 3, SyncScope.GRID: 4}
 _WARPGROUP_WARPS = WARPGROUP_THREADS // WARP_LANES
 _DIVERGES_WITHIN = {  # the smallest group of threads within which an axis has different values
     HardwareAxis.THREAD: SyncScope.WARP,
     HardwareAxis.LANE: SyncScope.WARP,
     HardwareAxis.CLUSTER: SyncScope.CLUSTER,
+    **dict.fromkeys(GRID_AXES, SyncScope.GRID),
 }
 
 
@@ -65,6 +68,8 @@ def convergent_scopes(stmt: Stmt) -> Iterator[tuple[SyncScope, str]]:
     match stmt:
         case Barrier(scope=scope):
             yield scope, f"a barrier of the {scope.value}"
+        case GridBarrierArrive() | GridBarrierWait():
+            yield SyncScope.GRID, "a barrier of the grid"
         case Mma(atom=atom) if atom in MFMA_ATOMS:
             yield SyncScope.BLOCK, "an mma of waves"
         case Mma() | LoadMatrix() | StoreMatrix():

@@ -3,6 +3,7 @@
 | file | statements | PTX |
 |---|---|---|
 | ``barrier`` | Barrier | ``bar.sync``, ``bar.warp.sync``, ``barrier.cluster`` |
+| ``grid_barrier`` | GridBarrierArrive, GridBarrierWait | cooperative launches |
 | ``cluster`` | ClusterLoadWait | loads of distributed shared memory |
 | ``async_copy`` | CopyAsync, CopyAsyncCommit, CopyAsyncWait | ``cp.async`` |
 | ``bulk_copy`` | BulkCopy, Prefetch | ``cp.async.bulk`` |
@@ -22,7 +23,7 @@ Launches stand in ``ir.stmt``. Shuffles and loads from other blocks of a cluster
 
 The memory model: all threads of a launch run the same statements. Within a block only a barrier orders two threads;
 within a warp a Shuffle, a LoadMatrix, an Mma and a warp's barrier do so too. Blocks of one cluster synchronise at the
-cluster's barrier; other blocks of a launch never do. Launches of a kernel run one after the other, and each sees all
-that the earlier ones wrote. Barriers, and statements and expressions of whole warps and warpgroups, must be reached by
-all the threads that they synchronise, together.
+cluster's barrier, and those of a cooperative launch at the barrier of the grid; other blocks of a launch never do.
+Launches of a kernel run one after the other, and each sees all that the earlier ones wrote. Barriers, and statements
+and expressions of whole warps and warpgroups, must be reached by all the threads that they synchronise, together.
 """

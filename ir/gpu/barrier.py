@@ -16,10 +16,12 @@ class SyncScope(StrEnum):
     WARPGROUP = "warpgroup"
     BLOCK = "block"
     CLUSTER = "cluster"
+    GRID = "grid"
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier(Operation):
-    """All threads of the group wait for each other. What each wrote before is seen by all of them afterwards."""
+    """All threads of the group wait for each other. What each wrote before is seen by all of them afterwards. That of a
+    grid has two statements of its own (``grid_barrier``)."""
 
     scope: SyncScope = SyncScope.BLOCK

@@ -34,7 +34,8 @@ class LaunchState:
     has issued to tensor memory, by its position. ``mbarriers`` has the state of the mbarriers by buffer.
     ``registers`` is int64[warpgroups], once a thread of any has changed them. ``turns`` is int64[threads], once
     warpgroups take turns: how many begins and ends each has had. ``cluster_uses`` says when each thread last
-    accessed the memory of another block.
+    accessed the memory of another block. ``grid_arrival``: when all arrived at the barrier of the grid,
+    until they wait.
     """
 
     def __init__(self, launch: Launch, first_block: int, blocks: int, slots: int, launch_epoch: int, now: int) -> None:
@@ -62,6 +63,7 @@ class LaunchState:
         self.registers: Array | None = None
         self.turns: Array | None = None
         self.mbarriers: dict[str, Any] = {}
+        self.grid_arrival: int | None = None
         self.cluster_uses = np.full(self.threads, -1, dtype=np.int64)
 
     def axis(self, axis: HardwareAxis) -> Array:

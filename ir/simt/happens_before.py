@@ -107,6 +107,13 @@ class HappensBefore:
                 self.epochs[k][who] = self.now
             self._keys[k] = None
 
+    def synchronise_launch(self, time: int) -> None:
+        """All threads of the launch synchronised at ``time``, which may be earlier than now."""
+        self.now += 1
+        for k, epoch in enumerate(self.epochs):
+            np.maximum(epoch, time, out=epoch)
+            self._keys[k] = None
+
     def fence(self, who: Array | None) -> None:
         """What all threads (those of ``who``, bool[threads]) wrote before now may be read by the asynchronous proxy."""
         self.now += 1
@@ -253,6 +260,8 @@ class AccessHistory:
         for row, level in enumerate(range(self.outer, len(order.sizes))):
             highest = self.highest[row][flat]
             recent = highest >= order.keys(level)[0][who]
+            if level == 0:  # a reader may have arrived at the barrier of the grid, and read before it waited
+                recent |= (highest > 0) & (self.read_time[flat] >= order.epochs[0][who])
             if not recent.any():
                 continue
             at = np.flatnonzero(recent)

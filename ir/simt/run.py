@@ -1,10 +1,13 @@
 """Running the launches of a kernel, a chunk of blocks at a time."""
 
+from ...core.errors import KernelFault
 from ..bounds import loop_range
 from ..buffer import MemoryScope
+from ..gpu.grid_barrier import is_cooperative
 from ..interpreter.memory import BufferContents
 from ..stmt import Allocate, HardwareAxis, Launch, walk_statements
 from .context import LaunchContext, LaunchState
+from .grid_barrier import check_grid_barrier
 from .memory import GlobalMemory
 from .ordered_sequence import check_turns
 from .setmaxnreg import check_registers
@@ -14,6 +17,8 @@ CHUNK_THREADS = 8192
 """How many threads run side by side at most. A cluster is never split."""
 CHUNK_BYTES = 1 << 26
 """How many bytes their private and shared memory takes at most. A cluster is never split."""
+RESIDENT_THREADS = 1 << 19
+"""No device runs more threads at once, as it has to in a cooperative launch."""
 _SHARED_BYTES, _PRIVATE_BYTES = 80, 9  # about what the interpreter keeps for one element
 
 
@@ -35,6 +40,13 @@ class LaunchInterpreter:
         body = statement_closure(launch.body, context)
         x, y, z = launch.blocks
         blocks, step = x * y * z, _chunk_blocks(launch)
+        if is_cooperative(launch):
+            step = blocks
+            if blocks * launch.threads > RESIDENT_THREADS:
+                what = (
+                    f"{blocks} blocks of {launch.threads} threads, which a cooperative launch would have to run at once"
+                )
+                raise KernelFault(f"kernel {self.kernel}, launch {launch.name}: {what}")
         self.now += 1
         epoch = self.now
         for memory in self.memory.values():
@@ -52,6 +64,7 @@ class LaunchInterpreter:
             _check_cluster_uses(state, context)
             check_registers(state, context)
             check_turns(state, context)
+            check_grid_barrier(state, context)
             self.now = state.order.now
 
 

@@ -12,6 +12,7 @@ from ..gpu.barrier import Barrier, SyncScope
 from ..gpu.bulk_copy import BulkCopy, Prefetch
 from ..gpu.cluster import ClusterLoadWait
 from ..gpu.fence import AsyncProxyFence
+from ..gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ..gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ..gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ..gpu.mma import Mma
@@ -35,6 +36,7 @@ from .async_copy import copy_async, copy_async_commit, copy_async_wait
 from .bulk_copy import bulk_copy, prefetch
 from .context import LaunchAction, LaunchContext, LaunchState
 from .expressions import value_closure
+from .grid_barrier import grid_barrier_arrive, grid_barrier_wait
 from .ldmatrix import load_matrix, store_matrix
 from .mbarrier import mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait
 from .memory import PrivateMemory, SharedMemory, TensorMemory
@@ -178,7 +180,7 @@ def _barrier(stmt: Barrier, context: LaunchContext) -> LaunchAction:
                 return
             case SyncScope.BLOCK:
                 group, level = threads, order.block_level
-            case SyncScope.CLUSTER:
+            case _:
                 group, level = threads * state.cluster, 1
         order.synchronise(level, state.converged(group, what, context))
 
@@ -192,6 +194,8 @@ _STATEMENTS: dict[type[Stmt], Callable[[Any, LaunchContext], LaunchAction]] = {
     Seq: _seq,
     Allocate: _allocate,
     Barrier: _barrier,
+    GridBarrierArrive: grid_barrier_arrive,
+    GridBarrierWait: grid_barrier_wait,
     ClusterLoadWait: lambda stmt, context: lambda state: None,  # loads are done at once here
     CopyAsync: copy_async,
     CopyAsyncCommit: copy_async_commit,

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..gpu.async_copy import CopyAsyncCommit
-from ..gpu.barrier import Barrier
+from ..gpu.barrier import Barrier, SyncScope
 from ..gpu.cluster import ClusterLoadWait
 from ..gpu.fence import AsyncProxyFence
+from ..gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ..gpu.tma import TmaStoreCommit
 from ..stmt import Operation
 from .async_copy import COPY_RULES
@@ -32,12 +33,19 @@ def _cluster_load_wait(stmt: ClusterLoadWait, names: BoundNames) -> None:
         raise RuleBroken("operation", "a wait for the loads behind a vector; a scalar of it is enough")
 
 
+def _barrier(stmt: Barrier, names: BoundNames) -> None:
+    if stmt.scope is SyncScope.GRID:
+        raise RuleBroken("operation", "a barrier of the grid; it is a GridBarrierArrive and a GridBarrierWait")
+
+
 def _no_operands(stmt: Operation, names: BoundNames) -> None:
     """The operation has no operands."""
 
 
 _OPERATIONS: dict[type[Operation], Callable[[Any, BoundNames], None]] = {
-    Barrier: _no_operands,
+    Barrier: _barrier,
+    GridBarrierArrive: _no_operands,
+    GridBarrierWait: _no_operands,
     AsyncProxyFence: _no_operands,
     CopyAsyncCommit: _no_operands,
     TmaStoreCommit: _no_operands,

@@ -149,6 +149,10 @@ def _cuda_launch_config(grid: LaunchConfig) -> Any:
         allowed = attribute("CUlaunchAttributeValue")()
         allowed.programmaticStreamSerializationAllowed = 1
         attributes.append(_launch_attribute("PROGRAMMATIC_STREAM_SERIALIZATION", allowed))
+    if grid.cooperative:
+        together = attribute("CUlaunchAttributeValue")()
+        together.cooperative = 1
+        attributes.append(_launch_attribute("COOPERATIVE", together))
     config.attrs = attributes
     config.numAttrs = len(attributes)
     return config

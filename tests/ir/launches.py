@@ -29,6 +29,7 @@ from tilewright.ir.expr import (
 from tilewright.ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from tilewright.ir.gpu.barrier import SyncScope
 from tilewright.ir.gpu.bulk_copy import BulkCopy
+from tilewright.ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from tilewright.ir.gpu.ldmatrix import LoadMatrix
 from tilewright.ir.gpu.mbarrier import MbarrierInit, MbarrierWait
 from tilewright.ir.gpu.mma import WARP_MMA_ATOMS, Mma
@@ -197,6 +198,47 @@ def cluster_sum(fault: str = "") -> Kernel:
     return Kernel("cluster_sum", (a,), (o,), (), w.finish())
 
 
+def grid_share(fault: str = "") -> Kernel:
+    """O[i, :] = A[i, :] * sum of A, a block for each row, all of which meet at the barrier of the grid."""
+    rows, columns = 5, 64
+    a, o, sums = (
+        Buffer("A", (rows, columns), float32),
+        Buffer("O", (rows, columns), float32),
+        Buffer("S", (rows,), float32),
+    )
+    w = Writer()
+    with w.launch("grid_share", [("b", rows, X), ("t", columns, THREAD)]) as (b, t):
+        total = w.allocate("total", (1,), float32, MemoryScope.REGISTER)
+        w.store(total, (Z,), const(0.0, float32))
+        with w.loop("i", columns) as i:
+            w.store(total, (Z,), Load(total, (Z,)) + Load(a, (b, i)))
+
+        def publish() -> None:
+            with w.when(equal(t, 0)):
+                w.store(sums, (b,), Load(total, (Z,)))
+
+        if fault != "written after the arrival":
+            publish()
+        with w.when(equal(b, 0) if fault == "divergent barrier" else None):
+            if fault not in ("no barrier", "wait without arrival"):
+                w.emit(GridBarrierArrive())
+            if fault == "arrives twice":
+                w.emit(GridBarrierArrive())
+        if fault == "written after the arrival":
+            publish()
+        if fault not in ("no barrier", "no wait"):
+            w.emit(GridBarrierWait())
+        w.store(total, (Z,), const(0.0, float32))
+        with w.loop("j", rows) as j:
+            w.store(total, (Z,), Load(total, (Z,)) + Load(sums, (j,)))
+        w.store(o, (b, t), Load(a, (b, t)) * Load(total, (Z,)))
+        if fault == "arrives at the end":
+            w.emit(GridBarrierArrive())
+        if fault == "a barrier of two statements":
+            w.barrier(SyncScope.GRID)
+    return Kernel("grid_share", (a,), (o,), (sums,), w.finish())
+
+
 def transpose(fault: str = "") -> Kernel:
     """O[j, i] = A[i, j] of 64x96 through a swizzled tile of 32x32 (32 rows of 4 words, 32 columns of one)."""
     rows, columns, tile = 64, 96, 32
@@ -309,6 +351,16 @@ FAULTS: dict[Build, dict[str, str]] = {
         "ends too early": "there is no barrier of the cluster between a use of another block's memory and the end",
         "no such block": "block 4 is none of a cluster of 4",
     },
+    grid_share: {
+        "no barrier": r"race on S\[0\]: read here, written by thread 0 of block 0",
+        "no wait": r"race on S\[0\]: read here, written by thread 0 of block 0",
+        "written after the arrival": r"race on S\[0\]: read here, written by thread 0 of block 0",
+        "wait without arrival": "a wait that never ends: nobody has arrived at the barrier of the grid",
+        "arrives twice": "an arrival at the barrier of the grid that follows another one",
+        "arrives at the end": "ends between an arrival at the barrier of the grid and its wait",
+        "divergent barrier": "a barrier of the grid under `b == 0`, which differs within a grid",
+        "a barrier of two statements": "it is a GridBarrierArrive and a GridBarrierWait",
+    },
     transpose: {
         "wrong swizzle": "two elements of staged lie at one offset",
         "off by one": r"staged\[32, 0\] in lane 3 is out of bounds \[32, 32\]",
@@ -338,6 +390,8 @@ def expected(build: Build, data: dict[str, np.ndarray]) -> np.ndarray:
     a = data["A"].astype(np.float32)
     if build in (row_sum, cluster_sum):
         return np.asarray(a.sum(axis=1))
+    if build is grid_share:
+        return np.asarray(a * a.sum())
     if build is two_launches:
         return np.asarray(a.sum(axis=0))
     if build is transpose:

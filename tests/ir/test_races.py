@@ -13,18 +13,21 @@ from tilewright.ir.buffer import Buffer, MemoryScope
 from tilewright.ir.build import Writer
 from tilewright.ir.expr import ClusterLoad, Load, Var, const, index
 from tilewright.ir.gpu.barrier import SyncScope
+from tilewright.ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from tilewright.ir.interpret import interpret
-from tilewright.ir.stmt import HardwareAxis, Kernel
+from tilewright.ir.stmt import HardwareAxis, Kernel, Operation
 
 BLOCKS, THREADS, ELEMENTS = 4, 64, 24
 X, CLUSTER, THREAD = HardwareAxis.GRID_X, HardwareAxis.CLUSTER, HardwareAxis.THREAD
 Z = index(0)
+GRID: dict[str, type[Operation]] = {"arrive": GridBarrierArrive, "wait": GridBarrierWait}
 
 
 @dataclass(frozen=True)
 class Step:
     """All threads of ``who`` access the element ``at`` (of the shared buffer of block ``peer`` where there are
-    clusters), or they synchronise. ``kind`` is load, store, peer, global load, global store, or a SyncScope."""
+    clusters), or they synchronise. ``kind`` is load, store, peer, global load, global store, a SyncScope, or arrive or
+    wait (at the barrier of the grid)."""
 
     kind: str
     who: np.ndarray  # bool[blocks, threads]
@@ -32,14 +35,17 @@ class Step:
     peer: np.ndarray  # int64[blocks, threads]
 
 
-def draw(seed: int, cluster: int) -> list[Step]:
+def draw(seed: int, cluster: int, *, grid: bool) -> list[Step]:
     """A few steps, most of which touch few elements in few threads, so that about half of all programs are right."""
     rng = stream(seed, "races")
     kinds = ["load", "store", "global load", "global store", SyncScope.WARP, SyncScope.BLOCK, SyncScope.BLOCK]
     kinds += ["peer", SyncScope.CLUSTER, SyncScope.CLUSTER] if cluster > 1 else []
-    steps = []
+    kinds = ["global load", "global store", "global store", SyncScope.BLOCK, "grid", "grid"] if grid else kinds
+    steps, arrived = [], False
     for _ in range(int(rng.integers(3, 12))):
         kind = kinds[int(rng.integers(len(kinds)))]
+        if kind == "grid":
+            kind, arrived = "wait" if arrived else "arrive", not arrived
         shape = (BLOCKS, THREADS)
         who = np.zeros(shape, dtype=bool)
         base = int(rng.integers(THREADS))
@@ -50,6 +56,8 @@ def draw(seed: int, cluster: int) -> list[Step]:
         if kind.startswith("global") and rng.random() < 0.7:
             at = at + np.arange(BLOCKS)[:, None] * ELEMENTS
         steps.append(Step(str(kind), who, at, rng.integers(0, cluster, shape)))
+    if arrived:
+        steps.append(Step("wait", np.zeros(shape, dtype=bool), at, at))
     return steps
 
 
@@ -78,6 +86,9 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
             if step.kind in tuple(SyncScope):
                 w.barrier(SyncScope(step.kind))
                 continue
+            if step.kind in GRID:
+                w.emit(GRID[step.kind]())
+                continue
             with w.when(Load(who, (index(n), block, t)) > index(0)):
                 match step.kind:
                     case "load":
@@ -102,7 +113,7 @@ def kernel_of(steps: list[Step], cluster: int) -> tuple[Kernel, dict[str, np.nda
 def accesses(steps: list[Step], cluster: int) -> Iterator[tuple[int, tuple[int, int], tuple[str, int, int], bool]]:
     """(number of the step, (block, thread), what it accesses, whether it writes)."""
     for n, step in enumerate(steps):
-        if step.kind in tuple(SyncScope):
+        if step.kind in (*SyncScope, *GRID):
             continue
         for block, thread in np.argwhere(step.who).tolist():
             element = int(step.at[block, thread])
@@ -125,6 +136,7 @@ def races(steps: list[Step], cluster: int) -> bool:
                     one != other
                     and (first or second)
                     and not any(meets(s.kind, one, other, cluster) for s in steps[m + 1 : n])
+                    and not grid_meets([s.kind for s in steps[m + 1 : n]])
                 ):
                     return True
     return False
@@ -134,18 +146,23 @@ def meets(kind: str, one: tuple[int, int], other: tuple[int, int], cluster: int)
     match kind:
         case SyncScope.WARP:
             return one[0] == other[0] and one[1] // 32 == other[1] // 32
-        case SyncScope.BLOCK:
+        case SyncScope.BLOCK | "arrive" | "wait":
             return one[0] == other[0]
         case SyncScope.CLUSTER:
             return one[0] // cluster == other[0] // cluster
     return False
 
 
-@pytest.mark.parametrize("cluster", [1, 2])
-def test_a_race_is_found_exactly_where_two_accesses_are_not_ordered(cluster: int) -> None:
+def grid_meets(kinds: list[str]) -> bool:
+    """Whether all blocks arrive at the barrier of the grid, and wait for that."""
+    return "wait" in kinds[kinds.index("arrive") :] if "arrive" in kinds else False
+
+
+@pytest.mark.parametrize(("cluster", "grid"), [(1, False), (2, False), (1, True)])
+def test_a_race_is_found_exactly_where_two_accesses_are_not_ordered(cluster: int, grid: bool) -> None:
     found = 0
     for seed in range(200):
-        steps = draw(seed, cluster)
+        steps = draw(seed, cluster, grid=grid)
         kernel, data = kernel_of(steps, cluster)
         expected = races(steps, cluster)
         found += expected

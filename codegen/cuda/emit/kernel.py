@@ -10,6 +10,7 @@ A function for sm_90 and later begins like this, so that launches overlap (progr
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from math import prod
 
 from ....core.errors import CompileError
 from ....core.target import Target
@@ -20,6 +21,7 @@ from ....ir.expr import Expr, Load, distinct_nodes, index
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.gpu.barrier import WARPGROUP_THREADS
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
+from ....ir.gpu.grid_barrier import is_cooperative
 from ....ir.gpu.mbarrier import MbarrierArrive
 from ....ir.gpu.tma import TmaLoad, TmaPrefetch, TmaStore
 from ....ir.rewrite import free_variables, loads_of
@@ -52,7 +54,9 @@ from .types import is_half, storage_type
 from .warp_specialisation import specialise_warps
 
 LANGUAGE = "cuda-c++"
-_CUDA_NAMES = frozenset("blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared main min max abs".split())
+_CUDA_NAMES = frozenset(
+    "blockIdx blockDim gridDim threadIdx warpSize uint2 uint4 shared grid_barrier_phase main min max abs".split()
+)
 _RESERVED = KEYWORDS | _CUDA_NAMES | frozenset(FUNCTIONS) | MATH_NAMES
 _GRID = {HardwareAxis.GRID_X: "blockIdx.x", HardwareAxis.GRID_Y: "blockIdx.y", HardwareAxis.GRID_Z: "blockIdx.z"}
 _MOST_BLOCKS = ((1 << 31) - 1, 65535, 65535)
@@ -134,6 +138,7 @@ def _emit_launch(
     """Emit the function of one launch. Returns its text, how it is launched, and the functions of the prelude it
     uses, with the statements that use each."""
     _check_launch(launch, target)
+    cooperative = is_cooperative(launch)
     whole, launch = launch, replace(launch, body=specialise_warps(launch, kernel.ranges))
     buffers = _accessed(launch)
     arguments = [(i, b) for i, b in enumerate(kernel.parameters) if b.name in buffers]
@@ -167,6 +172,8 @@ def _emit_launch(
     if dependent_launch:
         text.line(f"{fn.use('griddepcontrol_launch_dependents')}();")
         fn.first = _first_global_access(launch.body)
+    if cooperative:
+        text.line("unsigned grid_barrier_phase = 0;")
     emit_statement(fn, text, launch.body)
     function = CppText()
     for line in f'extern "C" __global__ void {signature} {{'.split("\n"):
@@ -185,6 +192,7 @@ def _emit_launch(
         dependent_launch,
         block_counts=_block_counts(launch),
         takes_extents=extents,
+        cooperative=cooperative,
     )
     return function, config, fn.used
 
@@ -235,6 +243,10 @@ def _check_launch(launch: Launch, target: Target) -> None:
             raise CompileError(f"launch {launch.name} has {blocks} blocks along {axis}; at most {most}")
     if launch.extent(HardwareAxis.CLUSTER) > 1 and _capability(target) < _HOPPER:
         raise CompileError(f"launch {launch.name} has clusters, {target.arch} has none: sm_90 and later have")
+    room = target.threads * max(launch.min_blocks, 1)
+    if is_cooperative(launch) and prod(launch.blocks) > room:
+        blocks = prod(launch.blocks)
+        raise CompileError(f"launch {launch.name} has {blocks} blocks that meet; {target} has room for {room} at once")
 
 
 def _capability(target: Target) -> int:

@@ -9,6 +9,7 @@ from ....ir.gpu.barrier import Barrier, SyncScope
 from ....ir.gpu.bulk_copy import BulkCopy, Prefetch
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.gpu.fence import AsyncProxyFence
+from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.gpu.ldmatrix import LoadMatrix, StoreMatrix
 from ....ir.gpu.mbarrier import MbarrierArrive, MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.mma import Mma
@@ -53,6 +54,10 @@ def _operation(emitter: ExpressionEmitter, stmt: Operation, is_last: bool) -> st
     match stmt:
         case Barrier(scope=scope):
             return _barrier(emitter.fn, scope, is_last)
+        case GridBarrierArrive():
+            return f"grid_barrier_phase = {emitter.fn.use('grid_barrier_arrive')}();"
+        case GridBarrierWait():
+            return f"{emitter.fn.use('grid_barrier_wait')}(grid_barrier_phase);"
         case ClusterLoadWait(value=value):
             return f"{emitter.fn.use_sm_90('cluster_load_wait')}({emitter.value(value).text});"
         case AsyncProxyFence():

@@ -23,6 +23,7 @@ from ....ir.bounds import Interval, Ranges, loop_range
 from ....ir.buffer import MemoryScope
 from ....ir.expr import WARP_LANES, Expr, Var, index, logical_and
 from ....ir.gpu.barrier import WARPGROUP_THREADS, Barrier, SyncScope
+from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.gpu.tcgen05 import BlockScaledMma, TensorMemoryAllocate, TensorMemoryDeallocate, TensorMemoryMma
 from ....ir.gpu.tma import TmaLoad
 from ....ir.gpu.wgmma import WarpgroupMma
@@ -174,7 +175,7 @@ def _may_diverge(stmt: Stmt) -> bool:
     no shared memory, and no tensor memory."""
     return not any(
         (isinstance(s, Barrier) and s.scope in (SyncScope.BLOCK, SyncScope.CLUSTER))
-        or isinstance(s, TensorMemoryAllocate | TensorMemoryDeallocate)
+        or isinstance(s, TensorMemoryAllocate | TensorMemoryDeallocate | GridBarrierArrive | GridBarrierWait)
         or (isinstance(s, Allocate) and s.buffer.scope is MemoryScope.SHARED)
         for s in walk_statements(stmt)
     )

@@ -90,6 +90,15 @@ static TensorMap tensor_map(void* data, int bytes, std::vector<cuuint64_t> exten
 
 """
 
+_COOPERATIVE = """// a launch whose blocks all run at once
+template <typename... T>
+static void run_cooperatively(void (*kernel)(T...), dim3 blocks, unsigned threads, size_t shared, T... given) {
+  void* arguments[] = {(void*)&given...};
+  check(cudaLaunchCooperativeKernel((const void*)kernel, blocks, threads, arguments, shared, 0), "launch");
+}
+
+"""
+
 _TAIL = """
 // inputs are floats in [0.5, 1), small integers and bools
 static unsigned spread(size_t i) { return (unsigned)((i * 2654435761u) >> 8); }
@@ -157,7 +166,8 @@ def with_launcher(source: Source, arch: str) -> str:
     launches = "".join(_launch(config, source.parameters, source.dynamic) for config in called)
     body = f"static void prepare() {{\n{attributes}}}\n\nstatic void run(void* const* p) {{\n{launches}}}\n"
     maps = _TENSOR_MAPS if any(config.tensor_maps for config in source.launches) else ""
-    return source.text + head + maps + body + _TAIL
+    together = _COOPERATIVE if any(config.cooperative for config in source.launches) else ""
+    return source.text + head + maps + together + body + _TAIL
 
 
 def _set_attributes(config: LaunchConfig) -> str:
@@ -182,6 +192,11 @@ def _launch(config: LaunchConfig, parameters: tuple[KernelParameter, ...], dynam
     given += "".join(f", {d.most}" for d in dynamic if d.var in config.takes_extents)
     maps = "".join(f", {_tensor_map(m, parameters[m.parameter])}" for m in config.tensor_maps)
     given = (given + maps).removeprefix(", ")
+    if config.cooperative:
+        return (
+            f"  run_cooperatively({config.function}, dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}, "
+            f"{given});\n"
+        )
     return f"  {config.function}<<<dim3({x}, {y}, {z}), {config.threads}, {config.shared_bytes}>>>({given});\n"
 
 

@@ -1,4 +1,5 @@
-"""These functions wrap programmatic dependent launch (``griddepcontrol``, sm_90 and later) and give a warp's index."""
+"""These functions wrap programmatic dependent launch (``griddepcontrol``, sm_90 and later) and the barrier of a
+cooperative launch, and give a warp's index."""
 
 from .device_function import DeviceFunction
 
@@ -18,6 +19,43 @@ void griddepcontrol_wait() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }"""
+    ),
+    "grid_barrier": DeviceFunction(
+        """// the barrier that the driver keeps for a cooperative launch, where cooperative_groups finds it, too: its
+// highest bit changes when all blocks have arrived
+unsigned* grid_barrier() {
+  unsigned low, high;
+  asm("mov.u32 %0, %%envreg2;" : "=r"(low));
+  asm("mov.u32 %0, %%envreg1;" : "=r"(high));
+  return (unsigned*)((unsigned long long)high << 32 | low) + 1;
+}"""
+    ),
+    "grid_barrier_arrive": DeviceFunction(
+        """// gives thread 0 what the barrier was before
+unsigned grid_barrier_arrive() {
+  unsigned before = 0;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned blocks = gridDim.x * gridDim.y * gridDim.z, number = blockIdx.x + blockIdx.y + blockIdx.z;
+    const unsigned added = number ? 1u : 0x80000001u - blocks;
+    asm volatile("atom.add.release.gpu.u32 %0, [%1], %2;"
+                 : "=r"(before) : "l"(grid_barrier()), "r"(added) : "memory");
+  }
+  return before;
+}""",
+        ("grid_barrier",),
+    ),
+    "grid_barrier_wait": DeviceFunction(
+        """// what all blocks wrote before they arrived can be seen afterwards
+void grid_barrier_wait(unsigned before) {
+  if (threadIdx.x == 0) {
+    unsigned now;
+    do asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(grid_barrier()) : "memory");
+    while (!((before ^ now) >> 31));
+  }
+  __syncthreads();
+}""",
+        ("grid_barrier",),
     ),
     "warp_index": DeviceFunction(
         """// the warp's index in its block; the shuffle tells the compiler that it is uniform in the warp

@@ -43,7 +43,13 @@ WORKLOADS = {
 }
 MFMA = {"float16": "f32_16x16x16_f16", "bfloat16": "f32_16x16x16_bf16", "float32": "f32_16x16x4_f32"}
 ELF_MACHINE = 224
-ABSENT = {"cluster": "clusters", "copied": "CopyAsync", "bulk": "MbarrierInit", "matrix": "swizzled"}
+ABSENT = {
+    "cluster": "clusters",
+    "copied": "CopyAsync",
+    "bulk": "MbarrierInit",
+    "matrix": "swizzled",
+    "grid": "GridBarrierArrive",
+}
 """It maps the beginnings of names of launches that use what these processors do not have to a word of the error."""
 
 

@@ -3,6 +3,7 @@ refuses."""
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tilewright.codegen.cuda.compile.cache import CompileCache, key_of
 from tilewright.codegen.cuda.compile.compiler import compiled, options
 from tilewright.codegen.cuda.compile.nvrtc import Compiled
 from tilewright.codegen.cuda.compile.resources import check_launches, check_log, parse_log
+from tilewright.codegen.cuda.inspect.launcher import with_launcher
 from tilewright.core.cache_folder import cache_folder
 from tilewright.core.dtypes import float16, float32
 from tilewright.core.errors import CompileError, ResourcesExceeded, UnsupportedTarget
@@ -74,6 +76,20 @@ def test_kernels_compile_for_every_architecture(arch: str, name: str) -> None:
 def test_what_came_with_hopper_is_refused_before_it(name: str) -> None:
     with pytest.raises(CompileError, match="sm_90 and later have"):
         emitted(LAUNCHES[name], Target("cuda", "sm_89", (), 128, 16))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_launch_whose_blocks_meet_is_cooperative_and_fits_the_device(arch: str) -> None:
+    kernel = LAUNCHES["grid_share"]
+    target = Target("cuda", arch, (), 5, 16)
+    binary = BACKEND.compile(emitted(kernel, target), target)
+    assert [config.cooperative for config in binary.launches] == [True]
+    assert not any(config.cooperative for config in emitted(LAUNCHES["two_launches"]).launches)
+    assert "  run_cooperatively(tw_grid_share, dim3(5, 1, 1), 64, 0, " in with_launcher(emitted(kernel, target), arch)
+    with pytest.raises(CompileError, match=r"grid_share has 5 blocks that meet; .* has room for 4 at once"):
+        emitted(kernel, replace(target, threads=4))
+    twice = replace(kernel, body=replace(kernel.launches[0], min_blocks=2))
+    assert emitted(twice, replace(target, threads=4)).launches[0].cooperative
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_999", "gfx942", "sm_90b", ""])
