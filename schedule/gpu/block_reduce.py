@@ -99,7 +99,7 @@ def _combine_into(
         w.store(value, at, Load(register, ()))
 
 
-def _halvings(width: int) -> tuple[int, ...]:
+def halvings(width: int) -> tuple[int, ...]:
     """Return the distances of a butterfly over ``width`` neighbouring lanes, the largest first."""
     return tuple(1 << bit for bit in reversed(range(width.bit_length() - 1)))
 
@@ -189,7 +189,7 @@ def group_reduce(
 
     ``name`` begins the names of the buffers in between. All threads of the block (and cluster) must get here.
     """
-    butterfly(w, f"{name}_lane", values, combine, _halvings(min(group.threads, WARP_LANES)))
+    butterfly(w, f"{name}_lane", values, combine, halvings(min(group.threads, WARP_LANES)))
     if group.partials == 1:
         return
     at = index(0) if slot is None else slot
@@ -208,7 +208,7 @@ def group_reduce(
                 w.emit(ClusterLoadWait(Load(partial, ())))
         if start:
             _combine_into(w, f"{name}_after_{start}", values, (), [Load(p, ()) for p in partials], combine)
-    butterfly(w, f"{name}_warp", values, combine, _halvings(width))
+    butterfly(w, f"{name}_warp", values, combine, halvings(width))
 
 
 def _partial(group: ThreadGroup, cell: Buffer, slot: Expr, number: Expr) -> Expr:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 
+from ...core.dtypes import float32, float64
 from ...ir.buffer import Buffer
-from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Var, index, minimum, walk
+from ...ir.expr import Binary, BinaryOp, Const, Expr, Load, Ramp, Unary, UnaryOp, Var, index, minimum, walk
 from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import row_extent
@@ -156,6 +157,16 @@ class RowwiseProblem:
             case Binary(op=BinaryOp.MUL, a=Binary(op=BinaryOp.SUB, a=value, b=mean) as a, b=b) if a == b:
                 return value == total.body and self._is_mean(mean, total.tensor)
         return False
+
+    @property
+    def has_exponentials(self) -> bool:
+        """Whether there are two reductions: a maximum, and the sum of the exponentials of what is below it, in float32
+        or float64."""
+        if [r.reducer for r in self.reductions] != [Reducer.MAX, Reducer.SUM]:
+            return False
+        top, total = self.reductions
+        at_row = Load(top.tensor, tuple(Var(row_axis(n)) for n in range(len(self.rows))))
+        return top.tensor.dtype in (float32, float64) and total.body == Unary(UnaryOp.EXP, top.body - at_row)
 
     def _is_mean(self, mean: Expr, total: Buffer) -> bool:
         match mean:

@@ -151,7 +151,7 @@ def _write_one_group_of_rows(passes: RowPasses, number: Expr, prefetch: RowPrefe
         with vectors.each(row, "load") as vector:
             vectors.load(row, vector)
     elif s.storage == RowStorage.REGISTERS_AND_SHARED:
-        _load_to_both(vectors, row)
+        load_to_both(vectors, row)
     if s.prefetch_distance:
         prefetch.later_rows()
     vectors.load_edge(row, vectors.edge_registers)
@@ -161,7 +161,7 @@ def _write_one_group_of_rows(passes: RowPasses, number: Expr, prefetch: RowPrefe
     passes.write_passes(row, scratch, None)
 
 
-def _load_to_both(vectors: ThreadVectors, row: RowIndex) -> None:
+def load_to_both(vectors: ThreadVectors, row: RowIndex) -> None:
     """Load the first vectors of a thread to registers and copy the others to shared memory, all at once."""
     s, w, tensors = vectors.sizes, vectors.w, vectors.problem.row_inputs
     shared = {

@@ -53,7 +53,7 @@ def rowwise_seconds(
     circular = s.storage == RowStorage.CIRCULAR_BUFFER
     reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.reductions) + bool(problem.elementwise_outputs), 1)
     row_bytes = problem.column_count * (reads * problem.read_bytes + problem.written_bytes)
-    arithmetic_of_row = _arithmetic_cycles(problem, s, peaks) / peaks.clock_hz
+    arithmetic_of_row = arithmetic_cycles(problem, s, peaks) / peaks.clock_hz
 
     # A circular buffer asks for the next rows while it works on one, so that latency and barriers go on at once.
     barriers = _barrier_cycles(problem, s) / peaks.clock_hz
@@ -118,7 +118,7 @@ def rowwise_seconds(
     return seconds
 
 
-def _arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
+def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
     """Return how long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads
     without a vector work as well."""
     elements = s.vectors_per_thread * s.threads_per_row * s.cluster_size * s.vector

@@ -80,7 +80,7 @@ class RowwisePlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        longest = max(1, self.problem.column_count // min(self._vectors()))
+        longest = max(1, self.problem.column_count // min(vector_widths(self.problem)))
         threads = tuple(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n < 2 * longest)
         limits = limits_of(self.target)
         storages = tuple(RowStorage) if limits.async_copies else (RowStorage.REGISTERS, RowStorage.GLOBAL)
@@ -88,7 +88,7 @@ class RowwisePlan(Plan):
         if limits.clusters and self.problem.row_bytes >= CLUSTER_ROW_BYTES:
             clusters = (1, 2, 4, 8, 16) if self.problem.row_bytes >= LONG_ROW_BYTES else (1, 2, 4, 8)
         return (
-            Knob("vector_width", self._vectors(), "how many elements a thread reads at once"),
+            Knob("vector_width", vector_widths(self.problem), "how many elements a thread reads at once"),
             Knob("threads_per_row", threads, "how many threads of a CTA work on one row"),
             Knob(
                 "rows_per_cta",
@@ -118,21 +118,6 @@ class RowwisePlan(Plan):
                 "whether threads exchange a mean and the squares of deviations from it at once",
             ),
         )
-
-    def _vectors(self) -> tuple[int, ...]:
-        """Return the numbers of elements that a vector may have.
-
-        A vector has 16 bytes of the narrowest or of the widest element. Smaller vectors that divide the row are there
-        too where these two do not. Rows of several axes are read only in vectors that divide the last axis.
-        """
-        p = self.problem
-        sizes = [b.dtype.bytes for b in p.row_inputs] + [c.tensor.dtype.bytes for c in p.elementwise_outputs]
-        last = p.columns[-1]
-        wished = sorted({max(1, 16 // min(sizes)), max(1, 16 // max(sizes))})
-        exact = [v for v in (1, 2, 4, 8, 16) if last % v == 0 and v <= max(wished)]
-        if len(p.columns) > 1 or last < 32 * max(wished):
-            return tuple(exact[-2:] if len(exact) > 1 and exact[-1] >= max(wished) else exact[-1:])
-        return tuple(dict.fromkeys([*wished, *(v for v in exact[-1:] if v >= 2)]))
 
     def _sizes(self, columns: Columns) -> RowwiseSizes[Ints]:
         return rowwise_sizes(self.problem, self.target, columns)
@@ -435,6 +420,21 @@ class RowwisePlan(Plan):
                 wider = few.threads_per_row * few.cluster_size > int(self._sizes(chosen).threads_per_row[0])
                 return few if wider and setting["cluster_size"] == 1 else None
         return None
+
+
+def vector_widths(p: RowwiseProblem) -> tuple[int, ...]:
+    """Return the numbers of elements that a vector may have.
+
+    A vector has 16 bytes of the narrowest or of the widest element. Smaller vectors that divide the row are there
+    too where these two do not. Rows of several axes are read only in vectors that divide the last axis.
+    """
+    sizes = [b.dtype.bytes for b in p.row_inputs] + [c.tensor.dtype.bytes for c in p.elementwise_outputs]
+    last = p.columns[-1]
+    wished = sorted({max(1, 16 // min(sizes)), max(1, 16 // max(sizes))})
+    exact = [v for v in (1, 2, 4, 8, 16) if last % v == 0 and v <= max(wished)]
+    if len(p.columns) > 1 or last < 32 * max(wished):
+        return tuple(exact[-2:] if len(exact) > 1 and exact[-1] >= max(wished) else exact[-1:])
+    return tuple(dict.fromkeys([*wished, *(v for v in exact[-1:] if v >= 2)]))
 
 
 def _stored(c: Columns, storage: RowStorage) -> Bools:

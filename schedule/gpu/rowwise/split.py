@@ -206,15 +206,15 @@ def _shared(p: RowwiseProblem, of_part: RowwiseProblem, *, is_exact: bool) -> _S
         return None
     if p.has_moments and is_exact:
         return _shared_moments(p, of_part)
-    if [r.reducer for r in p.reductions] != [Reducer.MAX, Reducer.SUM]:
+    if not p.has_exponentials:
         return None
-    top, total = p.reductions
-    at_row = Load(top.tensor, tuple(Var(row_axis(n)) for n in range(len(p.rows))))
-    if total.body != Unary(UnaryOp.EXP, top.body - at_row) or top.tensor.dtype not in _GREATEST:
-        return None
-    lowest = const(-_GREATEST[top.tensor.dtype], top.tensor.dtype)
-    # The greatest element of a part may be -inf. Less a finite number its elements are still -inf, and not NaN.
-    return _Shared(lambda t: maximum(t, lowest), lambda t, s, whole: s * Unary(UnaryOp.EXP, maximum(t, lowest) - whole))
+    return _Shared(above_infinity, lambda t, s, whole: s * Unary(UnaryOp.EXP, above_infinity(t) - whole))
+
+
+def above_infinity(t: Expr) -> Expr:
+    """Return the greatest element ``t`` of a part, or a finite number where that is -inf: less than that the elements
+    of the part are still -inf, and not NaN."""
+    return maximum(t, const(-_GREATEST[t.dtype], t.dtype))
 
 
 _GREATEST = {float32: float(np.finfo(np.float32).max), float64: float(np.finfo(np.float64).max)}

@@ -58,12 +58,16 @@ class ThreadVectors:
     release: Callable[[Expr], None] | None = None
 
     def __post_init__(self) -> None:
-        s = self.sizes
         tensors = (*self.workload.inputs, *(s.tensor for s in self.workload.stages))
         self.tensors = frozenset(b.name for b in tensors)
-        self.thread = Var(self.name("t"))
-        self.cta_rank: Expr = Var(self.name("rank")) if s.cluster_size > 1 else index(0)
-        self.group = ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
+        self.thread: Expr = Var(self.name("t"))
+        self.cta_rank: Expr = Var(self.name("rank")) if self.sizes.cluster_size > 1 else index(0)
+        self.group = self._thread_group()
+
+    def _thread_group(self) -> ThreadGroup:
+        """Return the threads that work on one row."""
+        s = self.sizes
+        return ThreadGroup(self.thread, s.threads_per_row, s.rows_per_cta, s.cluster_size)
 
     def name(self, base: str) -> str:
         """``base``, or a name close to it that no tensor has."""
