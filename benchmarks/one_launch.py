@@ -20,6 +20,9 @@ from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
+LONG_ROWS: tuple[str, Mapping[str, object]] = ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"})
+"""Rows so long that all CTAs of a device share them; no example of an operator has them."""
+
 
 def kernels_of(target: Target) -> tuple[str, ...]:
     """Return the sketches that write kernels for ``target`` of some operator's example."""
@@ -42,9 +45,8 @@ def case_to_json(operator: str, parameters: Mapping[str, object], schedule: Sche
 
 @cache
 def _examples() -> tuple[tuple[str, Mapping[str, object], Workload], ...]:
-    return tuple(
-        (name, case, operator.workload(case)) for name, operator in OPERATORS.items() for case in operator.cases()
-    )
+    cases = [(name, case) for name, operator in OPERATORS.items() for case in operator.cases()]
+    return tuple((name, case, OPERATORS[name].workload(case)) for name, case in (*cases, LONG_ROWS))
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_window": "gpu.window.space:CUDA_WINDOW",
         "cuda_rowwise": "gpu.rowwise.space:CUDA_ROWWISE",
         "cuda_rowwise_split": "gpu.rowwise.split:CUDA_ROWWISE_SPLIT",
+        "cuda_rowwise_cooperative": "gpu.rowwise.cooperative:CUDA_ROWWISE_COOPERATIVE",
         "cuda_columnwise": "gpu.columnwise.space:CUDA_COLUMNWISE",
         "cuda_scan": "gpu.scan.space:CUDA_SCAN",
         "cuda_gemv": "gpu.gemv.space:CUDA_GEMV",

@@ -294,6 +294,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("attention", {"heads": 4, "queries": 512, "keys": 600, "depth": 128, "causal": True, "dtype": "float16"}),
     ("softmax", {"rows": 4096, "columns": 1024}),
     ("layer_norm", {"rows": 100, "columns": 50257, "dtype": "float16"}),
+    ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"}),
     ("reduce", {"shape": [4096, 4096], "axes": [0, 1]}),
     ("reduce", {"shape": [256, 131072], "axes": [0, 1]}),
     ("reduce", {"shape": [4096, 4096], "axes": [0]}),

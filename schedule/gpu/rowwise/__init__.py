@@ -7,6 +7,8 @@ What comes in is a ``problems.rowwise.RowwiseProblem``. What goes out is a kerne
 ``prior``            the estimated time of a setting
 ``kernel``           the launch: which thread block takes which rows, and where their columns stay
 ``split``            few long rows, of which one launch reduces parts and another joins them (``cuda_rowwise_split``)
+``cooperative``      few long rows that all CTAs of the device share (``cuda_rowwise_cooperative``); its launch is in
+                     ``cooperative_kernel``
 ``circular_buffer``  rows that stay in a circular buffer in shared memory
 ``vectors``          the vectors of a row that belong to one thread
 ``passes``           the reductions of a row, and what is written from them

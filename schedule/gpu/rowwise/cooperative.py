@@ -1,0 +1,236 @@
+"""Few long rows, each of them in parts that all CTAs of the device have at once (sketch ``cuda_rowwise_cooperative``).
+
+    part of a row ─▶ registers and shared memory ─▶ its reduction ─▶ barrier of the grid ─▶ that of the row ─▶ outputs
+
+One cooperative launch reads memory once, where ``cuda_rowwise_split`` has three launches and reads twice. There are as
+many CTAs as run at once. A CTA has a part of ``rows_per_cta`` rows, so that it loads and reduces some of them while it
+waits for what others found of the ones before (see ``cooperative_kernel``). Parts are joined in a fixed order, so that
+results are the same in every run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...problems.rowwise import RowwiseProblem, rowwise_problem
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
+from ...space.constraint import Constraint
+from ...space.enumerate import all_settings
+from ...space.knob import Knob
+from ...tile_sketch import Plan, TileSketch
+from ..occupancy import limits_of
+from ..peaks import gpu_peaks
+from ..quantities import gpu_columns
+from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
+from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
+from .prior import arithmetic_cycles
+from .sizes import SPARE_REGISTERS, SPARE_SHARED_BYTES, RowPartition, RowStorage
+from .space import LONG_ROW_BYTES, QUANTITIES, vector_widths
+from .split import MOST_ROWS
+
+MOST_VECTORS = 32
+"""How many vectors of all its rows a thread may have on chip."""
+MOST_RELOADED = 16
+"""How many vectors of one row a thread may have where it reads them again."""
+MOST_OWN_ROWS = 16
+"""Of how many rows a CTA has a part at most. Each has statements of its own."""
+BARRIER_SECONDS = 1.5e-6
+"""Roughly how long a barrier of the grid takes, with the exchange of partial results."""
+EXCHANGE_SECONDS = 0.4e-6
+"""Roughly how long the threads of a CTA take to combine what they found of a row."""
+
+
+@dataclass(frozen=True)
+class CooperativePlan(Plan):
+    workload: Workload
+    target: Target
+    problem: RowwiseProblem
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        rows = self.problem.row_count
+        storages = (RowStorage.REGISTERS_AND_SHARED, RowStorage.REGISTERS, RowStorage.GLOBAL)
+        own = sorted({*(n for n in (1, 2, 4, 8, 16) if n < rows), min(rows, MOST_OWN_ROWS)})
+        return (
+            Knob("vector_width", vector_widths(self.problem), "how many elements a thread reads at once"),
+            Knob("threads_per_row", (128, 256, 512, 1024), "how many threads of a CTA work on one row"),
+            Knob("rows_per_cta", tuple(own), "how many rows a CTA has a part of"),
+            Knob("ctas_per_sm", (1, 2, 3, 4), "how many CTAs a multiprocessor has"),
+            Knob("row_storage", tuple(s.text for s in storages), "where a row stays until it is written"),
+        )
+
+    def _sizes(self, c: Columns) -> CooperativeSizes[Ints]:
+        return cooperative_sizes(self.problem, self.target, c)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        row = ("vector_width", "threads_per_row", "rows_per_cta", "ctas_per_sm")
+        return (
+            Constraint(
+                "with fewer rows_per_cta there are more groups of CTAs, and each of them has two CTAs or more",
+                ("rows_per_cta", "ctas_per_sm"),
+                self._is_distinct,
+            ),
+            Constraint(
+                "every CTA has a vector of its rows, and no fewer threads than there are columns in no whole vector",
+                row,
+                self._has_work,
+            ),
+            Constraint(
+                "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared",
+                ("vector_width", "row_storage"),
+                lambda c: ~c.flags("row_storage", RowStorage.REGISTERS_AND_SHARED.text) | self._copied_by_cp_async(c),
+            ),
+            Constraint(
+                "registers and shared memory have room for ctas_per_sm CTAs on a multiprocessor, and shared memory for "
+                "a vector of each thread with row_storage registers_and_shared; a thread has at most 32 vectors of all "
+                "rows, or 16 of each row with global",
+                (*row, "row_storage"),
+                self._fits,
+            ),
+        )
+
+    def _is_distinct(self, c: Columns) -> Bools:
+        rows, own = self.problem.row_count, c.ints("rows_per_cta")
+        groups = -(-rows // own)
+        distinct: Bools = (-(-rows // groups) == own) & (2 * groups <= self.target.threads * c.ints("ctas_per_sm"))
+        return distinct
+
+    def _has_work(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.edge_columns <= s.threads_per_row)
+        return works
+
+    def _copied_by_cp_async(self, c: Columns) -> Bools:
+        copied = np.ones(len(c), dtype=bool)
+        for tensor in self.problem.row_inputs:
+            copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
+        return copied
+
+    def _fits(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
+        fits: Bools = resident >= c.ints("ctas_per_sm")
+        held = np.where(s.reloads == 1, s.vectors_per_thread * 2, s.vectors_per_thread * s.own_rows)
+        fits &= held <= MOST_VECTORS
+        fits &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | (s.buffered_vectors >= 1)
+        return fits
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        s = self._sizes(columns)
+        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+        good: Bools = (taken <= 4 / 3 * s.vectors) & (s.threads * s.min_ctas_per_sm >= 512)
+        return good
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
+        ctas = np.minimum(s.ctas, measured.multiprocessors)
+        read, written = p.row_count * p.row_bytes, p.row_count * p.column_count * p.written_bytes
+        transfer = np.full(len(columns), (read + written) / measured.memory_bytes_per_second)
+        reread = np.where(s.reloads == 1, read / (measured.l2_bytes_per_cycle * ctas * measured.clock_hz), 0.0)
+        arithmetic = p.row_count * arithmetic_cycles(p, s, measured) / ctas / measured.clock_hz
+        exchanges = s.own_rows * EXCHANGE_SECONDS
+        together = overlapped_seconds(transfer + reread, arithmetic + exchanges)
+        # The first part is reduced when it is there, and the last one is written when all CTAs have reduced it.
+        alone = (transfer + arithmetic) / 2 / s.own_rows
+        seconds: NDArray[np.float64] = together + alone / 2 + BARRIER_SECONDS + LOAD_LATENCY_SECONDS
+        return measured.launch_seconds + seconds
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, p = self._sizes(columns), self.problem
+        held = np.where(s.reloads == 1, 2, s.own_rows) * s.vectors_per_thread
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.ctas,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared_bytes,
+            wanted=held * s.vector * p.read_bytes,
+        )
+        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+        return {
+            **common,
+            "row_bytes": np.full(len(columns), float(p.row_bytes)),
+            "vectors_per_thread": s.vectors_per_thread.astype(np.float64),
+            "idle_share": 1 - s.vectors / np.maximum(taken, 1),
+            "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
+            "row_iterations": s.own_rows.astype(np.float64),
+            "barriers": (3 * s.own_rows).astype(np.float64),
+            "passes": (1 + s.reloads).astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = row_of_record(self._sizes(columns_of_setting(self.knobs, setting)), 0)
+        return cooperative_kernel(self.workload, self.problem, sizes)  # type: ignore[arg-type]
+
+
+def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> CooperativeSizes[Ints]:
+    """Return the sizes of many settings."""
+    limits, per_sm, own = limits_of(target), c.ints("ctas_per_sm"), c.ints("rows_per_cta")
+    groups = -(-problem.row_count // own)
+    one = np.ones_like(own)
+    partition = RowPartition(
+        problem.column_count,
+        c.ints("vector_width"),
+        c.ints("threads_per_row"),
+        one,
+        np.maximum(target.threads * per_sm // groups, 1),
+    )
+    shared, reloads = (c.flags("row_storage", s.text) for s in (RowStorage.REGISTERS_AND_SHARED, RowStorage.GLOBAL))
+    every = partition.vectors_per_thread
+    warps = partition.threads_per_row // WARP_LANES
+    states = 8 * (len(problem.reductions) + 1)
+    scratch = own * states * -(-warps // 4) * 4
+    vector_bytes = np.maximum(partition.threads * partition.vector * problem.read_bytes, 1)
+    room = (limits.shared_bytes_for(per_sm) - scratch - SPARE_SHARED_BYTES) // vector_bytes // own
+    buffered = np.where(shared, np.clip(room, 0, every), 0)
+    kept = every - buffered
+    words = -(-problem.read_bytes * partition.vector // 4)
+    held = np.where(reloads, 2 * every, kept * own + (buffered > 0))
+    broadcast = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0 * own)
+    return CooperativeSizes(
+        columns=partition.columns,
+        vector=partition.vector,
+        threads_per_row=partition.threads_per_row,
+        rows_per_cta=one,
+        cluster_size=partition.cluster_size,
+        storage=np.where(shared, int(RowStorage.REGISTERS_AND_SHARED), int(RowStorage.REGISTERS)),
+        buffered_vectors=buffered,
+        kept_vectors=kept,
+        register_vectors=np.minimum(kept + 1, every),
+        preloaded_vectors=0 * own,
+        registers=SPARE_REGISTERS + words * held + partition.vector + broadcast,
+        shared_bytes=scratch + buffered * own * vector_bytes,
+        ctas=groups * partition.cluster_size,
+        min_ctas_per_sm=per_sm,
+        prefetching_ctas=0 * own,
+        prefetch_distance=0 * own,
+        joined_moments=0 * own,
+        own_rows=own,
+        row_groups=groups,
+        reloads=reloads.astype(np.int64),
+    )
+
+
+def _plan(workload: Workload, target: Target) -> CooperativePlan | None:
+    problem = rowwise_problem(workload)
+    if problem is None or problem.row_count > MOST_ROWS or problem.row_bytes < LONG_ROW_BYTES or problem.dynamic:
+        return None
+    if not problem.elementwise_outputs or exchanged(problem) is None:
+        return None
+    plan = CooperativePlan(workload, target, problem)
+    settings = all_settings(plan.knobs)
+    legal = np.logical_and.reduce([c.holds(settings) for c in plan.constraints])
+    return plan if legal.any() else None
+
+
+CUDA_ROWWISE_COOPERATIVE = TileSketch("cuda_rowwise_cooperative", 1, QUANTITIES, _plan)

@@ -1,0 +1,345 @@
+"""Writes the cooperative launch of few long rows, all CTAs of which run at once (see ``cooperative``).
+
+    start to load this CTA's part of each of its rows
+    for each of its rows:
+        reduce the part, when it is there, and write what was found to the workspace
+        wait at the barrier of the grid for the row before, and arrive there for this one
+        join what the CTAs of the row before have found
+    for each of its rows: compute the outputs of the part and write them
+
+A barrier of the grid takes as long as two accesses of the L2 cache. Meanwhile the CTA reduces its part of the next row,
+or writes one.
+
+Two reductions are exchanged at once where the second one of a row follows from those of its parts: a maximum and the
+sum of exponentials of what is below it, or a sum and the squares of deviations from the mean. Threads, warps and CTAs
+have parts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ....core.dtypes import DType
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.build import Writer
+from ....ir.expr import (
+    WARP_LANES,
+    Cast,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    UnaryOp,
+    Var,
+    const,
+    index,
+    logical_and,
+    maximum,
+    minimum,
+)
+from ....ir.gpu.async_copy import CopyAsyncWait
+from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
+from ....ir.rewrite import loads_of
+from ....ir.stmt import HardwareAxis, Kernel
+from ....te.workload import Workload
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.rowwise import ReducedTensor, RowwiseProblem
+from ...tile.accumulation import Accumulation
+from ...tile.names import NameSupply, free_prefix
+from ..block_reduce import ThreadGroup, butterfly, combine_in_order, halvings
+from .kernel import load_to_both
+from .passes import RowPasses
+from .sizes import N, RowStorage, RowwiseSizes
+from .split import above_infinity
+from .vectors import RowIndex, ThreadVectors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CooperativeSizes(RowwiseSizes[N]):
+    """All sizes of one setting (N is int), or of many (N is a column of them). ``cluster_size``: CTAs that share a row.
+
+    ``own_rows``: of how many rows a CTA has a part. ``row_groups``: how many groups of CTAs there are, each with rows
+    of its own. ``reloads``: whether a part is read again when it is written, 0 or 1; ``storage`` is where it is until
+    it is reduced.
+    """
+
+    own_rows: N
+    row_groups: N
+    reloads: N
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Reductions whose states are exchanged at once: one, or a pair (see above). ``counts``: the state has the number
+    of elements, too. Each state is a few numbers, of ``dtypes``."""
+
+    problem: RowwiseProblem
+    reductions: tuple[ReducedTensor, ...]
+
+    @property
+    def counts(self) -> bool:
+        return len(self.reductions) == 2 and self.problem.has_moments
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        found = [d for r in self.reductions for d in r.accumulation.state_dtypes]
+        return (*found, found[-1]) if self.counts else tuple(found)
+
+    @property
+    def identity(self) -> tuple[Expr, ...]:
+        """The state of no elements."""
+        found = [e for r in self.reductions for e in r.accumulation.identity]
+        return (*found, const(0, self.dtypes[-1])) if self.counts else tuple(found)
+
+    def of_thread(self, first: Expr, count: Expr) -> Expr:
+        """Return what the second reduction of a thread reads as the result of the ``first`` one, which ``count``
+        elements have."""
+        if self.counts:
+            return first * (const(self.problem.column_count, first.dtype) / maximum(count, const(1, first.dtype)))
+        return above_infinity(first)
+
+    def join(
+        self, w: Writer, name: str, states: Sequence[Sequence[Expr]], distances: Iterable[int], *, whole: bool
+    ) -> list[Buffer]:
+        """Return registers with the state of all elements that some lanes have, each of them several ``states``. The
+        numbers of these lanes differ in the bits ``distances``. ``whole``: they are those of a row."""
+        distances = tuple(distances)
+        found = [w.allocate(f"{name}_{n}", (), d, MemoryScope.REGISTER) for n, d in enumerate(self.dtypes)]
+        if len(self.reductions) == 1:
+            self._combine(w, name, found, states, self.reductions[0].accumulation, distances)
+            return found
+        first, second = (r.accumulation for r in self.reductions)
+        self._combine(w, f"{name}_first", found[:1], [s[:1] for s in states], first, distances)
+        if self.counts:
+            self._combine(w, f"{name}_count", found[2:], [s[2:] for s in states], second, distances)
+        joined = [self._joined(state, [Load(v, ()) for v in found], whole=whole) for state in states]
+        self._combine(w, f"{name}_second", found[1:2], [(s,) for s in joined], second, distances)
+        return found
+
+    @staticmethod
+    def _combine(
+        w: Writer,
+        name: str,
+        values: Sequence[Buffer],
+        states: Sequence[Sequence[Expr]],
+        how: Accumulation,
+        distances: Sequence[int],
+    ) -> None:
+        combine_in_order(w, name, values, states, how.combine)
+        butterfly(w, f"{name}_lane", values, how.combine, distances)
+
+    def _joined(self, part: Sequence[Expr], all_parts: Sequence[Expr], *, whole: bool) -> Expr:
+        """Return what a part adds to the second reduction of all parts, whose first one is known."""
+        if not self.counts:
+            top = all_parts[0] if whole else above_infinity(all_parts[0])
+            return part[1] * Unary(UnaryOp.EXP, above_infinity(part[0]) - top)
+        mean, mean_of_all = (s[0] / maximum(s[2], const(1, s[2].dtype)) for s in (part, all_parts))
+        return part[1] + part[2] * (mean - mean_of_all) * (mean - mean_of_all)
+
+
+def exchanged(problem: RowwiseProblem) -> tuple[Exchanged, ...] | None:
+    """Return the reductions of ``problem`` as they are exchanged; None where one waits for the result of another."""
+    plain = all(r.tensor.dtype == r.accumulation.accumulator_dtype for r in problem.reductions)
+    if plain and (problem.has_moments or problem.has_exponentials):
+        return (Exchanged(problem, problem.reductions),)
+    names = {r.tensor.name for r in problem.reductions}
+    if any(load.buffer.name in names for r in problem.reductions for load in loads_of(r.body)):
+        return None
+    return tuple(Exchanged(problem, (r,)) for r in problem.reductions)
+
+
+def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: CooperativeSizes[int]) -> Kernel:
+    """Return the kernel of one setting, which must be legal (see ``cooperative``)."""
+    w, s = Writer(), sizes
+    tensors = (*workload.inputs, *(stage.tensor for stage in workload.stages))
+    supply = NameSupply(b.name for b in tensors)
+    groups = exchanged(problem)
+    assert groups is not None
+    shape = (problem.row_count, s.cluster_size)
+    partials = [[Buffer(supply.fresh("partial"), shape, d) for d in group.dtypes] for group in groups]
+    rows = [_OwnRow(_OwnVectors(workload, problem, s, f"row{n}_", w), n, groups, partials) for n in range(s.own_rows)]
+    names = [free_prefix(name, rows[0].vectors.tensors) for name in _AXES]
+    bounds = list(zip(names, (s.cluster_size, s.row_groups, s.threads), _AXES.values(), strict=True))
+    once = () if s.reloads else problem.row_inputs
+    evict_first = [b.name for b in (*once, *(c.tensor for c in problem.elementwise_outputs))]
+    with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first):
+        ahead = 1 if s.reloads else s.own_rows
+        for row in rows[:ahead]:
+            row.load()
+        for number, row in enumerate(rows):
+            if number + ahead < len(rows):
+                rows[number + ahead].load()
+            row.reduce()
+            if number > 0:
+                w.emit(GridBarrierWait())
+            w.emit(GridBarrierArrive())
+            if number > 0:
+                rows[number - 1].join()
+        if len(rows) > 1:
+            rows[0].write()
+        w.emit(GridBarrierWait())
+        rows[-1].join()
+        for row in rows[min(len(rows) - 1, 1) :]:
+            row.write()
+    workspace = tuple(b for of_group in partials for b in of_group)
+    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, workspace, w.finish())
+
+
+_AXES = {"rank": HardwareAxis.GRID_X, "group": HardwareAxis.GRID_Y, "t": HardwareAxis.THREAD}
+"""Which CTA of a row it is, which group of CTAs, and which thread of the CTA."""
+
+
+class _OwnVectors(ThreadVectors):
+    """What a thread has of one of its CTA's rows, all of which have the axes of the launch in common."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rank, group, thread = (free_prefix(name, self.tensors) for name in _AXES)
+        self.cta_rank, self.row_group, self.thread = Var(rank), Var(group), Var(thread)
+        self.group = self._thread_group()
+
+    def _thread_group(self) -> ThreadGroup:
+        return ThreadGroup(self.thread, self.sizes.threads_per_row)
+
+
+class _OwnRow(RowPasses):
+    """One of the rows that a CTA has a part of: row ``number`` of those. ``groups``: the reductions as they are
+    exchanged; ``partials``: for each of them, where the CTAs of a row write what they found."""
+
+    def __init__(
+        self,
+        vectors: _OwnVectors,
+        number: int,
+        groups: Sequence[Exchanged],
+        partials: Sequence[Sequence[Buffer]],
+    ) -> None:
+        super().__init__(vectors)
+        s, rows = vectors.sizes, self.problem.row_count
+        assert isinstance(s, CooperativeSizes)
+        self.own, self.number, self.groups, self.partials, self.reloads = vectors, number, groups, partials, s.reloads
+        self.awaited = s.own_rows - 1 - number
+        flat = vectors.row_group + number * s.row_groups
+        self.row = RowIndex(flat)
+        if (number + 1) * s.row_groups > rows:
+            self.row = RowIndex(minimum(flat, index(rows - 1)), flat < rows)
+
+    def load(self) -> None:
+        """Start to load the part of the row."""
+        self.vectors.allocate_registers()
+        if self.sizes.storage == RowStorage.REGISTERS_AND_SHARED:
+            load_to_both(self.vectors, self.row)
+        else:
+            with self.vectors.each(self.row, "load") as vector:
+                self.vectors.load(self.row, vector)
+        self.vectors.load_edge(self.row, self.vectors.edge_registers)
+
+    def reduce(self) -> None:
+        """Reduce the part of the row, and write what was found to the workspace."""
+        w, thread, warps = self.w, self.vectors.thread, self.vectors.group.warps
+        if self.sizes.storage == RowStorage.REGISTERS_AND_SHARED:
+            w.emit(CopyAsyncWait(self.awaited))
+        with w.scope():
+            scratch = [
+                [
+                    w.allocate(self.name(f"scratch{n}_{k}"), (warps,), d, MemoryScope.SHARED)
+                    for k, d in enumerate(g.dtypes)
+                ]
+                for n, g in enumerate(self.groups)
+            ]
+            for group, of_warps in zip(self.groups, scratch, strict=True):
+                number = self.groups.index(group)
+                state = group.join(
+                    w, self.name(f"warp{number}"), [self._of_thread(number, group)], halvings(WARP_LANES), whole=False
+                )
+                with w.when(Compare(CompareOp.EQ, thread % WARP_LANES, index(0))):
+                    for cell, value in zip(of_warps, state, strict=True):
+                        w.store(cell, (thread // WARP_LANES,), Load(value, ()))
+            w.barrier()
+            with w.when(thread < WARP_LANES):
+                for number, group in enumerate(self.groups):
+                    held = self._held(f"cta{number}_own", [Load(cell, (thread % warps,)) for cell in scratch[number]])
+                    found = group.join(w, self.name(f"cta{number}"), [held], halvings(warps), whole=False)
+                    first = Compare(CompareOp.EQ, thread, index(0))
+                    with w.when(first if self.row.exists is None else logical_and(first, self.row.exists)):
+                        for partial, value in zip(self.partials[number], found, strict=True):
+                            w.store(partial, (self.row.flat, self.vectors.cta_rank), Load(value, ()))
+
+    def _held(self, name: str, values: Sequence[Expr]) -> list[Expr]:
+        """Load ``values`` to registers."""
+        held = [
+            self.w.allocate(self.name(f"{name}_{n}"), (), v.dtype, MemoryScope.REGISTER) for n, v in enumerate(values)
+        ]
+        for register, value in zip(held, values, strict=True):
+            self.w.store(register, (), value)
+        return [Load(register, ()) for register in held]
+
+    def _of_thread(self, number: int, group: Exchanged) -> list[Expr]:
+        """Reduce the thread's own elements; return their state."""
+        first = group.reductions[0]
+        n = self.problem.reductions.index(first)
+        state: list[Expr] = [
+            Load(v, ()) for v in self._thread_state(n, first.accumulation, self._accumulate(self.row, n, first))
+        ]
+        if len(group.reductions) == 2:
+            second = group.reductions[1]
+            count = self._held(f"count{number}", [self._count(group.dtypes[-1])]) if group.counts else []
+            (own,) = self._held(f"own{number}", [group.of_thread(state[0], count[0] if count else state[0])])
+            self.results[first.tensor.name] = own
+            found = self._thread_state(n + 1, second.accumulation, self._accumulate(self.row, n + 1, second))
+            state += [*(Load(v, ()) for v in found), *count]
+        return state
+
+    def _count(self, dtype: DType) -> Expr:
+        """Return how many elements of the row the thread has."""
+        s, v = self.sizes, self.vectors
+        of_cta = minimum(index(s.vectors) - v.cta_rank * s.vectors_per_cta, index(s.vectors_per_cta))
+        own = maximum(of_cta - v.thread + (s.threads_per_row - 1), index(0)) // s.threads_per_row * s.vector
+        if s.edge_columns:
+            own = own + Select(v.has_edge(), index(1), index(0))
+        return Cast(own, dtype)
+
+    def join(self) -> None:
+        """Join what all CTAs of the row have found."""
+        w, ctas, thread = self.w, self.sizes.cluster_size, self.vectors.thread
+        lanes = min(WARP_LANES, 1 << (ctas - 1).bit_length())
+        registers = [
+            w.allocate(self.name(f"result{n}"), (), r.tensor.dtype, MemoryScope.REGISTER)
+            for n, r in enumerate(self.problem.reductions)
+        ]
+        for reduction, register in zip(self.problem.reductions, registers, strict=True):
+            self.results[reduction.tensor.name] = Load(register, ())
+        for number, group in enumerate(self.groups):
+            states = []
+            with w.scope():
+                for begin in range(0, ctas, lanes):
+                    rank = thread % lanes + begin
+                    place = (self.row.flat, minimum(rank, index(ctas - 1)))
+                    there: list[Expr] = [Load(p, place) for p in self.partials[number]]
+                    if begin + lanes > ctas:
+                        there = [Select(rank < ctas, e, i) for e, i in zip(there, group.identity, strict=True)]
+                    states.append(self._held(f"row{number}_of_{begin}", there))
+                found = group.join(w, self.name(f"row{number}"), states, halvings(lanes), whole=True)
+                values = iter([Load(v, ()) for v in found])
+                for reduction in group.reductions:
+                    how = reduction.accumulation
+                    register = registers[self.problem.reductions.index(reduction)]
+                    w.store(register, (), how.result([next(values) for _ in how.state_dtypes]))
+
+    def write(self) -> None:
+        """Compute the outputs of the part and write them."""
+        with self.w.scope():
+            if self.problem.elementwise_outputs:
+                self._loaded_again()._write_elementwise(self.row)
+            if self.problem.per_row_outputs:
+                self._write_per_row(self.row)
+
+    def _loaded_again(self) -> "_OwnRow":
+        """Load the part to other registers, where it did not stay."""
+        if not self.reloads:
+            return self
+        vectors = replace(self.own, prefix=f"again{self.number}_", registers={}, edge_registers={})
+        again = _OwnRow(vectors, self.number, self.groups, self.partials)
+        again.results = self.results
+        again.load()
+        return again
