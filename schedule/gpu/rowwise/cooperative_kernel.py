@@ -1,14 +1,16 @@
 """Writes the cooperative launch of few long rows, all CTAs of which run at once (see ``cooperative``).
 
     start to load this CTA's part of each of its rows
-    for each of its rows:
-        reduce the part, when it is there, and write what was found to the workspace
-        wait at the barrier of the grid for the row before, and arrive there for this one
-        join what the CTAs of the row before have found
-    for each of its rows: compute the outputs of the part and write them
+    reduce its parts of the first half of them, as they come; write what was found to the workspace
+    arrive at the barrier of the grid
+    reduce the other parts but one
+    wait at the barrier; join what all CTAs have found of the first rows
+    reduce the last part; write what was found of the second half to the workspace; arrive
+    compute the outputs of the first rows and write them
+    wait; join what all CTAs have found of the other rows; write these
 
-A barrier of the grid takes as long as two accesses of the L2 cache. Meanwhile the CTA reduces its part of the next row,
-or writes one.
+A barrier of the grid takes as long as a few accesses of the L2 cache. In this order memory is busy meanwhile, with
+loads or with stores.
 
 Two reductions are exchanged at once where the second one of a row follows from those of its parts: a maximum and the
 sum of exponentials of what is below it, or a sum and the squares of deviations from the mean. Threads, warps and CTAs
@@ -39,6 +41,7 @@ from ....ir.expr import (
     minimum,
 )
 from ....ir.gpu.async_copy import CopyAsyncWait
+from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel
@@ -53,6 +56,10 @@ from .passes import RowPasses
 from .sizes import N, RowStorage, RowwiseSizes
 from .split import above_infinity
 from .vectors import RowIndex, ThreadVectors
+
+MOST_COMMON = 4
+"""What so many vectors have in common in two passes stays in registers. Of more, the compiler would keep so much that
+it spills, unless a barrier stands between the passes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,26 +171,45 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     once = () if s.reloads else problem.row_inputs
     evict_first = [b.name for b in (*once, *(c.tensor for c in problem.elementwise_outputs))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first):
-        ahead = 1 if s.reloads else s.own_rows
-        for row in rows[:ahead]:
-            row.load()
-        for number, row in enumerate(rows):
-            if number + ahead < len(rows):
-                rows[number + ahead].load()
-            row.reduce()
-            if number > 0:
-                w.emit(GridBarrierWait())
-            w.emit(GridBarrierArrive())
-            if number > 0:
-                rows[number - 1].join()
-        if len(rows) > 1:
-            rows[0].write()
-        w.emit(GridBarrierWait())
-        rows[-1].join()
-        for row in rows[min(len(rows) - 1, 1) :]:
-            row.write()
+        _write_rows(w, rows)
     workspace = tuple(b for of_group in partials for b in of_group)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, workspace, w.finish())
+
+
+def _write_rows(w: Writer, rows: Sequence["_OwnRow"]) -> None:
+    """All rows of the CTA. What is found of the first half of them is joined ahead of the last reduction, while memory
+    is busy, so that they are written at once after it."""
+    ahead = 1 if rows[0].reloads else len(rows)
+    scratch = rows[0].allocate_exchange()
+    for row in rows[:ahead]:
+        row.load()
+
+    def reduce(some: Sequence["_OwnRow"]) -> None:
+        for row in some:
+            for following in rows[row.number + ahead : row.number + ahead + 1]:
+                following.load()
+            row.reduce(scratch)
+
+    def join(some: Sequence["_OwnRow"]) -> None:
+        w.emit(GridBarrierWait())
+        for row in some:
+            row.join()
+
+    first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    if first:
+        reduce(first)
+        first[0].exchange(scratch, len(first))
+        w.emit(GridBarrierArrive())
+        reduce(second[:-1])
+        join(first)
+    reduce(second[-1:])
+    second[0].exchange(scratch, len(second))
+    w.emit(GridBarrierArrive())
+    for row in first:
+        row.write()
+    join(second)
+    for row in second:
+        row.write()
 
 
 _AXES = {"rank": HardwareAxis.GRID_X, "group": HardwareAxis.GRID_Y, "t": HardwareAxis.THREAD}
@@ -193,6 +219,8 @@ _AXES = {"rank": HardwareAxis.GRID_X, "group": HardwareAxis.GRID_Y, "t": Hardwar
 class _OwnVectors(ThreadVectors):
     """What a thread has of one of its CTA's rows, all of which have the axes of the launch in common."""
 
+    sizes: CooperativeSizes[int]
+
     def __post_init__(self) -> None:
         super().__post_init__()
         rank, group, thread = (free_prefix(name, self.tensors) for name in _AXES)
@@ -201,6 +229,12 @@ class _OwnVectors(ThreadVectors):
 
     def _thread_group(self) -> ThreadGroup:
         return ThreadGroup(self.thread, self.sizes.threads_per_row)
+
+    def row(self, number: Expr, most: int) -> RowIndex:
+        """Return row ``number`` of the CTA, which is below ``most``."""
+        groups, rows = self.sizes.row_groups, self.problem.row_count
+        flat = self.row_group + number * groups
+        return RowIndex(minimum(flat, index(rows - 1)), flat < rows) if most * groups > rows else RowIndex(flat)
 
 
 class _OwnRow(RowPasses):
@@ -215,14 +249,10 @@ class _OwnRow(RowPasses):
         partials: Sequence[Sequence[Buffer]],
     ) -> None:
         super().__init__(vectors)
-        s, rows = vectors.sizes, self.problem.row_count
-        assert isinstance(s, CooperativeSizes)
-        self.own, self.number, self.groups, self.partials, self.reloads = vectors, number, groups, partials, s.reloads
-        self.awaited = s.own_rows - 1 - number
-        flat = vectors.row_group + number * s.row_groups
-        self.row = RowIndex(flat)
-        if (number + 1) * s.row_groups > rows:
-            self.row = RowIndex(minimum(flat, index(rows - 1)), flat < rows)
+        self.own, self.number, self.groups, self.partials = vectors, number, groups, partials
+        self.reloads = vectors.sizes.reloads
+        self.awaited = vectors.sizes.own_rows - 1 - number
+        self.row = vectors.row(index(number), number + 1)
 
     def load(self) -> None:
         """Start to load the part of the row."""
@@ -234,36 +264,44 @@ class _OwnRow(RowPasses):
                 self.vectors.load(self.row, vector)
         self.vectors.load_edge(self.row, self.vectors.edge_registers)
 
-    def reduce(self) -> None:
-        """Reduce the part of the row, and write what was found to the workspace."""
-        w, thread, warps = self.w, self.vectors.thread, self.vectors.group.warps
+    def allocate_exchange(self) -> list[list[Buffer]]:
+        """Shared memory for what the warps of the CTA find of each of its rows."""
+        shape = (self.own.sizes.own_rows, self.vectors.group.warps)
+        return [
+            [self.w.allocate(self.name(f"found{n}_{k}"), shape, d, MemoryScope.SHARED) for k, d in enumerate(g.dtypes)]
+            for n, g in enumerate(self.groups)
+        ]
+
+    def reduce(self, scratch: Sequence[Sequence[Buffer]]) -> None:
+        """Reduce the warp's share of the row into ``scratch``."""
+        w, thread = self.w, self.vectors.thread
         if self.sizes.storage == RowStorage.REGISTERS_AND_SHARED:
             w.emit(CopyAsyncWait(self.awaited))
-        with w.scope():
-            scratch = [
-                [
-                    w.allocate(self.name(f"scratch{n}_{k}"), (warps,), d, MemoryScope.SHARED)
-                    for k, d in enumerate(g.dtypes)
-                ]
-                for n, g in enumerate(self.groups)
-            ]
-            for group, of_warps in zip(self.groups, scratch, strict=True):
-                number = self.groups.index(group)
-                state = group.join(
-                    w, self.name(f"warp{number}"), [self._of_thread(number, group)], halvings(WARP_LANES), whole=False
-                )
+        for number, group in enumerate(self.groups):
+            with w.scope():
+                own = self._of_thread(number, group)
+                found = group.join(w, self.name(f"warp{number}"), [own], halvings(WARP_LANES), whole=False)
                 with w.when(Compare(CompareOp.EQ, thread % WARP_LANES, index(0))):
-                    for cell, value in zip(of_warps, state, strict=True):
-                        w.store(cell, (thread // WARP_LANES,), Load(value, ()))
-            w.barrier()
-            with w.when(thread < WARP_LANES):
-                for number, group in enumerate(self.groups):
-                    held = self._held(f"cta{number}_own", [Load(cell, (thread % warps,)) for cell in scratch[number]])
-                    found = group.join(w, self.name(f"cta{number}"), [held], halvings(warps), whole=False)
-                    first = Compare(CompareOp.EQ, thread, index(0))
-                    with w.when(first if self.row.exists is None else logical_and(first, self.row.exists)):
-                        for partial, value in zip(self.partials[number], found, strict=True):
-                            w.store(partial, (self.row.flat, self.vectors.cta_rank), Load(value, ()))
+                    for cell, value in zip(scratch[number], found, strict=True):
+                        w.store(cell, (index(self.number), thread // WARP_LANES), Load(value, ()))
+
+    def exchange(self, scratch: Sequence[Sequence[Buffer]], rows: int) -> None:
+        """Write what the CTA found of this row and those behind it, ``rows`` in all, to the workspace. Each has a warp,
+        as far as there are as many."""
+        w, thread, warps = self.w, self.vectors.thread, self.vectors.group.warps
+        w.barrier()
+        for begin in range(0, rows, warps):
+            number = thread // WARP_LANES + (self.number + begin)
+            with w.when(thread < WARP_LANES * min(warps, rows - begin)):
+                row = self.own.row(number, self.number + rows)
+                for n, group in enumerate(self.groups):
+                    cells = [Load(cell, (number, thread % warps)) for cell in scratch[n]]
+                    held = self._held(f"cta{n}_{begin}_own", cells)
+                    found = group.join(w, self.name(f"cta{n}_{begin}"), [held], halvings(warps), whole=False)
+                    first = Compare(CompareOp.EQ, thread % WARP_LANES, index(0))
+                    with w.when(first if row.exists is None else logical_and(first, row.exists)):
+                        for partial, value in zip(self.partials[n], found, strict=True):
+                            w.store(partial, (row.flat, self.vectors.cta_rank), Load(value, ()))
 
     def _held(self, name: str, values: Sequence[Expr]) -> list[Expr]:
         """Load ``values`` to registers."""
@@ -286,6 +324,8 @@ class _OwnRow(RowPasses):
             count = self._held(f"count{number}", [self._count(group.dtypes[-1])]) if group.counts else []
             (own,) = self._held(f"own{number}", [group.of_thread(state[0], count[0] if count else state[0])])
             self.results[first.tensor.name] = own
+            if self.sizes.vectors_per_thread > MOST_COMMON:
+                self.w.barrier(SyncScope.WARP)
             found = self._thread_state(n + 1, second.accumulation, self._accumulate(self.row, n + 1, second))
             state += [*(Load(v, ()) for v in found), *count]
         return state
