@@ -216,9 +216,11 @@ def _signature(
         if described not in fn.tensor_maps:
             fn.tensor_maps[described] = fn.fresh(f"{ascii_name(global_tensor(copy).name)}_map")
     # A const pointer is not __restrict__: its loads would pass for loads of constants, which the compiler moves ahead
-    # of griddepcontrol.wait.
+    # of griddepcontrol.wait. Nor is a pointer to what blocks exchange at the barrier of the grid, ahead of which the
+    # compiler could load what it takes for the block's own.
+    exchanged = {load.buffer.name for load in loads_of(launch.body)} if is_cooperative(launch) else set()
     parameters = [
-        f"{storage_type(b.dtype)}* __restrict__ {fn.name_of(b.name)}"
+        f"{storage_type(b.dtype)}* {'' if b.name in exchanged else '__restrict__ '}{fn.name_of(b.name)}"
         if b.name in written
         else f"const {storage_type(b.dtype)}* {fn.name_of(b.name)}"
         for b in arguments

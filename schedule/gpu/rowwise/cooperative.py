@@ -191,11 +191,11 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
     states = 8 * (len(problem.reductions) + 1)
     scratch = own * states * -(-warps // 4) * 4
     vector_bytes = np.maximum(partition.threads * partition.vector * problem.read_bytes, 1)
-    room = (limits.shared_bytes_for(per_sm) - scratch - SPARE_SHARED_BYTES) // vector_bytes // own
-    buffered = np.where(shared, np.clip(room, 0, every), 0)
-    kept = every - buffered
+    room = (limits.shared_bytes_for(per_sm) - scratch - SPARE_SHARED_BYTES) // vector_bytes
+    buffered = np.where(shared, np.clip(room, 0, every * own), 0)
+    kept = every * own - buffered
     words = -(-problem.read_bytes * partition.vector // 4)
-    held = np.where(reloads, 2 * every, kept * own + (buffered > 0))
+    held = np.where(reloads, 2 * every, kept + (buffered > 0))
     broadcast = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0 * own)
     return CooperativeSizes(
         columns=partition.columns,
@@ -206,10 +206,10 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         storage=np.where(shared, int(RowStorage.REGISTERS_AND_SHARED), int(RowStorage.REGISTERS)),
         buffered_vectors=buffered,
         kept_vectors=kept,
-        register_vectors=np.minimum(kept + 1, every),
+        register_vectors=kept + (buffered > 0),
         preloaded_vectors=0 * own,
         registers=SPARE_REGISTERS + words * held + partition.vector + broadcast,
-        shared_bytes=scratch + buffered * own * vector_bytes,
+        shared_bytes=scratch + buffered * vector_bytes,
         ctas=groups * partition.cluster_size,
         min_ctas_per_sm=per_sm,
         prefetching_ctas=0 * own,

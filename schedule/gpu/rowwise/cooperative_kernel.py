@@ -68,7 +68,8 @@ class CooperativeSizes(RowwiseSizes[N]):
 
     ``own_rows``: of how many rows a CTA has a part. ``row_groups``: how many groups of CTAs there are, each with rows
     of its own. ``reloads``: whether a part is read again when it is written, 0 or 1; ``storage`` is where it is until
-    it is reduced.
+    it is reduced. ``buffered_vectors``, ``kept_vectors`` and ``register_vectors`` are those of all rows of the CTA: the
+    first vectors that are loaded go to shared memory, and the last ones to registers.
     """
 
     own_rows: N
@@ -165,7 +166,10 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     assert groups is not None
     shape = (problem.row_count, s.cluster_size)
     partials = [[Buffer(supply.fresh("partial"), shape, d) for d in group.dtypes] for group in groups]
-    rows = [_OwnRow(_OwnVectors(workload, problem, s, f"row{n}_", w), n, groups, partials) for n in range(s.own_rows)]
+    rows = [
+        _OwnRow(_OwnVectors(workload, problem, _of_row(s, n), f"row{n}_", w), n, groups, partials)
+        for n in range(s.own_rows)
+    ]
     names = [free_prefix(name, rows[0].vectors.tensors) for name in _AXES]
     bounds = list(zip(names, (s.cluster_size, s.row_groups, s.threads), _AXES.values(), strict=True))
     once = () if s.reloads else problem.row_inputs
@@ -176,19 +180,38 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, workspace, w.finish())
 
 
+def _of_row(s: CooperativeSizes[int], number: int) -> CooperativeSizes[int]:
+    """Return the sizes of row ``number`` of the CTA, by what has room for it."""
+    every = s.vectors_per_thread
+    shared = min(max(s.buffered_vectors - number * every, 0), every)
+    storage = RowStorage.REGISTERS_AND_SHARED if shared else RowStorage.REGISTERS
+    kept = every - shared
+    in_registers = min(kept + 1, every)
+    return replace(s, storage=storage, buffered_vectors=shared, kept_vectors=kept, register_vectors=in_registers)
+
+
 def _write_rows(w: Writer, rows: Sequence["_OwnRow"]) -> None:
     """All rows of the CTA. What is found of the first half of them is joined ahead of the last reduction, while memory
     is busy, so that they are written at once after it."""
     ahead = 1 if rows[0].reloads else len(rows)
     scratch = rows[0].allocate_exchange()
+    # All loads start ahead of a barrier. The compiler would move those to registers behind a reduction, and those of
+    # edge columns behind all others.
+    for row in rows[:ahead]:
+        row.load_edge()
+    if rows[0].own.sizes.edge_columns:
+        w.barrier()
     for row in rows[:ahead]:
         row.load()
+    w.barrier()
 
     def reduce(some: Sequence["_OwnRow"]) -> None:
         for row in some:
             for following in rows[row.number + ahead : row.number + ahead + 1]:
+                following.load_edge()
                 following.load()
-            row.reduce(scratch)
+                w.barrier()
+            row.reduce(scratch, sum(r.in_shared for r in rows[row.number + 1 :]))
 
     def join(some: Sequence["_OwnRow"]) -> None:
         w.emit(GridBarrierWait())
@@ -251,18 +274,21 @@ class _OwnRow(RowPasses):
         super().__init__(vectors)
         self.own, self.number, self.groups, self.partials = vectors, number, groups, partials
         self.reloads = vectors.sizes.reloads
-        self.awaited = vectors.sizes.own_rows - 1 - number
+        self.in_shared = vectors.sizes.storage == RowStorage.REGISTERS_AND_SHARED
         self.row = vectors.row(index(number), number + 1)
+
+    def load_edge(self) -> None:
+        """Start to load the edge column of the row, for which and for all else there are registers now."""
+        self.vectors.allocate_registers()
+        self.vectors.load_edge(self.row, self.vectors.edge_registers)
 
     def load(self) -> None:
         """Start to load the part of the row."""
-        self.vectors.allocate_registers()
-        if self.sizes.storage == RowStorage.REGISTERS_AND_SHARED:
+        if self.in_shared:
             load_to_both(self.vectors, self.row)
         else:
             with self.vectors.each(self.row, "load") as vector:
                 self.vectors.load(self.row, vector)
-        self.vectors.load_edge(self.row, self.vectors.edge_registers)
 
     def allocate_exchange(self) -> list[list[Buffer]]:
         """Shared memory for what the warps of the CTA find of each of its rows."""
@@ -272,11 +298,11 @@ class _OwnRow(RowPasses):
             for n, g in enumerate(self.groups)
         ]
 
-    def reduce(self, scratch: Sequence[Sequence[Buffer]]) -> None:
-        """Reduce the warp's share of the row into ``scratch``."""
+    def reduce(self, scratch: Sequence[Sequence[Buffer]], later: int) -> None:
+        """Reduce the warp's share of the row into ``scratch``. Copies of so many ``later`` rows may be under way."""
         w, thread = self.w, self.vectors.thread
-        if self.sizes.storage == RowStorage.REGISTERS_AND_SHARED:
-            w.emit(CopyAsyncWait(self.awaited))
+        if self.in_shared:
+            w.emit(CopyAsyncWait(later))
         for number, group in enumerate(self.groups):
             with w.scope():
                 own = self._of_thread(number, group)
@@ -381,5 +407,6 @@ class _OwnRow(RowPasses):
         vectors = replace(self.own, prefix=f"again{self.number}_", registers={}, edge_registers={})
         again = _OwnRow(vectors, self.number, self.groups, self.partials)
         again.results = self.results
+        again.load_edge()
         again.load()
         return again
