@@ -29,6 +29,7 @@ LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("matmul", {"m": 256, "n": 256, "k": 256, "dtype": "bfloat16"}),
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("mlp", {"rows": 32, "width": 128, "layers": 3, "dtype": "float16"}),
+    ("softmax", {"rows": 16, "columns": 1048576, "dtype": "float16"}),
     (
         "conv2d",
         {

@@ -9,7 +9,7 @@ results are the same in every run.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ class CooperativePlan(Plan):
                 self._is_distinct,
             ),
             Constraint(
-                "every CTA has a vector of its rows, and no fewer threads than there are columns in no whole vector",
+                "several CTAs share a row, each with a vector and with a thread for each column that is in no vector",
                 row,
                 self._has_work,
             ),
@@ -106,8 +106,8 @@ class CooperativePlan(Plan):
 
     def _has_work(self, c: Columns) -> Bools:
         s = self._sizes(c)
-        works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.edge_columns <= s.threads_per_row)
-        return works
+        works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.cluster_size > 1)
+        return works & (s.edge_columns <= s.threads_per_row)
 
     def _copied_by_cp_async(self, c: Columns) -> Bools:
         copied = np.ones(len(c), dtype=bool)
@@ -178,13 +178,11 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
     limits, per_sm, own = limits_of(target), c.ints("ctas_per_sm"), c.ints("rows_per_cta")
     groups = -(-problem.row_count // own)
     one = np.ones_like(own)
-    partition = RowPartition(
-        problem.column_count,
-        c.ints("vector_width"),
-        c.ints("threads_per_row"),
-        one,
-        np.maximum(target.threads * per_sm // groups, 1),
-    )
+    most = np.maximum(target.threads * per_sm // groups, 1)
+    partition = RowPartition(problem.column_count, c.ints("vector_width"), c.ints("threads_per_row"), one, most)
+    # No more CTAs than have as many vectors for each thread. Often all threads have the same number of them then.
+    needed = -(-partition.vectors // (partition.vectors_per_thread * partition.threads_per_row))
+    partition = replace(partition, cluster_size=needed)
     shared, reloads = (c.flags("row_storage", s.text) for s in (RowStorage.REGISTERS_AND_SHARED, RowStorage.GLOBAL))
     every = partition.vectors_per_thread
     warps = partition.threads_per_row // WARP_LANES
