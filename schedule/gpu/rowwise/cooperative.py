@@ -32,7 +32,7 @@ from ..quantities import gpu_columns
 from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
 from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
 from .prior import arithmetic_cycles
-from .sizes import SPARE_REGISTERS, SPARE_SHARED_BYTES, RowPartition, RowStorage
+from .sizes import SPARE_REGISTERS, RowPartition, RowStorage
 from .space import LONG_ROW_BYTES, QUANTITIES, vector_widths
 from .split import MOST_ROWS
 
@@ -44,8 +44,8 @@ MOST_OWN_ROWS = 16
 """Of how many rows a CTA has a part at most. Each has statements of its own."""
 BARRIER_SECONDS = 1.5e-6
 """Roughly how long a barrier of the grid takes, with the exchange of partial results."""
-EXCHANGE_SECONDS = 0.4e-6
-"""Roughly how long the threads of a CTA take to combine what they found of a row."""
+EXCHANGE_SECONDS = 1e-6
+"""Roughly how long a CTA takes to combine what its threads found, and to join what all CTAs did."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class CooperativePlan(Plan):
             Knob("threads_per_row", (128, 256, 512, 1024), "how many threads of a CTA work on one row"),
             Knob("rows_per_cta", tuple(own), "how many rows a CTA has a part of"),
             Knob("ctas_per_sm", (1, 2, 3, 4), "how many CTAs a multiprocessor has"),
+            Knob("exchanges", (1, 2, 4), "in how many groups of its rows a CTA exchanges what it found"),
             Knob("row_storage", tuple(s.text for s in storages), "where a row stays until it is written"),
         )
 
@@ -74,6 +75,11 @@ class CooperativePlan(Plan):
     def constraints(self) -> tuple[Constraint, ...]:
         row = ("vector_width", "threads_per_row", "rows_per_cta", "ctas_per_sm")
         return (
+            Constraint(
+                "each of the exchanges is of as many rows, the last one of fewer at most",
+                ("rows_per_cta", "exchanges"),
+                self._exchanges_are_distinct,
+            ),
             Constraint(
                 "with fewer rows_per_cta there are more groups of CTAs, and each of them has two CTAs or more",
                 ("rows_per_cta", "ctas_per_sm"),
@@ -102,6 +108,12 @@ class CooperativePlan(Plan):
         rows, own = self.problem.row_count, c.ints("rows_per_cta")
         groups = -(-rows // own)
         distinct: Bools = (-(-rows // groups) == own) & (2 * groups <= self.target.threads * c.ints("ctas_per_sm"))
+        return distinct
+
+    def _exchanges_are_distinct(self, c: Columns) -> Bools:
+        own, exchanges = c.ints("rows_per_cta"), c.ints("exchanges")
+        each = -(-own // exchanges)
+        distinct: Bools = -(-own // each) == exchanges
         return distinct
 
     def _has_work(self, c: Columns) -> Bools:
@@ -137,7 +149,7 @@ class CooperativePlan(Plan):
         transfer = np.full(len(columns), (read + written) / measured.memory_bytes_per_second)
         reread = np.where(s.reloads == 1, read / (measured.l2_bytes_per_cycle * ctas * measured.clock_hz), 0.0)
         arithmetic = p.row_count * arithmetic_cycles(p, s, measured) / ctas / measured.clock_hz
-        exchanges = s.own_rows * EXCHANGE_SECONDS
+        exchanges = s.exchanges * EXCHANGE_SECONDS
         together = overlapped_seconds(transfer + reread, arithmetic + exchanges)
         # The first part is reduced when it is there, and the last one is written when all CTAs have reduced it.
         alone = (transfer + arithmetic) / 2 / s.own_rows
@@ -164,7 +176,7 @@ class CooperativePlan(Plan):
             "idle_share": 1 - s.vectors / np.maximum(taken, 1),
             "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
             "row_iterations": s.own_rows.astype(np.float64),
-            "barriers": (3 * s.own_rows).astype(np.float64),
+            "barriers": (4 * s.exchanges).astype(np.float64),
             "passes": (1 + s.reloads).astype(np.float64),
         }
 
@@ -186,10 +198,9 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
     shared, reloads = (c.flags("row_storage", s.text) for s in (RowStorage.REGISTERS_AND_SHARED, RowStorage.GLOBAL))
     every = partition.vectors_per_thread
     warps = partition.threads_per_row // WARP_LANES
-    states = 8 * (len(problem.reductions) + 1)
-    scratch = own * states * -(-warps // 4) * 4
+    scratch = own * warps * sum(d.bytes for group in exchanged(problem) or () for d in group.dtypes)
     vector_bytes = np.maximum(partition.threads * partition.vector * problem.read_bytes, 1)
-    room = (limits.shared_bytes_for(per_sm) - scratch - SPARE_SHARED_BYTES) // vector_bytes
+    room = (limits.shared_bytes_for(per_sm) - scratch) // vector_bytes
     buffered = np.where(shared, np.clip(room, 0, every * own), 0)
     kept = every * own - buffered
     words = -(-problem.read_bytes * partition.vector // 4)
@@ -216,6 +227,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         own_rows=own,
         row_groups=groups,
         reloads=reloads.astype(np.int64),
+        exchanges=c.ints("exchanges"),
     )
 
 

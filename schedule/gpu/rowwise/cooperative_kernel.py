@@ -1,16 +1,14 @@
 """Writes the cooperative launch of few long rows, all CTAs of which run at once (see ``cooperative``).
 
     start to load this CTA's part of each of its rows
-    reduce its parts of the first half of them, as they come; write what was found to the workspace
-    arrive at the barrier of the grid
-    reduce the other parts but one
-    wait at the barrier; join what all CTAs have found of the first rows
-    reduce the last part; write what was found of the second half to the workspace; arrive
-    compute the outputs of the first rows and write them
-    wait; join what all CTAs have found of the other rows; write these
+    for each group of its rows:
+        reduce the parts, as they come, and write what was found to the workspace
+        wait at the barrier of the grid for the group before, and arrive there for this one
+        join what all CTAs have found of the group before
+        compute the outputs of its parts and write them
 
 A barrier of the grid takes as long as a few accesses of the L2 cache. In this order memory is busy meanwhile, with
-loads or with stores.
+loads of the next groups or with stores.
 
 Two reductions are exchanged at once where the second one of a row follows from those of its parts: a maximum and the
 sum of exponentials of what is below it, or a sum and the squares of deviations from the mean. Threads, warps and CTAs
@@ -69,12 +67,14 @@ class CooperativeSizes(RowwiseSizes[N]):
     ``own_rows``: of how many rows a CTA has a part. ``row_groups``: how many groups of CTAs there are, each with rows
     of its own. ``reloads``: whether a part is read again when it is written, 0 or 1; ``storage`` is where it is until
     it is reduced. ``buffered_vectors``, ``kept_vectors`` and ``register_vectors`` are those of all rows of the CTA: the
-    first vectors that are loaded go to shared memory, and the last ones to registers.
+    first vectors that are loaded go to shared memory, and the last ones to registers. ``exchanges``: in how many groups
+    what was found of the rows is exchanged.
     """
 
     own_rows: N
     row_groups: N
     reloads: N
+    exchanges: N
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     once = () if s.reloads else problem.row_inputs
     evict_first = [b.name for b in (*once, *(c.tensor for c in problem.elementwise_outputs))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first):
-        _write_rows(w, rows)
+        _write_rows(w, rows, s.exchanges)
     workspace = tuple(b for of_group in partials for b in of_group)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, workspace, w.finish())
 
@@ -190,48 +190,44 @@ def _of_row(s: CooperativeSizes[int], number: int) -> CooperativeSizes[int]:
     return replace(s, storage=storage, buffered_vectors=shared, kept_vectors=kept, register_vectors=in_registers)
 
 
-def _write_rows(w: Writer, rows: Sequence["_OwnRow"]) -> None:
-    """All rows of the CTA. What is found of the first half of them is joined ahead of the last reduction, while memory
-    is busy, so that they are written at once after it."""
+def _write_rows(w: Writer, rows: Sequence["_OwnRow"], exchanges: int) -> None:
+    """All rows of the CTA, in groups of neighbours, of which each has an exchange."""
     ahead = 1 if rows[0].reloads else len(rows)
     scratch = rows[0].allocate_exchange()
-    # All loads start ahead of a barrier. The compiler would move those to registers behind a reduction, and those of
-    # edge columns behind all others.
+    # Barriers stand between the loads, so that rows come one after the other. Without them the compiler would move
+    # loads to registers behind a reduction, and those of edge columns behind all others.
     for row in rows[:ahead]:
         row.load_edge()
     if rows[0].own.sizes.edge_columns:
         w.barrier()
     for row in rows[:ahead]:
         row.load()
-    w.barrier()
-
-    def reduce(some: Sequence["_OwnRow"]) -> None:
-        for row in some:
+        w.barrier()
+    group = -(-len(rows) // exchanges)
+    before: Sequence[_OwnRow] = ()
+    for begin in range(0, len(rows), group):
+        here = rows[begin : begin + group]
+        for row in here:
             for following in rows[row.number + ahead : row.number + ahead + 1]:
                 following.load_edge()
                 following.load()
                 w.barrier()
             row.reduce(scratch, sum(r.in_shared for r in rows[row.number + 1 :]))
-
-    def join(some: Sequence["_OwnRow"]) -> None:
-        w.emit(GridBarrierWait())
-        for row in some:
-            row.join()
-
-    first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-    if first:
-        reduce(first)
-        first[0].exchange(scratch, len(first))
+        here[0].exchange(scratch, len(here))
+        if before:
+            w.emit(GridBarrierWait())
         w.emit(GridBarrierArrive())
-        reduce(second[:-1])
-        join(first)
-    reduce(second[-1:])
-    second[0].exchange(scratch, len(second))
-    w.emit(GridBarrierArrive())
-    for row in first:
-        row.write()
-    join(second)
-    for row in second:
+        _join_and_write(before)
+        before = here
+    w.emit(GridBarrierWait())
+    _join_and_write(before)
+
+
+def _join_and_write(rows: Sequence["_OwnRow"]) -> None:
+    """Join what all CTAs found of some rows, and write them."""
+    for row in rows:
+        row.join()
+    for row in rows:
         row.write()
 
 
@@ -273,6 +269,8 @@ class _OwnRow(RowPasses):
     ) -> None:
         super().__init__(vectors)
         self.own, self.number, self.groups, self.partials = vectors, number, groups, partials
+        # The compiler would begin with all vectors at once, as far as there are registers, and more.
+        vectors.release = lambda slot: vectors.w.barrier(SyncScope.WARP)
         self.reloads = vectors.sizes.reloads
         self.in_shared = vectors.sizes.storage == RowStorage.REGISTERS_AND_SHARED
         self.row = vectors.row(index(number), number + 1)
