@@ -31,7 +31,7 @@ from ..peaks import gpu_peaks
 from ..quantities import gpu_columns
 from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
 from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
-from .prior import arithmetic_cycles
+from .prior import BUSY_THREADS, IDLE_POWER, arithmetic_cycles
 from .sizes import SPARE_REGISTERS, RowPartition, RowStorage
 from .space import LONG_ROW_BYTES, MOST_WASTE, QUANTITIES, vector_widths
 from .split import MOST_ROWS
@@ -144,21 +144,26 @@ class CooperativePlan(Plan):
         sm_threads = s.threads * s.min_ctas_per_sm
         good: Bools = (taken <= MOST_WASTE * s.vectors) & (sm_threads >= 512) & (sm_threads <= 1024)
         on_chip = s.reloads == 0
-        return good & (on_chip | ~(good & on_chip).any())
+        good &= on_chip | ~(good & on_chip).any()
+        return good
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """Parts come one after the other, and are reduced meanwhile, all but the last one. Then nothing is under way
+        until CTAs have met, unless there are further exchanges. Writing hides the arithmetic of outputs."""
         s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
-        ctas = np.minimum(s.ctas, measured.multiprocessors)
+        per_sm = np.minimum(-(-s.ctas // measured.multiprocessors), s.min_ctas_per_sm)
+        busy = np.minimum(s.ctas, measured.multiprocessors)
         read, written = p.row_count * p.row_bytes, p.row_count * p.column_count * p.written_bytes
-        transfer = np.full(len(columns), (read + written) / measured.memory_bytes_per_second)
-        reread = np.where(s.reloads == 1, read / (measured.l2_bytes_per_cycle * ctas * measured.clock_hz), 0.0)
-        arithmetic = p.row_count * arithmetic_cycles(p, s, measured) / ctas / measured.clock_hz
-        exchanges = s.exchanges * EXCHANGE_SECONDS
-        together = overlapped_seconds(transfer + reread, arithmetic + exchanges)
-        # The first part is reduced when it is there, and the last one is written when all CTAs have reduced it.
-        alone = (transfer + arithmetic) / 2 / s.own_rows
-        seconds: NDArray[np.float64] = together + alone / 2 + BARRIER_SECONDS + LOAD_LATENCY_SECONDS
-        return measured.launch_seconds + seconds
+        loads = np.full(len(columns), read / measured.memory_bytes_per_second)
+        again = np.where(s.reloads == 1, read / (measured.l2_bytes_per_cycle * busy * measured.clock_hz), 0.0)
+        stores = written / measured.memory_bytes_per_second + again
+        slowed = np.maximum(BUSY_THREADS / np.maximum(s.threads * per_sm, 1), 1.0) ** IDLE_POWER
+        arithmetic = p.row_count * arithmetic_cycles(p, s, measured) / busy / measured.clock_hz * slowed / 2
+        last = arithmetic / (s.own_rows * per_sm)
+        meeting = np.where(s.exchanges == 1, BARRIER_SECONDS, 0.0) + s.exchanges * EXCHANGE_SECONDS
+        seconds: NDArray[np.float64] = overlapped_seconds(loads, arithmetic) + overlapped_seconds(stores, arithmetic)
+        seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + last + meeting
+        return seconds
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s, p = self._sizes(columns), self.problem
