@@ -38,10 +38,12 @@ from .split import MOST_ROWS
 
 MOST_VECTORS = 32
 """How many vectors of all its rows a thread may have on chip."""
-MOST_RELOADED = 16
-"""How many vectors of one row a thread may have where it reads them again."""
+MOST_PROMISING_ROWS = 8
+"""Parts of more rows are so short that combining what threads found takes longer than to load them."""
 MOST_OWN_ROWS = 16
 """Of how many rows a CTA has a part at most. Each has statements of its own."""
+PREFETCH_BYTES, MOST_PREFETCH_BYTES = 16, 1 << 20
+"""A prefetch takes whole units of so many bytes, and fewer than so many."""
 BARRIER_SECONDS = 1.5e-6
 """Roughly how long a barrier of the grid takes, with the exchange of partial results."""
 EXCHANGE_SECONDS = 1e-6
@@ -66,6 +68,11 @@ class CooperativePlan(Plan):
             Knob("ctas_per_sm", (1, 2, 3, 4), "how many CTAs a multiprocessor has"),
             Knob("exchanges", (1, 2, 4), "in how many groups of its rows a CTA exchanges what it found"),
             Knob("row_storage", tuple(s.text for s in storages), "where a row stays until it is written"),
+            Knob(
+                "l2_prefetch",
+                (0, 1) if limits_of(self.target).clusters else (0,),
+                "whether a CTA prefetches its part of its first row to L2 while the launch before ends",
+            ),
         )
 
     def _sizes(self, c: Columns) -> CooperativeSizes[Ints]:
@@ -94,6 +101,11 @@ class CooperativePlan(Plan):
                 "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared",
                 ("vector_width", "row_storage"),
                 lambda c: ~c.flags("row_storage", RowStorage.REGISTERS_AND_SHARED.text) | self._copied_by_cp_async(c),
+            ),
+            Constraint(
+                "with l2_prefetch a vector has 16 bytes of every input, and the part of a row less than 1 MB",
+                (*row, "l2_prefetch"),
+                self._is_prefetched,
             ),
             Constraint(
                 "registers and shared memory have room for ctas_per_sm CTAs on a multiprocessor, and shared memory for "
@@ -127,6 +139,14 @@ class CooperativePlan(Plan):
             copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
         return copied
 
+    def _is_prefetched(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        aligned: Bools = s.l2_prefetch == 0
+        sizes = [tensor.dtype.bytes for tensor in self.problem.row_inputs]
+        whole = np.logical_and.reduce([size * s.vector % PREFETCH_BYTES == 0 for size in sizes])
+        aligned |= whole & (s.vectors_per_cta * s.vector * max(sizes) < MOST_PREFETCH_BYTES)
+        return aligned
+
     def _fits(self, c: Columns) -> Bools:
         s = self._sizes(c)
         resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
@@ -137,12 +157,13 @@ class CooperativePlan(Plan):
         return fits
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """512 to 1024 threads on a multiprocessor, most of whose vectors exist. Parts are read again only where there
+        """768 to 1024 threads on a multiprocessor, most of whose vectors exist. Parts are read again only where there
         is no room for them: that took an H200 28.7 us for a softmax of 16x1048576, and 24.1 us from shared memory."""
         s = self._sizes(columns)
         taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         sm_threads = s.threads * s.min_ctas_per_sm
-        good: Bools = (taken <= MOST_WASTE * s.vectors) & (sm_threads >= 512) & (sm_threads <= 1024)
+        good: Bools = (taken <= MOST_WASTE * s.vectors) & (sm_threads >= 768) & (sm_threads <= 1024)
+        good &= s.own_rows <= MOST_PROMISING_ROWS
         on_chip = s.reloads == 0
         good &= on_chip | ~(good & on_chip).any()
         return good
@@ -237,6 +258,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         row_groups=groups,
         reloads=reloads.astype(np.int64),
         exchanges=c.ints("exchanges"),
+        l2_prefetch=c.ints("l2_prefetch"),
     )
 
 

@@ -40,6 +40,7 @@ from ....ir.expr import (
 )
 from ....ir.gpu.async_copy import CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.bulk_copy import Prefetch
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel
@@ -47,6 +48,7 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import ReducedTensor, RowwiseProblem
 from ...tile.accumulation import Accumulation
+from ...tile.delinearize import delinearize
 from ...tile.names import NameSupply, free_prefix
 from ..block_reduce import ThreadGroup, butterfly, combine_in_order, halvings
 from .kernel import load_to_both
@@ -68,13 +70,15 @@ class CooperativeSizes(RowwiseSizes[N]):
     of its own. ``reloads``: whether a part is read again when it is written, 0 or 1; ``storage`` is where it is until
     it is reduced. ``buffered_vectors``, ``kept_vectors`` and ``register_vectors`` are those of all rows of the CTA: the
     first vectors that are loaded go to shared memory, and the last ones to registers. ``exchanges``: in how many groups
-    what was found of the rows is exchanged.
+    what was found of the rows is exchanged. ``l2_prefetch``: whether the part of the first row is prefetched while the
+    launch before ends, 0 or 1.
     """
 
     own_rows: N
     row_groups: N
     reloads: N
     exchanges: N
+    l2_prefetch: N
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,8 @@ def _of_row(s: CooperativeSizes[int], number: int) -> CooperativeSizes[int]:
 def _write_rows(w: Writer, rows: Sequence["_OwnRow"], exchanges: int) -> None:
     """All rows of the CTA, in groups of neighbours, of which each has an exchange."""
     ahead = 1 if rows[0].reloads else len(rows)
+    if rows[0].own.sizes.l2_prefetch:
+        rows[0].prefetch()
     scratch = rows[0].allocate_exchange()
     # Barriers stand between the loads, so that rows come one after the other. Without them the compiler would move
     # loads to registers behind a reduction, and those of edge columns behind all others.
@@ -274,6 +280,16 @@ class _OwnRow(RowPasses):
         self.reloads = vectors.sizes.reloads
         self.in_shared = vectors.sizes.storage == RowStorage.REGISTERS_AND_SHARED
         self.row = vectors.row(index(number), number + 1)
+
+    def prefetch(self) -> None:
+        """Prefetch the CTA's part of the row to L2. Where it has fewer vectors, some are those of the CTA before."""
+        s, v = self.sizes, self.own
+        begin = minimum(v.cta_rank * s.vectors_per_cta, index(s.vectors - s.vectors_per_cta)) * s.vector
+        columns = delinearize(v.first_column(self.row) + begin, self.problem.columns)
+        place = self.problem.input_indices(v.row_indices(self.row), columns)
+        with self.w.when(Compare(CompareOp.EQ, v.thread, index(0))):
+            for tensor in self.problem.row_inputs:
+                self.w.emit(Prefetch(tensor, place, s.vectors_per_cta * s.vector))
 
     def load_edge(self) -> None:
         """Start to load the edge column of the row, for which and for all else there are registers now."""
