@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -177,6 +177,25 @@ _Sizes: TypeAlias = dict[str, Ints]
 """Some of the fields of ``GemmSizes``, by name."""
 
 
+class _SizesInParts(GemmSizes[Ints]):
+    """Sizes of which a part is worked out when something asks for it: most constraints read few, of settings that are
+    many while they are counted."""
+
+    def __init__(self, gemm: Gemm, target: Target, knobs: _Sizes) -> None:
+        sizes = vars(self)
+        sizes |= knobs
+        sizes["_parts"] = (part(gemm, target, sizes) for part in (_tile, _registers, _grid, _pipeline))
+
+    def __getattr__(self, name: str) -> Ints:
+        """Return a size that is not there yet, after the parts up to the one that has it."""
+        sizes = vars(self)
+        for part in sizes.get("_parts", ()):
+            sizes |= part
+            if name in sizes:
+                return cast(Ints, sizes[name])
+        raise AttributeError(name)
+
+
 @derived_once
 def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
@@ -184,14 +203,10 @@ def gemm_sizes(gemm: Gemm, target: Target, columns: Columns) -> GemmSizes[Ints]:
     knobs["k_atoms"] = knobs["k_atoms"] * halo_taps(gemm)
     if gemm.along_m and gemm.window is None:  # sides are swapped
         knobs["mma_n"] = even_mma_n(gemm.n.extent, knobs["mma_n"])
-    sizes = knobs | _tile(gemm, knobs)
-    sizes |= _grid(gemm, target, sizes)
-    sizes |= _registers(gemm, target, sizes)
-    sizes |= _pipeline(gemm, target, sizes)
-    return GemmSizes(**sizes)
+    return _SizesInParts(gemm, target, knobs)
 
 
-def _tile(gemm: Gemm, s: _Sizes) -> _Sizes:
+def _tile(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     """Return the tile of a CTA, or with ping-pong that of one of its warpgroups."""
     accumulators = np.full_like(s["mma_n"], len(gemm.accumulators))
     tiles_per_iteration = np.where(s["ping_pong"] == 1, s["consumer_warpgroups"], 1)

@@ -9,7 +9,7 @@ groups that each have a B of their own (``problems.grouped_gemm``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import cast
 
 import numpy as np
@@ -125,8 +125,9 @@ class GemmPlan(Plan):
 
     def sizes_of(self, setting: Mapping[str, KnobValue]) -> GemmSizes[int]:
         """Return the sizes of one setting (knob -> value)."""
-        columns = columns_of_setting(self.knobs, setting, self.defaults)
-        return cast(GemmSizes[int], row_of_record(self.sizes(columns), 0))
+        sizes = self.sizes(columns_of_setting(self.knobs, setting, self.defaults))
+        whole = GemmSizes(**{f.name: getattr(sizes, f.name) for f in fields(GemmSizes)})
+        return cast(GemmSizes[int], row_of_record(whole, 0))
 
 
 def _plan(workload: Workload, target: Target) -> GemmPlan | None:
