@@ -238,8 +238,9 @@ def _grid(gemm: Gemm, target: Target, s: _Sizes) -> _Sizes:
     if gemm.groups is not None:
         likely = gemm.groups.likely_tiles(gemm.m.extent, cluster_rows) * clusters_n
         busy_iterations = _ceil(likely, together * tiles_per_iteration)
-    whole, unit_k_iters, units = shared_tiles(cluster_tiles, k_iters, together)
     stream_k = s["stream_k"] == 1
+    nothing = (np.zeros_like(k_iters),) * 3
+    whole, unit_k_iters, units = shared_tiles(cluster_tiles, k_iters, together) if stream_k.any() else nothing
     tile_iterations = np.where(stream_k, whole, tile_iterations)
     of_stream_k = np.where(whole > 0, np.where(units > 0, together, clusters), np.minimum(units, together))
     clusters = np.where(stream_k, of_stream_k, clusters)
