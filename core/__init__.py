@@ -2,6 +2,6 @@
 
 Schedules, targets, trials, records, budgets and policies of search are frozen values; dtypes and errors are here too.
 ``keys`` gives values content keys, ``streams`` gives random streams by name, and ``renamed`` maps old names of knobs to
-today's. ``child_program``, ``cgroups``, ``cache_folder``, ``collector`` and ``log_context`` are what processes of this
-program share. Nothing here imports another folder.
+today's. ``frozen`` lets small values be built quickly. ``child_program``, ``cgroups``, ``cache_folder``, ``collector``
+and ``log_context`` are what processes of this program share. Nothing here imports another folder.
 """

@@ -7,9 +7,9 @@ Frozen = TypeVar("Frozen")
 
 
 def quickly_built(cls: type[Frozen]) -> type[Frozen]:
-    """Give a frozen dataclass with slots a constructor that takes half the time: it sets the slots directly, where that
-    of dataclasses goes through ``object.__setattr__``, which looks every field up by its name. Arguments stay the same.
-    """
+    """Give a frozen dataclass with slots a constructor that takes two thirds of the time: it sets the slots directly,
+    where that of dataclasses goes through ``object.__setattr__``, which looks every field up by its name. Arguments
+    stay the same."""
     own = fields(cls)  # type: ignore[arg-type]
     assert all(f.init and not f.kw_only and f.default_factory is MISSING for f in own)
     known: dict[str, Any] = {f"set_{f.name}": getattr(cls, f.name).__set__ for f in own}
