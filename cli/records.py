@@ -10,7 +10,6 @@ from ..api.requests import ExpressionIn
 from ..core.errors import InvalidParameter
 from ..service.tuning_logs import FORMS, device_named, read_tuning_log
 from ..service.views import TaskSpec
-from ..service.wiring import CACHES, operator_named
 from .context import CommandContext
 from .expression import read_task
 from .options import Operator, Parameters, WorkloadFile
@@ -71,6 +70,8 @@ def import_log(
     ] = None,
 ) -> None:
     """Read what another autotuner measured. Searches learn from it, and no look-up serves it."""
+    from ..service.wiring import CACHES, operator_named  # it loads what searches need, and no other command does
+
     given: CommandContext = context.obj
     asked = read_task(operator, parameters or [], workload)
     if isinstance(asked, ExpressionIn):

@@ -12,7 +12,6 @@ from ..core.keys import content_key
 from ..core.target import IMPORTED, DeviceInfo, Toolchain
 from ..core.trial import Clocks, Evidence
 from ..db.encode import clocks_to_json, device_from_json, device_to_json, evidence_to_json, now, outcome_to_json
-from ..search.imported import imported
 from ..search.tuning_logs import LOG_FORMS, read_log
 from ..te.json import workload_to_json
 from ..te.key import workload_key
@@ -45,6 +44,8 @@ def device_named(target: str, known: Iterable[Mapping[str, object]]) -> DeviceIn
 def read_tuning_log(text: str, form: str, task: TaskSpec, device: DeviceInfo, cache: str | None = None) -> TuningLog:
     """Read a log of a form in FORMS, of searches for a task on a device. ``cache`` says whether the other program
     timed with cold or with warm caches; by default as we do on such devices. Raises InvalidParameter."""
+    from ..search.imported import imported  # it loads sketches, which no other command does
+
     found = imported(read_log(text, form), task.workload, device)
     profile = profile_of(device.target.kind, cache or default_cache(device.target.kind))
     toolchain = Toolchain({IMPORTED: form})

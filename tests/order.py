@@ -29,7 +29,6 @@ LONG: tuple[tuple[str, ...], ...] = (
         "api/test_every_page.py",
         "api/test_fuzz.py",
         "cli/test_running_service.py",
-        "test_site.py",
         "workers/test_planted.py",
     ),
 )
