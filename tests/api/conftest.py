@@ -15,6 +15,7 @@ from tilewright.service.service import Service
 from tilewright.service.settings import Settings
 from tilewright.tests.api.browser import chromium
 from tilewright.tests.api.serving import running
+from tilewright.tests.db.fleets import migrated
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def store(settings: Settings) -> RecordStore:
-    return RecordStore(settings.database_url)
+    return migrated(settings.database_url)
 
 
 @pytest.fixture(scope="module")

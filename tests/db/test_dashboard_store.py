@@ -12,7 +12,7 @@ from tilewright.db.engine import Database, parse_url
 from tilewright.db.store import RecordStore
 from tilewright.tests.api.filled import keep_job, operator_task
 from tilewright.tests.api.recorded_job import TRIALS, keep_recorded_job
-from tilewright.tests.db.fleets import LONG, claimed, submit
+from tilewright.tests.db.fleets import LONG, claimed, migrated, submit
 from tilewright.tests.db.postgres import PostgresServer
 
 LONG_AGO, UNIT = "2020-01-01T00:00:00.000000Z", "GPU-a100"
@@ -21,7 +21,7 @@ LONG_AGO, UNIT = "2020-01-01T00:00:00.000000Z", "GPU-a100"
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RecordStore]:
     if request.param == "sqlite":
-        with RecordStore(f"sqlite:///{tmp_path}/t.sqlite3") as opened:
+        with migrated(f"sqlite:///{tmp_path}/t.sqlite3") as opened:
             yield opened
         return
     postgres: PostgresServer = request.getfixturevalue("postgres")

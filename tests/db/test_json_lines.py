@@ -21,6 +21,7 @@ from tilewright.db.rows import NewJob, NewTrial
 from tilewright.db.store import RecordStore
 from tilewright.db.task import task_of
 from tilewright.te.operators import OPERATORS
+from tilewright.tests.db.fleets import migrated
 from tilewright.tests.db.postgres import PostgresServer
 
 ON = MeasuredOn(
@@ -34,14 +35,14 @@ TASKS = tuple(task_of(OPERATORS["matmul"].workload(shape), "matmul", shape) for 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RecordStore]:
-    with RecordStore(f"sqlite:///{tmp_path}/from.sqlite3") as opened:
+    with migrated(f"sqlite:///{tmp_path}/from.sqlite3") as opened:
         fill(opened)
         yield opened
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[RecordStore]:
-    with RecordStore(f"sqlite:///{tmp_path}/to.sqlite3") as opened:
+    with migrated(f"sqlite:///{tmp_path}/to.sqlite3") as opened:
         yield opened
 
 

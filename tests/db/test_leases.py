@@ -14,7 +14,7 @@ from tilewright.core.fleet import AttemptEnd, Lease, LeaseLost, TaskClaim, TaskS
 from tilewright.db import leases as lease_rows
 from tilewright.db.store import RecordStore
 from tilewright.db.tables import attempts, jobs, leases, tasks, trials, units
-from tilewright.tests.db.fleets import LONG, claim, emptied, gpus, run_out, submit, trial
+from tilewright.tests.db.fleets import LONG, claim, emptied, gpus, migrated, run_out, submit, trial
 
 NAMES = ("j0", "j1")
 UNITS = 2
@@ -250,7 +250,7 @@ def test_leases_hold_whatever_happens(fleet_store: RecordStore) -> None:
 
 
 def test_the_checker_finds_a_guard_that_is_missing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RecordStore(f"sqlite:///{tmp_path}/tilewright.sqlite3") as store:
+    with migrated(f"sqlite:///{tmp_path}/tilewright.sqlite3") as store:
         monkeypatch.setattr(lease_rows, "guard", lambda connection, lease: None)
         with pytest.raises((AssertionError, NotFound)):  # a claim of nothing names no job
             run(store, examples=100, phases=(Phase.generate,))
@@ -258,7 +258,7 @@ def test_the_checker_finds_a_guard_that_is_missing(tmp_path: object, monkeypatch
 
 @pytest.mark.parametrize("fault", ["a trial twice", "a trial lost", "an old fence", "a lease without a task"])
 def test_the_checker_finds_what_it_is_for(tmp_path: object, fault: str) -> None:
-    with RecordStore(f"sqlite:///{tmp_path}/tilewright.sqlite3") as store:
+    with migrated(f"sqlite:///{tmp_path}/tilewright.sqlite3") as store:
         checker = Checker(store)
         submit(store, "j")
         held = claim(store)

@@ -17,7 +17,7 @@ from tilewright.service.settings import Settings
 from tilewright.service.views import EventView, JobSpec, JobState
 from tilewright.te.build import compute, placeholder, workload
 from tilewright.te.workload import Workload
-from tilewright.tests.db.fleets import move_job
+from tilewright.tests.db.fleets import migrated, move_job
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def service(settings: Settings) -> Iterator[Service]:
-    with Service.open(settings) as opened:
+    with Service(settings, migrated(settings.database_url)) as opened:
         yield opened
 
 
