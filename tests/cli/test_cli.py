@@ -215,7 +215,7 @@ def test_a_file_that_is_no_copy_and_records_that_are_no_text(tmp_path: Path) -> 
         (["db", "restore", str(file)], "is no copy of a database; SQLite is to be restored"),
         (["records", "import", str(file)], "is not a text file: invalid start byte"),
     ):
-        done = tilewright_process(tmp_path, *arguments)
+        done = tilewright(tmp_path, *arguments)
         assert done.returncode == 2 and words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
