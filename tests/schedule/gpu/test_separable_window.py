@@ -238,7 +238,6 @@ def test_large_pools_are_written_so_and_take_few_instructions() -> None:
     schedule = default_schedule(workload, H200)
     assert schedule.sketch == SKETCH.name
     knobs: Mapping[str, Any] = dict(schedule.knobs)
-    assert (knobs["bulk_copies"], knobs["row_tiles"]) == (1, 1)
     resources = compiled(SKETCH, workload, **knobs)
     assert resources.registers <= 64 and resources.spill_bytes == 0
 
