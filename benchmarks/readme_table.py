@@ -53,6 +53,7 @@ EARLIER_PEERS: dict[str, tuple[str, ...]] = {
     "expressions of odd shapes: pitches, long rows, index arithmetic": (
         "2026-11-27-h200-memory-odd",
         "2026-11-28-h200-memory-odd-240196b4",
+        "2026-11-28-h200-memory-odd-9deddbae",
     ),
     "pointwise convolutions of MobileNetV2, float16": (
         "2026-11-27-h200-convolution-pointwise",
