@@ -20,8 +20,13 @@ from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
 from tilewright.te.workload import Workload
 
-LONG_ROWS: tuple[str, Mapping[str, object]] = ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"})
-"""Rows so long that all CTAs of a device share them; no example of an operator has them."""
+_IMAGE: Mapping[str, object] = {"batch": 2, "height": 14, "width": 17, "channels": 24, "filters": 24, "groups": 24}
+FURTHER: tuple[tuple[str, Mapping[str, object]], ...] = (
+    ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"}),
+    ("conv2d", {**_IMAGE, "kernel_h": 5, "kernel_w": 5, "padding": 2, "layout": "NHWC", "dtype": "float16"}),
+)
+"""Rows so long that all CTAs of a device share them, and a depthwise convolution for matrix units. No example of an
+operator is like them."""
 
 
 def kernels_of(target: Target) -> tuple[str, ...]:
@@ -46,7 +51,7 @@ def case_to_json(operator: str, parameters: Mapping[str, object], schedule: Sche
 @cache
 def _examples() -> tuple[tuple[str, Mapping[str, object], Workload], ...]:
     cases = [(name, case) for name, operator in OPERATORS.items() for case in operator.cases()]
-    return tuple((name, case, OPERATORS[name].workload(case)) for name, case in (*cases, LONG_ROWS))
+    return tuple((name, case, OPERATORS[name].workload(case)) for name, case in (*cases, *FURTHER))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ What an output reads besides the accumulators (its sources: a bias, a residual) 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.build import Writer
@@ -434,8 +434,9 @@ class Epilogue:
         assert box is not None
         if self._store_lines(box, at, staged, stage):
             return
-        whole = at["m"] + WGMMA_M <= at[ROW_END] if ROW_END in at else None
-        if whole is not None:
+        whole = self._exists(at)
+        if ROW_END in at:
+            whole = at["m"] + WGMMA_M <= at[ROW_END]
             with w.when(at["m"] + WGMMA_M > at[ROW_END]):
                 self._store_vectors(result, at, staged, stage)
         with w.when(self.elected):
@@ -448,6 +449,14 @@ class Epilogue:
                     extents = box.extents(staged.columns, parts)
                     w.emit(TmaStore(box.tensor, corner, staged.buffer, source, extents))
             w.emit(TmaStoreCommit())  # a group for each subtile, so that waits know how many are under way
+
+    def _exists(self, at: Mapping[str, Expr]) -> Expr | None:
+        """Return whether a tile is one of the result, where its place does not say so: images of one patch, the only
+        tile, have no index that goes on with the tiles of a cluster. None elsewhere, since TMA stores nothing outside
+        of a tensor."""
+        window, rows = self.gemm.window, self.gemm.m.extent
+        single = window is not None and bool(window.patch) and rows <= prod(window.patch)
+        return at["m"] < rows if single and self.s.tile_m * self.s.cluster_m > rows else None
 
     def _store_lines(self, box: ResultBox, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> bool:
         """Store a subtile that has all columns of a result as whole lines of memory. False where it has none."""
