@@ -22,6 +22,8 @@ _CLEARLY_ELSEWHERE = 2.0
 of target. Priors of different sketches err differently. Those of processors share most of their terms."""
 _SAME_PRIOR = {
     ("cuda_rowwise", "cuda_rowwise_split"),
+    ("cuda_rowwise", "cuda_rowwise_cooperative"),
+    ("cuda_rowwise_split", "cuda_rowwise_cooperative"),
     ("cuda_gemm", "cuda_gemm_swap_ab"),
     ("cuda_depthwise", "cuda_window"),
 }

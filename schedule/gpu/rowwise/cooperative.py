@@ -3,8 +3,8 @@
     part of a row ─▶ registers and shared memory ─▶ its reduction ─▶ barrier of the grid ─▶ that of the row ─▶ outputs
 
 One cooperative launch reads memory once, where ``cuda_rowwise_split`` has three launches and reads twice. There are as
-many CTAs as run at once. A CTA has a part of ``rows_per_cta`` rows, so that it loads and reduces some of them while it
-waits for what others found of the ones before (see ``cooperative_kernel``). Parts are joined in a fixed order, so that
+many CTAs as run at once. A CTA has a part of ``rows_per_cta`` rows, so that it reduces some of them while others are on
+their way (see ``cooperative_kernel``). Parts are joined in a fixed order, so that
 results are the same in every run.
 """
 
@@ -42,12 +42,26 @@ MOST_PROMISING_ROWS = 8
 """Parts of more rows are so short that combining what threads found takes longer than to load them."""
 MOST_OWN_ROWS = 16
 """Of how many rows a CTA has a part at most. Each has statements of its own."""
-PREFETCH_BYTES, MOST_PREFETCH_BYTES = 16, 1 << 20
-"""A prefetch takes whole units of so many bytes, and fewer than so many."""
-BARRIER_SECONDS = 1.5e-6
-"""Roughly how long a barrier of the grid takes, with the exchange of partial results."""
-EXCHANGE_SECONDS = 1e-6
-"""Roughly how long a CTA takes to combine what its threads found, and to join what all CTAs did."""
+CONVERTING = 4
+"""How many more registers a thread takes where elements of 16 bits are converted (kernels with fewer spill)."""
+MEETING_SECONDS = 4e-6
+"""What a cooperative launch takes besides: it has a multiprocessor when the CTAs of the launch before have left it, all
+of its CTAs meet, and memory is idle then. This and the next two were fitted on softmaxes of an H200: 16x1048576,
+7x1000003, 4x1048576 in float32, 64x262144 and 32x262144."""
+PART_SECONDS = 0.17e-6
+"""How long a multiprocessor takes to combine what the threads found of a part of a row."""
+EXPOSED = 0.5
+"""Which share of the arithmetic of the last part nothing hides."""
+TESTED = 1.25
+"""How many times as long arithmetic takes where each vector is tested for existing."""
+PAIR, UNPAIRED = 2, 1.04
+"""Of so many CTAs on a multiprocessor one computes while the other one waits. With another number of them all takes so
+many times as long: a softmax of 16x1048576 takes 23.3 us with two CTAs of 512 threads, 24.9 us with four of 256, and
+25.0 us with one of 1024."""
+
+SHARED = 1.01
+"""How many times as long it takes at least where parts are in shared memory: 12 % for a softmax of 7x1000003 with one
+CTA of 1024 threads, nothing for one of 4x1048576 in float32, where registers had room, too."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +80,7 @@ class CooperativePlan(Plan):
             Knob("threads_per_row", (128, 256, 512, 1024), "how many threads of a CTA work on one row"),
             Knob("rows_per_cta", tuple(own), "how many rows a CTA has a part of"),
             Knob("ctas_per_sm", (1, 2, 3, 4), "how many CTAs a multiprocessor has"),
-            Knob("exchanges", (1, 2, 4), "in how many groups of its rows a CTA exchanges what it found"),
             Knob("row_storage", tuple(s.text for s in storages), "where a row stays until it is written"),
-            Knob(
-                "l2_prefetch",
-                (0, 1) if limits_of(self.target).clusters else (0,),
-                "whether a CTA prefetches its part of its first row to L2 while the launch before ends",
-            ),
         )
 
     def _sizes(self, c: Columns) -> CooperativeSizes[Ints]:
@@ -82,11 +90,6 @@ class CooperativePlan(Plan):
     def constraints(self) -> tuple[Constraint, ...]:
         row = ("vector_width", "threads_per_row", "rows_per_cta", "ctas_per_sm")
         return (
-            Constraint(
-                "each of the exchanges is of as many rows, the last one of fewer at most",
-                ("rows_per_cta", "exchanges"),
-                self._exchanges_are_distinct,
-            ),
             Constraint(
                 "with fewer rows_per_cta there are more groups of CTAs, and each of them has two CTAs or more",
                 ("rows_per_cta", "ctas_per_sm"),
@@ -103,11 +106,6 @@ class CooperativePlan(Plan):
                 lambda c: ~c.flags("row_storage", RowStorage.REGISTERS_AND_SHARED.text) | self._copied_by_cp_async(c),
             ),
             Constraint(
-                "with l2_prefetch a vector has 16 bytes of every input, and the part of a row less than 1 MB",
-                (*row, "l2_prefetch"),
-                self._is_prefetched,
-            ),
-            Constraint(
                 "registers and shared memory have room for ctas_per_sm CTAs on a multiprocessor, and shared memory for "
                 "a vector of each thread with row_storage registers_and_shared; a thread has at most 32 vectors of all "
                 "rows, or 16 of each row with global",
@@ -122,12 +120,6 @@ class CooperativePlan(Plan):
         distinct: Bools = (-(-rows // groups) == own) & (2 * groups <= self.target.threads * c.ints("ctas_per_sm"))
         return distinct
 
-    def _exchanges_are_distinct(self, c: Columns) -> Bools:
-        own, exchanges = c.ints("rows_per_cta"), c.ints("exchanges")
-        each = -(-own // exchanges)
-        distinct: Bools = -(-own // each) == exchanges
-        return distinct
-
     def _has_work(self, c: Columns) -> Bools:
         s = self._sizes(c)
         works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.cluster_size > 1)
@@ -139,14 +131,6 @@ class CooperativePlan(Plan):
             copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
         return copied
 
-    def _is_prefetched(self, c: Columns) -> Bools:
-        s = self._sizes(c)
-        aligned: Bools = s.l2_prefetch == 0
-        sizes = [tensor.dtype.bytes for tensor in self.problem.row_inputs]
-        whole = np.logical_and.reduce([size * s.vector % PREFETCH_BYTES == 0 for size in sizes])
-        aligned |= whole & (s.vectors_per_cta * s.vector * max(sizes) < MOST_PREFETCH_BYTES)
-        return aligned
-
     def _fits(self, c: Columns) -> Bools:
         s = self._sizes(c)
         resident = limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
@@ -157,33 +141,32 @@ class CooperativePlan(Plan):
         return fits
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """768 to 1024 threads on a multiprocessor, most of whose vectors exist. Parts are read again only where there
-        is no room for them: that took an H200 28.7 us for a softmax of 16x1048576, and 24.1 us from shared memory."""
+        """768 to 1024 threads on a multiprocessor, most of whose vectors exist."""
         s = self._sizes(columns)
         taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         sm_threads = s.threads * s.min_ctas_per_sm
         good: Bools = (taken <= MOST_WASTE * s.vectors) & (sm_threads >= 768) & (sm_threads <= 1024)
-        good &= s.own_rows <= MOST_PROMISING_ROWS
-        on_chip = s.reloads == 0
-        good &= on_chip | ~(good & on_chip).any()
-        return good
+        return good & (s.own_rows <= MOST_PROMISING_ROWS)
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
-        """Parts come one after the other, and are reduced meanwhile, all but the last one. Then nothing is under way
-        until CTAs have met, unless there are further exchanges. Writing hides the arithmetic of outputs."""
+        """Parts come one after the other, and are reduced meanwhile, but for the last one. Then all CTAs meet. Stores
+        hide the arithmetic of outputs."""
         s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
-        per_sm = np.minimum(-(-s.ctas // measured.multiprocessors), s.min_ctas_per_sm)
+        per_sm = -(-s.ctas // measured.multiprocessors)
         busy = np.minimum(s.ctas, measured.multiprocessors)
         read, written = p.row_count * p.row_bytes, p.row_count * p.column_count * p.written_bytes
         loads = np.full(len(columns), read / measured.memory_bytes_per_second)
         again = np.where(s.reloads == 1, read / (measured.l2_bytes_per_cycle * busy * measured.clock_hz), 0.0)
         stores = written / measured.memory_bytes_per_second + again
         slowed = np.maximum(BUSY_THREADS / np.maximum(s.threads * per_sm, 1), 1.0) ** IDLE_POWER
-        arithmetic = p.row_count * arithmetic_cycles(p, s, measured) / busy / measured.clock_hz * slowed / 2
-        last = arithmetic / (s.own_rows * per_sm)
-        meeting = np.where(s.exchanges == 1, BARRIER_SECONDS, 0.0) + s.exchanges * EXCHANGE_SECONDS
+        exact = (s.vectors == s.cluster_size * s.vectors_per_cta) & (s.vectors_per_cta % s.threads == 0)
+        parts = s.own_rows * per_sm
+        cycles = parts * arithmetic_cycles(p, s, measured) / s.cluster_size * np.where(exact, 1.0, TESTED)
+        arithmetic = cycles * slowed / measured.clock_hz / 2  # as much before CTAs meet as afterwards
         seconds: NDArray[np.float64] = overlapped_seconds(loads, arithmetic) + overlapped_seconds(stores, arithmetic)
-        seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + last + meeting
+        seconds += EXPOSED * arithmetic / parts + PART_SECONDS * parts
+        seconds *= np.where(per_sm == PAIR, 1.0, UNPAIRED) * np.where(s.buffered_vectors > 0, SHARED, 1.0)
+        seconds += measured.launch_seconds + LOAD_LATENCY_SECONDS + MEETING_SECONDS
         return seconds
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
@@ -206,7 +189,7 @@ class CooperativePlan(Plan):
             "idle_share": 1 - s.vectors / np.maximum(taken, 1),
             "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
             "row_iterations": s.own_rows.astype(np.float64),
-            "barriers": (4 * s.exchanges).astype(np.float64),
+            "barriers": np.full(len(columns), 4.0),
             "passes": (1 + s.reloads).astype(np.float64),
         }
 
@@ -234,6 +217,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
     buffered = np.where(shared, np.clip(room, 0, every * own), 0)
     kept = every * own - buffered
     words = -(-problem.read_bytes * partition.vector // 4)
+    converting = CONVERTING if any(tensor.dtype.bits == 16 for tensor in problem.row_inputs) else 0
     held = np.where(reloads, 2 * every, kept + (buffered > 0))
     broadcast = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0 * own)
     return CooperativeSizes(
@@ -247,7 +231,7 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         kept_vectors=kept,
         register_vectors=kept + (buffered > 0),
         preloaded_vectors=0 * own,
-        registers=SPARE_REGISTERS + words * held + partition.vector + broadcast,
+        registers=SPARE_REGISTERS + converting + words * held + partition.vector + broadcast,
         shared_bytes=scratch + buffered * vector_bytes,
         ctas=groups * partition.cluster_size,
         min_ctas_per_sm=per_sm,
@@ -257,8 +241,6 @@ def cooperative_sizes(problem: RowwiseProblem, target: Target, c: Columns) -> Co
         own_rows=own,
         row_groups=groups,
         reloads=reloads.astype(np.int64),
-        exchanges=c.ints("exchanges"),
-        l2_prefetch=c.ints("l2_prefetch"),
     )
 
 

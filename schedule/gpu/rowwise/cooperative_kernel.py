@@ -1,14 +1,10 @@
 """Writes the cooperative launch of few long rows, all CTAs of which run at once (see ``cooperative``).
 
     start to load this CTA's part of each of its rows
-    for each group of its rows:
-        reduce the parts, as they come, and write what was found to the workspace
-        wait at the barrier of the grid for the group before, and arrive there for this one
-        join what all CTAs have found of the group before
-        compute the outputs of its parts and write them
-
-A barrier of the grid takes as long as a few accesses of the L2 cache. In this order memory is busy meanwhile, with
-loads of the next groups or with stores.
+    reduce the parts, one after the other as they come, and write what was found to the workspace
+    meet at the barrier of the grid
+    join what all CTAs have found of each row
+    compute the outputs of the parts and write them
 
 Two reductions are exchanged at once where the second one of a row follows from those of its parts: a maximum and the
 sum of exponentials of what is below it, or a sum and the squares of deviations from the mean. Threads, warps and CTAs
@@ -40,7 +36,6 @@ from ....ir.expr import (
 )
 from ....ir.gpu.async_copy import CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
-from ....ir.gpu.bulk_copy import Prefetch
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import loads_of
 from ....ir.stmt import HardwareAxis, Kernel
@@ -48,7 +43,6 @@ from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.rowwise import ReducedTensor, RowwiseProblem
 from ...tile.accumulation import Accumulation
-from ...tile.delinearize import delinearize
 from ...tile.names import NameSupply, free_prefix
 from ..block_reduce import ThreadGroup, butterfly, combine_in_order, halvings
 from .kernel import load_to_both
@@ -69,16 +63,12 @@ class CooperativeSizes(RowwiseSizes[N]):
     ``own_rows``: of how many rows a CTA has a part. ``row_groups``: how many groups of CTAs there are, each with rows
     of its own. ``reloads``: whether a part is read again when it is written, 0 or 1; ``storage`` is where it is until
     it is reduced. ``buffered_vectors``, ``kept_vectors`` and ``register_vectors`` are those of all rows of the CTA: the
-    first vectors that are loaded go to shared memory, and the last ones to registers. ``exchanges``: in how many groups
-    what was found of the rows is exchanged. ``l2_prefetch``: whether the part of the first row is prefetched while the
-    launch before ends, 0 or 1.
+    first vectors that are loaded go to shared memory, and the last ones to registers.
     """
 
     own_rows: N
     row_groups: N
     reloads: N
-    exchanges: N
-    l2_prefetch: N
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +169,7 @@ def cooperative_kernel(workload: Workload, problem: RowwiseProblem, sizes: Coope
     once = () if s.reloads else problem.row_inputs
     evict_first = [b.name for b in (*once, *(c.tensor for c in problem.elementwise_outputs))]
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first):
-        _write_rows(w, rows, s.exchanges)
+        _write_rows(w, rows)
     workspace = tuple(b for of_group in partials for b in of_group)
     return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, workspace, w.finish())
 
@@ -194,11 +184,9 @@ def _of_row(s: CooperativeSizes[int], number: int) -> CooperativeSizes[int]:
     return replace(s, storage=storage, buffered_vectors=shared, kept_vectors=kept, register_vectors=in_registers)
 
 
-def _write_rows(w: Writer, rows: Sequence["_OwnRow"], exchanges: int) -> None:
-    """All rows of the CTA, in groups of neighbours, of which each has an exchange."""
+def _write_rows(w: Writer, rows: Sequence["_OwnRow"]) -> None:
+    """All rows of the CTA."""
     ahead = 1 if rows[0].reloads else len(rows)
-    if rows[0].own.sizes.l2_prefetch:
-        rows[0].prefetch()
     scratch = rows[0].allocate_exchange()
     # Barriers stand between the loads, so that rows come one after the other. Without them the compiler would move
     # loads to registers behind a reduction, and those of edge columns behind all others.
@@ -209,28 +197,15 @@ def _write_rows(w: Writer, rows: Sequence["_OwnRow"], exchanges: int) -> None:
     for row in rows[:ahead]:
         row.load()
         w.barrier()
-    group = -(-len(rows) // exchanges)
-    before: Sequence[_OwnRow] = ()
-    for begin in range(0, len(rows), group):
-        here = rows[begin : begin + group]
-        for row in here:
-            for following in rows[row.number + ahead : row.number + ahead + 1]:
-                following.load_edge()
-                following.load()
-                w.barrier()
-            row.reduce(scratch, sum(r.in_shared for r in rows[row.number + 1 :]))
-        here[0].exchange(scratch, len(here))
-        if before:
-            w.emit(GridBarrierWait())
-        w.emit(GridBarrierArrive())
-        _join_and_write(before)
-        before = here
+    for row in rows:
+        for following in rows[row.number + ahead : row.number + ahead + 1]:
+            following.load_edge()
+            following.load()
+            w.barrier()
+        row.reduce(scratch, sum(r.in_shared for r in rows[row.number + 1 :]))
+    rows[0].exchange(scratch)
+    w.emit(GridBarrierArrive())
     w.emit(GridBarrierWait())
-    _join_and_write(before)
-
-
-def _join_and_write(rows: Sequence["_OwnRow"]) -> None:
-    """Join what all CTAs found of some rows, and write them."""
     for row in rows:
         row.join()
     for row in rows:
@@ -281,16 +256,6 @@ class _OwnRow(RowPasses):
         self.in_shared = vectors.sizes.storage == RowStorage.REGISTERS_AND_SHARED
         self.row = vectors.row(index(number), number + 1)
 
-    def prefetch(self) -> None:
-        """Prefetch the CTA's part of the row to L2. Where it has fewer vectors, some are those of the CTA before."""
-        s, v = self.sizes, self.own
-        begin = minimum(v.cta_rank * s.vectors_per_cta, index(s.vectors - s.vectors_per_cta)) * s.vector
-        columns = delinearize(v.first_column(self.row) + begin, self.problem.columns)
-        place = self.problem.input_indices(v.row_indices(self.row), columns)
-        with self.w.when(Compare(CompareOp.EQ, v.thread, index(0))):
-            for tensor in self.problem.row_inputs:
-                self.w.emit(Prefetch(tensor, place, s.vectors_per_cta * s.vector))
-
     def load_edge(self) -> None:
         """Start to load the edge column of the row, for which and for all else there are registers now."""
         self.vectors.allocate_registers()
@@ -325,15 +290,15 @@ class _OwnRow(RowPasses):
                     for cell, value in zip(scratch[number], found, strict=True):
                         w.store(cell, (index(self.number), thread // WARP_LANES), Load(value, ()))
 
-    def exchange(self, scratch: Sequence[Sequence[Buffer]], rows: int) -> None:
-        """Write what the CTA found of this row and those behind it, ``rows`` in all, to the workspace. Each has a warp,
-        as far as there are as many."""
+    def exchange(self, scratch: Sequence[Sequence[Buffer]]) -> None:
+        """Write what the CTA found of all its rows to the workspace. Each has a warp, as far as there are as many."""
         w, thread, warps = self.w, self.vectors.thread, self.vectors.group.warps
+        rows = self.own.sizes.own_rows
         w.barrier()
         for begin in range(0, rows, warps):
-            number = thread // WARP_LANES + (self.number + begin)
+            number = thread // WARP_LANES + begin
             with w.when(thread < WARP_LANES * min(warps, rows - begin)):
-                row = self.own.row(number, self.number + rows)
+                row = self.own.row(number, rows)
                 for n, group in enumerate(self.groups):
                     cells = [Load(cell, (number, thread % warps)) for cell in scratch[n]]
                     held = self._held(f"cta{n}_{begin}_own", cells)

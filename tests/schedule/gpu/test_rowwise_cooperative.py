@@ -115,9 +115,14 @@ def test_squares_of_deviations_keep_their_digits_where_the_mean_is_far_from_0() 
     np.testing.assert_allclose(np.asarray(interpret(kernel, {"X": x})["V"]), wanted, 1e-4)
 
 
-def test_what_is_promising_compiles_without_spills() -> None:
+def test_what_the_prior_ranks_first_is_what_is_fastest_and_compiles_without_spills() -> None:
+    """An H200 takes 23.3 to 24.0 us with two CTAs of 512 threads a multiprocessor, and 25 to 35 us with most others."""
     workload = workload_of("softmax", rows=16, columns=1048576, dtype="float16")
-    found = compiled(SKETCH, workload, H200, threads_per_row=1024, rows_per_cta=4)
+    space = SKETCH.space(workload, H200)
+    assert space.prior_seconds is not None
+    best = dict(space.schedule(int(space.prior_seconds.argmin())).knobs)
+    assert (best["threads_per_row"], best["ctas_per_sm"]) == (512, 2) and best["rows_per_cta"] in (2, 4)
+    found = compiled(SKETCH, workload, H200, **best)
     assert found.spill_bytes == 0 and found.registers <= 64
 
 
