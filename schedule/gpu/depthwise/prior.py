@@ -10,11 +10,12 @@ from ...problems.depthwise import CHUNK_CHANNELS, Depthwise
 from ...sketch import Peaks
 from ..occupancy import PARTS
 from ..peaks import gpu_peaks
+from ..reduction_prior import SECTOR_BYTES
 from .sizes import HALO_UNIT, SWIZZLE_ROWS, DepthwiseSizes
 
 # Fitted to the settings of 5 x 5 and 3 x 3 windows that an H200 timed.
-SECTOR_BYTES, PART_BYTES = 32, 40
-"""Bytes that L2 writes as one, and what it takes longer for the part of such at the end of a pixel's channels."""
+PART_BYTES = 40
+"""A part of a sector at the end of a pixel's channels takes L2 as much longer as so many bytes."""
 CHANNEL_INSTRUCTIONS, ROW_INSTRUCTIONS = 9, 14
 """Instructions of a warp for a channel and for a row of the input, besides products (from compiled kernels)."""
 START_CYCLES = 2500

@@ -33,7 +33,7 @@ from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
 from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
 from .prior import BUSY_THREADS, IDLE_POWER, arithmetic_cycles
 from .sizes import SPARE_REGISTERS, RowPartition, RowStorage
-from .space import LONG_ROW_BYTES, MOST_WASTE, QUANTITIES, vector_widths
+from .space import LONG_ROW_BYTES, MOST_WASTE, QUANTITIES, shares_of_rows, vector_widths
 from .split import MOST_ROWS
 
 MOST_VECTORS = 32
@@ -181,13 +181,9 @@ class CooperativePlan(Plan):
             shared=s.shared_bytes,
             wanted=held * s.vector * p.read_bytes,
         )
-        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         return {
             **common,
-            "row_bytes": np.full(len(columns), float(p.row_bytes)),
-            "vectors_per_thread": s.vectors_per_thread.astype(np.float64),
-            "idle_share": 1 - s.vectors / np.maximum(taken, 1),
-            "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
+            **shares_of_rows(p, s),
             "row_iterations": s.own_rows.astype(np.float64),
             "barriers": np.full(len(columns), 4.0),
             "passes": (1 + s.reloads).astype(np.float64),

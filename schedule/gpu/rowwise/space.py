@@ -366,13 +366,9 @@ class RowwisePlan(Plan):
         exchanges = len(p.reductions) - s.joined_moments
         barriers = np.where((s.threads_per_row > WARP_LANES) | clustered, exchanges, 0) + clustered
         passes = len(p.reductions) + bool(p.elementwise_outputs)
-        taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
         return {
             **common,
-            "row_bytes": np.full(len(columns), float(p.row_bytes)),
-            "vectors_per_thread": s.vectors_per_thread.astype(np.float64),
-            "idle_share": 1 - s.vectors / np.maximum(taken, 1),
-            "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
+            **shares_of_rows(p, s),
             "row_iterations": np.where(circular, p.row_count * s.cluster_size / s.ctas, 1.0),
             "barriers": barriers.astype(np.float64),
             "passes": np.where(s.storage == RowStorage.GLOBAL, passes, 1).astype(np.float64),
@@ -420,6 +416,18 @@ class RowwisePlan(Plan):
                 wider = few.threads_per_row * few.cluster_size > int(self._sizes(chosen).threads_per_row[0])
                 return few if wider and setting["cluster_size"] == 1 else None
         return None
+
+
+def shares_of_rows(p: RowwiseProblem, s: RowwiseSizes[Ints]) -> dict[str, NDArray[np.float64]]:
+    """Return what settings say of how threads share a row: the quantities that are the same in all sketches of rows,
+    float64[n] each."""
+    taken = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+    return {
+        "row_bytes": np.full(len(taken), float(p.row_bytes)),
+        "vectors_per_thread": s.vectors_per_thread.astype(np.float64),
+        "idle_share": 1 - s.vectors / np.maximum(taken, 1),
+        "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
+    }
 
 
 def vector_widths(p: RowwiseProblem) -> tuple[int, ...]:
