@@ -138,6 +138,14 @@ def test_rows_shorter_than_lines_are_stored_as_lines(width: int, filters: int, b
     assert {s.box for s in walk_statements(kernel.body) if isinstance(s, TmaStore)} == {box}
 
 
+def test_short_rows_are_promising_from_registers_too() -> None:
+    """A result with rows of 64 bytes takes as long as A takes to load; one with longer rows is staged for TMA."""
+    for filters in (32, 64):
+        space = SKETCH.space(_pointwise(64, 32, filters), H200)
+        stored_at_once = (space.column("epilogue_stages") == 0) & (space.column("split_k") == 1)
+        assert stored_at_once.any() == (filters == 32)
+
+
 @pytest.mark.parametrize(("cluster_m", "cluster_n"), [(1, 1), (2, 1), (2, 2)])
 def test_of_tiles_that_are_filled_in_part_only_the_rows_arrive(cluster_m: int, cluster_n: int) -> None:
     """For an H100, zeros from outside of a tensor take longer to load. With clusters, whole tiles may lie outside."""
