@@ -26,6 +26,7 @@ _SAME_PRIOR = {
     ("cuda_rowwise_split", "cuda_rowwise_cooperative"),
     ("cuda_gemm", "cuda_gemm_swap_ab"),
     ("cuda_depthwise", "cuda_window"),
+    ("cuda_loops", "cuda_decomposed"),
 }
 _CLEARLY_BY_SAME = 1.1
 """These pairs of a sketch and a later one share their prior, so that a smaller difference is clear. On 41 recorded

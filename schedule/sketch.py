@@ -40,7 +40,7 @@ class Sketch(Protocol):
 
     @property
     def generic(self) -> bool:
-        """Whether this sketch takes any workload. It is used where no other sketch matches."""
+        """Whether this sketch is written for no class of workloads. It is used where no sketch of a class matches."""
         ...
 
     @property

@@ -8,9 +8,10 @@ from ..core.lazy_table import LazyTable
 from ..core.target import Target
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
-from .contraction_chain import ContractionChain
+from . import contraction_chain, decomposition
 from .gpu.triton import CUDA_TRITON
 from .sketch import Sketch
+from .step_chain import StepChain
 from .tile_sketch import TileSketch
 
 _CLASSES: Mapping[str, Mapping[str, str]] = {
@@ -57,7 +58,9 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
 """Kind of target -> name -> ``module:sketch`` in this folder. Named rather than imported: a process loads the sketches
 of the kinds that it uses."""
 _CHAINS = {"llvm": "cpu_chain", "cuda": "cuda_chain", "amdgpu": "amdgpu_chain"}
-_KINDS = {name: kind for kind, names in _CLASSES.items() for name in names} | {c: k for k, c in _CHAINS.items()}
+_DECOMPOSED = {"cuda": "cuda_decomposed"}
+_KINDS = {name: kind for kind, names in _CLASSES.items() for name in names}
+_KINDS |= {name: kind for table in (_CHAINS, _DECOMPOSED) for kind, name in table.items()}
 
 
 @cache
@@ -69,7 +72,18 @@ def _of_kind(kind: str) -> Mapping[str, Sketch]:
     for place in _CLASSES[kind].values():
         module, name = place.split(":")
         classes.append(getattr(import_module(f".{module}", __package__), name))
-    sketches: list[Sketch] = [*classes, ContractionChain(_CHAINS[kind], kind, classes)]
+    c, d = contraction_chain, decomposition
+    sketches: list[Sketch] = [*classes]
+    sketches.append(
+        StepChain(*(_CHAINS[kind], kind, classes, c.contraction_steps), knob=c.KNOB, meaning=c.MEANING, takes=c.TAKES)
+    )
+    if kind in _DECOMPOSED:
+        name = _DECOMPOSED[kind]
+        sketches.append(
+            StepChain(
+                *(name, kind, classes, d.decompositions), knob=d.KNOB, meaning=d.MEANING, takes=d.TAKES, generic=True
+            )
+        )
     return {sketch.name: sketch for sketch in sketches}
 
 

@@ -174,7 +174,7 @@ class _Partial:
             stages.append(Stage(stage.tensor, stage.axes, reduce(lambda a, b: a * b, (t.value for t in terms))))
             count += (len(terms) - 1) * stage.tensor.elements
         taken = set(self.taken)
-        return ContractionPath(name, tuple(_with_own_axes(s, taken) for s in stages), count)
+        return ContractionPath(name, tuple(with_own_axes(s, taken) for s in stages), count)
 
     def _gone(self, term: _Term, others: Sequence[_Term] | None = None) -> set[str]:
         """Return the axes that ``term`` can be summed over, as the ``others`` have none of them."""
@@ -202,7 +202,7 @@ class _Partial:
         )
 
 
-def _with_own_axes(stage: Stage, taken: set[str]) -> Stage:
+def with_own_axes(stage: Stage, taken: set[str]) -> Stage:
     """Return the stage with axes whose names are not ``taken``. They are afterwards."""
     new: dict[str, str] = {}
     for axis in (*stage.axes, *stage.reduce_axes):

@@ -12,6 +12,7 @@ from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, index, 
 from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
+from ..tma_view import tma_view
 from .mma_atom import find_atom, is_packed
 from .pack import pack
 
@@ -25,11 +26,25 @@ that 67 MB take."""
 def uneven_operands(gemm: Gemm) -> tuple[Buffer, ...]:
     """Return the tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands
     that are packed are not among them."""
+    return tuple(load.buffer for load in _uneven_loads(gemm))
+
+
+def can_repack(gemm: Gemm) -> bool:
+    """Return whether all uneven operands have rows of one dimension. A copy with aligned rows of several would be no
+    matrix."""
+    return all(tma_view(load).buffer.shape[-1] == load.buffer.shape[-1] for load in _uneven_loads(gemm))
+
+
+def _uneven_loads(gemm: Gemm) -> list[Load]:
     operands = [o for o in (gemm.a, *gemm.all_b) if o.load is not None]
     if find_atom(gemm) is not None:
         operands = [o for o in operands if not is_packed(gemm, o)]
-    tensors = {o.load.buffer.name: o.load.buffer for o in operands if o.load is not None}
-    return tuple(t for t in tensors.values() if any(s * t.dtype.bytes % ROW_ALIGNMENT_BYTES for s in t.strides[:-1]))
+    loads = {o.load.buffer.name: o.load for o in operands if o.load is not None}
+    return [load for load in loads.values() if _is_uneven(tma_view(load).buffer)]
+
+
+def _is_uneven(tensor: Buffer) -> bool:
+    return any(s * tensor.dtype.bytes % ROW_ALIGNMENT_BYTES for s in tensor.strides[:-1])
 
 
 def repack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:

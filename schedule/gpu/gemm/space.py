@@ -37,7 +37,7 @@ from .mainloop import can_use_wgmma
 from .mma_atom import is_packed
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
-from .repack import uneven_operands
+from .repack import can_repack, uneven_operands
 from .sizes import KNOBS, VERSION, GemmSizes, gemm_sizes
 
 ARCHITECTURE = "sm_90a"
@@ -135,7 +135,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return None
     gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     gemm = gemm and with_dynamic_rows(gemm, workload)
-    if gemm is None or not can_use_wgmma(gemm):
+    if gemm is None or not can_use_wgmma(gemm) or not can_repack(gemm):
         return None
     assert gemm.a.load is not None
     if gemm.dynamic is not None:

@@ -1,0 +1,204 @@
+"""Decompositions of workloads that no kernel class takes as a whole (``cuda_decomposed``).
+
+    top[i, k]   = max over j of X[i, j, k]                             step 1: a reduction of columns
+    total[i, k] = sum over j of exp(X[i, j, k] - top[i, k])            step 2: another one
+    Y[i, j, k]  = exp(X[i, j, k] - top[i, k]) / total[i, k]            step 3: a pointwise map
+
+``stages`` gives each stage a kernel, or several stages one where a class takes them together. A stage that has no class
+may have one in two steps: a reduction over several axes as two reductions, and a sum of products whose factors are more
+than loads as a kernel that computes these factors and a product (im2col is that of a convolution). ``joined_axes`` are
+the same, with the axes of such a sum as one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from math import prod
+
+from ..core.errors import InvalidWorkload
+from ..ir.buffer import Buffer
+from ..ir.expr import Cast, Const, Expr, Load, Select, Var
+from ..ir.linear_form import affine_form
+from ..ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
+from ..te.contraction import contraction_of
+from ..te.contraction_path import with_own_axes
+from ..te.functions import within
+from ..te.inline import inline_stages
+from ..te.workload import Axis, Reducer, Stage, Workload
+from .contraction_chain import step_of
+from .tile.delinearize import axis_indices
+
+KNOB = "decomposition"
+MEANING = (
+    "what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum of "
+    "products are one"
+)
+TAKES = "workloads of static shapes that kernel classes take in several steps and none takes as a whole"
+_ROW_ALIGNMENT_BYTES = 16
+"""Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
+
+
+def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) -> list[tuple[str, tuple[Workload, ...]]]:
+    """Return the decompositions of a workload by name, each as its steps. There are none where a step is left to the
+    generic sketch."""
+    if workload.dynamic or workload.skews:
+        return []
+    found: dict[str, tuple[Workload, ...]] = {}
+    for name, joined in (("stages", False), ("joined_axes", True)):
+        try:
+            steps = _stage_steps(inline_stages(workload), has_class, joined)
+        except InvalidWorkload:  # an intermediate beyond the limits of tensors
+            continue
+        if len(steps) > 1 and steps not in found.values() and all(map(has_class, steps)):
+            found[name] = steps
+    return list(found.items())
+
+
+def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], joined: bool) -> tuple[Workload, ...]:
+    """Return the stages in their order, as few steps as there are runs of stages that a class takes."""
+    taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
+    stages = [part for stage in workload.stages for part in _in_parts(workload, stage, has_class, taken, joined)]
+    steps: list[Workload] = []
+    begin = 0
+    while begin < len(stages):
+        end, step = begin + 1, _run(workload, stages, begin, begin + 1)
+        for further in range(begin + 2, len(stages) + 1):
+            together = _run(workload, stages, begin, further)
+            if has_class(together):
+                end, step = further, together
+        steps.append(step)
+        begin = end
+    return tuple(steps)
+
+
+def _run(workload: Workload, stages: Sequence[Stage], begin: int, end: int) -> Workload:
+    """Return the stages from ``begin`` to before ``end`` as a workload. Its outputs are what the others read."""
+    own, later = stages[begin:end], stages[end:]
+    read = {load.buffer.name for s in later for load in loads_of(s.body)} | set(workload.outputs)
+    earlier = [s.tensor for s in stages[:begin]]
+    return step_of(workload, earlier, own, tuple(s.name for s in own if s.name in read))
+
+
+def _in_parts(
+    workload: Workload, stage: Stage, has_class: Callable[[Workload], bool], taken: set[str], joined: bool
+) -> Sequence[Stage]:
+    """Return the stage, or where it has no class a few that have and are the same together. Their tensors and axes have
+    names that are not ``taken``. They are afterwards."""
+    tensors = [s.tensor for s in workload.stages]
+
+    def have_classes(parts: Sequence[Stage]) -> bool:
+        made = [p.tensor for p in parts]
+        try:
+            steps = [step_of(workload, [*tensors, *made], [p], (p.name,)) for p in parts]
+        except InvalidWorkload:  # a tensor beyond the limits, or an index that is not seen to stay inside
+            return False
+        return all(map(has_class, steps))
+
+    if have_classes([stage]):
+        return [stage]
+    for *first, last in chain(_reductions(stage, taken), _products(stage, taken, joined)):
+        parts = [*(with_own_axes(s, taken) for s in first), last]
+        if have_classes(parts):
+            taken |= {p.name for p in parts}
+            return parts
+    return [stage]
+
+
+def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
+    """Yield pairs of stages that reduce the last axes first, and then the others. There are none of a sum that is kept
+    in 16 bits, since its parts would be rounded."""
+    if stage.reducer is None or stage.reducer.is_position:
+        return
+    rounds = stage.tensor.dtype.is_float and stage.tensor.dtype.bits < 32
+    if rounds and stage.reducer in (Reducer.SUM, Reducer.PROD):
+        return
+    for first in range(1, len(stage.reduce_axes)):
+        outer, inner = stage.reduce_axes[:first], stage.reduce_axes[first:]
+        kept = _in_order_of_load(_largest(loads_of(stage.body)), (*outer, *stage.axes))
+        tensor = Buffer(fresh_name("partial", taken), tuple(a.extent for a in kept), stage.tensor.dtype)
+        partial = Stage(tensor, kept, stage.body, inner, stage.reducer)
+        yield [partial, replace(stage, body=_element(tensor, kept), reduce_axes=outer)]
+
+
+def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[Stage]]:
+    """Yield a sum of products of two tensors with one element for each point of their axes: a factor that is anything
+    else is computed first. Casts of such a tensor are left to the product, and then computed as well. ``joined``:
+    whether the axes of the sum become one, which may need copies of tensors that are factors as they are."""
+    found = contraction_of(stage)
+    if found is None:
+        return
+    plain = next(filter(None, map(_plain_load, (found.left, found.right))), None)
+    reduced = _in_order_of_load(plain, stage.reduce_axes)
+    if joined and any(a.name not in free_variables(f) for a in reduced for f in (found.left, found.right)):
+        return
+    for casts in (True, False):
+        computed = _Computed(stage, reduced, taken, joined)
+        factors = list[Expr]()
+        for factor in (found.left, found.right):
+            cast = factor if casts and isinstance(factor, Cast) else None
+            inner = factor if cast is None else cast.value
+            if joined or _plain_load(inner) is not inner:
+                inner = computed.load(inner)
+            factors.append(inner if cast is None else replace(cast, value=inner))
+        if computed.stages:
+            total = replace(stage, body=factors[0] * factors[1], reduce_axes=computed.reduced)
+            yield [*computed.stages, total]
+
+
+class _Computed:
+    """Factors of a product that are computed first. ``joined``: all axes of the sum are one in them. Its end is filled
+    with zeros, so that rows begin at multiples of 16 bytes."""
+
+    def __init__(self, stage: Stage, reduced: Sequence[Axis], taken: set[str], joined: bool) -> None:
+        self.stages: list[Stage] = []
+        self.reduced = tuple(reduced)
+        self._stage, self._terms = stage, tuple(reduced)
+        self._taken, self._joined = taken, joined
+        self._name = fresh_name("k", taken)
+        taken.add(self._name)
+
+    def load(self, factor: Expr) -> Load:
+        """Return an element of the tensor of a factor."""
+        if self._joined:
+            factor = self._on_joined_axis(factor)
+        own = tuple(a for a in (*self._stage.axes, *self.reduced) if a.name in free_variables(factor))
+        name = fresh_name("factor", {*self._taken, *(s.name for s in self.stages)})
+        tensor = Buffer(name, tuple(a.extent for a in own), factor.dtype)
+        self.stages.append(Stage(tensor, own, factor))
+        return _element(tensor, own)
+
+    def _on_joined_axis(self, factor: Expr) -> Expr:
+        count = prod(a.extent for a in self._terms)
+        vector = _ROW_ALIGNMENT_BYTES // min(load.dtype.bytes for load in loads_of(self._stage.body))
+        axis = Axis(self._name, -(-count // vector) * vector)
+        self.reduced = (axis,)
+        value = map_loads(substitute(factor, axis_indices(Var(axis.name), self._terms)), _within)
+        zero = Const(float(0) if factor.dtype.is_float else 0, factor.dtype)
+        return value if count == axis.extent else Select(Var(axis.name) < count, value, zero)
+
+
+def _within(load: Load) -> Load:
+    """Return a load that stays inside whatever its conditions are: they are hard to see in quotients and remainders."""
+    places = zip(load.indices, load.buffer.shape, strict=True)
+    return replace(load, indices=tuple(i if affine_form(i) is not None else within(i, extent) for i, extent in places))
+
+
+def _plain_load(factor: Expr) -> Load | None:
+    """Return the load that a factor is, or is a cast of, if all of its indices are axes."""
+    load = factor.value if isinstance(factor, Cast) else factor
+    return load if isinstance(load, Load) and all(isinstance(i, Var) for i in load.indices) else None
+
+
+def _element(tensor: Buffer, axes: Sequence[Axis]) -> Load:
+    return Load(tensor, tuple(Var(a.name) for a in axes))
+
+
+def _in_order_of_load(load: Load | None, axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Return axes in the order in which a load has them as indices, behind those that it has not."""
+    places = {} if load is None else {i.name: n for n, i in enumerate(load.indices) if isinstance(i, Var)}
+    return tuple(sorted(axes, key=lambda a: places.get(a.name, -1)))
+
+
+def _largest(loads: Iterable[Load]) -> Load | None:
+    return max(loads, key=lambda load: load.buffer.elements, default=None)

@@ -1,0 +1,109 @@
+"""Decompositions of workloads that no kernel class takes as a whole: their steps, and what their kernels compute."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from tests.sketch_agreement import check_schedules
+from tilewright.core.errors import IllegalSchedule
+from tilewright.core.target import Target
+from tilewright.schedule.decomposition import decompositions
+from tilewright.schedule.sketches import SKETCHES, class_sketches, sketches_for
+from tilewright.te.dynamic import with_dynamic
+from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
+from tilewright.te.workload import Workload
+
+H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
+SHARES = """
+X: float32[37, 5, 24]
+S[i, k] = sum over j < 5 of X[i, j, k]
+T[k] = max over i < 37 of S[i, k]
+A[j] = sum over i < 37, k < 24 of X[i, j, k] * X[i, j, k]   # output
+Y[i, j, k] = X[i, j, k] / (abs(S[i, k]) + abs(T[k]) + 1)    # output
+"""
+"""What is reduced is reduced again, and one of three reductions is over the axes on both sides of the one that it
+keeps."""
+
+
+def _image(batch: int, size: int, dtype: str, layout: str, **more: object) -> Callable[[], Workload]:
+    parameters: dict[str, object] = {
+        "batch": batch,
+        "channels": 8,
+        "height": size,
+        "width": size,
+        "filters": 64,
+        "layout": layout,
+    }
+    parameters |= {"kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": dtype, **more}
+    return lambda: OPERATORS["conv2d"].workload(parameters)
+
+
+WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+    "shares": lambda: parse_workload(SHARES),
+    "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
+    "convolution with channels first": _image(2, 9, "float16", "NCHW"),
+    "patches": _image(1, 32, "bfloat16", "NCHW", kernel_h=8, kernel_w=8, stride=8, padding=0),
+    "few channels": _image(1, 9, "float16", "NCHW", channels=3),
+    "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
+}
+
+
+def _has_class(workload: Workload) -> bool:
+    return any(True for _ in class_sketches(workload, H200))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_steps_compute_the_workload(name: str) -> None:
+    workload = WORKLOADS[name]()
+    assert "cuda_decomposed" in [s.name for s in sketches_for(workload, H200)]
+    assert check_schedules("cuda_decomposed", H200, workload, 0, 4) == 4
+
+
+def test_steps_are_runs_of_stages_that_a_class_takes() -> None:
+    ((name, steps), *_) = decompositions(parse_workload(SHARES), _has_class)
+    assert name == "stages"
+    assert all(map(_has_class, steps))
+    assert [[s.name for s in step.stages] for step in steps] == [["S"], ["T"], ["partial"], ["A"], ["Y"]]
+
+
+def test_a_convolution_becomes_a_matrix_of_patches_and_a_product() -> None:
+    """So does im2col."""
+    (name, (patches, product)), *_ = decompositions(WORKLOADS["convolution with channels first"](), _has_class)
+    assert name == "stages"
+    assert patches.stages[0].tensor.shape == (2, 9, 9, 8, 3, 3)
+    assert patches.stages[0].tensor.dtype.name == "float16"
+    assert "cuda_gemm" in [s.name for s in class_sketches(product, H200)]
+
+
+def test_outputs_are_no_workspace() -> None:
+    workload = parse_workload(SHARES)
+    sketch = SKETCHES["cuda_decomposed"]
+    kernel = sketch.lower(workload, H200, sketch.space(workload, H200, limit=1).schedule(0))
+    assert {b.name for b in kernel.outputs} == {"A", "Y"}
+    assert {"S", "T", "partial"} <= {b.name for b in kernel.workspace}
+    assert not {"A", "Y"} & {b.name for b in kernel.workspace}
+
+
+@pytest.mark.parametrize(
+    ("operator", "parameters"),
+    [
+        ("softmax", {"rows": 64, "columns": 100}),
+        ("matmul", {"m": 64, "n": 64, "k": 64, "dtype": "float16"}),
+        ("reduce", {"shape": [64, 100], "axes": [0], "kind": "sum"}),
+    ],
+)
+def test_what_a_class_takes_is_not_decomposed(operator: str, parameters: Mapping[str, object]) -> None:
+    workload = OPERATORS[operator].workload(parameters)
+    with pytest.raises(IllegalSchedule, match="none takes as a whole"):
+        SKETCHES["cuda_decomposed"].space(workload, H200)
+
+
+def test_sums_that_are_kept_in_16_bits_are_not_split() -> None:
+    narrow = parse_workload("X: float16[6, 5, 7]\nA[j] = sum over i < 6, k < 7 of X[i, j, k]")
+    assert decompositions(narrow, _has_class) == []
+
+
+def test_dynamic_workloads_are_not_decomposed() -> None:
+    dynamic = with_dynamic(OPERATORS["softmax"].workload({"rows": 64, "columns": 100}))
+    assert decompositions(dynamic, lambda _: True) == []
