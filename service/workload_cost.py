@@ -4,11 +4,10 @@ These are bounds against mistakes and attacks: they are far beyond what is usefu
 """
 
 from dataclasses import dataclass
-from math import prod
 
 from ..core.errors import Forbidden, InvalidParameter
 from ..ir.expr import walk
-from ..te.cost import cheapest_stages, stage_flops
+from ..te.cost import cheapest_stages, stage_flops, stage_points
 from ..te.dynamic import at_representative
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
@@ -65,7 +64,7 @@ def workload_cost(workload: Workload) -> WorkloadCost:
     stages = [part for stage in workload.stages for part in cheapest_stages(stage)]
     seconds = (stage_flops(s) / (PRODUCT_FLOPS if s.reduce_axes else OTHER_FLOPS) for s in stages)
     return WorkloadCost(
-        sum(prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes)) for stage in stages),
+        sum(map(stage_points, stages)),
         sum(seconds),
         needed_bytes(workload),
         sum(1 for stage in workload.stages for _ in walk(stage.body)),

@@ -35,6 +35,12 @@ def cheapest_stages(stage: Stage) -> tuple[Stage, ...]:
     )
 
 
+def stage_points(stage: Stage) -> int:
+    """Return at how many points the body of a stage is evaluated. A scan takes each value once."""
+    reduced = () if scan_of(stage) is not None else stage.reduce_axes
+    return prod(a.extent for a in (*stage.axes, *reduced))
+
+
 def stage_flops(stage: Stage) -> int:
     """Return the operations of one stage in the order that is written, counted as in ``flops``. A scan combines each
     value once."""

@@ -180,3 +180,10 @@ def test_a_workload_that_nobody_can_measure_is_refused_with_the_numbers(http: ht
         assert (refused.status_code, problem["code"]) == (422, "WORKLOAD_TOO_COSTLY"), problem
         assert problem["field"] == "/tasks/1" and "points 125,000,000,000,000; allowed: 70," in problem["detail"]
         assert "a float64 reference of about 12,500 s; allowed: 3,600" in problem["detail"]
+
+
+def test_a_long_running_sum_is_not_too_large(http: httpx2.Client) -> None:
+    """Written down it has 128 * 10^12 points. What computes it goes through its 32 million elements once."""
+    scan = {"operator": "scan", "parameters": {"shape": [8, 4_000_000], "axis": 1, "kind": "sum"}}
+    estimate = http.post("/v1/jobs/estimate", json={"tasks": [scan]})
+    assert estimate.status_code == 200, estimate.json()
