@@ -54,6 +54,14 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     return list(found.items())
 
 
+def cpu_decompositions(
+    workload: Workload, has_class: Callable[[Workload], bool]
+) -> list[tuple[str, tuple[Workload, ...]]]:
+    """Return the decompositions of a workload for a processor, where the generic sketch is as good as a class for
+    everything but sums of products."""
+    return decompositions(workload, lambda step: has_class(step) or not any(map(contraction_of, step.stages)))
+
+
 def _stage_steps(workload: Workload, has_class: Callable[[Workload], bool], joined: bool) -> tuple[Workload, ...]:
     """Return the stages in their order, as few steps as there are runs of stages that a class takes."""
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}

@@ -58,7 +58,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
 """Kind of target -> name -> ``module:sketch`` in this folder. Named rather than imported: a process loads the sketches
 of the kinds that it uses."""
 _CHAINS = {"llvm": "cpu_chain", "cuda": "cuda_chain", "amdgpu": "amdgpu_chain"}
-_DECOMPOSED = {"cuda": "cuda_decomposed"}
+_DECOMPOSED = {"llvm": "cpu_decomposed", "cuda": "cuda_decomposed"}
 _KINDS = {name: kind for kind, names in _CLASSES.items() for name in names}
 _KINDS |= {name: kind for table in (_CHAINS, _DECOMPOSED) for kind, name in table.items()}
 
@@ -78,10 +78,14 @@ def _of_kind(kind: str) -> Mapping[str, Sketch]:
         StepChain(*(_CHAINS[kind], kind, classes, c.contraction_steps), knob=c.KNOB, meaning=c.MEANING, takes=c.TAKES)
     )
     if kind in _DECOMPOSED:
-        name = _DECOMPOSED[kind]
+        steps = d.cpu_decompositions if kind == "llvm" else d.decompositions
         sketches.append(
             StepChain(
-                *(name, kind, classes, d.decompositions), knob=d.KNOB, meaning=d.MEANING, takes=d.TAKES, generic=True
+                *(_DECOMPOSED[kind], kind, classes, steps),
+                knob=d.KNOB,
+                meaning=d.MEANING,
+                takes=d.TAKES,
+                generic=True,
             )
         )
     return {sketch.name: sketch for sketch in sketches}

@@ -7,6 +7,7 @@ import pytest
 from tests.sketch_agreement import check_schedules
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.target import Target
+from tilewright.runtime.devices import host_target
 from tilewright.schedule.decomposition import decompositions
 from tilewright.schedule.sketches import SKETCHES, class_sketches, sketches_for
 from tilewright.te.dynamic import with_dynamic
@@ -15,6 +16,7 @@ from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 H200 = Target("cuda", "sm_90a", threads=132, vector_bytes=16)
+HOST = host_target("llvm")
 SHARES = """
 X: float32[37, 5, 24]
 S[i, k] = sum over j < 5 of X[i, j, k]
@@ -58,6 +60,18 @@ def test_steps_compute_the_workload(name: str) -> None:
     workload = WORKLOADS[name]()
     assert "cuda_decomposed" in [s.name for s in sketches_for(workload, H200)]
     assert check_schedules("cuda_decomposed", H200, workload, 0, 4) == 4
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_convolution_with_strides_is_a_product_on_a_processor(layout: str) -> None:
+    """The generic sketch takes everything else there."""
+    workload = _image(2, 16, "float32", layout, stride=2, bias=True, activation="relu")()
+    names = [s.name for s in sketches_for(workload, HOST)]
+    if layout == "NCHW":
+        assert names == ["cpu_loops", "cpu_decomposed"]
+        assert check_schedules("cpu_decomposed", HOST, workload, 0, 4) == 4
+    else:
+        assert "cpu_decomposed" not in names
 
 
 def test_steps_are_runs_of_stages_that_a_class_takes() -> None:
