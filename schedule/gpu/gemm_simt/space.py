@@ -6,13 +6,14 @@ those that split them always: with few rows, splitting a matrix takes longer tha
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.precision import IEEE
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.stmt import Kernel
@@ -90,7 +91,7 @@ def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:
         return None
     if target.arch == "sm_90a" and can_use_wgmma(gemm) and pair_count(gemm) == 1:
         return None
-    return GemmSimtPlan(gemm, target)
+    return GemmSimtPlan(replace(gemm, precision=IEEE), target)  # operands are multiplied as they are, not packed
 
 
 CUDA_GEMM_SIMT = TileSketch("cuda_gemm_simt", VERSION, multistage_quantities(FMA_CYCLES), _plan)

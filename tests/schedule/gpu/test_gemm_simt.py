@@ -6,7 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    H200,
+    WHOLE,
+    assert_agrees,
+    assert_schedule_agrees,
+    legal_schedule_of,
+    workload_of,
+)
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.schedule import Schedule
@@ -74,6 +81,13 @@ def test_a_matrix_is_not_split_in_memory_for_few_rows(precision: str, rows: int,
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_compute_their_expression(case: str) -> None:
     assert assert_agrees(SKETCH, CASES[case](), 4) == 4
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_odd_rows_are_repacked_as_they_are_whatever_the_precision_allows(precision: str) -> None:
+    workload = workload_of("matmul", m=36, n=72, k=61, precision=precision)
+    schedule = legal_schedule_of(SKETCH, workload, DEVICES["sm_80"], repacked=1)
+    assert_schedule_agrees(SKETCH, workload, schedule, DEVICES["sm_80"])
 
 
 @pytest.mark.parametrize("case", ["rows along k", "rows at odd elements", "epilogue", "batch"])
