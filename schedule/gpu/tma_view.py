@@ -53,6 +53,17 @@ def _joined(
     return ((elements // extent, outer), (extent, inner))
 
 
+def operand_view(load: Load) -> Load:
+    """``load`` as TMA sees an operand: without the last dimensions of one element, such as those of a filter of one
+    place, since TMA loads elements that are neighbours along its last dimension."""
+    tensor, rank = load.buffer, len(load.indices)
+    while rank > 1 and tensor.shape[rank - 1] == 1:
+        rank -= 1
+    if rank < len(load.indices):
+        load = Load(Buffer(tensor.name, tensor.shape[:rank], tensor.dtype, tensor.scope), load.indices[:rank])
+    return tma_view(load)
+
+
 def ending_at(load: Load, extents: Mapping[str, int]) -> Load:
     """``load`` on a tensor that ends where the axes do by which it is read, so that TMA brings zeros for what lies
     behind. It stays as it is where the tensor goes no further anyway. ``extents``: axis -> how many places it has."""

@@ -34,7 +34,7 @@ from .grouped import ROW_END, GroupedTileScheduler, grouped_tile_scheduler
 from .mainloop import GemmMainloop, StageBarriers, WarpRoles, WgmmaMainloop
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .promotion import SHARERS, Promotion, PromotionScales
-from .repack import repack
+from .repack import repack_views
 from .sizes import PRODUCER_REGISTERS, WARPGROUP_WARPS, GemmSizes, partial_padding
 from .stream_k import StreamK, WorkUnit, write_fixup
 from .tensor_memory import Tcgen05Mainloop, TensorAccumulators
@@ -44,7 +44,7 @@ Preparation = Callable[[FreshNameWriter, Gemm], tuple[Gemm, tuple[Buffer, ...]]]
 """Writes what comes ahead of the product, and gives the product on what that leaves, and the workspace for it."""
 
 
-def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation = repack) -> Kernel:
+def lower_gemm(gemm: Gemm, name: str, sizes: GemmSizes[int], prepare: Preparation = repack_views) -> Kernel:
     """Return the kernel of one setting."""
     return _GemmKernelWriter(gemm, name, sizes, prepare).kernel()
 

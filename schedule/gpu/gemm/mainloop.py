@@ -26,7 +26,7 @@ from ....ir.rewrite import free_variables
 from ....ir.verifier.wgmma import MAX_PENDING
 from ...problems.gemm import Gemm
 from ...tile.names import FreshNameWriter
-from ..tma_view import tma_view
+from ..tma_view import operand_view
 from .block_scales import allocate_scale_stages
 from .k_atoms import can_load_im2col, joined_groups, k_atom_count, k_atom_place, multiplied_k, row_depth
 from .mma_atom import find_atom, pair_count, promoted_k_atoms, wgmma_atom
@@ -331,14 +331,14 @@ def can_use_wgmma(gemm: Gemm) -> bool:
         return False
     if any(b is None or (gemm.others and b.dtype != a.dtype) or not _can_load(b, "n") for b in all_b):
         return False
-    same_way = len({b.indices[-1] == Var("k") for b in all_b if b is not None}) == 1
+    same_way = len({operand_view(b).indices[-1] == Var("k") for b in all_b if b is not None}) == 1
     accumulators = (gemm.accumulator, *(o.accumulator for o in gemm.others))
     return same_way and all(accumulator.dtype == atom.accumulator for accumulator in accumulators)
 
 
 def _can_load(load: Load, axis: str) -> bool:
     """Return whether ``k`` and ``axis`` are two indices of the load, one of them the last, as TMA sees it."""
-    load = tma_view(load)
+    load = operand_view(load)
     if not 2 <= len(load.buffer.shape) <= 5 or load.indices[-1] not in (Var("k"), Var(axis)):
         return False
     plain = [i for i in load.indices if i in (Var("k"), Var(axis))]

@@ -22,7 +22,7 @@ from ....ir.expr import Var
 from ....ir.gpu.wgmma import WGMMA_ATOMS, WgmmaAtom
 from ....ir.rewrite import free_variables
 from ...problems.gemm import SCALED_K, Gemm, Operand
-from ..tma_view import tma_view
+from ..tma_view import operand_view
 
 PLANES = {"m": "plane_a", "n": "plane_b"}
 """The indices of the planes of A and B, by the operand's own axis."""
@@ -79,5 +79,5 @@ def is_packed(gemm: Gemm, operand: Operand) -> bool:
     assert operand.load is not None
     if gemm.window is not None and operand == gemm.a:
         return splitting(gemm).planes > 1
-    along_k = tma_view(operand.load).indices[-1] == Var("k")
+    along_k = operand_view(operand.load).indices[-1] == Var("k")
     return splitting(gemm).planes > 1 or (not along_k and not wgmma_atom(gemm).transposes)

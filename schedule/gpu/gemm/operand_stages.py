@@ -23,7 +23,7 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS
 from ....ir.rewrite import substitute
 from ...problems.gemm import Operand
 from ...problems.image_window import TAP, ImageWindow
-from ..tma_view import ending_at, moved_dimensions, tma_view
+from ..tma_view import ending_at, moved_dimensions, operand_view
 
 DYNAMIC_ROWS = 16
 """So many rows are loaded at once where only a call knows how many there are. The last ones may be zeros."""
@@ -203,7 +203,7 @@ def allocate_stages(
     has all groups side by side, so that an atom has fewer places of k; what lies along k has whole rows. ``end``: how
     many places the axis has, where tiles may go beyond the last one."""
     given, side = [o.load for o in operands if o.load is not None], LINE_BYTES // dtype.bytes
-    loads = tuple(ending_at(tma_view(load), {"k": k_extent}) if window is None else load for load in given)
+    loads = tuple(ending_at(operand_view(load), {"k": k_extent}) if window is None else load for load in given)
     along_k = window is not None or loads[0].indices[-1] == Var("k")
     lines = side // joined_groups
     shape: tuple[int, ...] = (-(-extent // side) * len(loads), lines, side)

@@ -19,7 +19,7 @@ from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP
 from ...tile.names import FreshNameWriter
 from ...tile.stage_body import vector_at
-from ..tma_view import tma_view
+from ..tma_view import operand_view
 from .k_atoms import row_depth
 from .mma_atom import PLANES, is_packed, splitting, wgmma_atom
 
@@ -73,7 +73,7 @@ def pack_operand(w: FreshNameWriter, gemm: Gemm, operand: Operand, axis: str, dt
             at[x.name], member = member % x.extent, member // x.extent
         at |= {axis: cta // tiles_k % tiles * SIDE, "k": cta % tiles_k * SIDE}
         tile = None
-        if tma_view(source).indices[-1] != Var("k"):
+        if operand_view(source).indices[-1] != Var("k"):
             tile = _stage(w, gemm, source, axis, extents[axis], at, thread)
         outer = [at[x.name] for x in batch]
         with w.loop("packed_vector", SIDE * SIDE // (VECTOR * THREADS), LoopKind.UNROLLED) as number:

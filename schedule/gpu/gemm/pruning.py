@@ -64,7 +64,9 @@ class GemmPruning:
         usual = self._usual(gemm, sizes, multiprocessors)
         if not usual.any():
             return usual
-        close = self.close_if_unsure if len(gemm.accumulators) > 1 or uneven_operands(gemm) else self.close
+        close = (
+            self.close_if_unsure if len(gemm.accumulators) > 1 or uneven_operands(gemm, as_views=True) else self.close
+        )
         close = close if gemm.window is None else self.close_if_images
         if wgmma_atom(gemm).a.bits != 16 or promoted_k_atoms(gemm):
             close = self.close_if_other_types

@@ -12,7 +12,7 @@ from ....ir.expr import Broadcast, Compare, CompareOp, Expr, Load, Ramp, index, 
 from ....ir.stmt import HardwareAxis
 from ...problems.gemm import Gemm, Operand
 from ...tile.names import FreshNameWriter
-from ..tma_view import tma_view
+from ..tma_view import operand_view
 from .mma_atom import find_atom, is_packed
 from .pack import pack
 
@@ -23,49 +23,57 @@ THREADS = 256
 that 67 MB take."""
 
 
-def uneven_operands(gemm: Gemm) -> tuple[Buffer, ...]:
+def uneven_operands(gemm: Gemm, *, as_views: bool = False) -> tuple[Buffer, ...]:
     """Return the tensors that are multiplied and have rows that TMA cannot load: not at multiples of 16 bytes. Operands
-    that are packed are not among them."""
-    return tuple(load.buffer for load in _uneven_loads(gemm))
-
-
-def can_repack(gemm: Gemm) -> bool:
-    """Return whether all uneven operands have rows of one dimension. A copy with aligned rows of several would be no
-    matrix."""
-    return all(tma_view(load).buffer.shape[-1] == load.buffer.shape[-1] for load in _uneven_loads(gemm))
-
-
-def _uneven_loads(gemm: Gemm) -> list[Load]:
+    that are packed are not among them. ``as_views``: whether their shapes are those that TMA sees (``operand_view``).
+    """
     operands = [o for o in (gemm.a, *gemm.all_b) if o.load is not None]
     if find_atom(gemm) is not None:
         operands = [o for o in operands if not is_packed(gemm, o)]
-    loads = {o.load.buffer.name: o.load for o in operands if o.load is not None}
-    return [load for load in loads.values() if _is_uneven(tma_view(load).buffer)]
+    loads = [load for o in operands if (load := _loaded(gemm, o, as_views)) is not None]
+    tensors = {load.buffer.name: load.buffer for load in loads}
+    return tuple(t for t in tensors.values() if any(s * t.dtype.bytes % ROW_ALIGNMENT_BYTES for s in t.strides[:-1]))
 
 
-def _is_uneven(tensor: Buffer) -> bool:
-    return any(s * tensor.dtype.bytes % ROW_ALIGNMENT_BYTES for s in tensor.strides[:-1])
+def can_repack(gemm: Gemm) -> bool:
+    """Return whether all uneven operands have rows of one dimension. A copy as it is of others would be no matrix."""
+    uneven = {tensor.name for tensor in uneven_operands(gemm)}
+    loads = [o.load for o in (gemm.a, *gemm.all_b) if o.load is not None and o.load.buffer.name in uneven]
+    return all(operand_view(load).buffer.shape[-1] == load.buffer.shape[-1] for load in loads)
 
 
-def repack(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+def repack(w: FreshNameWriter, gemm: Gemm, *, as_views: bool = False) -> tuple[Gemm, tuple[Buffer, ...]]:
     """Return the same product on tensors with aligned rows, and those of them that are workspace. A launch fills these
     first. Nothing is written where all rows are aligned already. Operands that must be K-major or are split are
-    packed."""
-    uneven = uneven_operands(gemm)
+    packed. ``as_views``: as in ``uneven_operands``."""
+    uneven = uneven_operands(gemm, as_views=as_views)
     gemm, packed = pack(w, gemm) if find_atom(gemm) is not None else (gemm, ())
     if not uneven:
         return gemm, packed
     copies = {tensor.name: _aligned(w, tensor) for tensor in uneven}
-    _write_launch(w, [(tensor, copies[tensor.name]) for tensor in uneven])
+    _write_launch(w, [(tensor, copies[tensor.name]) for tensor in uneven], gemm.inputs)
 
     def replaced(operand: Operand) -> Operand:
-        load = operand.load
+        load = _loaded(gemm, operand, as_views)
         if load is None or load.buffer.name not in copies:
             return operand
         return replace(operand, load=Load(copies[load.buffer.name], load.indices))
 
     others = tuple(replace(o, b=replaced(o.b)) for o in gemm.others)
     return replace(gemm, a=replaced(gemm.a), b=replaced(gemm.b), others=others), (*packed, *copies.values())
+
+
+def repack_views(w: FreshNameWriter, gemm: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:
+    """As ``repack``, for operands that TMA loads."""
+    return repack(w, gemm, as_views=True)
+
+
+def _loaded(gemm: Gemm, operand: Operand, as_view: bool) -> Load | None:
+    """Return the load of an operand, as TMA sees it if it is wanted so. Images seen through a window stay as they
+    are."""
+    if operand.load is None or not as_view or (gemm.window is not None and operand == gemm.a):
+        return operand.load
+    return operand_view(operand.load)
 
 
 def _aligned(w: FreshNameWriter, tensor: Buffer) -> Buffer:
@@ -75,9 +83,9 @@ def _aligned(w: FreshNameWriter, tensor: Buffer) -> Buffer:
     return Buffer(w.fresh(f"{tensor.name}_repacked"), shape, tensor.dtype)
 
 
-def _write_launch(w: FreshNameWriter, pairs: Sequence[tuple[Buffer, Buffer]]) -> None:
-    """One launch copies all tensors, each with CTAs of its own. It goes from the last rows to the first: those are
-    multiplied first, and are still in L2 then."""
+def _write_launch(w: FreshNameWriter, pairs: Sequence[tuple[Buffer, Buffer]], inputs: Sequence[Buffer]) -> None:
+    """One launch copies all tensors, each with CTAs of its own; what is not one of ``inputs`` is a view of one. It goes
+    from the last rows to the first: those are multiplied first, and are still in L2 then."""
     pairs, width = pairs[::-1], ROW_ALIGNMENT_BYTES // pairs[0][1].dtype.bytes
     ctas = [-(-copy.elements // (width * THREADS)) for _, copy in pairs]
     axes = [("repack_cta", sum(ctas), HardwareAxis.GRID_X), ("repack_thread", THREADS, HardwareAxis.THREAD)]
@@ -89,11 +97,12 @@ def _write_launch(w: FreshNameWriter, pairs: Sequence[tuple[Buffer, Buffer]]) ->
             with w.when(logical_and(*own) if own else None):
                 vector = (cta - first) * THREADS + thread
                 with w.when(vector < copy.elements // width if copy.elements % (width * THREADS) else None):
-                    _copy_vector(w, tensor, copy, vector, width)
+                    _copy_vector(w, tensor, copy, vector, width, tensor not in inputs)
 
 
-def _copy_vector(w: FreshNameWriter, tensor: Buffer, copy: Buffer, vector: Expr, width: int) -> None:
-    """Copy ``width`` neighbours of a row, those beyond its end as zeros. Rows are counted from the last one."""
+def _copy_vector(w: FreshNameWriter, tensor: Buffer, copy: Buffer, vector: Expr, width: int, is_view: bool) -> None:
+    """Copy ``width`` neighbours of a row, those beyond its end as zeros. Rows are counted from the last one. A launch
+    knows the tensor of a view in the shape that was declared, or as one dimension."""
     vectors_of_row = copy.shape[-1] // width
     *outer, _ = copy.shape
     row, indices = vector // vectors_of_row, list[Expr]()
@@ -102,8 +111,13 @@ def _copy_vector(w: FreshNameWriter, tensor: Buffer, copy: Buffer, vector: Expr,
         indices.append(extent - 1 - (row // below % extent if n else row // below))
     columns = Ramp(vector % vectors_of_row * width, 1, width)
     rows = [Broadcast(i, width) for i in indices]
+    source, place = tensor, (*rows, columns)
+    if is_view:
+        source = Buffer(tensor.name, (tensor.elements,), tensor.dtype, tensor.scope)
+        begin = sum((i * stride for i, stride in zip(indices, tensor.strides, strict=False)), columns.base)
+        place = (Ramp(begin, 1, width),)
     with w.when(vector % vectors_of_row < tensor.shape[-1] // width):
-        w.store(copy, (*rows, columns), Load(tensor, (*rows, columns)))
+        w.store(copy, (*rows, columns), Load(source, place))
     with w.when(vector % vectors_of_row >= tensor.shape[-1] // width):
         inside = Compare(CompareOp.LT, columns, Broadcast(index(tensor.shape[-1]), width))
-        w.store(copy, (*rows, columns), Load(tensor, (*rows, columns), inside))
+        w.store(copy, (*rows, columns), Load(source, place, inside))

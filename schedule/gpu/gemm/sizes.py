@@ -16,6 +16,7 @@ from ...space.columns import Bools, Columns, Ints, derived_once
 from ...space.knob import Knob
 from ..occupancy import limits_of
 from ..split_k import partial_at
+from ..tma_view import operand_view
 from .block_scales import scale_groups
 from .k_atoms import halo_taps, joined_groups, k_atom_count, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms
@@ -397,7 +398,7 @@ def scale_products(sizes: GemmSizes[Ints]) -> Ints:
 def b_along_k(gemm: Gemm) -> bool:
     """Return whether the rows of B lie along ``k``, in memory or once they are packed."""
     assert gemm.b.load is not None
-    return is_packed(gemm, gemm.b) or gemm.b.load.indices[-1] == Var("k")
+    return is_packed(gemm, gemm.b) or operand_view(gemm.b.load).indices[-1] == Var("k")
 
 
 def _stage_columns(gemm: Gemm, mma_n: Ints) -> Ints:

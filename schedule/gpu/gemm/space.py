@@ -37,7 +37,7 @@ from .mainloop import can_use_wgmma
 from .mma_atom import is_packed
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
-from .repack import can_repack, uneven_operands
+from .repack import uneven_operands
 from .sizes import KNOBS, VERSION, GemmSizes, gemm_sizes
 
 ARCHITECTURE = "sm_90a"
@@ -74,7 +74,7 @@ class GemmPlan(Plan):
     @property
     def _repacked(self) -> tuple[Knob, ...]:
         """This knob is no choice. It says in the schedule why there is a launch before the product."""
-        uneven = uneven_operands(self.gemm)
+        uneven = uneven_operands(self.gemm, as_views=True)
         if not uneven:
             return ()
         rows = " and ".join(f"rows of {b.name} begin every {b.shape[-1] * b.dtype.bytes} bytes" for b in uneven)
@@ -135,7 +135,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return None
     gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     gemm = gemm and with_dynamic_rows(gemm, workload)
-    if gemm is None or not can_use_wgmma(gemm) or not can_repack(gemm):
+    if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
     if gemm.dynamic is not None:
@@ -150,7 +150,8 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
 def takes_dynamic_rows(gemm: Gemm) -> bool:
     """Return whether A is read in place: the launches that pack it and repack it copy a known number of rows."""
     assert gemm.a.load is not None
-    return not is_packed(gemm, gemm.a) and gemm.a.load.buffer not in uneven_operands(gemm)
+    repacked = {b.name for b in uneven_operands(gemm, as_views=True)}
+    return not is_packed(gemm, gemm.a) and gemm.a.load.buffer.name not in repacked
 
 
 def _can_group(gemm: Gemm) -> bool:
@@ -158,7 +159,7 @@ def _can_group(gemm: Gemm) -> bool:
     stores what comes of them."""
     assert gemm.a.load is not None
     along_k = gemm.a.load.indices[-1] == Var("k")
-    return along_k and gemm.a.load.dtype.bits == 16 and not uneven_operands(gemm)
+    return along_k and gemm.a.load.dtype.bits == 16 and not uneven_operands(gemm, as_views=True)
 
 
 CUDA_GEMM = TileSketch("cuda_gemm", VERSION, QUANTITIES, _plan, dynamic=True)

@@ -95,7 +95,7 @@ def _plan(workload: Workload, target: Target) -> SwappedPlan | None:
     few_rows = gemm.n.extent <= FEW_ROWS
     if gemm.m.extent < WGMMA_M or not (few_rows or gemm.m.extent < gemm.n.extent):
         return None
-    if not can_use_wgmma(gemm) or uneven_operands(gemm):
+    if not can_use_wgmma(gemm) or uneven_operands(gemm, as_views=True):
         return None
     assert gemm.a.load is not None
     if gemm.a.load.dtype.bits != 16 or not can_store_by_tma(gemm):

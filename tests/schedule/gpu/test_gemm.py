@@ -54,6 +54,12 @@ def _pointwise(height: int, width: int, filters: int) -> Workload:
     return workload_of("conv2d", **image, **filter, bias=True)
 
 
+def _one_place(channels: int, height: int = 8, width: int = 12, **parameters: object) -> Workload:
+    """A convolution of a window of one place, with channels first."""
+    sides = {"batch": 2, "channels": channels, "height": height, "width": width, "filters": 72}
+    return workload_of("conv2d", **sides, kernel_h=1, kernel_w=1, **parameters)
+
+
 def _two_outputs() -> Workload:
     """The product itself, in float32, and a transposed function of it, with names that the kernel would have itself."""
     x = te.placeholder((80, 136), "bfloat16", "accumulators")
@@ -116,6 +122,10 @@ CASES: dict[str, tuple[Target, Callable[[], Workload]]] = {
     "two outputs": (H200, _two_outputs),
     "odd rows": (H200, lambda: workload_of("linear", rows=70, inputs=77, outputs=111, dtype="float16")),
     "odd rows along n": (H200, lambda: workload_of("batch_matmul", batch=2, m=68, n=75, k=72, dtype="bfloat16")),
+    "filters of one place": (H200, lambda: _one_place(72, dtype="float16", residual=True)),
+    "filters of one place, of 8 bits": (H200, lambda: _one_place(80, dtype="int8")),
+    "filters of one place, tf32": (H200, lambda: _one_place(72, precision="tf32")),
+    "filters of one place, odd rows": (H200, lambda: _one_place(61, height=7, width=11, dtype="float16")),
     "two accumulators": (
         FEW,
         lambda: workload_of("gated_linear", rows=200, inputs=136, outputs=152, dtype="float16"),
