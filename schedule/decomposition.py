@@ -7,7 +7,7 @@
 ``stages`` gives each stage a kernel, or several stages one where a class takes them together. A stage that has no class
 may have one in two steps: a reduction over several axes as two reductions, and a sum of products whose factors are more
 than loads as a kernel that computes these factors and a product (im2col is that of a convolution). ``joined_axes`` are
-the same, with the axes of such a sum as one.
+the same, with the axes of such a sum as one. ``te.channels_last`` has those of convolutions with channels first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +20,7 @@ from ..ir.buffer import Buffer
 from ..ir.expr import Cast, Const, Expr, Load, Select, Var
 from ..ir.linear_form import affine_form
 from ..ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
+from ..te.channels_last import channels_last_steps
 from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
 from ..te.functions import within
@@ -31,7 +32,7 @@ from .tile.delinearize import axis_indices
 KNOB = "decomposition"
 MEANING = (
     "what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum of "
-    "products are one"
+    "products are one; `patches`, `channels_last` and their like change the layout of a convolution"
 )
 TAKES = "workloads of static shapes that kernel classes take in several steps and none takes as a whole"
 _ROW_ALIGNMENT_BYTES = 16
@@ -49,9 +50,10 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
             steps = _stage_steps(inline_stages(workload), has_class, joined)
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
             continue
-        if len(steps) > 1 and steps not in found.values() and all(map(has_class, steps)):
+        if len(steps) > 1 and steps not in found.values():
             found[name] = steps
-    return list(found.items())
+    found |= dict(channels_last_steps(workload))
+    return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
 
 def cpu_decompositions(

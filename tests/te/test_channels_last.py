@@ -1,0 +1,205 @@
+"""Convolutions with channels first in steps: which decompositions there are, and that each computes the convolution."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from numpy.typing import NDArray
+
+from tests.sketch_agreement import agree
+from tilewright.core.streams import stream
+from tilewright.ir.expr import Binary, Expr
+from tilewright.te import build as te
+from tilewright.te.channels_last import channels_last_steps
+from tilewright.te.data import random_inputs
+from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
+from tilewright.te.reference import reference
+from tilewright.te.text import workload_text
+from tilewright.te.tolerance import tolerance
+from tilewright.te.workload import Workload
+
+RANKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "conv1d": (("length",), ("kernel",)),
+    "conv2d": (("height", "width"), ("kernel_h", "kernel_w")),
+    "conv3d": (("depth", "height", "width"), ("kernel_d", "kernel_h", "kernel_w")),
+    "conv2d_transpose": (("height", "width"), ("kernel_h", "kernel_w")),
+}
+
+
+def _names(workload: Workload) -> list[str]:
+    return [name for name, _ in channels_last_steps(workload)]
+
+
+def _run(steps: Sequence[Workload], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What the last step gives, where each one reads inputs and what others before it gave."""
+    tensors = dict(inputs)
+    for step in steps:
+        found = reference(step, {b.name: tensors[b.name] for b in step.inputs})
+        tensors |= {b.name: found[b.name].astype(b.dtype.numpy) for b in step.output_buffers}
+    return {name: tensors[name] for name in steps[-1].outputs}
+
+
+def _assert_steps_agree(workload: Workload) -> list[str]:
+    """Every decomposition computes the workload. Its steps hand on no more than they must; their names."""
+    inputs = random_inputs(workload, 1)
+    wanted, limits, found = reference(workload, inputs), tolerance(workload), channels_last_steps(workload)
+    for name, steps in found:
+        assert steps[-1].output_buffers == workload.output_buffers
+        read = {b.name for step in steps for b in step.inputs}
+        assert all(step.outputs[0] in read for step in steps[:-1]), name
+        assert set().union(*(step.constants for step in steps)) == workload.constants
+        agree(name, _run(steps, inputs), wanted, limits)
+    return [name for name, _ in found]
+
+
+def _random_convolution(seed: int) -> Workload:
+    """A convolution of few elements, with channels first and any other parameters."""
+    draw = stream(seed, "convolution")
+
+    def choice(*things: Any) -> Any:
+        return things[int(draw.integers(len(things)))]
+
+    operator = choice(*RANKS)
+    extents, kernels = RANKS[operator]
+    groups = choice(1, 1, 1, 2, 3)
+    sizes = {name: choice(7, 8, 11) for name in extents} | {name: choice(1, 2, 3) for name in kernels}
+    parameters = {
+        **sizes,
+        "batch": choice(1, 2),
+        "channels": groups * choice(1, 2, 3, 5, 8),
+        "filters": groups * choice(1, 2, 6),
+        "stride": choice(1, 2, 3),
+        "padding": choice(0, 0, 1, 2) if operator != "conv2d_transpose" else 0,
+        "dilation": choice(1, 1, 2),
+        "groups": groups,
+        "dtype": choice("float16", "bfloat16", "float32", "float64", "int8", "int32"),
+        "bias": choice(False, True),
+        "residual": choice(False, True),
+        "activation": choice("none", "relu"),
+    }
+    return OPERATORS[operator].workload(parameters)
+
+
+@pytest.mark.parametrize("block", range(12))
+def test_steps_of_random_convolutions_compute_them(block: int) -> None:
+    found = set[str]()
+    for seed in range(12 * block, 12 * block + 12):
+        workload = _random_convolution(seed)
+        try:
+            found |= set(_assert_steps_agree(workload))
+        except Exception as error:
+            error.add_note(workload_text(workload))
+            raise
+    assert found
+
+
+def _conv(**parameters: Any) -> Workload:
+    sizes = {"batch": 2, "channels": 8, "height": 6, "width": 10, "filters": 4, "kernel_h": 3, "kernel_w": 3}
+    return OPERATORS["conv2d"].workload({**sizes, "dtype": "float16", **parameters})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({}, ["channels_last"]),
+        ({"bias": True, "activation": "silu"}, ["channels_last"]),
+        ({"residual": True}, ["channels_last", "channels_last_sums"]),
+        ({"dtype": "int8"}, ["channels_last_in", "channels_last"]),
+        ({"dtype": "float32", "residual": True}, ["channels_last_in", "channels_last", "channels_last_sums"]),
+        ({"kernel_h": 2, "kernel_w": 2, "stride": 2}, ["patches", "channels_last"]),
+        ({"kernel_h": 1, "kernel_w": 1, "stride": 2, "groups": 2}, ["patches", "channels_last"]),
+        ({"groups": 8, "filters": 8}, []),  # depthwise
+        ({"layout": "NHWC"}, []),
+        ({"layout": "NHWC", "filters_first": True}, []),
+    ],
+)
+def test_which_decompositions_there_are(parameters: dict[str, Any], wanted: list[str]) -> None:
+    workload = _conv(**parameters)
+    assert _names(workload) == wanted
+    assert _assert_steps_agree(workload) == wanted
+
+
+def test_factors_may_stand_in_any_order() -> None:
+    sizes = {"batch": 2, "channels": 3, "height": 3, "width": 5, "filters": 2, "kernel_h": 4, "kernel_w": 4}
+    workload = OPERATORS["conv2d_transpose"].workload({**sizes, "stride": 2, "padding": 1, "dtype": "float32"})
+    *before, total = workload.stages
+    assert isinstance(total.body, Binary)
+    turned = replace(workload, stages=(*before, replace(total, body=total.body.b * total.body.a)))
+    copied = [[step.outputs for step in steps] for w in (workload, turned) for _, steps in channels_last_steps(w)]
+    assert copied == [[("X_channels_last",), ("W_channels_last",), ("Y_channels_last",), ("Y",)]] * 2
+    assert _assert_steps_agree(turned) == ["channels_last"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A: float32[4, 5, 6]\nB: float32[7, 5]\nY[n, o, p] = sum over c < 5 of A[n, c, p] * B[o, c]",
+        "A: float32[4, 5, 6]\nB: float32[4, 6, 7]\nY[b, i, j] = sum over k < 6 of A[b, i, k] * B[b, k, j]",
+        "X: float32[4, 5, 6]\nY[n, p < 4] = sum over c < 5, s < 3 of X[n, c, p + s]",
+        "X: float32[4, 5, 6]\nW: float32[5, 3]\nY[n, c, p < 4] = max over s < 3 of X[n, c, p + s] * W[c, s]",
+    ],
+)
+def test_products_of_matrices_and_windows_without_filters_are_no_convolutions(text: str) -> None:
+    assert _names(parse_workload(text)) == []
+
+
+def test_a_step_is_written_for_each_tensor_that_lies_otherwise() -> None:
+    ((_, steps),) = channels_last_steps(_conv(bias=True, constant_weights=True))
+    images, filters, convolution, results = (workload_text(step).splitlines() for step in steps)
+    assert images[1].startswith("X_channels_last[d0, d2, d3, d1] = X[d0, d1, d2, d3]")
+    assert filters[1].startswith("W_channels_last[d0_2, d2_2, d3_2, d1_2] = W[d0_2, d1_2, d2_2, d3_2]")
+    assert steps[1].constants == {"W"} and not steps[2].constants
+    assert [line.split(":")[0] for line in convolution[:3]] == ["B", "X_channels_last", "W_channels_last"]
+    assert results[1].startswith("Y[n_1_2, o_1_2, y_1_2, x_1_2] = Y_channels_last[n_1_2, y_1_2, x_1_2, o_1_2]")
+
+
+def test_what_is_added_is_copied_once_and_only_where_it_lies_otherwise() -> None:
+    """The residual is the image itself. A scale of each filter, [n, o, 1, 1], is read as it is."""
+    x, w = te.placeholder((2, 4, 6, 5), "float16", "X"), te.placeholder((4, 4, 1, 3), "float16", "W")
+    scale = te.placeholder((2, 4, 1, 1), "float16", "S")
+    c, s = te.reduce_axis(4, "c"), te.reduce_axis(3, "s")
+
+    def terms(n: Expr, o: Expr, y: Expr, z: Expr) -> te.Reduction:
+        inside = te.all_of(z + s >= 1, z + s < 6)
+        pixel = te.select(inside, x[n, c, y, z + s - 1], te.constant(0, "float16"))
+        return te.sum(te.cast(pixel, "float32") * te.cast(w[o, c, 0, s], "float32"), axis=(c, s))
+
+    total = te.compute((2, 4, 6, 5), terms, "total")
+
+    def scaled(n: Expr, o: Expr, y: Expr, z: Expr) -> Expr:
+        value = total[n, o, y, z] * te.cast(scale[n, o, 0, 0], "float32") + te.cast(x[n, o, y, z], "float32")
+        return te.cast(value, "float16")
+
+    workload = te.workload(te.compute((2, 4, 6, 5), scaled, "Y"))
+    assert _assert_steps_agree(workload) == ["channels_last"]
+    ((_, steps),) = channels_last_steps(workload)
+    assert [step.outputs for step in steps] == [
+        ("X_channels_last",),
+        ("W_channels_last",),
+        ("Y_channels_last",),
+        ("Y",),
+    ]
+
+
+LINES = """\
+X: float32[2, 3, 8]
+W: float32[4, 3, 3]
+T[n, o, p < 6] = sum over c < 3, s < 3 of X[n, c, p + s] * W[o, c, s]"""
+
+
+def test_outputs_may_be_the_sums_and_functions_of_them() -> None:
+    functions = "Y[n, o, p] = max(T[n, o, p], 0)\nZ[n, o, p] = Y[n, o, p] + T[n, o, p]    # output"
+    both = parse_workload(f"{LINES}    # output\n{functions}")
+    assert _assert_steps_agree(both) == ["channels_last_in", "channels_last"]
+    turned = parse_workload(f"{LINES}\nY[p < 6, o < 4, n < 2] = exp(T[n, o, p])    # output")
+    assert _assert_steps_agree(turned) == ["channels_last_in", "channels_last"]
+
+
+def test_what_is_no_pointwise_function_of_the_sums_reads_them_with_channels_last() -> None:
+    """Channels become pixels: the last step permutes and splits."""
+    shuffled = parse_workload(f"{LINES}\nY[n, o < 2, p < 12] = T[n, o * 2 + p % 2, p // 2]    # output")
+    assert _assert_steps_agree(shuffled) == ["channels_last_in", "channels_last_sums"]
+    pooled = parse_workload(f"{LINES}\nY[n < 2, o < 4] = max over p < 6 of T[n, o, p]    # output")
+    assert _names(pooled) == []
