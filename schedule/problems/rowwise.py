@@ -84,6 +84,14 @@ class RowwiseProblem:
             return (*rows[:-1], replace(column, base=begin + column.base))
         return (*rows[:-1], begin + column)
 
+    @property
+    def own_indices(self) -> tuple[Expr, ...]:
+        """The indices at which bodies read row inputs. They call a column of a part of a joined axis ``column_axis``,
+        too."""
+        rows = len(self.rows) - (self.joined_extent > 0)
+        axes = (*map(row_axis, range(rows)), *map(column_axis, range(len(self.columns))))
+        return tuple(map(Var, axes))
+
     def part_begin(self, part: Expr) -> Expr:
         """Return where row number ``part`` along the last row axis begins in the axis of ``joined_extent`` elements."""
         begin = part * self.column_count

@@ -285,7 +285,7 @@ class RowPasses:
 
         Results of reductions, ``broadcasts`` and row inputs are taken from registers.
         """
-        own_column = affine_form(Var(column_axis(len(self.problem.columns) - 1)))
+        own = [affine_form(i) for i in self.problem.own_indices]
         registers, edge_registers = self.vectors.registers, self.vectors.edge_registers
 
         def from_registers(load: Load) -> Expr:
@@ -294,7 +294,7 @@ class RowPasses:
                 return self.results[name]
             if load in broadcasts:
                 return Load(broadcasts[load].buffer, (*broadcasts[load].indices, element))
-            if name in registers and affine_form(load.indices[-1]) == own_column:
+            if name in registers and [affine_form(i) for i in load.indices] == own:
                 if vector is None:
                     return Load(edge_registers[name], ())
                 return Load(registers[name], (self.vectors.register_slot(vector), element))

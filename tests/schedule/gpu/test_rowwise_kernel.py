@@ -175,6 +175,14 @@ def test_rows_and_columns_of_several_axes() -> None:
         _assert_computes(workload, vector, threads_per_row, rows_per_cta)
 
 
+def test_a_row_that_all_rows_read_is_not_taken_for_their_own() -> None:
+    x = te.placeholder((5, 1031), "float16", "X")
+    k = te.reduce_axis(1031, "k")
+    total = te.compute((5,), lambda i: te.sum(te.cast(x[i, k], "float32"), axis=k), "total")
+    y = te.compute((5, 1031), lambda i, j: te.cast(x[i, j], "float32") - te.cast(x[2, j], "float32") * total[i], "Y")
+    _assert_computes(te.workload(y), 8, 32, 1)
+
+
 def test_tensors_may_have_any_name_that_the_kernel_uses() -> None:
     x = te.placeholder((3, 40), "float32", "t")
     k = te.reduce_axis(40, "k")
