@@ -121,8 +121,10 @@ def _windows(workload: Workload) -> Pointwise | None:
     if not any(kept <= free_variables(load) for load in loads_of(reduction.body)):
         return None  # a product of matrices
     outputs = outputs_of_reduction(inlined, reduction)
-    others = (reduce_window_of, rowwise_problem, columnwise_problem)
-    if outputs is None or any(of(workload) is not None for of in others):
+    if outputs is None or any(of(workload) is not None for of in (reduce_window_of, columnwise_problem)):
+        return None
+    rows = rowwise_problem(workload)
+    if rows is not None and rows.is_plain and not rows.order:
         return None
     value = _of_all_points(reduction)
     stages = tuple(

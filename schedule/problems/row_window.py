@@ -76,6 +76,9 @@ def row_window_of(workload: Workload) -> RowWindow | None:
     if not any({a.name for a in kept} <= free_variables(m.load) for m in sliding):
         return None  # a product of matrices
     outputs = outputs_of_reduction(inlined, reduction)
-    if outputs is None or any(of(workload) is not None for of in (rowwise_problem, columnwise_problem)):
+    rows = rowwise_problem(workload)
+    if outputs is None or columnwise_problem(workload) is not None:
+        return None
+    if rows is not None and rows.is_plain and not rows.order:
         return None
     return RowWindow(workload, reduction, outputs, sliding, width)

@@ -5,12 +5,19 @@
 
 Here i is a row axis, and j and k are the column axis. X is a row input, since it is read at its own row and column.
 G is broadcast along the rows. B and total depend on the row alone.
+
+    total[c] = sum over n, p of X[n, c, p]
+    Z[n, c, p] = X[n, c, p] / total[c]
+
+Here c is the row axis, and n and p are column axes. A row is made of segments: the elements along p are contiguous, and
+the next ones along n stand further on.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from math import prod
+from typing import TypeVar
 
 from ...core.dtypes import float32, float64
 from ...ir.buffer import Buffer
@@ -19,8 +26,10 @@ from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import free_variables, map_loads, substitute
 from ...te.dynamic import row_extent
 from ...te.inline import MAX_INLINED_NODES, inline_stages
-from ...te.workload import Reducer, Stage, Workload
+from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.accumulation import Accumulation
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +65,12 @@ class RowwiseProblem:
     """A workload as work on rows.
 
     ``rows`` and ``columns`` are the extents of the axes. Bodies call these axes ``row_axis(n)`` and ``column_axis(n)``.
-    ``row_inputs`` are read at exactly (rows, columns). The last indices of ``broadcast_loads`` are the columns, and
-    their other indices are row axes or constants, so that many rows share what they read. Every other load depends on
-    the row alone. A reduction reads only ``reductions`` that stand before it, and those at its own row.
-    ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``dynamic``: the extent of
+    ``row_inputs`` are read at exactly (rows, columns). The last index of ``broadcast_loads`` is the last column axis,
+    on which their other indices do not depend. Every other load depends on the row, or on the row and the segment: on
+    any axes but the last column axis. A reduction reads only ``reductions`` that stand before it, and those at its own
+    row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``order``: along
+    which of the axes (rows, columns) each dimension of row inputs and elementwise outputs goes, the last one along the
+    last column axis; empty where it is along each in turn, so that rows are contiguous. ``dynamic``: the extent of
     the first row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
     inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The last part
     ends where the axis ends, so that it may have columns of the part before.
@@ -74,15 +85,16 @@ class RowwiseProblem:
     per_row_outputs: tuple[ComputedTensor, ...]
     dynamic: Expr | None = None
     joined_extent: int = 0
+    order: tuple[int, ...] = ()
 
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where row inputs are read, at an index of each row axis and each column axis."""
         if not self.joined_extent:
-            return (*rows, *columns)
+            return in_order((*rows, *columns), self.order)
         (column,), begin = columns, self.part_begin(rows[-1])
         if isinstance(column, Ramp):
-            return (*rows[:-1], replace(column, base=begin + column.base))
-        return (*rows[:-1], begin + column)
+            return in_order((*rows[:-1], replace(column, base=begin + column.base)), self.order)
+        return in_order((*rows[:-1], begin + column), self.order)
 
     @property
     def own_indices(self) -> tuple[Expr, ...]:
@@ -90,7 +102,23 @@ class RowwiseProblem:
         too."""
         rows = len(self.rows) - (self.joined_extent > 0)
         axes = (*map(row_axis, range(rows)), *map(column_axis, range(len(self.columns))))
-        return tuple(map(Var, axes))
+        return in_order(tuple(map(Var, axes)), self.order)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are contiguous, and what is read depends on all column axes or on none."""
+        bodies = [r.body for r in self.reductions] + [c.body for c in self.elementwise_outputs]
+        some = any(0 < _columns_of(load) < len(self.columns) for body in bodies for load in _loads(body))
+        return self.segment == self.column_count and not some
+
+    @property
+    def segment(self) -> int:
+        """How many elements of a row are contiguous."""
+        axes = (*self.rows, *self.columns)
+        own = range(len(axes) - 1, len(self.rows) - 1, -1)
+        places = reversed(self.order or range(len(axes)))
+        together = takewhile(lambda both: both[0] == both[1], zip(own, places, strict=False))
+        return prod(axes[n] for n, _ in together)
 
     def part_begin(self, part: Expr) -> Expr:
         """Return where row number ``part`` along the last row axis begins in the axis of ``joined_extent`` elements."""
@@ -105,6 +133,7 @@ class RowwiseProblem:
         at = self.input_indices(rows, [index(0)] * len(self.columns))
         if self.joined_extent:
             shape = (*self.rows[:-1], self.joined_extent)
+        shape = in_order(shape, self.order)
         return sum((i * prod(shape[n + 1 :]) for n, i in enumerate(at)), start=index(0))
 
     @property
@@ -215,41 +244,124 @@ def has_column_axis(e: Expr) -> bool:
     return any(isinstance(v, Var) and v.name.startswith(_COLUMN_AXIS) for v in walk(e))
 
 
+def in_order(axes: tuple[T, ...], order: tuple[int, ...]) -> tuple[T, ...]:
+    """Return what each dimension has, where ``axes`` has it for each axis (see ``RowwiseProblem.order``)."""
+    return tuple(axes[n] for n in order) if order else axes
+
+
 def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
     """Return the workload as work on rows, or None where it is no such work.
 
-    It is none where a reduction is over other axes than the last ones or than those of the other reductions, and where
-    something is read that belongs to another row or column.
+    It is none where a reduction leaves out the last dimension of what it reads or is over other axes than the other
+    reductions, and where something is read that belongs to another row or column.
     """
     stages = inlined_into_readers(inline_stages(workload))
     reducing = [s for s in stages if s.reducer is not None] if stages else []
-    if not stages or not reducing:
+    axes = _axes_of(reducing[0]) if reducing else None
+    if not stages or axes is None:
         return None
-    rows = tuple(a.extent for a in reducing[0].axes)
-    columns = tuple(a.extent for a in reducing[0].reduce_axes)
     reductions: list[ReducedTensor] = []
     elementwise: list[ComputedTensor] = []
     per_row: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
-        reduced = tuple(a.extent for a in stage.reduce_axes)
-        if stage.reducer is not None and (extents, reduced) == (rows, columns):
-            reductions.append(ReducedTensor(stage.tensor, stage.reducer, _on_problem_axes(stage, len(rows))))
-        elif stage.reducer is None and extents == rows + columns:
-            elementwise.append(ComputedTensor(stage.tensor, _on_problem_axes(stage, len(rows))))
-        elif stage.reducer is None and extents == rows:
-            per_row.append(ComputedTensor(stage.tensor, _on_problem_axes(stage, len(rows))))
+        if stage.reducer is not None:
+            own = _axes_of(stage)
+            if own is None or replace(own, names=axes.names) != axes:
+                return None
+            reductions.append(ReducedTensor(stage.tensor, stage.reducer, own.on_problem_axes(stage, own.names)))
+        elif extents == axes.shape:
+            names = tuple(a.name for a in stage.axes)
+            elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage, names)))
+        elif extents == axes.rows:
+            per_row.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage, None)))
         else:
             return None
     for r in reductions:
         if r.tensor.name in workload.outputs:
-            at_row = tuple(Var(row_axis(n)) for n in range(len(rows)))
+            at_row = tuple(Var(row_axis(n)) for n in range(len(axes.rows)))
             per_row.append(ComputedTensor(r.tensor, Load(r.tensor, at_row)))
-    problem = _with_loads(rows, columns, reductions, elementwise, per_row)
+    problem = _with_loads(
+        RowwiseProblem(axes.rows, axes.columns, (), (), (*reductions,), (*elementwise,), (*per_row,), order=axes.order)
+    )
     extent = row_extent(workload)
     if problem is None or extent is None:
         return problem
-    return replace(problem, dynamic=Var(extent.var)) if rows else None
+    return replace(problem, dynamic=Var(extent.var)) if axes.rows and axes.order[:1] in ((), (0,)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """The axes of a reduction: the extents of rows and columns, and their ``order`` (see ``RowwiseProblem``).
+    ``names``: what the stage calls the axis of each dimension of row inputs."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    order: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of row inputs and elementwise outputs."""
+        return in_order((*self.rows, *self.columns), self.order)
+
+    def on_problem_axes(self, stage: Stage, names: tuple[str, ...] | None) -> Expr:
+        """Return the body of a stage on the axes of the problem. ``names``: what it calls the axis of each dimension of
+        row inputs; None where it has row axes alone. What is read along an axis of one element is read at that axis,
+        and not at the constant 0."""
+        at_row = tuple(Var(row_axis(n)) for n in range(len(self.rows)))
+        columns = tuple(Var(column_axis(n)) for n in range(len(self.columns)))
+        places = {self.rows: at_row}
+        values = {a.name: v for a, v in zip(stage.axes, at_row, strict=False)}
+        if names is not None:
+            places[self.shape] = in_order((*at_row, *columns), self.order)
+            values = dict(zip(names, places[self.shape], strict=True))
+
+        def at_axes(load: Load) -> Expr:
+            own, shape = places.get(load.buffer.shape), load.buffer.shape
+            if own is None:
+                return load
+            both = zip(own, shape, load.indices, strict=True)
+            return replace(load, indices=tuple(v if extent == 1 else i for v, extent, i in both))
+
+        return map_loads(substitute(stage.body, values), at_axes)
+
+
+def _axes_of(stage: Stage) -> _Axes | None:
+    """Return the axes of a reduction, by the first load that reads a dimension along each of its axes, the last one
+    along a reduced axis; by a load that has the axes in their order, if there is one. None where there is no such
+    load."""
+    axes, kept = (*stage.axes, *stage.reduce_axes), len(stage.axes)
+    found = [d for d in (_dimensions_of(load, axes) for load in _loads(stage.body)) if d is not None and d[-1] >= kept]
+    if not found:
+        return None
+    plain = tuple(range(len(axes)))
+    dimensions = plain if plain in found else found[0]
+    columns = [n for n in dimensions if n >= kept]  # in the order in which memory has them
+    numbers = {**{n: n for n in range(kept)}, **{n: kept + place for place, n in enumerate(columns)}}
+    order = tuple(numbers[n] for n in dimensions)
+    return _Axes(
+        tuple(a.extent for a in stage.axes),
+        tuple(axes[n].extent for n in columns),
+        () if dimensions == plain else order,
+        tuple(axes[n].name for n in dimensions),
+    )
+
+
+def _dimensions_of(load: Load, axes: Sequence[Axis]) -> tuple[int, ...] | None:
+    """Return along which one of ``axes`` a load reads each dimension, by number. None where some of them are read along
+    no axis, or along another index than that of an axis. Dimensions and axes of one element are matched as they come.
+    """
+    numbers = {LinearForm({Var(a.name): 1}): n for n, a in enumerate(axes)}
+    if load.mask is not None or len(load.indices) != len(axes):
+        return None
+    forms = [affine_form(i) for i in load.indices]
+    read = [None if f is None else numbers.get(f) for f in forms]
+    free = iter([n for n, a in enumerate(axes) if a.extent == 1 and n not in read])
+    one = [f is not None and f.is_constant for f in forms]
+    matched = [next(free, None) if n is None and of_one else n for n, of_one in zip(read, one, strict=True)]
+    found = tuple(n for n in matched if n is not None)
+    return found if len(set(found)) == len(axes) else None
 
 
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
@@ -277,40 +389,19 @@ def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:
     return tuple(stages)
 
 
-def _on_problem_axes(stage: Stage, rank: int) -> Expr:
-    """Return the body on the axes of the problem, of which the first ``rank`` are row axes. What is read along an axis
-    of one element is read at that axis, and not at the constant 0."""
-    axes = [*stage.axes, *stage.reduce_axes]
-    own = [Var(row_axis(n) if n < rank else column_axis(n - rank)) for n in range(len(axes))]
-    extents = tuple(a.extent for a in axes)
-
-    def at_axes(load: Load) -> Expr:
-        shape = load.buffer.shape
-        if shape not in (extents, extents[:rank]):
-            return load
-        places = zip(own, shape, load.indices, strict=False)
-        return replace(load, indices=tuple(v if extent == 1 else i for v, extent, i in places))
-
-    body = substitute(stage.body, {a.name: v for a, v in zip(axes, own, strict=True)})
-    return map_loads(body, at_axes)
-
-
-def _with_loads(
-    rows: tuple[int, ...],
-    columns: tuple[int, ...],
-    reductions: Sequence[ReducedTensor],
-    elementwise: Sequence[ComputedTensor],
-    per_row: Sequence[ComputedTensor],
-) -> RowwiseProblem | None:
-    """Return the problem, or None where a load is not one that it allows."""
-    row_names = [row_axis(n) for n in range(len(rows))]
-    column_names = [column_axis(n) for n in range(len(columns))]
+def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
+    """Return the problem with what it reads, or None where a load is not one that it allows."""
+    row_names = [row_axis(n) for n in range(len(p.rows))]
+    column_names = [column_axis(n) for n in range(len(p.columns))]
     row_inputs: dict[str, Buffer] = {}
     broadcasts: dict[Load, None] = {}
-    results = {r.tensor.name: r for r in reductions}
-    for body in (*(r.body for r in reductions), *(c.body for c in (*elementwise, *per_row))):
+    results = {r.tensor.name: r for r in p.reductions}
+    own = [affine_form(i) for i in p.own_indices]
+    extents = dict(zip((*row_names, *column_names), (*p.rows, *p.columns), strict=True))
+    outputs = (*p.elementwise_outputs, *p.per_row_outputs)
+    for body in (*(r.body for r in p.reductions), *(c.body for c in outputs)):
         for load in _loads(body):
-            kind = _kind_of(load, row_names, column_names)
+            kind = _kind_of(load, own, extents)
             if kind is None:
                 return None
             if load.buffer.name in results:
@@ -320,19 +411,25 @@ def _with_loads(
                 row_inputs[load.buffer.name] = load.buffer
             elif kind == "broadcast":
                 broadcasts[load] = None
-    if any(free_variables(c.body) & set(column_names) for c in per_row):
+    if any(free_variables(c.body) & set(column_names) for c in p.per_row_outputs):
         return None
-    if not row_inputs or any(not _reads(r.body, row_inputs) for r in reductions):
+    if any(_has_factors(r.body, row_inputs, len(column_names)) for r in p.reductions):
         return None
-    return RowwiseProblem(
-        rows,
-        columns,
-        tuple(row_inputs.values()),
-        tuple(broadcasts),
-        tuple(reductions),
-        tuple(elementwise),
-        tuple(per_row),
-    )
+    if not row_inputs or any(not _reads(r.body, row_inputs) for r in p.reductions):
+        return None
+    return replace(p, row_inputs=tuple(row_inputs.values()), broadcast_loads=tuple(broadcasts))
+
+
+def _has_factors(body: Expr, row_inputs: Mapping[str, Buffer], columns: int) -> bool:
+    """Return whether a reduction reads something that depends on some of its column axes alone, and something else
+    beside the row inputs. A sum over one of the axes comes first then, as in ``x[i] * A[i, j] * y[j]``."""
+    others = [n for load in {*_loads(body)} if load.buffer.name not in row_inputs and (n := _columns_of(load))]
+    return len(others) > 1 and min(others) < columns
+
+
+def _columns_of(load: Load) -> int:
+    """Return on how many column axes it depends where a load reads."""
+    return sum(name.startswith(_COLUMN_AXIS) for name in free_variables(load))
 
 
 def _loads(body: Expr) -> Iterator[Load]:
@@ -348,18 +445,24 @@ def _variables(names: Sequence[str]) -> list[LinearForm | None]:
     return [LinearForm({Var(n): 1}) for n in names]
 
 
-def _kind_of(load: Load, rows: Sequence[str], columns: Sequence[str]) -> str | None:
-    """Return which of the loads in ``RowwiseProblem`` it is: ``row input``, ``broadcast`` or ``row``; None for any
-    other."""
-    forms = [affine_form(i) for i in load.indices]
-    if load.mask is not None or any(f is None for f in forms):
+def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str, int]) -> str | None:
+    """Return which of the loads in ``RowwiseProblem`` it is: ``row input``, which is read at the indices ``own``,
+    ``broadcast`` or ``segment``; None for any other. ``extents``: those of all axes, the last column axis last."""
+    forms = [f for f in map(affine_form, load.indices) if f is not None]
+    if load.mask is not None or len(forms) < len(load.indices):
         return None
-    if forms == _variables([*rows, *columns]):
-        return "row input"
-    leading, last = forms[: len(forms) - len(columns)], forms[len(forms) - len(columns) :]
-    row_forms = _variables(rows)
-    if last == _variables(columns) and all(f is not None and (f.is_constant or f in row_forms) for f in leading):
-        return "broadcast"
-    if not any(f is not None and set(f.variables) & set(columns) for f in forms):
-        return "row"
-    return None
+    last = list(extents)[-1]
+    if not any(last in f.variables for f in forms):
+        return "segment"
+    # The first two are read whole, also where a body reads them under a condition.
+    inside = all(_is_below(f, extents, extent) for f, extent in zip(forms, load.buffer.shape, strict=True))
+    if forms == own:
+        return "row input" if inside else None
+    plain = inside and forms[-1:] == _variables([last]) and not any(last in f.variables for f in forms[:-1])
+    return "broadcast" if plain else None
+
+
+def _is_below(form: LinearForm, extents: Mapping[str, int], end: int) -> bool:
+    """Return whether an index is in an axis of ``end`` elements, wherever those that it depends on are."""
+    ends = [c * (extents[name] - 1) for name, c in form.coefficients.items()]
+    return form.constant + sum(min(e, 0) for e in ends) >= 0 and form.constant + sum(max(e, 0) for e in ends) < end

@@ -302,6 +302,8 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reduce", {"shape": [4096, 4096], "axes": [0, 1]}),
     ("reduce", {"shape": [256, 131072], "axes": [0, 1]}),
     ("reduce", {"shape": [4096, 4096], "axes": [0]}),
+    ("reduce", {"shape": [64, 512, 1024], "axes": [0, 2], "dtype": "float16"}),
+    ("group_norm", {"batch": 16, "channels": 320, "pixels": 4096, "groups": 32, "dtype": "float16"}),
     ("scan", {"shape": [4096, 4096], "axis": 1}),
     ("scan", {"shape": [4096, 4096], "axis": 0, "dtype": "float16"}),
     ("elementwise", {"shape": [4096, 4096], "functions": ["relu", "add1"]}),

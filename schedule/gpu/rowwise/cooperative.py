@@ -31,7 +31,7 @@ from ..peaks import gpu_peaks
 from ..quantities import gpu_columns
 from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
 from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
-from .prior import BUSY_THREADS, IDLE_POWER, arithmetic_cycles
+from .prior import BUSY_THREADS, IDLE_POWER, arithmetic_cycles, segment_share
 from .sizes import SPARE_REGISTERS, RowPartition, RowStorage
 from .space import LONG_ROW_BYTES, MOST_WASTE, QUANTITIES, shares_of_rows, vector_widths
 from .split import MOST_ROWS
@@ -154,7 +154,8 @@ class CooperativePlan(Plan):
         s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
         per_sm = -(-s.ctas // measured.multiprocessors)
         busy = np.minimum(s.ctas, measured.multiprocessors)
-        read, written = p.row_count * p.row_bytes, p.row_count * p.column_count * p.written_bytes
+        elements = p.row_count * p.column_count * segment_share(p)
+        read, written = elements * p.read_bytes, elements * p.written_bytes
         loads = np.full(len(columns), read / measured.memory_bytes_per_second)
         again = np.where(s.reloads == 1, read / (measured.l2_bytes_per_cycle * busy * measured.clock_hz), 0.0)
         stores = written / measured.memory_bytes_per_second + again

@@ -25,6 +25,7 @@ from ..reduction_prior import (
     LARGEST_CLUSTER,
     LOAD_LATENCY_SECONDS,
     WARP_REDUCTION_CYCLES,
+    bytes_for_run,
     overlapped_seconds,
     seconds_in_waves,
 )
@@ -41,6 +42,8 @@ share. An H200 takes 39 us for a softmax of 8191x4099 with 1024 threads on a mul
 PLAIN = frozenset({UnaryOp.NEG, UnaryOp.ABS, UnaryOp.NOT, UnaryOp.FLOOR, UnaryOp.CEIL, UnaryOp.RINT})
 SPECIAL_OPERATIONS = 8
 """Any other function of one operand takes special function units, of which there is one for so many float32 units."""
+SEGMENT_OPERATIONS = 16
+"""So many operations find the segment of a vector, by a division, and what is read of it (a guess)."""
 SHARED_ROW = 1.002
 """Where nothing else tells two settings apart, the one whose CTAs hold whole rows is the faster one: rows of 32768
 floats over their mean take an H100 722 us with one CTA for each, and 740 with four."""
@@ -52,7 +55,7 @@ def rowwise_seconds(
     """Return the estimated time of each setting in seconds, float64[n]."""
     circular = s.storage == RowStorage.CIRCULAR_BUFFER
     reads = np.where(s.storage == RowStorage.GLOBAL, len(problem.reductions) + bool(problem.elementwise_outputs), 1)
-    row_bytes = problem.column_count * (reads * problem.read_bytes + problem.written_bytes)
+    row_bytes = problem.column_count * (reads * problem.read_bytes + problem.written_bytes) * segment_share(problem)
     arithmetic_of_row = arithmetic_cycles(problem, s, peaks) / peaks.clock_hz
 
     # A circular buffer asks for the next rows while it works on one, so that latency and barriers go on at once.
@@ -118,12 +121,21 @@ def rowwise_seconds(
     return seconds
 
 
+def segment_share(problem: RowwiseProblem) -> float:
+    """Return how many times as long as its bytes memory takes for a row, whose segments may be shorter than a line."""
+    if problem.segment == problem.column_count:
+        return 1.0
+    tensors = (*problem.row_inputs, *(c.tensor for c in problem.elementwise_outputs))
+    run = problem.segment * min(tensor.dtype.bytes for tensor in tensors)
+    return float(bytes_for_run(np.array([run]))[0]) / run
+
+
 def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: GpuPeaks) -> NDArray[np.float64]:
     """Return how long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads
-    without a vector work as well."""
-    elements = s.vectors_per_thread * s.threads_per_row * s.cluster_size * s.vector
-    operations = _operations(problem, SPECIAL_OPERATIONS)
-    cycles: NDArray[np.float64] = elements * operations / (peaks.float32_flops_per_cycle / 2)
+    without a vector work as well. Where a segment stands, or what belongs to it, is found for each vector."""
+    vectors = s.vectors_per_thread * s.threads_per_row * s.cluster_size
+    operations = s.vector * _operations(problem, SPECIAL_OPERATIONS) + (0 if problem.is_plain else SEGMENT_OPERATIONS)
+    cycles: NDArray[np.float64] = vectors * operations / (peaks.float32_flops_per_cycle / 2)
     return cycles
 
 

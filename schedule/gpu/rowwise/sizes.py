@@ -231,10 +231,12 @@ def _buffered_vectors(
 
 
 def _registers(problem: RowwiseProblem, partition: RowPartition[Ints], in_registers: Ints, preloaded: Ints) -> Ints:
-    """Registers of a thread: its vectors of the row, a vector of results, and vectors of broadcast operands."""
+    """Registers of a thread: its vectors of the row, a vector of results, and vectors of broadcast operands. Where a
+    vector stands in memory, or what belongs to its segment, stays in a register, too, from one pass to the next."""
     words = -(-problem.read_bytes * partition.vector // 4)
     broadcast_words = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0)
     broadcast_vectors = np.where(preloaded == partition.vectors_per_thread, preloaded, preloaded + 1)
+    words += 1 if problem.elementwise_outputs and not problem.is_plain else 0
     needed: Ints = SPARE_REGISTERS + words * in_registers + partition.vector + broadcast_words * broadcast_vectors
     return needed
 
@@ -271,6 +273,7 @@ def _l2_prefetch(
     fits = limits.resident_blocks(partition.threads, registers, shared)
     may_fit = limits.resident_blocks(partition.threads, np.maximum(registers - OVERESTIMATED_REGISTERS, 1), shared)
     prefetches = (storage == RowStorage.REGISTERS) & (partition.cluster_size == 1)
+    prefetches &= problem.segment == problem.column_count
     prefetches &= (problem.row_unit % partition.rows_per_cta == 0) | (problem.dynamic is not None)
     first = limits.overlapping_ctas(fits, target.threads) // (2 if writes else 1)
     distance = limits.overlapping_ctas(may_fit, target.threads) if writes else np.zeros_like(first)

@@ -278,7 +278,8 @@ def _reduced_in_parts(
             joined.append(replace(reduction, body=value))
     outputs = tuple(ComputedTensor(tensor, Load(tensor, parts)) for tensor in written)
     first = replace(of_part, reductions=tuple(reduced), per_row_outputs=outputs)
-    second = replace(p, columns=outer, row_inputs=tuple(written), reductions=tuple(joined), elementwise_outputs=())
+    second = replace(p, columns=outer, row_inputs=tuple(written), order=(), reductions=tuple(joined))
+    second = replace(second, elementwise_outputs=())
     return first, second
 
 
@@ -301,10 +302,9 @@ def _of_part(p: RowwiseProblem, of_part: RowwiseProblem, body: Expr) -> Expr:
         places += [Var(column_axis(d)) for d in range(len(of_part.columns))]
         return substitute(body, {column_axis(d): place for d, place in enumerate(places)})
     column, place = Var(column_axis(0)), _place_in_row(of_part, kept)
-    of_row = (*(Var(row_axis(n)) for n in range(kept)), column)
 
     def at_place(e: Expr) -> Expr:
-        if isinstance(e, Load) and e.buffer in p.row_inputs and e.indices == of_row:
+        if isinstance(e, Load) and e.buffer in p.row_inputs and e.indices == p.own_indices:
             return e
         if e == column:
             return place

@@ -22,6 +22,7 @@ from tilewright.schedule.problems.rowwise import rowwise_problem
 from tilewright.te import build as te
 from tilewright.te.data import random_inputs
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.reference import reference
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
@@ -53,7 +54,7 @@ def test_outputs_that_others_read_are_computed_where_they_are_read() -> None:
     [
         ("matmul", {"m": 4, "n": 4, "k": 4}),
         ("reduce", {"shape": [4, 5], "axes": [0]}),
-        ("reduce", {"shape": [4, 5, 6], "axes": [2, 0]}),
+        ("reduce", {"shape": [4, 5, 6], "axes": [1, 0]}),
         ("transpose", {"shape": [4, 5], "axes": [1, 0]}),
         ("elementwise", {"shape": [4, 5], "functions": ["exp"]}),
     ],
@@ -69,6 +70,27 @@ def test_a_row_read_at_other_indices_than_its_own_is_no_rowwise_problem() -> Non
     assert rowwise_problem(te.workload(te.compute((4, 6), lambda i, j: x[i, j] - total[i], "Y"))) is not None
     assert rowwise_problem(te.workload(te.compute((4, 6), lambda i, j: x[i, 5 - j] - total[i], "Y"))) is None
     assert rowwise_problem(te.workload(te.compute((4, 6), lambda i, j: x[i, j] - total[3 - i], "Y"))) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X: float32[3, 64]\nt[i < 5] = sum over k < 64 of select(i < 3, X[i, k], 0)",
+        "X: float32[5, 40]\nt[i < 5] = sum over k < 64 of select(k < 40, X[i, k], 0)",
+        "X: float32[5, 64]\nW: float32[3, 64]\nt[i < 5] = sum over k < 64 of X[i, k]\n"
+        "Y[i < 5, k < 64] = X[i, k] - select(i < 3, W[i, k], 0) * t[i]",
+        "X: float32[5, 64]\nt[i < 5] = sum over k < 64 of X[i, k]\n"
+        "Y[i < 5, k < 64] = X[i, k] - select(i > 0, X[i - 1, k], 0) * t[i]",
+    ],
+)
+def test_what_a_condition_keeps_inside_a_tensor_is_no_row_and_no_broadcast_operand(text: str) -> None:
+    """Both are loaded whole, whatever the condition."""
+    assert rowwise_problem(parse_workload(text)) is None
+
+
+def test_a_neighbouring_row_may_be_read() -> None:
+    text = "X: float32[6, 66]\nt[i < 5] = sum over k < 66 of X[i, k]\nY[i < 5, k < 66] = X[i, k] - X[i + 1, k] * t[i]"
+    assert assert_agrees(CUDA_ROWWISE, parse_workload(text), 6, policy=SpacePolicy(prune=False)) == 6
 
 
 ODD = {"rows": 5, "columns": 1031, "dtype": "float16"}
