@@ -236,8 +236,8 @@ class RowPasses:
 
     def _broadcast_vector(self, load: Load, row: RowIndex, vector: RowVector) -> Load:
         """Return the vector of a broadcast operand for a vector of the row."""
-        axes = self.vectors.element_axes(row, vector, index(0))
-        leading = [substitute(i, axes) for i in load.indices[:-1]]
+        axes, count = self.vectors.element_axes(row, vector, index(0)), self.problem.vector_axes
+        leading = [substitute(i, axes) for i in load.indices[:-count]]
         columns, first = self.vectors.column_indices(vector), self.vectors.first_column(row)
         if self.sizes.edge_columns and len(columns) == 1:
             # All bounds are known here, so that vectors at any offset are loaded without a test, and that they are at
@@ -245,7 +245,7 @@ class RowPasses:
             v = self.sizes.vector
             whole = minimum(vector.column - first, index((self.sizes.vectors - 1) * v))
             columns = contiguous_vector((whole + (first + v) % v,), v)
-        return Load(load.buffer, (*leading, columns[-1]))
+        return Load(load.buffer, (*leading, *columns[-count:]))
 
     def _load_broadcasts(
         self, row: RowIndex, vector: RowVector, name: str, bodies: Sequence[Expr]

@@ -7,6 +7,7 @@ cluster share a long row. A row that fits nowhere is read again for every pass.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -434,10 +435,11 @@ def vector_widths(p: RowwiseProblem) -> tuple[int, ...]:
     """Return the numbers of elements that a vector may have.
 
     A vector has 16 bytes of the narrowest or of the widest element. Smaller vectors that divide the row are there
-    too where these two do not. Rows of several axes are read only in vectors that divide the last axis.
+    too where these two do not. Rows of several axes are read only in vectors that divide the last axis, or the last
+    axes where they run along several.
     """
     sizes = [b.dtype.bytes for b in p.row_inputs] + [c.tensor.dtype.bytes for c in p.elementwise_outputs]
-    last = p.columns[-1]
+    last = prod(p.columns[-p.vector_axes :])
     wished = sorted({max(1, 16 // min(sizes)), max(1, 16 // max(sizes))})
     exact = [v for v in (1, 2, 4, 8, 16) if last % v == 0 and v <= max(wished)]
     if len(p.columns) > 1 or last < 32 * max(wished):

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 from ....core.dtypes import boolean
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.build import Writer
-from ....ir.expr import Compare, CompareOp, Expr, Load, Ramp, Select, Var, const, index, logical_and, minimum
+from ....ir.expr import Compare, CompareOp, Expr, Load, Select, Var, const, index, logical_and, minimum
 from ....ir.gpu.async_copy import CopyAsync
 from ....ir.stmt import LoopKind
 from ....te.workload import Workload
 from ...problems.rowwise import RowwiseProblem, column_axis, row_axis
-from ...tile.contiguous import contiguous_vector
+from ...tile.contiguous import contiguous_over, contiguous_vector
 from ...tile.delinearize import delinearize
 from ...tile.names import free_prefix
 from ..block_reduce import ThreadGroup
@@ -97,7 +98,7 @@ class ThreadVectors:
         self, shared: Mapping[str, Buffer], indices: tuple[Expr, ...], row: RowIndex, vector: RowVector
     ) -> None:
         """Start to copy a vector of every row input to ``indices`` of its buffer in shared memory."""
-        columns = tuple(c.base if isinstance(c, Ramp) else c for c in self.column_indices(vector))
+        columns = delinearize(vector.column, self.problem.columns)
         for tensor in self.problem.row_inputs:
             source = self.problem.input_indices(self.row_indices(row), columns)
             self.w.emit(CopyAsync(shared[tensor.name], indices, tensor, source, self.sizes.vector))
@@ -122,15 +123,26 @@ class ThreadVectors:
 
     def column_indices(self, vector: RowVector) -> tuple[Expr, ...]:
         """Return the column indices of a whole vector."""
-        return contiguous_vector(delinearize(vector.column, self.problem.columns), self.sizes.vector)
+        if not self.runs_over:
+            return contiguous_vector(delinearize(vector.column, self.problem.columns), self.sizes.vector)
+        first = len(self.problem.columns) - self.problem.vector_axes
+        outer, inner = self.problem.columns[:first], self.problem.columns[first:]
+        within = contiguous_over(vector.column % prod(inner), inner, self.sizes.vector)
+        return (*delinearize(vector.column // prod(inner), outer), *within)
+
+    @property
+    def runs_over(self) -> bool:
+        """Whether vectors run from one index of an outer column axis into the next."""
+        return self.problem.columns[-1] % self.sizes.vector > 0 and self.problem.vector_axes > 1
 
     def element_axes(self, row: RowIndex, vector: RowVector | None, element: Expr) -> dict[str, Expr]:
         """Axis -> its index, at an element of a vector, or (``vector`` None) at the thread's edge column."""
         if vector is None:
             columns: tuple[Expr, ...] = (self.edge_column(row),)
         else:
-            columns = delinearize(vector.column, self.problem.columns)
-            columns = (*columns[:-1], columns[-1] + element)
+            begin = vector.column + element if self.runs_over else vector.column
+            columns = delinearize(begin, self.problem.columns)
+            columns = columns if self.runs_over else (*columns[:-1], columns[-1] + element)
         return self.row_axes(row) | {column_axis(n): i for n, i in enumerate(columns)}
 
     def register_indices(self, vector: RowVector) -> tuple[Expr, ...]:

@@ -1,5 +1,6 @@
 """Rows that are made of segments, and rows of which something is read for each segment."""
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -26,14 +27,17 @@ SMALL = Target("cuda", "sm_90a", threads=8, vector_bytes=16)
 """A device of few multiprocessors, so that the interpreter has few threads to run."""
 
 
-def _batch_norm(images: int, channels: int, pixels: int, dtype: str = "float16") -> Workload:
-    """A batch norm in training: statistics of each channel, and the norm itself."""
-    ranges, count = f"n < {images}, p < {pixels}", images * pixels
+def _batch_norm(images: int, channels: int, *pixels: int) -> Workload:
+    """A batch norm in training, of images of one axis or of several: statistics of each channel, and the norm."""
+    names, count = [f"p{n}" for n in range(len(pixels))], images * prod(pixels)
+    ranges = ", ".join([f"n < {images}", *(f"{name} < {extent}" for name, extent in zip(names, pixels, strict=True))])
+    element = f"X[n, c, {', '.join(names)}]"
+    centred = f"(float32({element}) - M[c] / {count})"
     return parse_workload(
-        f"X: {dtype}[{images}, {channels}, {pixels}]\n"
-        f"M[c] = sum over {ranges} of float32(X[n, c, p])\n"
-        f"V[c] = sum over {ranges} of (float32(X[n, c, p]) - M[c] / {count}) * (float32(X[n, c, p]) - M[c] / {count})\n"
-        f"Y[n, c, p] = {dtype}((float32(X[n, c, p]) - M[c] / {count}) / sqrt(V[c] / {count} + 1e-5))"
+        f"X: float16[{images}, {channels}, {', '.join(map(str, pixels))}]\n"
+        f"M[c] = sum over {ranges} of float32({element})\n"
+        f"V[c] = sum over {ranges} of {centred} * {centred}\n"
+        f"Y[n, c, {', '.join(names)}] = float16({centred} / sqrt(V[c] / {count} + 1e-5))"
     )
 
 
@@ -48,6 +52,20 @@ SEGMENTS = {
     "weights of columns, and of segments": parse_workload(
         "X: float32[4, 6, 40]\nW: float32[40]\nV: float32[4]\n"
         "t[j] = sum over i < 4, k < 40 of X[i, j, k] * W[k]\nY[i, j, k] = X[i, j, k] * V[i] + t[j] * W[k]"
+    ),
+    "vectors that run over two axes": _batch_norm(4, 3, 6, 14),
+    "vectors that run over three axes": parse_workload(
+        "X: float32[4, 6, 2, 6, 10]\nW: float32[2, 6, 10]\nV: float32[4, 6]\n"
+        "t[j] = sum over i < 4, a < 2, k < 6, l < 10 of X[i, j, a, k, l] * W[a, k, l]\n"
+        "Y[i, j, a, k, l] = X[i, j, a, k, l] * V[i, j] + t[j] * W[a, k, l] + float32(l)"
+    ),
+    "weights of the last of three axes": parse_workload(
+        "X: float32[4, 6, 2, 6, 10]\nW: float32[6, 10]\n"
+        "t[j] = sum over i < 4, a < 2, k < 6, l < 10 of X[i, j, a, k, l] * W[k, l]\n"
+        "Y[i, j, a, k, l] = X[i, j, a, k, l] + t[j] * W[k, l]"
+    ),
+    "a part of images": parse_workload(
+        "X: float16[4, 6, 6, 12]\nt[j] = sum over i < 4, k < 6, l < 10 of float32(X[i, j, k, l])"
     ),
     "an axis of one": parse_workload(
         "X: float32[4, 1, 6, 40]\nt[o < 1, j] = sum over i < 4, k < 40 of X[i, 0, j, k]\n"
@@ -89,6 +107,20 @@ def test_a_row_has_the_columns_of_all_its_segments() -> None:
     assert problem is not None and problem.is_plain
 
 
+@pytest.mark.parametrize(
+    ("case", "axes"),
+    [
+        ("vectors that run over two axes", 2),
+        ("vectors that run over three axes", 3),
+        ("weights of the last of three axes", 2),
+        ("a part of images", 1),
+    ],
+)
+def test_vectors_run_over_the_axes_that_all_operands_have_in_common(case: str, axes: int) -> None:
+    problem = rowwise_problem(SEGMENTS[case])
+    assert problem is not None and problem.vector_axes == axes
+
+
 def test_sums_of_products_of_several_tensors_stay_contraction_chains() -> None:
     chain = parse_workload(
         "A: float32[24, 32]\nx: float32[24]\ny: float32[32]\nt[] = sum over i < 24, j < 32 of x[i] * A[i, j] * y[j]"
@@ -97,7 +129,7 @@ def test_sums_of_products_of_several_tensors_stay_contraction_chains() -> None:
     assert SKETCHES["cuda_chain"].matches(chain, H200)
 
 
-@pytest.mark.parametrize("case", ["batch norm in training", "weights of columns, and of segments"])
+@pytest.mark.parametrize("case", ["batch norm in training", "vectors that run over three axes"])
 def test_amd_devices_take_segments_too(case: str) -> None:
     target = Target("amdgpu", "gfx942", threads=8, vector_bytes=16)
     assert assert_agrees(AMDGPU_ROWWISE, SEGMENTS[case], 4, target, WHOLE) == 4
@@ -139,6 +171,7 @@ LARGE = {
     "sums of two axes": workload_of("reduce", shape=[64, 512, 1024], axes=[0, 2], dtype="float16"),
     "sums of three axes": workload_of("reduce", shape=[64, 512, 32, 32], axes=[0, 2, 3]),
     "batch norm in training": _batch_norm(64, 256, 784),
+    "batch norm of images": _batch_norm(64, 256, 28, 28),
 }
 
 
