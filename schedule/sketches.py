@@ -36,6 +36,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_rowwise_split": "gpu.rowwise.split:CUDA_ROWWISE_SPLIT",
         "cuda_rowwise_cooperative": "gpu.rowwise.cooperative:CUDA_ROWWISE_COOPERATIVE",
         "cuda_columnwise": "gpu.columnwise.space:CUDA_COLUMNWISE",
+        "cuda_columnwise_persistent": "gpu.columnwise.persistent:CUDA_COLUMNWISE_PERSISTENT",
         "cuda_scan": "gpu.scan.space:CUDA_SCAN",
         "cuda_gemv": "gpu.gemv.space:CUDA_GEMV",
         "cuda_skinny_mma": "gpu.skinny.mma_space:CUDA_SKINNY_MMA",

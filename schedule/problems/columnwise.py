@@ -7,6 +7,12 @@ Here o is an outer axis, k is a reduced axis and j is a column axis. An output m
 of X, as in a norm over the channels of an image:
 
     Z[o, k, j] = X[o, k, j] / total[o, j]
+
+A reduction may read others before it, as that of the squares of deviations from a mean, and it may take several columns
+next to each other together, as a norm over groups of channels that stand last:
+
+    total[o, g] = sum over k, c of X[o, k, g, c]
+    square[o, g] = sum over k, c of (X[o, k, g, c] - total[o, g] / n) * (X[o, k, g, c] - total[o, g] / n)
 """
 
 from collections.abc import Sequence
@@ -29,8 +35,10 @@ class ColumnwiseProblem:
     ``outer``, ``reduced`` and ``columns`` are the extents of the axes. Bodies call these axes ``outer_axis(n)``,
     ``reduced_axis(n)`` and ``column_axis(n)``. ``inputs`` are read at exactly (outer, reduced, columns). The last index
     of ``column_loads`` is the last column axis, and no reduced axis is among the others, so that all rows of a column
-    share what they read. No reduction reads another one. ``outputs`` are computed from what was reduced for their own
-    element. ``elementwise_outputs`` have an element at (outer, reduced, columns), and read inputs there.
+    share what they read. ``outputs`` are computed from what was reduced for their own element.
+    ``elementwise_outputs`` have an element at (outer, reduced, columns), and read inputs there. ``members``: how many
+    of the last column axes reductions take together with the reduced axes, so that there is a result for each element
+    of the other column axes. A reduction reads results of others before it, for its own element, where ``is_chained``.
     """
 
     outer: tuple[int, ...]
@@ -41,6 +49,18 @@ class ColumnwiseProblem:
     outputs: tuple[ComputedTensor, ...]
     elementwise_outputs: tuple[ComputedTensor, ...] = ()
     column_loads: tuple[Load, ...] = ()
+    members: int = 0
+    is_chained: bool = False
+
+    @property
+    def result_axes(self) -> tuple[int, ...]:
+        """The extents of the column axes that results have."""
+        return self.columns[: len(self.columns) - self.members]
+
+    @property
+    def member_count(self) -> int:
+        """How many columns next to each other are reduced together."""
+        return prod(self.columns[len(self.columns) - self.members :])
 
     @property
     def outer_count(self) -> int:
@@ -84,59 +104,92 @@ _REDUCED_AXIS = "reduced#"
 
 
 def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
-    """Return the workload as reductions over leading axes, or None where it is something else."""
+    """Return the workload as reductions over leading axes that do not read each other, each of single columns, or None
+    where it is something else."""
+    problem = dependent_columnwise_problem(workload)
+    return None if problem is None or problem.members or problem.is_chained else problem
+
+
+def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
+    """Return the workload as reductions over leading axes that may read those before them and may have members, or None
+    where it is something else."""
     stages = inlined_into_readers(inline_stages(workload))
     first = next((s for s in stages or () if s.reducer is not None), None)
-    if not stages or first is None:
+    layout = None if first is None else _layout_of(first)
+    if not stages or first is None or layout is None:
         return None
-    outer = _outer_rank(first)
-    if outer is None:
-        return None
-    kept = tuple(a.extent for a in first.axes)
-    reduced = tuple(a.extent for a in first.reduce_axes)
+    outer, kept = layout.outer, tuple(a.extent for a in first.axes)
+    shape = layout.extents_of(first)
     reductions: list[ReducedTensor] = []
     outputs: list[ComputedTensor] = []
     elementwise: list[ComputedTensor] = []
     for stage in stages:
         extents = tuple(a.extent for a in stage.axes)
-        if stage.reducer is None and extents == (*kept[:outer], *reduced, *kept[outer:]):
-            elementwise.append(ComputedTensor(stage.tensor, _on_elements(stage, outer, len(reduced))))
+        if stage.reducer is None and extents == tuple(e for part in shape for e in part):
+            elementwise.append(ComputedTensor(stage.tensor, _on_elements(stage, outer, len(shape[1]))))
             continue
-        if extents != kept:
+        own = layout if stage.reducer is None else _layout_of(stage)
+        if extents != kept or own is None or (stage.reducer is not None and own.extents_of(stage) != shape):
             return None
-        body = _on_problem_axes(stage, outer)
-        if stage.reducer is not None and tuple(a.extent for a in stage.reduce_axes) == reduced:
+        body = _on_problem_axes(stage, own)
+        if stage.reducer is not None:
+            if stage.reducer.is_position and [*own.rows, *own.members] != [a.name for a in stage.reduce_axes]:
+                return None
             reductions.append(ReducedTensor(stage.tensor, stage.reducer, body))
             if stage.name in workload.outputs:
                 element = Load(stage.tensor, _kept_variables(outer, len(kept) - outer))
                 outputs.append(ComputedTensor(stage.tensor, element))
-        elif stage.reducer is None:
-            outputs.append(ComputedTensor(stage.tensor, body))
         else:
-            return None
-    shape = (kept[:outer], reduced, kept[outer:])
-    return _with_inputs(ColumnwiseProblem(*shape, (), tuple(reductions), tuple(outputs), tuple(elementwise)))
+            outputs.append(ComputedTensor(stage.tensor, body))
+    members = len(layout.members)
+    problem = ColumnwiseProblem(*shape, (), tuple(reductions), tuple(outputs), tuple(elementwise), members=members)
+    return _with_inputs(problem)
 
 
-def _outer_rank(stage: Stage) -> int | None:
-    """Return how many axes of the stage stand before the reduced ones, by the first load that reads the whole input.
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """In which order the whole input has the axes of a reduction: ``outer`` of the kept ones, the reduced ``rows``, the
+    other kept ones, and the reduced ``members``."""
 
-    None where no load has its reduced axes together and in front of at least one kept axis.
+    outer: int
+    rows: tuple[str, ...]
+    members: tuple[str, ...]
+
+    def extents_of(self, stage: Stage) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the extents of the outer axes, the reduced axes and the column axes."""
+        extent = {a.name: a.extent for a in stage.reduce_axes}
+        kept = tuple(a.extent for a in stage.axes)
+        columns = (*kept[self.outer :], *(extent[n] for n in self.members))
+        return kept[: self.outer], tuple(extent[n] for n in self.rows), columns
+
+
+def _layout_of(stage: Stage) -> _Layout | None:
+    """Return the layout by the first load that reads the whole input.
+
+    None where no load has reduced axes together in front of at least one kept axis, and the others behind all kept
+    ones.
     """
-    names = [a.name for a in stage.axes]
-    reduced = [a.name for a in stage.reduce_axes]
+    kept, reduced = [a.name for a in stage.axes], [a.name for a in stage.reduce_axes]
     for load in (e for e in walk(stage.body) if isinstance(e, Load)):
-        for outer in range(len(names)):
-            if [affine_form(i) for i in load.indices] == _variables([*names[:outer], *reduced, *names[outer:]]):
-                return outer
+        forms = [affine_form(i) for i in load.indices]
+        order = [n for f in forms for n in (*kept, *reduced) if f == LinearForm({Var(n): 1})]
+        if len(order) != len(forms) or sorted(order) != sorted([*kept, *reduced]):
+            continue
+        outer = next((n for n, name in enumerate(order) if name in reduced), len(order))
+        end = next((n for n in range(outer, len(order)) if order[n] in kept), len(order))
+        rows, columns = tuple(order[outer:end]), order[end : end + len(kept) - outer]
+        if rows and columns and order[:outer] + columns == kept:
+            return _Layout(outer, rows, tuple(order[end + len(columns) :]))
     return None
 
 
-def _on_problem_axes(stage: Stage, outer: int) -> Expr:
-    """Return the body on the axes of the problem, of which ``outer`` are outer axes."""
-    kept = _kept_variables(outer, len(stage.axes) - outer)
-    values = {a.name: v for a, v in zip(stage.axes, kept, strict=True)}
-    return substitute(stage.body, values | {a.name: Var(reduced_axis(n)) for n, a in enumerate(stage.reduce_axes)})
+def _on_problem_axes(stage: Stage, layout: _Layout) -> Expr:
+    """Return the body on the axes of the problem."""
+    columns = len(stage.axes) - layout.outer
+    values = {a.name: v for a, v in zip(stage.axes, _kept_variables(layout.outer, columns), strict=True)}
+    rows = {name: Var(reduced_axis(n)) for n, name in enumerate(layout.rows)}
+    members = {name: Var(column_axis(columns + n)) for n, name in enumerate(layout.members)}
+    return substitute(stage.body, values | rows | members)
 
 
 def _on_elements(stage: Stage, outer: int, reduced: int) -> Expr:
@@ -158,9 +211,10 @@ def _variables(names: Sequence[str]) -> list[LinearForm | None]:
 def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     """Return the problem with its inputs, or None where a load is not allowed.
 
-    A reduction may load an input at its own element, anything that does not depend on the columns, and column loads,
-    such as the mean of its column. An elementwise output may load these, too, and the result of a reduction for its own
-    column. Another output may load the result of a reduction for its own element, and anything that is no input.
+    A reduction may load an input at its own element, anything that does not depend on the columns, column loads, such
+    as the mean of its column, and the result of a reduction before it for its own column. An elementwise output may
+    load these, too. Another output may load the result of a reduction for its own element, and anything that is no
+    input.
     """
     outer = [outer_axis(n) for n in range(len(problem.outer))]
     reduced_axes = [reduced_axis(n) for n in range(len(problem.reduced))]
@@ -168,7 +222,7 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     inputs: dict[str, Buffer] = {}
     column_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
-    of_column = _variables([*outer, *columns])
+    of_column = _variables([*outer, *columns[: len(problem.result_axes)]])
 
     def is_allowed(load: Load) -> bool:
         """Whether a load by a row is allowed; what it reads is noted."""
@@ -183,10 +237,14 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
             return not any(f is not None and set(f.variables) & set(columns) for f in forms)
         return True
 
+    found, is_chained = set[str](), False
     for reduction in problem.reductions:
         loads = [e for e in walk(reduction.body) if isinstance(e, Load)]
-        if not all(map(is_allowed, loads)) or not any(e.buffer.name in inputs for e in loads):
+        chained = [e for e in loads if e.buffer.name in found and [affine_form(i) for i in e.indices] == of_column]
+        is_chained |= bool(chained)
+        if not all(is_allowed(e) for e in loads if e not in chained) or not any(e.buffer.name in inputs for e in loads):
             return None
+        found.add(reduction.tensor.name)
     for output in problem.elementwise_outputs:
         for load in (e for e in walk(output.body) if isinstance(e, Load)):
             own_column = [affine_form(i) for i in load.indices] == of_column
@@ -199,7 +257,8 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
                 return None
     if any(load.buffer.name in inputs for load in column_loads):
         return None
-    return replace(problem, inputs=tuple(inputs.values()), column_loads=tuple(column_loads))
+    loads_of_columns = tuple(column_loads)
+    return replace(problem, inputs=tuple(inputs.values()), column_loads=loads_of_columns, is_chained=is_chained)
 
 
 def _is_column_load(load: Load, columns: Sequence[str], extent: int) -> bool:
@@ -215,3 +274,8 @@ def _is_column_load(load: Load, columns: Sequence[str], extent: int) -> bool:
 
 def _has_reduced_axis(form: LinearForm) -> bool:
     return any(name.startswith(_REDUCED_AXIS) for name in form.variables)
+
+
+def has_reduced_axis(e: Expr) -> bool:
+    """Return whether an expression depends on a reduced axis."""
+    return any(isinstance(v, Var) and v.name.startswith(_REDUCED_AXIS) for v in walk(e))

@@ -7,6 +7,7 @@ A kernel writer is given stages of a workload (``te.workload.Stage``) and emits 
 - ``masked_loads`` and ``register_loads`` write its masked loads and the registers that hold what they load;
 - ``load_analysis`` states facts about a load;
 - ``delinearize`` takes flat indices apart, and ``contiguous`` gives the indices of contiguous vectors;
+- ``reciprocals`` replaces divisions by what many elements have in common;
 - ``names`` gives names that are still free;
 - ``accumulation`` says how a reducer accumulates.
 

@@ -299,6 +299,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("softmax", {"rows": 4096, "columns": 1024}),
     ("layer_norm", {"rows": 100, "columns": 50257, "dtype": "float16"}),
     ("log_softmax", {"rows": 6, "columns": 140003, "dtype": "float16"}),
+    ("group_norm", {"batch": 4, "channels": 64, "pixels": 400, "groups": 8, "layout": "NHWC", "dtype": "float16"}),
     ("reduce", {"shape": [4096, 4096], "axes": [0, 1]}),
     ("reduce", {"shape": [256, 131072], "axes": [0, 1]}),
     ("reduce", {"shape": [4096, 4096], "axes": [0]}),

@@ -10,4 +10,11 @@ time.
 ``kernel``   the launches, and how the partial results of threads and thread blocks become one
 ``rows``     the rows of one thread: loads and accumulation
 ``writer``   what the other modules share: names, states of reductions, outputs
+
+Where reductions read one another, or outputs have an element for each element of an input, elements are read once and
+stay on chip (sketch ``cuda_columnwise_persistent``):
+
+``persistent``         the knobs, the legal settings, the promising ones and the estimated time of a setting
+``persistent_sizes``   how the elements are shared out among threads
+``persistent_kernel``  the launch
 """

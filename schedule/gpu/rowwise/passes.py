@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import (
     Binary,
-    BinaryOp,
     Cast,
     Compare,
     CompareOp,
@@ -24,11 +23,12 @@ from ....ir.expr import (
 )
 from ....ir.gpu.barrier import SyncScope
 from ....ir.linear_form import affine_form
-from ....ir.rewrite import map_expr, substitute
+from ....ir.rewrite import substitute
 from ....ir.stmt import LoopKind
 from ...problems.rowwise import ReducedTensor, column_axis, has_column_axis
 from ...tile.accumulation import Accumulation, register_dtype, store_state
 from ...tile.contiguous import contiguous_vector
+from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import group_reduce, group_scratch
 from .sizes import RowStorage
@@ -329,20 +329,4 @@ class RowPasses:
                 return Select(hoisted(e.condition), e.then, e.otherwise)
             return rebuild(e, [hoisted(c) for c in e.children]) if e.children else e
 
-        return hoisted(_with_reciprocals(body))
-
-
-def _with_reciprocals(body: Expr) -> Expr:
-    """``body`` with a product with the reciprocal in place of every division by what is the same for all columns.
-
-    The reciprocal is then computed once for a row. The error is at most 1.5 units in the last place instead of 0.5;
-    float64 stays as it is.
-    """
-
-    def rewritten(e: Expr) -> Expr:
-        match e:
-            case Binary(op=BinaryOp.DIV, a=a, b=b) if e.dtype.bits <= 32 and has_column_axis(a):
-                return e if has_column_axis(b) else a * Binary(BinaryOp.DIV, const(1, e.dtype), b)
-        return e
-
-    return map_expr(body, rewritten)
+        return hoisted(with_reciprocals(body, has_column_axis))

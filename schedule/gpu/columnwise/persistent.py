@@ -1,0 +1,246 @@
+"""Describes the settings of column-wise kernels that keep their elements: softmax and norms along an axis that is not
+the last one.
+
+A CTA reads all rows of a few columns once into registers, reduces them as often as needed and writes the outputs. The
+CTAs of a cluster share the rows of long columns. Columns that fit nowhere are read again for every pass.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES, Binary, Unary, walk
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...problems.columnwise import ColumnwiseProblem, dependent_columnwise_problem, has_reduced_axis
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once
+from ...space.constraint import Constraint
+from ...space.knob import Knob, Quantity
+from ...tile.reciprocals import with_reciprocals
+from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
+from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
+from ..occupancy import limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..reduction_prior import (
+    CLUSTER_BARRIER_CYCLES,
+    CLUSTERED_SHARE,
+    CTA_BARRIER_CYCLES,
+    LARGEST_CLUSTER,
+    SECTOR_BYTES,
+    WARP_REDUCTION_CYCLES,
+    bytes_for_run,
+)
+from ..rowwise.prior import PLAIN, SPECIAL_OPERATIONS
+from ..rowwise.sizes import RowStorage
+from .persistent_kernel import persistent_kernel
+from .persistent_sizes import PersistentSizes, one_setting, persistent_sizes, vector_widths, vectors_of_groups
+from .prior import CACHED_BYTES
+
+MOST_ROWS = 32
+"""How many rows a thread keeps at most. The passes over them are unrolled."""
+MOST_THREADS = 1024
+MOST_WASTE = 4 / 3
+"""How many rows or threads there may be at most for each one that has elements."""
+CLUSTER_BYTES = 32 << 10
+"""A cluster shares the rows of a tile only where each of its CTAs has so many bytes."""
+MOST_SLOWER = 1.6
+"""Settings that are estimated to be so many times slower than the best one are not promising."""
+
+QUANTITIES = (
+    *GPU_QUANTITIES,
+    Quantity("contiguous_bytes", "B", "how much a CTA reads of each row"),
+    Quantity("rows_per_thread", "rows", "how many rows a thread takes"),
+    Quantity("passes", "passes", "how often elements are read"),
+    Quantity("barriers", "barriers", "how many barriers of a CTA or a cluster there are"),
+)
+
+
+@dataclass(frozen=True)
+class PersistentColumnsPlan(Plan):
+    workload: Workload
+    target: Target
+    problem: ColumnwiseProblem
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        clusters = (1, 2, 4, 8, 16) if limits_of(self.target).clusters else (1,)
+        return (
+            Knob("vector_width", _widths(self.problem), "how many columns a thread reads at once"),
+            Knob("threads_x", self._threads_x(), "how many threads of a CTA are next to each other in a row"),
+            Knob("threads", (32, 64, 128, 256, 512, 1024), "how many threads a CTA has"),
+            Knob(
+                "cluster_size",
+                tuple(n for n in clusters if n <= self.problem.reduced_count),
+                "how many CTAs share the rows of a column",
+            ),
+            Knob(
+                "row_storage",
+                (RowStorage.REGISTERS.text, RowStorage.GLOBAL.text),
+                "where rows stay between the passes over them",
+            ),
+            Knob("unroll", (8, 4, 16), "how many rows a thread has in flight, where rows are read again"),
+        )
+
+    def _threads_x(self) -> tuple[int, ...]:
+        """Return the least whole groups times powers of two, and whole rows, for each vector."""
+        found = set[int]()
+        for vector in _widths(self.problem):
+            unit, row = vectors_of_groups(self.problem, vector), self.problem.column_count // vector
+            found |= {unit << n for n in range(11) if unit << n < row} | {row}
+        return tuple(sorted(n for n in found if n <= MOST_THREADS))
+
+    @derived_once
+    def _sizes(self, columns: Columns) -> PersistentSizes[Ints]:
+        return persistent_sizes(self.problem, self.target, columns)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        tile = ("vector_width", "threads_x", "threads", "cluster_size")
+        every = (*tile, "row_storage", "unroll")
+        return (
+            Constraint(
+                "threads_x vectors are whole groups of columns that are reduced together, and no more than a row has",
+                ("vector_width", "threads_x"),
+                self._has_groups,
+            ),
+            Constraint(
+                "more than half of the threads have elements, or there is a single warp",
+                tile,
+                lambda c: (
+                    (
+                        (2 * c.ints("threads_x") * self._sizes(c).threads_y > c.ints("threads"))
+                        | (c.ints("threads") == WARP_LANES)
+                    )
+                    & (c.ints("threads_x") <= c.ints("threads"))
+                ),
+            ),
+            Constraint("every CTA of a cluster has rows", ("cluster_size",), self._has_rows),
+            Constraint(
+                "unroll is 8 where row_storage is registers",
+                ("row_storage", "unroll"),
+                lambda c: c.flags("row_storage", RowStorage.GLOBAL.text) | (c.ints("unroll") == 8),
+            ),
+            Constraint(
+                f"a thread keeps at most {MOST_ROWS} rows where row_storage is registers",
+                (*tile, "row_storage"),
+                lambda c: (self._sizes(c).kept == 0) | (self._sizes(c).rows_per_thread <= MOST_ROWS),
+            ),
+            *block_constraints(every, self._sizes, limits_of(self.target).shared_bytes_per_block),
+        )
+
+    def _has_groups(self, c: Columns) -> Bools:
+        p, vector, threads_x = self.problem, c.ints("vector_width"), c.ints("threads_x")
+        unit = p.member_count // np.gcd(p.member_count, vector)
+        whole: Bools = (threads_x % unit == 0) & (threads_x * vector <= p.column_count)
+        return whole
+
+    def _has_rows(self, c: Columns) -> Bools:
+        count, cluster = self.problem.reduced_count, c.ints("cluster_size")
+        has: Bools = (cluster - 1) * -(-count // cluster) < count
+        return has
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        s, p = self._sizes(columns), self.problem
+        element = p.inputs[0].dtype.bytes
+        good: Bools = s.threads <= MOST_WASTE * s.threads_x * s.threads_y
+        good &= s.rows_per_thread * s.threads_y <= MOST_WASTE * s.rows_per_cta
+        good &= s.columns_per_cta * element >= min(SECTOR_BYTES, p.column_count * element)
+        good &= (s.cluster_size == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
+        good &= (s.threads >= 128) & (s.threads <= 512)
+        seconds = self.prior_seconds(columns, peaks)
+        return good & (seconds <= MOST_SLOWER * seconds[good].min()) if good.any() else good
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
+        passes = len(p.reductions) + bool(p.elementwise_outputs)
+        rows = p.outer_count * p.reduced_count * -(-p.column_count // s.columns_per_cta)
+        run = np.minimum(s.columns_per_cta, p.column_count)
+        read = rows * sum(bytes_for_run(run * b.dtype.bytes) for b in p.inputs)
+        written = rows * sum(bytes_for_run(run * c.tensor.dtype.bytes) for c in p.elementwise_outputs)
+        # Rows that are read again come from caches as long as a multiprocessor has few of them.
+        of_sm = s.rows_per_cta * run * p.read_bytes * np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
+        again = np.where(s.kept == 1, 0, passes - 1) * read
+        missed = again * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
+        of_cluster = np.where(s.cluster_size > 1, CLUSTER_BARRIER_CYCLES, 0)
+        exchange = WARP_REDUCTION_CYCLES + 2 * CTA_BARRIER_CYCLES + of_cluster
+        waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
+        loads = np.where(s.kept == 1, 1, passes * -(-s.rows_per_thread // s.unroll))
+        vectors = rows * s.threads_x * (len(p.inputs) * np.where(s.kept == 1, 1, passes) + len(p.elementwise_outputs))
+        elements = p.outer_count * p.reduced_count * p.column_count
+        state = 4 * len(p.reductions)
+        clusters = np.select([s.cluster_size == LARGEST_CLUSTER, s.cluster_size > 2], [CLUSTERED_SHARE, 15 / 16], 1.0)
+        return memory_bound_seconds(
+            measured,
+            MemoryTraffic(
+                blocks=s.ctas,
+                resident=s.resident * clusters,
+                memory_bytes=read + written + missed,
+                l2_bytes=read + written + again,
+                accesses=vectors / WARP_LANES,
+                rounds=loads + waits,
+                shared_bytes=2 * state * s.ctas * s.threads_y * s.threads_x * s.cells,
+                operations=2.0 * elements * _operations(p),
+            ),
+        )
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        s, p = self._sizes(columns), self.problem
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=s.ctas,
+            threads=s.threads,
+            registers=s.registers,
+            shared=s.shared_bytes,
+            wanted=s.unroll * s.vector * p.read_bytes,
+        )
+        passes = len(p.reductions) + bool(p.elementwise_outputs)
+        barriers = len(p.reductions) * np.where(s.cluster_size > 1, 3, 2) + (s.cluster_size > 1)
+        return {
+            **common,
+            "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),
+            "rows_per_thread": s.rows_per_thread.astype(np.float64),
+            "passes": np.where(s.kept == 1, 1.0, passes),
+            "barriers": barriers.astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
+        return persistent_kernel(self.workload, self.problem, sizes)
+
+
+def _widths(problem: ColumnwiseProblem) -> tuple[int, ...]:
+    """Return the vectors with which a CTA has threads for whole groups."""
+    return tuple(v for v in vector_widths(problem) if vectors_of_groups(problem, v) <= MOST_THREADS)
+
+
+def _operations(problem: ColumnwiseProblem) -> int:
+    """Return how many operations each element takes, special functions counted by the units that they occupy."""
+    bodies = [r.body for r in problem.reductions] + [c.body for c in problem.elementwise_outputs]
+    found = [
+        e
+        for body in bodies
+        for e in walk(with_reciprocals(body, has_reduced_axis))
+        if isinstance(e, Binary | Unary) and has_reduced_axis(e)
+    ]
+    special = sum(isinstance(e, Unary) and e.op not in PLAIN for e in found)
+    return len(found) + len(problem.reductions) + (SPECIAL_OPERATIONS - 1) * special
+
+
+def _plan(workload: Workload, target: Target) -> PersistentColumnsPlan | None:
+    problem = dependent_columnwise_problem(workload)
+    if problem is None or not (problem.elementwise_outputs or problem.is_chained) or not _widths(problem):
+        return None
+    if any(r.reducer.is_position for r in problem.reductions):
+        return None
+    return PersistentColumnsPlan(workload, target, problem)
+
+
+CUDA_COLUMNWISE_PERSISTENT = TileSketch("cuda_columnwise_persistent", 1, QUANTITIES, _plan)

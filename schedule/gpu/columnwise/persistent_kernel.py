@@ -1,0 +1,438 @@
+"""Writes the launch of a column-wise kernel that reads its elements once, where they fit registers.
+
+    every thread: load the vectors of its rows
+    for each reduction
+        every thread: accumulate its rows, and leave what it found in shared memory; barrier
+        lanes of a warp: combine the cells of a group; CTAs of a cluster exchange what they found; barrier
+        every thread: load the results of its columns
+    write the outputs of each vector, and those of each group
+
+Where elements are not kept, every pass over them loads a few rows at a time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial, reduce
+
+from ....core.dtypes import DType
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.build import Writer
+from ....ir.expr import (
+    Binary,
+    Cast,
+    ClusterLoad,
+    Compare,
+    CompareOp,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    Var,
+    index,
+    logical_and,
+    minimum,
+    rebuild,
+    walk,
+)
+from ....ir.gpu.barrier import SyncScope
+from ....ir.gpu.cluster import ClusterLoadWait
+from ....ir.linear_form import affine_form
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ....te.workload import Workload
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.columnwise import ColumnwiseProblem, has_reduced_axis, outer_axis, reduced_axis
+from ...problems.rowwise import ReducedTensor, column_axis
+from ...tile.accumulation import register_dtype, store_state
+from ...tile.contiguous import contiguous_vector
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
+from ...tile.reciprocals import with_reciprocals
+from ...tile.stage_body import scalar_at
+from ..block_reduce import butterfly, halvings
+from .persistent_sizes import PersistentSizes
+
+_ELEMENT = "element#"
+"""The variable that counts the elements of a vector in bodies; no variable of a kernel has this name."""
+UNROLLED_CELLS = 16
+"""So many cells a lane combines in an unrolled loop."""
+
+Loaded = Mapping[str, Buffer]
+"""Registers of inputs by name: a slot for each row, and in it an element for each column."""
+
+
+def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: PersistentSizes[int]) -> Kernel:
+    """Return the kernel of one setting, which must be legal (see ``persistent``)."""
+    s, w = sizes, FreshNameWriter([b.name for b in (*workload.inputs, *(t.tensor for t in workload.stages))])
+    bounds = [("block", s.ctas // s.cluster_size, HardwareAxis.GRID_X)]
+    if s.cluster_size > 1:
+        bounds.append(("rank", s.cluster_size, HardwareAxis.CLUSTER))
+    bounds.append(("t", s.threads, HardwareAxis.THREAD))
+    written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
+    evict_first = [b.name for b in (*problem.inputs, *written)] if s.kept else []
+    with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
+        rank = variables[1] if s.cluster_size > 1 else index(0)
+        _Tile(problem, sizes, w, variables[0], rank, variables[-1]).write()
+    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
+
+
+@dataclass
+class _Tile:
+    """What the threads of a CTA do with its columns.
+
+    ``results``: what each reduction gives for the columns of the thread, in registers. ``totals``: the same for all
+    groups of the tile, in shared memory. ``of_columns``: column loads, in registers.
+    """
+
+    problem: ColumnwiseProblem
+    sizes: PersistentSizes[int]
+    w: Writer
+    block: Expr
+    rank: Expr
+    thread: Expr
+    results: dict[str, Buffer] = field(default_factory=dict)
+    totals: dict[str, Buffer] = field(default_factory=dict)
+    of_columns: dict[Load, Buffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        s, p = self.sizes, self.problem
+        self.x, self.y = self.thread % s.threads_x, self.thread // s.threads_x
+        across = -(-p.column_count // s.columns_per_cta)
+        self.outer = self.block // across if p.outer_count > 1 else index(0)
+        self.first_column = (self.block % across if p.outer_count > 1 else self.block) * s.columns_per_cta
+        self.column = self.first_column + self.x * s.vector
+
+    def write(self) -> None:
+        """Everything that a CTA does."""
+        s, p = self.sizes, self.problem
+        bodies = [c.body for c in p.elementwise_outputs]
+        cells = self._allocate_cells()
+        kept = self._allocate_rows("kept", p.inputs) if s.kept else {}
+        if s.kept:
+            self._each_row("load", p.inputs, kept, self._load_row)
+        for n, reduction in enumerate(p.reductions):
+            self._load_columns([reduction.body])
+            self._accumulate(n, reduction, kept, cells[n])
+            if n == len(p.reductions) - 1:  # while other threads still reduce
+                self._load_columns(bodies)
+            self.w.barrier()
+            self._combine_groups(n, reduction, cells[n])
+            self._load_results(n, reduction)
+        if s.cluster_size > 1:
+            # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
+            self.w.barrier(SyncScope.CLUSTER)
+        if bodies:
+            self._write_elements(kept)
+        if p.outputs:
+            self._write_groups()
+
+    # --- which elements a thread has
+
+    @property
+    def _has_cells(self) -> Expr | None:
+        """Whether the thread has a place in the tile; None where all have."""
+        s = self.sizes
+        return self.thread < s.threads_x * s.threads_y if s.threads > s.threads_x * s.threads_y else None
+
+    def _has_columns(self) -> Expr | None:
+        """Whether the thread has columns; None where all have."""
+        conditions = [] if self._has_cells is None else [self._has_cells]
+        if self.problem.column_count % self.sizes.columns_per_cta:
+            conditions.append(self.column < self.problem.column_count)
+        return logical_and(*conditions) if conditions else None
+
+    def _each_slot(
+        self, name: str, begin: Expr, slots: range, body: Callable[[Expr, Expr], None], stop: Expr | None = None
+    ) -> None:
+        """``body`` for each of some slots, with its row; ``begin`` is the row of slot 0 among those of the thread.
+        Where ``stop`` is given, only for rows below it."""
+        s = self.sizes
+        if slots:
+            with self.w.loop(name, len(slots), LoopKind.UNROLLED) as i:
+                slot = i + slots.start if slots.start else i
+                row = self.rank * s.rows_per_cta + self.y + (begin + slot) * s.threads_y
+                with self.w.when(None if stop is None else row < stop):
+                    body(slot, row)
+
+    def _each_row(
+        self, name: str, inputs: Sequence[Buffer], kept: Loaded, body: Callable[[Loaded, Expr, Expr], None]
+    ) -> None:
+        """``body`` for each row of the thread, with the registers that have it, its slot there, and its number.
+        ``inputs``: what is loaded where rows are not kept, ``unroll`` of them at a time."""
+        s, count = self.sizes, self.problem.reduced_count
+        most, of_all = s.rows_per_thread, (count - (s.cluster_size - 1) * s.rows_per_cta) // s.threads_y
+        stop = minimum((self.rank + 1) * s.rows_per_cta, index(count)) if s.cluster_size > 1 else index(count)
+        with self.w.when(self._has_columns()):
+            if s.kept:
+                for part, slots, end in (("", range(of_all), None), ("_last", range(of_all, most), stop)):
+                    self._each_slot(f"{name}{part}", index(0), slots, lambda i, row: body(kept, i, row), end)
+                return
+            whole = of_all // s.unroll
+            for part, first, end in (("", 0, None), ("_last", whole, stop)):
+                batches = whole if end is None else -(-(most - whole * s.unroll) // s.unroll)
+                if batches > 0:
+                    with self.w.loop(f"{name}{part}_batch", batches) as n:
+                        loaded = self._allocate_rows(f"{name}{part}", inputs)
+                        begin, slots = (n + first) * s.unroll, range(s.unroll)
+                        load = partial(self._load_row, loaded)
+                        self._each_slot(f"{name}{part}_load", begin, slots, load, end)
+                        self._each_slot(f"{name}{part}", begin, slots, partial(body, loaded), end)
+
+    def _element(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
+        """Return the indices of an element of the inputs."""
+        p = self.problem
+        return (*delinearize(self.outer, p.outer), *delinearize(row, p.reduced), *delinearize(column, p.columns))
+
+    def _axes(self, row: Expr | None, element: Expr) -> dict[str, Expr]:
+        """Axis -> its index, at an element of the thread's vector, of a row or of none."""
+        s, p = self.sizes, self.problem
+        if p.columns[-1] % s.vector:
+            columns = delinearize(self.column + element, p.columns)
+        else:
+            *leading, last = delinearize(self.column, p.columns)
+            columns = (*leading, last + element)
+        rows = () if row is None else delinearize(row, p.reduced)
+        return (
+            {outer_axis(n): i for n, i in enumerate(delinearize(self.outer, p.outer))}
+            | {reduced_axis(n): i for n, i in enumerate(rows)}
+            | {column_axis(n): i for n, i in enumerate(columns)}
+            | {_ELEMENT: element}
+        )
+
+    # --- registers
+
+    def _allocate_rows(self, name: str, inputs: Sequence[Buffer]) -> Loaded:
+        s = self.sizes
+        return {
+            b.name: self.w.allocate(f"{name}_rows{n}", (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
+            for n, b in enumerate(inputs)
+        }
+
+    def _vector(self, name: str, dtype: DType) -> Buffer:
+        """Registers for one element a column."""
+        return self.w.allocate(name, (self.sizes.vector,), dtype, MemoryScope.REGISTER)
+
+    @contextmanager
+    def _elements(self, name: str) -> Iterator[Expr]:
+        """A block of statements for each element of a vector."""
+        with self.w.loop(name, self.sizes.vector, LoopKind.UNROLLED) as v:
+            yield v
+
+    def _load_row(self, loaded: Loaded, slot: Expr, row: Expr) -> None:
+        for b in self.problem.inputs:
+            if b.name in loaded:
+                self._move_vector(loaded[b.name], (slot,), b, row, load=True)
+
+    def _move_vector(self, registers: Buffer, at: tuple[Expr, ...], tensor: Buffer, row: Expr, *, load: bool) -> None:
+        """Load a vector of a row into registers, or store it from there."""
+        s = self.sizes
+        if self.problem.columns[-1] % s.vector == 0:
+            there = contiguous_vector(self._element(row, self.column), s.vector)
+            here = contiguous_vector((*at, index(0)), s.vector)
+            self._move(registers, here, tensor, there, load=load)
+        else:
+            with self.w.loop(f"{registers.name}_v", s.vector, LoopKind.VECTORIZED) as v:
+                self._move(registers, (*at, v), tensor, self._element(row, self.column + v), load=load)
+
+    def _move(
+        self, registers: Buffer, here: tuple[Expr, ...], tensor: Buffer, there: tuple[Expr, ...], *, load: bool
+    ) -> None:
+        if load:
+            self.w.store(registers, here, Load(tensor, there))
+        else:
+            self.w.store(tensor, there, Load(registers, here))
+
+    def _load_columns(self, bodies: Sequence[Expr]) -> None:
+        """Load what bodies need of each column, where it is not there yet."""
+        wanted = {e for body in bodies for e in walk(body) if isinstance(e, Load)}
+        for n, load in enumerate(self.problem.column_loads):
+            if load in wanted and load not in self.of_columns:
+                buffer = self.of_columns[load] = self._vector(f"of_column{n}", load.dtype)
+                with self.w.when(self._has_columns()):
+                    self._load_column(f"of_column{n}_v", buffer, load)
+
+    def _load_column(self, name: str, buffer: Buffer, load: Load) -> None:
+        s, p = self.sizes, self.problem
+        if p.columns[-1] % s.vector == 0:
+            axes = self._axes(None, index(0))
+            at = contiguous_vector([scalar_at(i, axes) for i in load.indices], s.vector)
+            self.w.store(buffer, contiguous_vector((index(0),), s.vector), Load(load.buffer, at))
+            return
+        with self._elements(name) as v:
+            axes = self._axes(None, v)
+            self.w.store(buffer, (v,), Load(load.buffer, tuple(scalar_at(i, axes) for i in load.indices)))
+
+    # --- reductions
+
+    def _allocate_cells(self) -> list[Buffer]:
+        """Shared memory for the cells of each reduction, [threads_y, pitch]. Those of equal dtypes share it."""
+        dtypes = [r.accumulation.accumulator_dtype for r in self.problem.reductions]
+        shape = (self.sizes.threads_y, self.sizes.pitch)
+        found = {d: self.w.allocate(f"cells_{d}", shape, d, MemoryScope.SHARED) for d in dict.fromkeys(dtypes)}
+        return [found[d] for d in dtypes]
+
+    def _accumulate(self, n: int, reduction: ReducedTensor, kept: Loaded, cells: Buffer) -> None:
+        """Accumulate the thread's rows, and leave what they make in its cells."""
+        s, w, how = self.sizes, self.w, reduction.accumulation
+        body = self._hoisted(f"reduce{n}", reduction.body)
+        state = self._vector(f"accumulator{n}", how.accumulator_dtype)
+        with self._elements(f"identity{n}_v") as v:
+            w.store(state, (v,), how.identity[0])
+
+        def accumulate(loaded: Loaded, slot: Expr, row: Expr) -> None:
+            with self._elements(f"reduce{n}_v") as v:
+                value = self._value(body, self._axes(row, v), loaded, slot)
+                store_state(w, [state], (v,), how.accumulate([Load(state, (v,))], value, index(0)))
+
+        self._each_row(f"reduce{n}", self._inputs_of([reduction.body]), kept, accumulate)
+        if s.cells < s.vector:  # all columns of the thread belong to one group
+            for number in range(1, s.vector):
+                values = [[Load(state, (index(at),))] for at in (0, number)]
+                store_state(w, [state], (index(0),), how.combine(*values))
+        with w.when(self._has_cells):
+            here = contiguous_vector((index(0),), s.cells)
+            w.store(cells, contiguous_vector((self.y, self.x * s.cells), s.cells), Load(state, here))
+
+    def _combine_groups(self, n: int, reduction: ReducedTensor, cells: Buffer) -> None:
+        """Combine the cells of each group, and what the CTAs of a cluster have of it."""
+        s, w, how = self.sizes, self.w, reduction.accumulation
+        dtype, shape = how.accumulator_dtype, (s.groups,)
+        totals = self.totals[reduction.tensor.name] = w.allocate(f"totals{n}", shape, dtype, MemoryScope.SHARED)
+        own = w.allocate(f"own{n}", shape, dtype, MemoryScope.SHARED) if s.cluster_size > 1 else totals
+        at_once, helper = s.threads // s.helpers, self.thread % s.helpers
+        with w.loop(f"groups{n}", -(-s.groups // at_once)) as step:
+            group = step * at_once + self.thread // s.helpers
+            exists = group < s.groups if s.groups % at_once else None
+            state = w.allocate(f"group{n}", (), dtype, MemoryScope.REGISTER)
+            w.store(state, (), how.identity[0])
+            count = s.threads_y * s.group_cells
+            each = -(-count // s.helpers)
+            kind = LoopKind.UNROLLED if each <= UNROLLED_CELLS else LoopKind.SERIAL
+            with w.when(exists), w.loop(f"cell{n}", each, kind) as i:
+                number = i * s.helpers + helper
+                with w.when(number < count if count % s.helpers else None):
+                    there = (number // s.group_cells, group * s.group_cells + number % s.group_cells)
+                    store_state(w, [state], (), how.combine([Load(state, ())], [Load(cells, there)]))
+            butterfly(w, f"group{n}", [state], how.combine, halvings(s.helpers))
+            first = [Compare(CompareOp.EQ, helper, index(0))] if s.helpers > 1 else []
+            conditions = first if exists is None else [*first, exists]
+            with w.when(logical_and(*conditions) if conditions else None):
+                w.store(own, (group,), Load(state, ()))
+        if s.cluster_size > 1:
+            w.barrier(SyncScope.CLUSTER)
+            self._combine_cluster(n, reduction, own, totals)
+        w.barrier()
+
+    def _combine_cluster(self, n: int, reduction: ReducedTensor, own: Buffer, totals: Buffer) -> None:
+        """Combine what all CTAs of the cluster have found of each group, in their order."""
+        s, w, how = self.sizes, self.w, reduction.accumulation
+        with self._each_group(f"cluster{n}") as group:
+            state = w.allocate(f"cluster_state{n}", (), totals.dtype, MemoryScope.REGISTER)
+            of_ranks: list[Sequence[Expr]] = [[ClusterLoad(own, (group,), index(n))] for n in range(s.cluster_size)]
+            w.store(state, (), reduce(how.combine, of_ranks)[0])
+            w.emit(ClusterLoadWait(Load(state, ())))
+            w.store(totals, (group,), Load(state, ()))
+
+    @contextmanager
+    def _each_group(self, name: str) -> Iterator[Expr]:
+        """A block of statements for each group of the tile, each done by one thread."""
+        s, w = self.sizes, self.w
+        with w.loop(f"{name}_step", -(-s.groups // s.threads)) as step:
+            group = step * s.threads + self.thread
+            with w.when(group < s.groups if s.groups % s.threads else None):
+                yield group
+
+    def _load_results(self, n: int, reduction: ReducedTensor) -> None:
+        """Load what the reduction gives for the columns of the thread."""
+        s, w, how, name = self.sizes, self.w, reduction.accumulation, reduction.tensor.name
+        members = self.problem.member_count
+        result = self.results[name] = self._vector(f"result{n}", how.accumulator_dtype)
+        if members == 1:
+            here = contiguous_vector((index(0),), s.vector)
+            w.store(result, here, Load(self.totals[name], contiguous_vector((self.x * s.vector,), s.vector)))
+            return
+        with self._elements(f"result{n}_v") as v:
+            first = self.x * s.vector
+            group = first // members if s.cells < s.vector else (first + v) // members
+            w.store(result, (v,), Load(self.totals[name], (group,)))
+
+    # --- outputs
+
+    def _write_elements(self, kept: Loaded) -> None:
+        outputs = self.problem.elementwise_outputs
+        bodies = [self._hoisted(f"write{n}", c.body) for n, c in enumerate(outputs)]
+
+        def write(loaded: Loaded, slot: Expr, row: Expr) -> None:
+            new = [self._vector(f"output{n}", c.tensor.dtype) for n, c in enumerate(outputs)]
+            with self._elements("write_v") as v:
+                axes = self._axes(row, v)
+                for buffer, body in zip(new, bodies, strict=True):
+                    self.w.store(buffer, (v,), self._value(body, axes, loaded, slot))
+            for buffer, c in zip(new, outputs, strict=True):
+                self._move_vector(buffer, (), c.tensor, row, load=False)
+
+        self._each_row("write", self._inputs_of([c.body for c in outputs]), kept, write)
+
+    def _write_groups(self) -> None:
+        """The outputs of each group, by the first CTA of a cluster."""
+        s, p = self.sizes, self.problem
+        first = self.first_column // p.member_count
+        count = p.column_count // p.member_count
+        with (
+            self.w.when(Compare(CompareOp.EQ, self.rank, index(0)) if s.cluster_size > 1 else None),
+            self._each_group("output") as group,
+            self.w.when(first + group < count if count % s.groups else None),
+        ):
+            columns, outer = delinearize(first + group, p.result_axes), delinearize(self.outer, p.outer)
+            axes = {outer_axis(n): i for n, i in enumerate(outer)} | {column_axis(n): i for n, i in enumerate(columns)}
+            results = {
+                r.tensor.name: r.accumulation.result([Load(self.totals[r.tensor.name], (group,))]) for r in p.reductions
+            }
+            for output in p.outputs:
+                value = scalar_at(output.body, axes, lambda load: results.get(load.buffer.name, load))
+                self.w.store(output.tensor, (*outer, *columns), value)
+
+    # --- values
+
+    def _inputs_of(self, bodies: Sequence[Expr]) -> list[Buffer]:
+        """Return the inputs that bodies read."""
+        names = {e.buffer.name for body in bodies for e in walk(body) if isinstance(e, Load)}
+        return [b for b in self.problem.inputs if b.name in names]
+
+    def _value(self, body: Expr, axes: Mapping[str, Expr], loaded: Loaded, slot: Expr) -> Expr:
+        """``body`` at ``axes``, with inputs, results and what belongs to a column taken from registers."""
+        element, own_column = Var(_ELEMENT), affine_form(Var(column_axis(len(self.problem.columns) - 1)))
+        how = {r.tensor.name: r.accumulation for r in self.problem.reductions}
+
+        def from_registers(load: Load) -> Expr:
+            name = load.buffer.name
+            if name in self.results:
+                return how[name].result([Load(self.results[name], (element,))])
+            if load in self.of_columns:
+                return Load(self.of_columns[load], (element,))
+            last = affine_form(load.indices[-1]) if load.indices else None
+            return Load(loaded[name], (slot, element)) if name in loaded and last == own_column else load
+
+        return scalar_at(body, axes, from_registers)
+
+    def _hoisted(self, name: str, body: Expr) -> Expr:
+        """``body`` with what is the same for all rows computed once for each column of the thread, in registers."""
+        computed: dict[Expr, Buffer] = {}
+
+        def hoisted(e: Expr) -> Expr:
+            if isinstance(e, Binary | Unary) and e.dtype.is_float and not has_reduced_axis(e):
+                dtype = register_dtype(e.dtype)
+                if e not in computed:
+                    computed[e] = self._vector(f"{name}_column{len(computed)}", dtype)
+                there = Load(computed[e], (Var(_ELEMENT),))
+                return there if dtype == e.dtype else Cast(there, e.dtype)
+            if isinstance(e, Select):  # a branch that is not taken may not be computed
+                return Select(hoisted(e.condition), e.then, e.otherwise)
+            return rebuild(e, [hoisted(c) for c in e.children]) if e.children else e
+
+        found = hoisted(with_reciprocals(body, has_reduced_axis))
+        for n, (e, buffer) in enumerate(computed.items()):
+            with self._elements(f"{name}_column{n}_v") as v:
+                value = self._value(e, self._axes(None, v), {}, index(0))
+                self.w.store(buffer, (v,), value if buffer.dtype == e.dtype else Cast(value, buffer.dtype))
+        return found

@@ -1,0 +1,180 @@
+"""How a column-wise kernel that keeps its elements shares them out among threads.
+
+A CTA takes ``columns_per_cta`` neighbouring columns of one matrix, and of its rows one of ``cluster_size`` parts.
+Thread (x, y) takes vector x of the columns, and of the rows the y-th one of every ``threads_y``:
+
+    row 0                 | vector of thread (0, 0) | vector of thread (1, 0) | ... threads_x vectors
+    row 1                 | vector of thread (0, 1) | vector of thread (1, 1) |
+    ...
+    row threads_y         | vector of thread (0, 0) | vector of thread (1, 0) |
+
+A *group* is the columns that have one result: a single one, or all ``members`` of the problem. A tile has whole groups.
+To reduce a group, threads leave *cells* in shared memory, one for each column, or a single one where all columns of a
+vector belong to the same group. Then ``helpers`` lanes of a warp combine the cells of each group.
+"""
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Generic, TypeVar, cast
+
+import numpy as np
+
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ...problems.columnwise import ColumnwiseProblem
+from ...space.columns import Columns, Ints, row_of_record
+from ..occupancy import limits_of
+from ..rowwise.sizes import RowStorage
+from .sizes import VECTOR_BYTES, VECTORS
+
+N = TypeVar("N", int, Ints)
+"""A number of one setting, or a column of the numbers of many settings."""
+
+SPARE_REGISTERS = 22
+"""Roughly how many registers a thread needs for addresses and partial results (from compiled kernels)."""
+BANKS = 32
+"""Banks of shared memory, of 4 bytes each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PersistentSizes(Generic[N]):
+    """The sizes of one setting (N is int), or of many (N is a column of them).
+
+    ``vector``: columns of one memory access.
+    ``threads_x``: threads of a CTA next to each other along the columns.
+    ``threads_y``: threads of a CTA that share a column.
+    ``threads``: threads of a CTA, of which those beyond ``threads_x`` times ``threads_y`` have no elements.
+    ``cluster_size``: CTAs that share the rows of a tile.
+    ``rows_per_cta``: rows of a CTA, at most.
+    ``kept``: 1 where the elements of a thread stay in its registers, 0 where every pass reads them again.
+    ``unroll``: rows that a thread has in registers at a time; all of its rows, where they are kept.
+    ``cells``: cells that a thread leaves in shared memory for each reduction.
+    ``pitch``: cells from one y to the next.
+    ``groups``: groups of a tile.
+    ``group_cells``: cells of a group next to each other.
+    ``helpers``: lanes that combine the cells of a group.
+    ``registers``: registers of a thread, estimated.
+    ``shared_bytes``: shared memory of a CTA.
+    ``ctas``: CTAs of the launch.
+    ``resident``: how many CTAs a multiprocessor runs at once.
+    ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room, which limits their registers.
+    """
+
+    vector: N
+    threads_x: N
+    threads_y: N
+    threads: N
+    cluster_size: N
+    rows_per_cta: N
+    kept: N
+    unroll: N
+    cells: N
+    pitch: N
+    groups: N
+    group_cells: N
+    helpers: N
+    registers: N
+    shared_bytes: N
+    ctas: N
+    resident: N
+    min_ctas_per_sm: N
+
+    @property
+    def columns_per_cta(self) -> N:
+        """Columns of a CTA."""
+        return self.threads_x * self.vector
+
+    @property
+    def rows_per_thread(self) -> N:
+        """Rows of a thread, at most."""
+        return -(-self.rows_per_cta // self.threads_y)
+
+    @property
+    def blocks(self) -> N:
+        """Thread blocks of the launch."""
+        return self.ctas
+
+
+def vector_widths(problem: ColumnwiseProblem) -> tuple[int, ...]:
+    """Return how many columns a memory access may have, up to 16 bytes, the most first. They divide the columns of a
+    row, so that vectors are aligned in memory."""
+    dtypes = [b.dtype for b in problem.inputs] + [c.tensor.dtype for c in problem.elementwise_outputs]
+    widest = max(d.bytes for d in dtypes)
+    fits = (v for v in VECTORS if problem.column_count % v == 0 and (v * widest <= VECTOR_BYTES or v == 1))
+    return tuple(sorted(fits, reverse=True))
+
+
+def vectors_of_groups(problem: ColumnwiseProblem, vector: int) -> int:
+    """Return the least number of vectors that are whole groups."""
+    return problem.member_count // gcd(problem.member_count, vector)
+
+
+def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> PersistentSizes[Ints]:
+    """Return the sizes of many settings."""
+    limits, members = limits_of(target), problem.member_count
+    vector, threads_x, threads = c.ints("vector_width"), c.ints("threads_x"), c.ints("threads")
+    cluster = c.ints("cluster_size")
+    rows_per_cta = -(-problem.reduced_count // cluster)
+    threads_y = np.clip(threads // threads_x, 1, rows_per_cta)
+    kept = c.flags("row_storage", RowStorage.REGISTERS.text)
+    unroll = np.where(kept, -(-rows_per_cta // threads_y), c.ints("unroll"))
+    joins = (members > 1) & (members % vector == 0)
+    cells = np.where(joins, 1, vector)
+    groups = np.maximum(threads_x * vector // members, 1)
+    group_cells = np.where(joins, members // vector, members)
+    helpers = _power_of_two(np.minimum(np.minimum(threads // groups, threads_y * group_cells), WARP_LANES))
+    width = threads_x * cells
+    apart = np.maximum(BANKS // helpers, cells)
+    pitch = width + np.where(group_cells == 1, (apart - width) % BANKS, 0)
+    registers = _registers(problem, vector, unroll)
+    totals = len(problem.reductions) * (1 + (cluster > 1)) * groups
+    shared_bytes = _state_bytes(problem) * (threads_y * pitch + totals)
+    ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * cluster
+    resident = limits.resident_blocks(threads, registers, shared_bytes)
+    return PersistentSizes(
+        vector=vector,
+        threads_x=threads_x,
+        threads_y=threads_y,
+        threads=threads,
+        cluster_size=cluster,
+        rows_per_cta=rows_per_cta,
+        kept=kept.astype(np.int64),
+        unroll=unroll,
+        cells=cells,
+        pitch=pitch,
+        groups=groups,
+        group_cells=group_cells,
+        helpers=helpers,
+        registers=registers,
+        shared_bytes=shared_bytes,
+        ctas=ctas,
+        resident=resident,
+        min_ctas_per_sm=np.minimum(resident, -(-ctas // target.threads)),
+    )
+
+
+def one_setting(sizes: PersistentSizes[Ints]) -> PersistentSizes[int]:
+    """Return the sizes of the first setting, for the kernel."""
+    return cast("PersistentSizes[int]", row_of_record(sizes, 0))
+
+
+def _registers(problem: ColumnwiseProblem, vector: Ints, unroll: Ints) -> Ints:
+    """Registers of a thread: its elements, for each of its columns a result, an accumulator and an element, and what
+    is loaded of columns. 16-bit floats take more, since some of them are in float32 at a time."""
+    words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)
+    of_columns = sum((-(-load.dtype.bytes * vector // 4) for load in problem.column_loads), start=0 * vector)
+    needed: Ints = SPARE_REGISTERS + unroll * words + 3 * vector * (_state_bytes(problem) // 4) + of_columns
+    if any(b.dtype.bits == 16 for b in problem.inputs):
+        needed = needed + 2 * vector + 3 * unroll // 4
+    return needed
+
+
+def _state_bytes(problem: ColumnwiseProblem) -> int:
+    """Bytes of the state of a reduction, at most."""
+    return max(max(r.accumulation.accumulator_dtype.bytes for r in problem.reductions), 4)
+
+
+def _power_of_two(value: Ints) -> Ints:
+    """Return the greatest powers of two that are no greater than ``value``, whose numbers are positive."""
+    found: Ints = 2 ** np.floor(np.log2(np.maximum(value, 1))).astype(np.int64)
+    return found
