@@ -37,10 +37,17 @@ from ..reduction_prior import (
     WARP_REDUCTION_CYCLES,
     bytes_for_run,
 )
-from ..rowwise.prior import PLAIN, SPECIAL_OPERATIONS
+from ..rowwise.prior import BUSY_THREADS, IDLE_POWER, PLAIN, SPECIAL_OPERATIONS
 from ..rowwise.sizes import RowStorage
 from .persistent_kernel import persistent_kernel
-from .persistent_sizes import PersistentSizes, one_setting, persistent_sizes, vector_widths, vectors_of_groups
+from .persistent_sizes import (
+    STORAGES,
+    PersistentSizes,
+    one_setting,
+    persistent_sizes,
+    vector_widths,
+    vectors_of_groups,
+)
 from .prior import CACHED_BYTES
 
 MOST_ROWS = 32
@@ -70,6 +77,7 @@ class PersistentColumnsPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
+        asynchronous = limits_of(self.target).async_copies
         clusters = (1, 2, 4, 8, 16) if limits_of(self.target).clusters else (1,)
         return (
             Knob("vector_width", _widths(self.problem), "how many columns a thread reads at once"),
@@ -82,10 +90,15 @@ class PersistentColumnsPlan(Plan):
             ),
             Knob(
                 "row_storage",
-                (RowStorage.REGISTERS.text, RowStorage.GLOBAL.text),
+                tuple(s.text for s in STORAGES if asynchronous or s != RowStorage.REGISTERS_AND_SHARED),
                 "where rows stay between the passes over them",
             ),
-            Knob("unroll", (8, 4, 16), "how many rows a thread has in flight, where rows are read again"),
+            Knob("unroll", (8, 4, 16), "how many rows a thread reads at once where registers do not keep them"),
+            Knob(
+                "ctas_per_sm",
+                (1, 2, 3, 4, 8),
+                "how many CTAs share the shared memory of a multiprocessor, where rows stay in it",
+            ),
         )
 
     def _threads_x(self) -> tuple[int, ...]:
@@ -103,7 +116,7 @@ class PersistentColumnsPlan(Plan):
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         tile = ("vector_width", "threads_x", "threads", "cluster_size")
-        every = (*tile, "row_storage", "unroll")
+        every = (*tile, "row_storage", "unroll", "ctas_per_sm")
         return (
             Constraint(
                 "threads_x vectors are whole groups of columns that are reduced together, and no more than a row has",
@@ -128,9 +141,20 @@ class PersistentColumnsPlan(Plan):
                 lambda c: c.flags("row_storage", RowStorage.GLOBAL.text) | (c.ints("unroll") == 8),
             ),
             Constraint(
-                f"a thread keeps at most {MOST_ROWS} rows where row_storage is registers",
-                (*tile, "row_storage"),
-                lambda c: (self._sizes(c).kept == 0) | (self._sizes(c).rows_per_thread <= MOST_ROWS),
+                "ctas_per_sm is 1 unless row_storage is registers_and_shared",
+                ("row_storage", "ctas_per_sm"),
+                lambda c: _in_shared(c) | (c.ints("ctas_per_sm") == 1),
+            ),
+            Constraint(
+                "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared",
+                ("vector_width", "row_storage"),
+                lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
+            ),
+            Constraint(
+                f"a thread keeps at most {MOST_ROWS} rows in registers, and shared memory has room for a row of each "
+                "thread in ctas_per_sm CTAs where row_storage is registers_and_shared",
+                every,
+                self._is_kept,
             ),
             *block_constraints(every, self._sizes, limits_of(self.target).shared_bytes_per_block),
         )
@@ -140,6 +164,17 @@ class PersistentColumnsPlan(Plan):
         unit = p.member_count // np.gcd(p.member_count, vector)
         whole: Bools = (threads_x % unit == 0) & (threads_x * vector <= p.column_count)
         return whole
+
+    def _copied_by_cp_async(self, c: Columns) -> Bools:
+        copied = np.ones(len(c), dtype=bool)
+        for tensor in self.problem.inputs:
+            copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
+        return copied
+
+    def _is_kept(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        kept: Bools = (s.kept_rows <= MOST_ROWS) & (s.resident >= c.ints("ctas_per_sm"))
+        return kept & (~_in_shared(c) | (s.buffered_rows >= 1))
 
     def _has_rows(self, c: Columns) -> Bools:
         count, cluster = self.problem.reduced_count, c.ints("cluster_size")
@@ -154,6 +189,7 @@ class PersistentColumnsPlan(Plan):
         good &= s.columns_per_cta * element >= min(SECTOR_BYTES, p.column_count * element)
         good &= (s.cluster_size == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
         good &= (s.threads >= 128) & (s.threads <= 512)
+        good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | (s.resident == columns.ints("ctas_per_sm"))
         seconds = self.prior_seconds(columns, peaks)
         return good & (seconds <= MOST_SLOWER * seconds[good].min()) if good.any() else good
 
@@ -164,17 +200,20 @@ class PersistentColumnsPlan(Plan):
         run = np.minimum(s.columns_per_cta, p.column_count)
         read = rows * sum(bytes_for_run(run * b.dtype.bytes) for b in p.inputs)
         written = rows * sum(bytes_for_run(run * c.tensor.dtype.bytes) for c in p.elementwise_outputs)
+        stays = s.storage != RowStorage.GLOBAL
         # Rows that are read again come from caches as long as a multiprocessor has few of them.
         of_sm = s.rows_per_cta * run * p.read_bytes * np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
-        again = np.where(s.kept == 1, 0, passes - 1) * read
+        again = np.where(stays, 0, passes - 1) * read
         missed = again * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
         of_cluster = np.where(s.cluster_size > 1, CLUSTER_BARRIER_CYCLES, 0)
         exchange = WARP_REDUCTION_CYCLES + 2 * CTA_BARRIER_CYCLES + of_cluster
         waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
-        loads = np.where(s.kept == 1, 1, passes * -(-s.rows_per_thread // s.unroll))
-        vectors = rows * s.threads_x * (len(p.inputs) * np.where(s.kept == 1, 1, passes) + len(p.elementwise_outputs))
+        loads = np.where(stays, 1, passes * -(-s.rows_per_thread // s.unroll))
+        vectors = rows * s.threads_x * (len(p.inputs) * np.where(stays, 1, passes) + len(p.elementwise_outputs))
         elements = p.outer_count * p.reduced_count * p.column_count
-        state = 4 * len(p.reductions)
+        exchanged = 8 * len(p.reductions) * s.ctas * s.threads_y * s.threads_x * s.cells
+        buffered = (1 + passes) * elements * p.read_bytes * (s.buffered_rows / s.rows_per_thread)
+        idle = np.maximum(BUSY_THREADS / np.maximum(s.threads * s.resident, 1), 1.0) ** IDLE_POWER
         clusters = np.select([s.cluster_size == LARGEST_CLUSTER, s.cluster_size > 2], [CLUSTERED_SHARE, 15 / 16], 1.0)
         return memory_bound_seconds(
             measured,
@@ -185,8 +224,8 @@ class PersistentColumnsPlan(Plan):
                 l2_bytes=read + written + again,
                 accesses=vectors / WARP_LANES,
                 rounds=loads + waits,
-                shared_bytes=2 * state * s.ctas * s.threads_y * s.threads_x * s.cells,
-                operations=2.0 * elements * _operations(p),
+                shared_bytes=exchanged + buffered,
+                operations=2.0 * elements * _operations(p) * idle,
             ),
         )
 
@@ -199,7 +238,7 @@ class PersistentColumnsPlan(Plan):
             threads=s.threads,
             registers=s.registers,
             shared=s.shared_bytes,
-            wanted=s.unroll * s.vector * p.read_bytes,
+            wanted=np.where(s.storage == RowStorage.GLOBAL, s.unroll, s.rows_per_thread) * s.vector * p.read_bytes,
         )
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         barriers = len(p.reductions) * np.where(s.cluster_size > 1, 3, 2) + (s.cluster_size > 1)
@@ -207,13 +246,17 @@ class PersistentColumnsPlan(Plan):
             **common,
             "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),
             "rows_per_thread": s.rows_per_thread.astype(np.float64),
-            "passes": np.where(s.kept == 1, 1.0, passes),
+            "passes": np.where(s.storage == RowStorage.GLOBAL, passes, 1.0),
             "barriers": barriers.astype(np.float64),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
         return persistent_kernel(self.workload, self.problem, sizes)
+
+
+def _in_shared(c: Columns) -> Bools:
+    return c.flags("row_storage", RowStorage.REGISTERS_AND_SHARED.text)
 
 
 def _widths(problem: ColumnwiseProblem) -> tuple[int, ...]:

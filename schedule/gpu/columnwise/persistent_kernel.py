@@ -1,13 +1,13 @@
 """Writes the launch of a column-wise kernel that reads its elements once, where they fit registers.
 
-    every thread: load the vectors of its rows
+    every thread: load the vectors of its rows into registers, and copy others to shared memory
     for each reduction
         every thread: accumulate its rows, and leave what it found in shared memory; barrier
         lanes of a warp: combine the cells of a group; CTAs of a cluster exchange what they found; barrier
         every thread: load the results of its columns
     write the outputs of each vector, and those of each group
 
-Where elements are not kept, every pass over them loads a few rows at a time.
+Rows that are not kept in registers are loaded a few at a time by every pass, from shared memory or from global memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,6 +35,7 @@ from ....ir.expr import (
     rebuild,
     walk,
 )
+from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.linear_form import affine_form
@@ -50,6 +51,7 @@ from ...tile.names import FreshNameWriter
 from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import butterfly, halvings
+from ..rowwise.sizes import RowStorage
 from .persistent_sizes import PersistentSizes
 
 _ELEMENT = "element#"
@@ -69,7 +71,7 @@ def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: Per
         bounds.append(("rank", s.cluster_size, HardwareAxis.CLUSTER))
     bounds.append(("t", s.threads, HardwareAxis.THREAD))
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
-    evict_first = [b.name for b in (*problem.inputs, *written)] if s.kept else []
+    evict_first = [b.name for b in (*problem.inputs, *written)] if s.storage != RowStorage.GLOBAL else []
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
         rank = variables[1] if s.cluster_size > 1 else index(0)
         _Tile(problem, sizes, w, variables[0], rank, variables[-1]).write()
@@ -80,8 +82,9 @@ def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: Per
 class _Tile:
     """What the threads of a CTA do with its columns.
 
-    ``results``: what each reduction gives for the columns of the thread, in registers. ``totals``: the same for all
-    groups of the tile, in shared memory. ``of_columns``: column loads, in registers.
+    ``kept`` and ``buffered``: rows of the thread in registers and in shared memory. ``results``: what each reduction
+    gives for the columns of the thread, in registers. ``totals``: the same for all groups of the tile, in shared
+    memory. ``of_columns``: column loads, in registers.
     """
 
     problem: ColumnwiseProblem
@@ -90,6 +93,8 @@ class _Tile:
     block: Expr
     rank: Expr
     thread: Expr
+    kept: Loaded = field(default_factory=dict)
+    buffered: Loaded = field(default_factory=dict)
     results: dict[str, Buffer] = field(default_factory=dict)
     totals: dict[str, Buffer] = field(default_factory=dict)
     of_columns: dict[Load, Buffer] = field(default_factory=dict)
@@ -107,12 +112,10 @@ class _Tile:
         s, p = self.sizes, self.problem
         bodies = [c.body for c in p.elementwise_outputs]
         cells = self._allocate_cells()
-        kept = self._allocate_rows("kept", p.inputs) if s.kept else {}
-        if s.kept:
-            self._each_row("load", p.inputs, kept, self._load_row)
+        self._load_rows()
         for n, reduction in enumerate(p.reductions):
             self._load_columns([reduction.body])
-            self._accumulate(n, reduction, kept, cells[n])
+            self._accumulate(n, reduction, cells[n])
             if n == len(p.reductions) - 1:  # while other threads still reduce
                 self._load_columns(bodies)
             self.w.barrier()
@@ -122,7 +125,7 @@ class _Tile:
             # Others may still read this CTA's shared memory. A barrier at the end would wait for the writes as well.
             self.w.barrier(SyncScope.CLUSTER)
         if bodies:
-            self._write_elements(kept)
+            self._write_elements()
         if p.outputs:
             self._write_groups()
 
@@ -142,41 +145,93 @@ class _Tile:
         return logical_and(*conditions) if conditions else None
 
     def _each_slot(
-        self, name: str, begin: Expr, slots: range, body: Callable[[Expr, Expr], None], stop: Expr | None = None
+        self, name: str, begin: Expr, count: int, stop: Expr | None, body: Callable[[Expr, Expr], None]
     ) -> None:
-        """``body`` for each of some slots, with its row; ``begin`` is the row of slot 0 among those of the thread.
-        Where ``stop`` is given, only for rows below it."""
+        """``body`` for each of ``count`` rows of the thread from its row ``begin`` on: it is given a number, counted
+        from there, and the row. Where ``stop`` is given, only for rows below it."""
         s = self.sizes
-        if slots:
-            with self.w.loop(name, len(slots), LoopKind.UNROLLED) as i:
-                slot = i + slots.start if slots.start else i
-                row = self.rank * s.rows_per_cta + self.y + (begin + slot) * s.threads_y
-                with self.w.when(None if stop is None else row < stop):
-                    body(slot, row)
+        with self.w.loop(name, count, LoopKind.UNROLLED) as i:
+            row = self.rank * s.rows_per_cta + self.y + (begin + i) * s.threads_y
+            with self.w.when(None if stop is None else row < stop):
+                body(i, row)
 
-    def _each_row(
-        self, name: str, inputs: Sequence[Buffer], kept: Loaded, body: Callable[[Loaded, Expr, Expr], None]
-    ) -> None:
-        """``body`` for each row of the thread, with the registers that have it, its slot there, and its number.
-        ``inputs``: what is loaded where rows are not kept, ``unroll`` of them at a time."""
+    def _parts(self, first: int, last: int) -> Iterator[tuple[range, Expr | None]]:
+        """Yield those of the thread's rows ``first`` to ``last`` that all threads have, and then the others with where
+        the rows of the CTA end."""
         s, count = self.sizes, self.problem.reduced_count
-        most, of_all = s.rows_per_thread, (count - (s.cluster_size - 1) * s.rows_per_cta) // s.threads_y
+        of_all = (count - (s.cluster_size - 1) * s.rows_per_cta) // s.threads_y
         stop = minimum((self.rank + 1) * s.rows_per_cta, index(count)) if s.cluster_size > 1 else index(count)
+        for part, end in ((range(first, min(of_all, last)), None), (range(max(of_all, first), last), stop)):
+            if part:
+                yield part, end
+
+    def _batches(self, name: str) -> Iterator[tuple[str, int, Expr, Expr | None]]:
+        """Write loops over the rows that are not kept in registers, ``unroll`` at a time. Yield in each of them a name,
+        how many rows there are, the first one, and where rows end, if some may not exist."""
+        s = self.sizes
+        for number, (part, stop) in enumerate(self._parts(s.kept_rows, s.rows_per_thread)):
+            whole = len(part) // s.unroll
+            if whole:
+                with self.w.loop(f"{name}{number}_batch", whole) as n:
+                    yield f"{name}{number}", s.unroll, n * s.unroll + part.start, stop
+            if len(part) % s.unroll:
+                yield f"{name}{number}_end", len(part) % s.unroll, index(part.start + whole * s.unroll), stop
+
+    def _load_rows(self) -> None:
+        """Load the rows that registers keep, and copy those that shared memory keeps."""
+        s, w, inputs = self.sizes, self.w, self.problem.inputs
+        if s.kept_rows:
+            self.kept = self._allocate_rows("kept", s.kept_rows, inputs)
+        if s.buffered_rows:
+            shape = (s.buffered_rows, s.threads_x * s.threads_y, s.vector)
+            self.buffered = {
+                b.name: w.allocate(f"buffered_{b.name}", shape, b.dtype, MemoryScope.SHARED) for b in inputs
+            }
+        with w.when(self._has_columns()):
+            if s.buffered_rows:
+                for name, count, begin, stop in self._batches("copy"):
+                    self._each_slot(name, begin, count, stop, partial(self._copy_row, begin))
+                w.emit(CopyAsyncCommit())
+            for part, stop in self._parts(0, s.kept_rows):
+                begin = index(part.start)
+                self._each_slot("load", begin, len(part), stop, partial(self._load_row, self.kept, begin))
+            if s.buffered_rows:
+                w.emit(CopyAsyncWait(0))
+
+    def _copy_row(self, begin: Expr, number: Expr, row: Expr) -> None:
+        """Start to copy the thread's vector of a row to shared memory."""
+        for b in self.problem.inputs:
+            there = (begin + number - self.sizes.kept_rows, self.thread, index(0))
+            source = self._element(row, self.column)
+            self.w.emit(CopyAsync(self.buffered[b.name], there, b, source, self.sizes.vector))
+
+    def _read_back(self, loaded: Loaded, begin: Expr, number: Expr, _: Expr) -> None:
+        """Load the thread's vector of a row from shared memory."""
+        for name, registers in loaded.items():
+            there = contiguous_vector((begin + number - self.sizes.kept_rows, self.thread, index(0)), self.sizes.vector)
+            here = contiguous_vector((number, index(0)), self.sizes.vector)
+            self.w.store(registers, here, Load(self.buffered[name], there))
+
+    def _each_row(self, name: str, inputs: Sequence[Buffer], body: Callable[[Loaded, Expr, Expr], None]) -> None:
+        """``body`` for each row of the thread, with the registers that have it, its slot there, and its number.
+        ``inputs``: what is loaded of rows that registers do not keep."""
+        s = self.sizes
+
+        def of_registers(first: int, number: Expr, row: Expr) -> None:
+            body(self.kept, number + first, row)
+
         with self.w.when(self._has_columns()):
-            if s.kept:
-                for part, slots, end in (("", range(of_all), None), ("_last", range(of_all, most), stop)):
-                    self._each_slot(f"{name}{part}", index(0), slots, lambda i, row: body(kept, i, row), end)
-                return
-            whole = of_all // s.unroll
-            for part, first, end in (("", 0, None), ("_last", whole, stop)):
-                batches = whole if end is None else -(-(most - whole * s.unroll) // s.unroll)
-                if batches > 0:
-                    with self.w.loop(f"{name}{part}_batch", batches) as n:
-                        loaded = self._allocate_rows(f"{name}{part}", inputs)
-                        begin, slots = (n + first) * s.unroll, range(s.unroll)
-                        load = partial(self._load_row, loaded)
-                        self._each_slot(f"{name}{part}_load", begin, slots, load, end)
-                        self._each_slot(f"{name}{part}", begin, slots, partial(body, loaded), end)
+            for part, stop in self._parts(0, s.kept_rows):
+                self._each_slot(name, index(part.start), len(part), stop, partial(of_registers, part.start))
+            for each, count, begin, stop in self._batches(name):
+                loaded = self._allocate_rows(each, count, inputs)
+                load = (
+                    partial(self._read_back, loaded, begin)
+                    if s.buffered_rows
+                    else partial(self._load_row, loaded, index(0))
+                )
+                self._each_slot(f"{each}_load", begin, count, stop, load)
+                self._each_slot(each, begin, count, stop, partial(body, loaded))
 
     def _element(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
         """Return the indices of an element of the inputs."""
@@ -201,10 +256,10 @@ class _Tile:
 
     # --- registers
 
-    def _allocate_rows(self, name: str, inputs: Sequence[Buffer]) -> Loaded:
-        s = self.sizes
+    def _allocate_rows(self, name: str, count: int, inputs: Sequence[Buffer]) -> Loaded:
+        shape = (count, self.sizes.vector)
         return {
-            b.name: self.w.allocate(f"{name}_rows{n}", (s.unroll, s.vector), b.dtype, MemoryScope.REGISTER)
+            b.name: self.w.allocate(f"{name}_rows{n}", shape, b.dtype, MemoryScope.REGISTER)
             for n, b in enumerate(inputs)
         }
 
@@ -218,10 +273,11 @@ class _Tile:
         with self.w.loop(name, self.sizes.vector, LoopKind.UNROLLED) as v:
             yield v
 
-    def _load_row(self, loaded: Loaded, slot: Expr, row: Expr) -> None:
+    def _load_row(self, loaded: Loaded, first: Expr, number: Expr, row: Expr) -> None:
+        """Load the thread's vector of a row into slot ``first`` plus ``number``."""
         for b in self.problem.inputs:
             if b.name in loaded:
-                self._move_vector(loaded[b.name], (slot,), b, row, load=True)
+                self._move_vector(loaded[b.name], (first + number,), b, row, load=True)
 
     def _move_vector(self, registers: Buffer, at: tuple[Expr, ...], tensor: Buffer, row: Expr, *, load: bool) -> None:
         """Load a vector of a row into registers, or store it from there."""
@@ -271,7 +327,7 @@ class _Tile:
         found = {d: self.w.allocate(f"cells_{d}", shape, d, MemoryScope.SHARED) for d in dict.fromkeys(dtypes)}
         return [found[d] for d in dtypes]
 
-    def _accumulate(self, n: int, reduction: ReducedTensor, kept: Loaded, cells: Buffer) -> None:
+    def _accumulate(self, n: int, reduction: ReducedTensor, cells: Buffer) -> None:
         """Accumulate the thread's rows, and leave what they make in its cells."""
         s, w, how = self.sizes, self.w, reduction.accumulation
         body = self._hoisted(f"reduce{n}", reduction.body)
@@ -284,7 +340,7 @@ class _Tile:
                 value = self._value(body, self._axes(row, v), loaded, slot)
                 store_state(w, [state], (v,), how.accumulate([Load(state, (v,))], value, index(0)))
 
-        self._each_row(f"reduce{n}", self._inputs_of([reduction.body]), kept, accumulate)
+        self._each_row(f"reduce{n}", self._inputs_of([reduction.body]), accumulate)
         if s.cells < s.vector:  # all columns of the thread belong to one group
             for number in range(1, s.vector):
                 values = [[Load(state, (index(at),))] for at in (0, number)]
@@ -358,7 +414,7 @@ class _Tile:
 
     # --- outputs
 
-    def _write_elements(self, kept: Loaded) -> None:
+    def _write_elements(self) -> None:
         outputs = self.problem.elementwise_outputs
         bodies = [self._hoisted(f"write{n}", c.body) for n, c in enumerate(outputs)]
 
@@ -371,7 +427,7 @@ class _Tile:
             for buffer, c in zip(new, outputs, strict=True):
                 self._move_vector(buffer, (), c.tensor, row, load=False)
 
-        self._each_row("write", self._inputs_of([c.body for c in outputs]), kept, write)
+        self._each_row("write", self._inputs_of([c.body for c in outputs]), write)
 
     def _write_groups(self) -> None:
         """The outputs of each group, by the first CTA of a cluster."""

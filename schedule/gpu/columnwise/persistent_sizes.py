@@ -24,7 +24,7 @@ from ....ir.expr import WARP_LANES
 from ...problems.columnwise import ColumnwiseProblem
 from ...space.columns import Columns, Ints, row_of_record
 from ..occupancy import limits_of
-from ..rowwise.sizes import RowStorage
+from ..rowwise.sizes import SPARE_SHARED_BYTES, RowStorage
 from .sizes import VECTOR_BYTES, VECTORS
 
 N = TypeVar("N", int, Ints)
@@ -32,6 +32,7 @@ N = TypeVar("N", int, Ints)
 
 SPARE_REGISTERS = 22
 """Roughly how many registers a thread needs for addresses and partial results (from compiled kernels)."""
+STORAGES = (RowStorage.REGISTERS, RowStorage.REGISTERS_AND_SHARED, RowStorage.GLOBAL)
 BANKS = 32
 """Banks of shared memory, of 4 bytes each."""
 
@@ -46,8 +47,10 @@ class PersistentSizes(Generic[N]):
     ``threads``: threads of a CTA, of which those beyond ``threads_x`` times ``threads_y`` have no elements.
     ``cluster_size``: CTAs that share the rows of a tile.
     ``rows_per_cta``: rows of a CTA, at most.
-    ``kept``: 1 where the elements of a thread stay in its registers, 0 where every pass reads them again.
-    ``unroll``: rows that a thread has in registers at a time; all of its rows, where they are kept.
+    ``storage``: where rows stay between the passes, a ``RowStorage``.
+    ``kept_rows``: rows of a thread that stay in its registers.
+    ``buffered_rows``: rows of a thread that stay in shared memory.
+    ``unroll``: how many of the other rows, or of those in shared memory, a thread has in registers at a time.
     ``cells``: cells that a thread leaves in shared memory for each reduction.
     ``pitch``: cells from one y to the next.
     ``groups``: groups of a tile.
@@ -66,7 +69,9 @@ class PersistentSizes(Generic[N]):
     threads: N
     cluster_size: N
     rows_per_cta: N
-    kept: N
+    storage: N
+    kept_rows: N
+    buffered_rows: N
     unroll: N
     cells: N
     pitch: N
@@ -116,8 +121,8 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     cluster = c.ints("cluster_size")
     rows_per_cta = -(-problem.reduced_count // cluster)
     threads_y = np.clip(threads // threads_x, 1, rows_per_cta)
-    kept = c.flags("row_storage", RowStorage.REGISTERS.text)
-    unroll = np.where(kept, -(-rows_per_cta // threads_y), c.ints("unroll"))
+    rows, unroll = -(-rows_per_cta // threads_y), c.ints("unroll")
+    storage = np.sum([storage * c.flags("row_storage", storage.text) for storage in STORAGES], axis=0)
     joins = (members > 1) & (members % vector == 0)
     cells = np.where(joins, 1, vector)
     groups = np.maximum(threads_x * vector // members, 1)
@@ -126,9 +131,15 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     width = threads_x * cells
     apart = np.maximum(BANKS // helpers, cells)
     pitch = width + np.where(group_cells == 1, (apart - width) % BANKS, 0)
-    registers = _registers(problem, vector, unroll)
     totals = len(problem.reductions) * (1 + (cluster > 1)) * groups
-    shared_bytes = _state_bytes(problem) * (threads_y * pitch + totals)
+    reduction_bytes = _state_bytes(problem) * (threads_y * pitch + totals)
+    row_bytes = threads_x * threads_y * vector * problem.read_bytes
+    room = limits.shared_bytes_for(c.ints("ctas_per_sm")) - reduction_bytes - SPARE_SHARED_BYTES
+    shared = storage == RowStorage.REGISTERS_AND_SHARED
+    buffered = np.where(shared, np.clip(room // row_bytes, 0, rows), 0)
+    kept = np.where(storage == RowStorage.GLOBAL, 0, rows - buffered)
+    registers = _registers(problem, vector, kept + np.where(storage == RowStorage.REGISTERS, 0, unroll))
+    shared_bytes = reduction_bytes + buffered * row_bytes
     ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * cluster
     resident = limits.resident_blocks(threads, registers, shared_bytes)
     return PersistentSizes(
@@ -138,7 +149,9 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
         threads=threads,
         cluster_size=cluster,
         rows_per_cta=rows_per_cta,
-        kept=kept.astype(np.int64),
+        storage=storage,
+        kept_rows=kept,
+        buffered_rows=buffered,
         unroll=unroll,
         cells=cells,
         pitch=pitch,
@@ -149,7 +162,7 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
         shared_bytes=shared_bytes,
         ctas=ctas,
         resident=resident,
-        min_ctas_per_sm=np.minimum(resident, -(-ctas // target.threads)),
+        min_ctas_per_sm=np.minimum(np.where(shared, c.ints("ctas_per_sm"), resident), -(-ctas // target.threads)),
     )
 
 

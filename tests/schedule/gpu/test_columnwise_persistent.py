@@ -1,10 +1,16 @@
 """Column-wise kernels that keep their elements: which workloads they are for, and every way to share the elements."""
 
+import re
+
 import pytest
 
-from tests.schedule.gpu.tiles import EVERY_LEGAL, assert_agrees, workload_of
+from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, legal_schedule_of, workload_of
+from tilewright.codegen.backends import backend_for
+from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.target import Target
+from tilewright.schedule.defaults import default_schedules
 from tilewright.schedule.gpu.columnwise.persistent import CUDA_COLUMNWISE_PERSISTENT
+from tilewright.schedule.problems.columnwise import columnwise_problem, dependent_columnwise_problem
 from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
@@ -64,3 +70,68 @@ WORKLOADS = {
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_settings_agree_with_the_reference(name: str) -> None:
     assert assert_agrees(CUDA_COLUMNWISE_PERSISTENT, WORKLOADS[name], 12, SMALL, EVERY_LEGAL) >= 6
+
+
+LARGE = {
+    "softmax": softmax(64, 512, 1024),
+    "softmax of the first axis": softmax(1, 512, 100000),
+    "layer norm": layer_norm(64, 512, 1024),
+    "group norm": workload_of(
+        "group_norm", batch=16, channels=320, pixels=4096, groups=32, layout="NHWC", dtype="float16"
+    ),
+    "instance norm": workload_of(
+        "group_norm", batch=16, channels=64, pixels=65536, groups=64, layout="NHWC", dtype="float16"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_memory_is_read_once_by_default_and_nothing_spills(name: str) -> None:
+    schedule = default_schedules(LARGE[name], H200)[0]
+    assert schedule.sketch == CUDA_COLUMNWISE_PERSISTENT.name
+    quantities = CUDA_COLUMNWISE_PERSISTENT.derive(LARGE[name], H200, [schedule])
+    assert quantities["passes"][0] == 1 and quantities["contiguous_bytes"][0] >= 64
+    kernel = CUDA_COLUMNWISE_PERSISTENT.lower(LARGE[name], H200, schedule)
+    assert [r.spill_bytes for r in build_kernel(kernel, H200).resources.values()] == [0]
+
+
+def test_vectors_pass_from_one_group_to_the_next() -> None:
+    """Ten channels of a group are no whole vectors, 320 channels of a pixel are."""
+    schedule = legal_schedule_of(
+        CUDA_COLUMNWISE_PERSISTENT, LARGE["group norm"], vector_width=8, row_storage="registers", cluster_size=16
+    )
+    kernel = CUDA_COLUMNWISE_PERSISTENT.lower(LARGE["group norm"], H200, schedule)
+    (body,) = re.findall(r"__global__.*", backend_for(H200).emit(finish(kernel, H200), H200).text, re.DOTALL)
+    assert body.count("recast<uint4>(&X[") == body.count("X[") > 0
+    assert body.count("recast<uint4>(&Y[") == body.count("Y[") > 0
+
+
+REFUSED = {
+    "rows": "X: float32[8, 64]\nM[i] = max over k < 64 of X[i, k]\nY[i, k] = X[i, k] - M[i]",
+    "a sum alone": "X: float32[8, 64]\nM[k] = sum over i < 8 of X[i, k]",
+    "a result of other columns": (
+        "X: float32[8, 64]\nM[k] = max over i < 8 of X[i, k]\nY[i, k < 64] = X[i, k] - M[63 - k]"
+    ),
+    "a sum that reads another column": (
+        "X: float32[8, 64]\nM[k] = max over i < 8 of X[i, k]\nS[k < 64] = sum over i < 8 of X[i, k] - M[63 - k]\n"
+        "Y[i, k] = X[i, k] - S[k]"
+    ),
+    "reductions of different axes": (
+        "X: float32[4, 8, 64]\nM[i, k] = max over j < 8 of X[i, j, k]\n"
+        "S[j, k] = sum over i < 4 of X[i, j, k] - M[i, k]\nY[i, j, k] = X[i, j, k] - M[i, k] - S[j, k]"
+    ),
+    "positions": "X: float32[8, 64]\nM[k] = argmax over i < 8 of X[i, k]\nY[i, k] = X[i, k] + float32(M[k])",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_workloads_are_left_to_other_sketches(name: str) -> None:
+    assert not CUDA_COLUMNWISE_PERSISTENT.matches(parse_workload(REFUSED[name]), H200)
+
+
+def test_sketches_of_single_reductions_take_no_dependent_ones() -> None:
+    for workload in WORKLOADS.values():
+        problem = dependent_columnwise_problem(workload)
+        assert problem is not None
+        plain = not (problem.members or problem.is_chained)
+        assert (columnwise_problem(workload) == problem) if plain else (columnwise_problem(workload) is None)
