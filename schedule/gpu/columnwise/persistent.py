@@ -50,12 +50,12 @@ from .persistent_sizes import (
 )
 from .prior import CACHED_BYTES
 
-MOST_ROWS = 32
-"""How many rows a thread keeps at most. The passes over them are unrolled."""
+MOST_ELEMENTS = 256
+"""How many elements of an input a thread keeps in registers at most. The passes over them are unrolled."""
 MOST_THREADS = 1024
 MOST_WASTE = 4 / 3
 """How many rows or threads there may be at most for each one that has elements."""
-CLUSTER_BYTES = 32 << 10
+CLUSTER_BYTES = 16 << 10
 """A cluster shares the rows of a tile only where each of its CTAs has so many bytes."""
 MOST_SLOWER = 1.6
 """Settings that are estimated to be so many times slower than the best one are not promising."""
@@ -151,8 +151,8 @@ class PersistentColumnsPlan(Plan):
                 lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
             ),
             Constraint(
-                f"a thread keeps at most {MOST_ROWS} rows in registers, and shared memory has room for a row of each "
-                "thread in ctas_per_sm CTAs where row_storage is registers_and_shared",
+                f"a thread keeps at most {MOST_ELEMENTS} elements of an input in registers, and shared memory has room "
+                "for a row of each thread in ctas_per_sm CTAs where row_storage is registers_and_shared",
                 every,
                 self._is_kept,
             ),
@@ -173,7 +173,7 @@ class PersistentColumnsPlan(Plan):
 
     def _is_kept(self, c: Columns) -> Bools:
         s = self._sizes(c)
-        kept: Bools = (s.kept_rows <= MOST_ROWS) & (s.resident >= c.ints("ctas_per_sm"))
+        kept: Bools = (s.kept_rows * s.vector <= MOST_ELEMENTS) & (s.resident >= c.ints("ctas_per_sm"))
         return kept & (~_in_shared(c) | (s.buffered_rows >= 1))
 
     def _has_rows(self, c: Columns) -> Bools:
@@ -190,6 +190,7 @@ class PersistentColumnsPlan(Plan):
         good &= (s.cluster_size == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
         good &= (s.threads >= 128) & (s.threads <= 512)
         good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | (s.resident == columns.ints("ctas_per_sm"))
+        good &= (s.storage != RowStorage.GLOBAL) | (s.rows_per_thread > s.unroll)
         seconds = self.prior_seconds(columns, peaks)
         return good & (seconds <= MOST_SLOWER * seconds[good].min()) if good.any() else good
 
