@@ -115,11 +115,11 @@ def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None
     where it is something else."""
     stages = inlined_into_readers(inline_stages(workload))
     first = next((s for s in stages or () if s.reducer is not None), None)
-    layout = None if first is None else _layout_of(first)
-    if not stages or first is None or layout is None:
+    order = None if first is None else _axis_order_of(first)
+    if not stages or first is None or order is None:
         return None
-    outer, kept = layout.outer, tuple(a.extent for a in first.axes)
-    shape = layout.extents_of(first)
+    outer, kept = order.outer, tuple(a.extent for a in first.axes)
+    shape = order.extents_of(first)
     reductions: list[ReducedTensor] = []
     outputs: list[ComputedTensor] = []
     elementwise: list[ComputedTensor] = []
@@ -128,7 +128,7 @@ def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None
         if stage.reducer is None and extents == tuple(e for part in shape for e in part):
             elementwise.append(ComputedTensor(stage.tensor, _on_elements(stage, outer, len(shape[1]))))
             continue
-        own = layout if stage.reducer is None else _layout_of(stage)
+        own = order if stage.reducer is None else _axis_order_of(stage)
         if extents != kept or own is None or (stage.reducer is not None and own.extents_of(stage) != shape):
             return None
         body = _on_problem_axes(stage, own)
@@ -141,13 +141,12 @@ def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None
                 outputs.append(ComputedTensor(stage.tensor, element))
         else:
             outputs.append(ComputedTensor(stage.tensor, body))
-    members = len(layout.members)
-    problem = ColumnwiseProblem(*shape, (), tuple(reductions), tuple(outputs), tuple(elementwise), members=members)
-    return _with_inputs(problem)
+    tensors = (tuple(reductions), tuple(outputs), tuple(elementwise))
+    return _with_inputs(ColumnwiseProblem(*shape, (), *tensors, members=len(order.members)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _AxisOrder:
     """In which order the whole input has the axes of a reduction: ``outer`` of the kept ones, the reduced ``rows``, the
     other kept ones, and the reduced ``members``."""
 
@@ -163,12 +162,9 @@ class _Layout:
         return kept[: self.outer], tuple(extent[n] for n in self.rows), columns
 
 
-def _layout_of(stage: Stage) -> _Layout | None:
-    """Return the layout by the first load that reads the whole input.
-
-    None where no load has reduced axes together in front of at least one kept axis, and the others behind all kept
-    ones.
-    """
+def _axis_order_of(stage: Stage) -> _AxisOrder | None:
+    """Return the order by the first load that reads the whole input. None where no load has reduced axes together in
+    front of at least one kept axis, and the others behind all kept ones."""
     kept, reduced = [a.name for a in stage.axes], [a.name for a in stage.reduce_axes]
     for load in (e for e in walk(stage.body) if isinstance(e, Load)):
         forms = [affine_form(i) for i in load.indices]
@@ -179,16 +175,16 @@ def _layout_of(stage: Stage) -> _Layout | None:
         end = next((n for n in range(outer, len(order)) if order[n] in kept), len(order))
         rows, columns = tuple(order[outer:end]), order[end : end + len(kept) - outer]
         if rows and columns and order[:outer] + columns == kept:
-            return _Layout(outer, rows, tuple(order[end + len(columns) :]))
+            return _AxisOrder(outer, rows, tuple(order[end + len(columns) :]))
     return None
 
 
-def _on_problem_axes(stage: Stage, layout: _Layout) -> Expr:
+def _on_problem_axes(stage: Stage, order: _AxisOrder) -> Expr:
     """Return the body on the axes of the problem."""
-    columns = len(stage.axes) - layout.outer
-    values = {a.name: v for a, v in zip(stage.axes, _kept_variables(layout.outer, columns), strict=True)}
-    rows = {name: Var(reduced_axis(n)) for n, name in enumerate(layout.rows)}
-    members = {name: Var(column_axis(columns + n)) for n, name in enumerate(layout.members)}
+    columns = len(stage.axes) - order.outer
+    values = {a.name: v for a, v in zip(stage.axes, _kept_variables(order.outer, columns), strict=True)}
+    rows = {name: Var(reduced_axis(n)) for n, name in enumerate(order.rows)}
+    members = {name: Var(column_axis(columns + n)) for n, name in enumerate(order.members)}
     return substitute(stage.body, values | rows | members)
 
 

@@ -43,7 +43,7 @@ def _operators(program: Program) -> list[str]:
 
 def test_dimensions_that_are_kept_are_no_part_of_a_reduction() -> None:
     graph = graph_of(lambda b, x: b.node("div", x, b.node("sum", x, dims=(1,), keep=True)))
-    assert kernels(graph) == ["sum", "div"]
+    assert kernels(graph) == ["sum div"]
 
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "mean"])
@@ -57,7 +57,7 @@ def test_dimensions_of_one_element_are_nothing_to_reduce() -> None:
     assert kernels(graph_of(lambda b, x: b.node("mean", b.node("exp", x), dims=(0,)), x)) == ["exp"]
 
 
-@pytest.mark.parametrize(("dims", "count"), [((0,), 2), ((1,), 2), ((0, 2, 3), 3), ((0, 2), 4), ((2, 3), 1)])
+@pytest.mark.parametrize(("dims", "count"), [((0,), 1), ((1,), 1), ((0, 2, 3), 2), ((0, 2), 4), ((2, 3), 1)])
 def test_variances(dims: tuple[int, ...], count: int) -> None:
     graph = graph_of(lambda b, x: b.node("variance", x, dims=dims, correction=1))
     assert len(kernels(graph)) == count
@@ -75,10 +75,10 @@ def test_mean_and_variance_of_long_columns_are_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
-def test_softmax_over_a_dimension_in_the_middle(op: str) -> None:
+def test_softmax_over_a_dimension_in_the_middle_is_one_kernel(op: str) -> None:
     graph = graph_of(lambda b, x: b.node("exp", b.node(op, x, dim=1)))
-    last = "sub exp div exp" if op == "softmax" else "sub sub exp"
-    assert kernels(graph) == ["max", "sub exp sum" + (" log" if op == "log_softmax" else ""), last]
+    last = "sub exp div exp" if op == "softmax" else "sub log sub exp"
+    assert kernels(graph) == [f"max sub exp sum {last}"]
 
 
 def test_group_norms() -> None:
