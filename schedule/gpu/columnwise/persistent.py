@@ -2,7 +2,8 @@
 the last one.
 
 A CTA reads all rows of a few columns once into registers, reduces them as often as needed and writes the outputs. The
-CTAs of a cluster share the rows of long columns. Columns that fit nowhere are read again for every pass.
+CTAs of a cluster, or all of the device, share the rows of long columns. Columns that fit nowhere are read again for
+every pass.
 """
 
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ from ..rowwise.prior import BUSY_THREADS, IDLE_POWER, PLAIN, SPECIAL_OPERATIONS
 from ..rowwise.sizes import RowStorage
 from .persistent_kernel import persistent_kernel
 from .persistent_sizes import (
+    GRID,
     STORAGES,
     PersistentSizes,
     one_setting,
@@ -49,6 +51,7 @@ from .persistent_sizes import (
     vectors_of_groups,
 )
 from .prior import CACHED_BYTES
+from .sizes import CLUSTER
 
 MOST_ELEMENTS = 256
 """How many elements of an input a thread keeps in registers at most. The passes over them are unrolled."""
@@ -57,6 +60,11 @@ MOST_WASTE = 4 / 3
 """How many rows or threads there may be at most for each one that has elements."""
 CLUSTER_BYTES = 16 << 10
 """A cluster shares the rows of a tile only where each of its CTAs has so many bytes."""
+FULL = 3 / 4
+"""A cooperative launch has CTAs for so large a part of the multiprocessors at least."""
+LAUNCH_SECONDS, MEETING_SECONDS = 2e-6, 2e-6
+"""What a cooperative launch takes besides, and each of its barriers. Both are guesses; together they are what one of
+rows was measured to take (``rowwise.cooperative``)."""
 MOST_SLOWER = 1.6
 """Settings that are estimated to be so many times slower than the best one are not promising."""
 
@@ -78,15 +86,21 @@ class PersistentColumnsPlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         asynchronous = limits_of(self.target).async_copies
-        clusters = (1, 2, 4, 8, 16) if limits_of(self.target).clusters else (1,)
+        count, multiprocessors = self.problem.reduced_count, self.target.threads
+        splits = {1, 2, 4, 8, 16, *(multiprocessors * n // 8 for n in (1, 2, 4, 8, 16))}
         return (
             Knob("vector_width", _widths(self.problem), "how many columns a thread reads at once"),
             Knob("threads_x", self._threads_x(), "how many threads of a CTA are next to each other in a row"),
             Knob("threads", (32, 64, 128, 256, 512, 1024), "how many threads a CTA has"),
             Knob(
-                "cluster_size",
-                tuple(n for n in clusters if n <= self.problem.reduced_count),
+                "splits",
+                tuple(sorted(n for n in splits if 0 < n <= count)),
                 "how many CTAs share the rows of a column",
+            ),
+            Knob(
+                "combine",
+                (CLUSTER, GRID),
+                "where the partial results of the splits become one",
             ),
             Knob(
                 "row_storage",
@@ -115,8 +129,8 @@ class PersistentColumnsPlan(Plan):
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
-        tile = ("vector_width", "threads_x", "threads", "cluster_size")
-        every = (*tile, "row_storage", "unroll", "ctas_per_sm")
+        tile = ("vector_width", "threads_x", "threads", "splits")
+        every = (*tile, "combine", "row_storage", "unroll", "ctas_per_sm")
         return (
             Constraint(
                 "threads_x vectors are whole groups of columns that are reduced together, and no more than a row has",
@@ -134,7 +148,17 @@ class PersistentColumnsPlan(Plan):
                     & (c.ints("threads_x") <= c.ints("threads"))
                 ),
             ),
-            Constraint("every CTA of a cluster has rows", ("cluster_size",), self._has_rows),
+            Constraint("every split has rows", ("splits",), self._has_rows),
+            Constraint(
+                "splits is at most 16 and a power of two with combine in a cluster, and above 1 in the grid",
+                ("splits", "combine"),
+                self._is_cluster,
+            ),
+            Constraint(
+                "with combine in the grid, all CTAs run at once",
+                every,
+                lambda c: (self._sizes(c).in_grid == 0) | self._run_at_once(self._sizes(c)),
+            ),
             Constraint(
                 "unroll is 8 where row_storage is registers",
                 ("row_storage", "unroll"),
@@ -177,9 +201,17 @@ class PersistentColumnsPlan(Plan):
         return kept & (~_in_shared(c) | (s.buffered_rows >= 1))
 
     def _has_rows(self, c: Columns) -> Bools:
-        count, cluster = self.problem.reduced_count, c.ints("cluster_size")
-        has: Bools = (cluster - 1) * -(-count // cluster) < count
+        count, splits = self.problem.reduced_count, c.ints("splits")
+        has: Bools = (splits - 1) * -(-count // splits) < count
         return has
+
+    def _is_cluster(self, c: Columns) -> Bools:
+        clusters = (1, 2, 4, 8, LARGEST_CLUSTER) if limits_of(self.target).clusters else (1,)
+        return np.where(c.flags("combine", GRID), c.ints("splits") > 1, np.isin(c.ints("splits"), clusters))
+
+    def _run_at_once(self, s: PersistentSizes[Ints]) -> Bools:
+        at_once: Bools = s.ctas <= s.resident * self.target.threads
+        return at_once
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
         s, p = self._sizes(columns), self.problem
@@ -187,7 +219,8 @@ class PersistentColumnsPlan(Plan):
         good: Bools = s.threads <= MOST_WASTE * s.threads_x * s.threads_y
         good &= s.rows_per_thread * s.threads_y <= MOST_WASTE * s.rows_per_cta
         good &= s.columns_per_cta * element >= min(SECTOR_BYTES, p.column_count * element)
-        good &= (s.cluster_size == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
+        good &= (s.splits == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
+        good &= (s.cluster_size == s.splits) | (s.ctas >= FULL * self.target.threads)
         good &= (s.threads >= 128) & (s.threads <= 512)
         good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | (s.resident == columns.ints("ctas_per_sm"))
         good &= (s.storage != RowStorage.GLOBAL) | (s.rows_per_thread > s.unroll)
@@ -207,6 +240,7 @@ class PersistentColumnsPlan(Plan):
         again = np.where(stays, 0, passes - 1) * read
         missed = again * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
         of_cluster = np.where(s.cluster_size > 1, CLUSTER_BARRIER_CYCLES, 0)
+        in_grid = s.splits > s.cluster_size
         exchange = WARP_REDUCTION_CYCLES + 2 * CTA_BARRIER_CYCLES + of_cluster
         waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
         loads = np.where(stays, 1, passes * -(-s.rows_per_thread // s.unroll))
@@ -216,7 +250,8 @@ class PersistentColumnsPlan(Plan):
         buffered = (1 + passes) * elements * p.read_bytes * (s.buffered_rows / s.rows_per_thread)
         idle = np.maximum(BUSY_THREADS / np.maximum(s.threads * s.resident, 1), 1.0) ** IDLE_POWER
         clusters = np.select([s.cluster_size == LARGEST_CLUSTER, s.cluster_size > 2], [CLUSTERED_SHARE, 15 / 16], 1.0)
-        return memory_bound_seconds(
+        meetings = np.where(in_grid, LAUNCH_SECONDS + len(p.reductions) * MEETING_SECONDS, 0.0)
+        return meetings + memory_bound_seconds(
             measured,
             MemoryTraffic(
                 blocks=s.ctas,
@@ -242,7 +277,7 @@ class PersistentColumnsPlan(Plan):
             wanted=np.where(s.storage == RowStorage.GLOBAL, s.unroll, s.rows_per_thread) * s.vector * p.read_bytes,
         )
         passes = len(p.reductions) + bool(p.elementwise_outputs)
-        barriers = len(p.reductions) * np.where(s.cluster_size > 1, 3, 2) + (s.cluster_size > 1)
+        barriers = len(p.reductions) * np.where(s.splits > 1, 3, 2) + (s.cluster_size > 1)
         return {
             **common,
             "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),

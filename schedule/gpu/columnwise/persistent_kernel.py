@@ -3,7 +3,7 @@
     every thread: load the vectors of its rows into registers, and copy others to shared memory
     for each reduction
         every thread: accumulate its rows, and leave what it found in shared memory; barrier
-        lanes of a warp: combine the cells of a group; CTAs of a cluster exchange what they found; barrier
+        lanes of a warp: combine the cells of a group; CTAs that share rows exchange what they found; barrier
         every thread: load the results of its columns
     write the outputs of each vector, and those of each group
 
@@ -38,6 +38,7 @@ from ....ir.expr import (
 from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
+from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.linear_form import affine_form
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
@@ -72,16 +73,25 @@ def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: Per
     bounds.append(("t", s.threads, HardwareAxis.THREAD))
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
     evict_first = [b.name for b in (*problem.inputs, *written)] if s.storage != RowStorage.GLOBAL else []
+    groups = problem.outer_count * problem.column_count // problem.member_count
+    partials = [
+        Buffer(w.fresh(f"partials{n}"), (groups, s.splits), r.accumulation.accumulator_dtype)
+        for n, r in enumerate(problem.reductions if s.in_grid else ())
+    ]
     with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as variables:
-        rank = variables[1] if s.cluster_size > 1 else index(0)
-        _Tile(problem, sizes, w, variables[0], rank, variables[-1]).write()
-    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, (), w.finish())
+        tile: tuple[Expr, Expr] = (variables[0], variables[1] if s.cluster_size > 1 else index(0))
+        if s.in_grid:
+            tile = variables[0] // s.splits, variables[0] % s.splits
+        _Tile(problem, sizes, w, *tile, variables[-1], partials).write()
+    return Kernel(KERNEL_NAME, workload.inputs, workload.output_buffers, tuple(partials), w.finish())
 
 
 @dataclass
 class _Tile:
     """What the threads of a CTA do with its columns.
 
+    ``block``: the number of the tile. ``rank``: which part of its rows the CTA has. ``partials``: what each reduction
+    found in each split, in global memory, [groups of all tiles, splits]; none without a barrier of the grid.
     ``kept`` and ``buffered``: rows of the thread in registers and in shared memory. ``results``: what each reduction
     gives for the columns of the thread, in registers. ``totals``: the same for all groups of the tile, in shared
     memory. ``of_columns``: column loads, in registers.
@@ -93,6 +103,7 @@ class _Tile:
     block: Expr
     rank: Expr
     thread: Expr
+    partials: Sequence[Buffer]
     kept: Loaded = field(default_factory=dict)
     buffered: Loaded = field(default_factory=dict)
     results: dict[str, Buffer] = field(default_factory=dict)
@@ -159,8 +170,8 @@ class _Tile:
         """Yield those of the thread's rows ``first`` to ``last`` that all threads have, and then the others with where
         the rows of the CTA end."""
         s, count = self.sizes, self.problem.reduced_count
-        of_all = (count - (s.cluster_size - 1) * s.rows_per_cta) // s.threads_y
-        stop = minimum((self.rank + 1) * s.rows_per_cta, index(count)) if s.cluster_size > 1 else index(count)
+        of_all = (count - (s.splits - 1) * s.rows_per_cta) // s.threads_y
+        stop = minimum((self.rank + 1) * s.rows_per_cta, index(count)) if s.splits > 1 else index(count)
         for part, end in ((range(first, min(of_all, last)), None), (range(max(of_all, first), last), stop)):
             if part:
                 yield part, end
@@ -350,34 +361,72 @@ class _Tile:
             w.store(cells, contiguous_vector((self.y, self.x * s.cells), s.cells), Load(state, here))
 
     def _combine_groups(self, n: int, reduction: ReducedTensor, cells: Buffer) -> None:
-        """Combine the cells of each group, and what the CTAs of a cluster have of it."""
-        s, w, how = self.sizes, self.w, reduction.accumulation
-        dtype, shape = how.accumulator_dtype, (s.groups,)
+        """Combine the cells of each group, and what all CTAs that share the rows have of it."""
+        s, w = self.sizes, self.w
+        dtype, shape = reduction.accumulation.accumulator_dtype, (s.groups,)
         totals = self.totals[reduction.tensor.name] = w.allocate(f"totals{n}", shape, dtype, MemoryScope.SHARED)
-        own = w.allocate(f"own{n}", shape, dtype, MemoryScope.SHARED) if s.cluster_size > 1 else totals
-        at_once, helper = s.threads // s.helpers, self.thread % s.helpers
-        with w.loop(f"groups{n}", -(-s.groups // at_once)) as step:
-            group = step * at_once + self.thread // s.helpers
-            exists = group < s.groups if s.groups % at_once else None
-            state = w.allocate(f"group{n}", (), dtype, MemoryScope.REGISTER)
-            w.store(state, (), how.identity[0])
-            count = s.threads_y * s.group_cells
-            each = -(-count // s.helpers)
-            kind = LoopKind.UNROLLED if each <= UNROLLED_CELLS else LoopKind.SERIAL
-            with w.when(exists), w.loop(f"cell{n}", each, kind) as i:
-                number = i * s.helpers + helper
-                with w.when(number < count if count % s.helpers else None):
-                    there = (number // s.group_cells, group * s.group_cells + number % s.group_cells)
-                    store_state(w, [state], (), how.combine([Load(state, ())], [Load(cells, there)]))
-            butterfly(w, f"group{n}", [state], how.combine, halvings(s.helpers))
-            first = [Compare(CompareOp.EQ, helper, index(0))] if s.helpers > 1 else []
-            conditions = first if exists is None else [*first, exists]
-            with w.when(logical_and(*conditions) if conditions else None):
-                w.store(own, (group,), Load(state, ()))
-        if s.cluster_size > 1:
+
+        def cell(group: Expr, number: Expr) -> Expr:
+            return Load(cells, (number // s.group_cells, group * s.group_cells + number % s.group_cells))
+
+        def of_split(group: Expr, number: Expr) -> Expr:
+            last = index(self.partials[n].shape[0] - 1)  # a tile may have groups that do not exist
+            return Load(self.partials[n], (minimum(self._number_of(group), last), number))
+
+        count = s.threads_y * s.group_cells
+        if s.in_grid:
+            self._combine(f"group{n}", reduction, count, cell, self.partials[n])
+            w.emit(GridBarrierArrive())
+            w.emit(GridBarrierWait())
+            self._combine(f"grid{n}", reduction, s.splits, of_split, totals)
+        elif s.splits > 1:
+            own = w.allocate(f"own{n}", shape, dtype, MemoryScope.SHARED)
+            self._combine(f"group{n}", reduction, count, cell, own)
             w.barrier(SyncScope.CLUSTER)
             self._combine_cluster(n, reduction, own, totals)
+        else:
+            self._combine(f"group{n}", reduction, count, cell, totals)
         w.barrier()
+
+    def _number_of(self, group: Expr) -> Expr:
+        """Return the number of a group of the tile among those of all tiles."""
+        p = self.problem
+        return self.outer * (p.column_count // p.member_count) + self.first_column // p.member_count + group
+
+    def _group_exists(self, group: Expr) -> list[Expr]:
+        """Return whether a group of the tile exists, as conditions; none where all do."""
+        p = self.problem
+        if p.column_count % self.sizes.columns_per_cta == 0:
+            return []
+        return [self.first_column // p.member_count + group < p.column_count // p.member_count]
+
+    def _combine(
+        self, name: str, reduction: ReducedTensor, count: int, term: Callable[[Expr, Expr], Expr], found: Buffer
+    ) -> None:
+        """Combine ``count`` terms of each group of the tile, given the group and a number, and store what they make in
+        shared memory, or for this CTA in global memory."""
+        s, w, how, helper = self.sizes, self.w, reduction.accumulation, self.thread % self.sizes.helpers
+        at_once, each = s.threads // s.helpers, -(-count // s.helpers)
+        kind = LoopKind.UNROLLED if each <= UNROLLED_CELLS else LoopKind.SERIAL
+        with w.loop(f"{name}_step", -(-s.groups // at_once)) as step:
+            group = step * at_once + self.thread // s.helpers
+            conditions = [group < s.groups] if s.groups % at_once else []
+            exists = logical_and(*conditions) if conditions else None
+            state = w.allocate(name, (), found.dtype, MemoryScope.REGISTER)
+            w.store(state, (), how.identity[0])
+            with w.when(exists), w.loop(f"{name}_term", each, kind) as i:
+                number = i * s.helpers + helper
+                with w.when(number < count if count % s.helpers else None):
+                    store_state(w, [state], (), how.combine([Load(state, ())], [term(group, number)]))
+            butterfly(w, name, [state], how.combine, halvings(s.helpers))
+            if s.helpers > 1:
+                conditions.insert(0, Compare(CompareOp.EQ, helper, index(0)))
+            there: tuple[Expr, ...] = (group,)
+            if found.scope != MemoryScope.SHARED:
+                there = (self._number_of(group), self.rank)
+                conditions += self._group_exists(group)
+            with w.when(logical_and(*conditions) if conditions else None):
+                w.store(found, there, Load(state, ()))
 
     def _combine_cluster(self, n: int, reduction: ReducedTensor, own: Buffer, totals: Buffer) -> None:
         """Combine what all CTAs of the cluster have found of each group, in their order."""
@@ -430,14 +479,13 @@ class _Tile:
         self._each_row("write", self._inputs_of([c.body for c in outputs]), write)
 
     def _write_groups(self) -> None:
-        """The outputs of each group, by the first CTA of a cluster."""
+        """The outputs of each group, by the first CTA of those that share its rows."""
         s, p = self.sizes, self.problem
         first = self.first_column // p.member_count
-        count = p.column_count // p.member_count
         with (
-            self.w.when(Compare(CompareOp.EQ, self.rank, index(0)) if s.cluster_size > 1 else None),
+            self.w.when(Compare(CompareOp.EQ, self.rank, index(0)) if s.splits > 1 else None),
             self._each_group("output") as group,
-            self.w.when(first + group < count if count % s.groups else None),
+            self.w.when(logical_and(*self._group_exists(group)) if self._group_exists(group) else None),
         ):
             columns, outer = delinearize(first + group, p.result_axes), delinearize(self.outer, p.outer)
             axes = {outer_axis(n): i for n, i in enumerate(outer)} | {column_axis(n): i for n, i in enumerate(columns)}

@@ -1,6 +1,6 @@
 """How a column-wise kernel that keeps its elements shares them out among threads.
 
-A CTA takes ``columns_per_cta`` neighbouring columns of one matrix, and of its rows one of ``cluster_size`` parts.
+A CTA takes ``columns_per_cta`` neighbouring columns of one matrix, and of its rows one of ``splits`` parts.
 Thread (x, y) takes vector x of the columns, and of the rows the y-th one of every ``threads_y``:
 
     row 0                 | vector of thread (0, 0) | vector of thread (1, 0) | ... threads_x vectors
@@ -33,6 +33,8 @@ N = TypeVar("N", int, Ints)
 SPARE_REGISTERS = 22
 """Roughly how many registers a thread needs for addresses and partial results (from compiled kernels)."""
 STORAGES = (RowStorage.REGISTERS, RowStorage.REGISTERS_AND_SHARED, RowStorage.GLOBAL)
+GRID = "grid"
+"""Where the partial results of the splits become one, if not in a cluster: at the barrier of a cooperative launch."""
 BANKS = 32
 """Banks of shared memory, of 4 bytes each."""
 
@@ -45,7 +47,8 @@ class PersistentSizes(Generic[N]):
     ``threads_x``: threads of a CTA next to each other along the columns.
     ``threads_y``: threads of a CTA that share a column.
     ``threads``: threads of a CTA, of which those beyond ``threads_x`` times ``threads_y`` have no elements.
-    ``cluster_size``: CTAs that share the rows of a tile.
+    ``splits``: CTAs that share the rows of a tile.
+    ``in_grid``: 1 where they meet at the barrier of the grid, 0 where they are a cluster.
     ``rows_per_cta``: rows of a CTA, at most.
     ``storage``: where rows stay between the passes, a ``RowStorage``.
     ``kept_rows``: rows of a thread that stay in its registers.
@@ -67,7 +70,8 @@ class PersistentSizes(Generic[N]):
     threads_x: N
     threads_y: N
     threads: N
-    cluster_size: N
+    splits: N
+    in_grid: N
     rows_per_cta: N
     storage: N
     kept_rows: N
@@ -95,6 +99,11 @@ class PersistentSizes(Generic[N]):
         return -(-self.rows_per_cta // self.threads_y)
 
     @property
+    def cluster_size(self) -> N:
+        """CTAs of a cluster."""
+        return self.splits - (self.splits - 1) * self.in_grid
+
+    @property
     def blocks(self) -> N:
         """Thread blocks of the launch."""
         return self.ctas
@@ -118,8 +127,8 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     """Return the sizes of many settings."""
     limits, members = limits_of(target), problem.member_count
     vector, threads_x, threads = c.ints("vector_width"), c.ints("threads_x"), c.ints("threads")
-    cluster = c.ints("cluster_size")
-    rows_per_cta = -(-problem.reduced_count // cluster)
+    splits = c.ints("splits")
+    rows_per_cta = -(-problem.reduced_count // splits)
     threads_y = np.clip(threads // threads_x, 1, rows_per_cta)
     rows, unroll = -(-rows_per_cta // threads_y), c.ints("unroll")
     storage = np.sum([storage * c.flags("row_storage", storage.text) for storage in STORAGES], axis=0)
@@ -131,7 +140,7 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     width = threads_x * cells
     apart = np.maximum(BANKS // helpers, cells)
     pitch = width + np.where(group_cells == 1, (apart - width) % BANKS, 0)
-    totals = len(problem.reductions) * (1 + (cluster > 1)) * groups
+    totals = len(problem.reductions) * (1 + (splits > 1)) * groups
     reduction_bytes = _state_bytes(problem) * (threads_y * pitch + totals)
     row_bytes = threads_x * threads_y * vector * problem.read_bytes
     room = limits.shared_bytes_for(c.ints("ctas_per_sm")) - reduction_bytes - SPARE_SHARED_BYTES
@@ -140,14 +149,17 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     kept = np.where(storage == RowStorage.GLOBAL, 0, rows - buffered)
     registers = _registers(problem, vector, kept + np.where(storage == RowStorage.REGISTERS, 0, unroll))
     shared_bytes = reduction_bytes + buffered * row_bytes
-    ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * cluster
+    ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * splits
     resident = limits.resident_blocks(threads, registers, shared_bytes)
+    in_grid = c.flags("combine", GRID)  # all CTAs must run at once then
+    wanted = np.where(shared & ~in_grid, c.ints("ctas_per_sm"), resident)
     return PersistentSizes(
         vector=vector,
         threads_x=threads_x,
         threads_y=threads_y,
         threads=threads,
-        cluster_size=cluster,
+        splits=splits,
+        in_grid=in_grid.astype(np.int64),
         rows_per_cta=rows_per_cta,
         storage=storage,
         kept_rows=kept,
@@ -162,7 +174,7 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
         shared_bytes=shared_bytes,
         ctas=ctas,
         resident=resident,
-        min_ctas_per_sm=np.minimum(np.where(shared, c.ints("ctas_per_sm"), resident), -(-ctas // target.threads)),
+        min_ctas_per_sm=np.minimum(wanted, -(-ctas // target.threads)),
     )
 
 

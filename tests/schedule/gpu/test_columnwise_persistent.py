@@ -4,12 +4,20 @@ import re
 
 import pytest
 
-from tests.schedule.gpu.tiles import EVERY_LEGAL, H200, assert_agrees, legal_schedule_of, workload_of
+from tests.schedule.gpu.tiles import (
+    EVERY_LEGAL,
+    H200,
+    assert_agrees,
+    assert_schedule_agrees,
+    legal_schedule_of,
+    workload_of,
+)
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.target import Target
 from tilewright.schedule.defaults import default_schedules
 from tilewright.schedule.gpu.columnwise.persistent import CUDA_COLUMNWISE_PERSISTENT
+from tilewright.schedule.gpu.occupancy import limits_of
 from tilewright.schedule.problems.columnwise import columnwise_problem, dependent_columnwise_problem
 from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
@@ -72,6 +80,30 @@ def test_settings_agree_with_the_reference(name: str) -> None:
     assert assert_agrees(CUDA_COLUMNWISE_PERSISTENT, WORKLOADS[name], 12, SMALL, EVERY_LEGAL) >= 6
 
 
+@pytest.mark.parametrize("storage", ["registers", "registers_and_shared", "global"])
+@pytest.mark.parametrize("combine", ["cluster", "grid"])
+@pytest.mark.parametrize("name", ["layer norm", "layer norm of odd extents", "group norm"])
+def test_ctas_that_share_rows_agree_with_the_reference(name: str, combine: str, storage: str) -> None:
+    sketch, workload = CUDA_COLUMNWISE_PERSISTENT, WORKLOADS[name]
+    schedule = legal_schedule_of(sketch, workload, SMALL, splits=4, combine=combine, row_storage=storage)
+    assert_schedule_agrees(sketch, workload, schedule, SMALL)
+
+
+def test_few_long_columns_occupy_the_whole_device() -> None:
+    """A cooperative launch has as many CTAs as run at once, and registers for all of them."""
+    workload = layer_norm(1, 400_000, 32)
+    schedule = default_schedules(workload, H200)[0]
+    assert dict(schedule.knobs)["combine"] == "grid"
+    kernel = CUDA_COLUMNWISE_PERSISTENT.lower(workload, H200, schedule)
+    (resources,) = build_kernel(kernel, H200).resources.values()
+    blocks, threads, shared = (
+        int(CUDA_COLUMNWISE_PERSISTENT.derive(workload, H200, [schedule])[name][0])
+        for name in ("blocks", "threads", "shared_bytes")
+    )
+    resident = limits_of(H200).resident_blocks(threads, resources.registers, shared)
+    assert resources.spill_bytes == 0 and H200.threads <= blocks <= resident * H200.threads
+
+
 LARGE = {
     "softmax": softmax(64, 512, 1024),
     "softmax of the first axis": softmax(1, 512, 100000),
@@ -98,7 +130,7 @@ def test_memory_is_read_once_by_default_and_nothing_spills(name: str) -> None:
 def test_vectors_pass_from_one_group_to_the_next() -> None:
     """Ten channels of a group are no whole vectors, 320 channels of a pixel are."""
     schedule = legal_schedule_of(
-        CUDA_COLUMNWISE_PERSISTENT, LARGE["group norm"], vector_width=8, row_storage="registers", cluster_size=16
+        CUDA_COLUMNWISE_PERSISTENT, LARGE["group norm"], vector_width=8, row_storage="registers", splits=16
     )
     kernel = CUDA_COLUMNWISE_PERSISTENT.lower(LARGE["group norm"], H200, schedule)
     (body,) = re.findall(r"__global__.*", backend_for(H200).emit(finish(kernel, H200), H200).text, re.DOTALL)
