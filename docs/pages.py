@@ -44,6 +44,13 @@ LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
             **{"kernel_h": 7, "kernel_w": 7, "padding": 3, "dtype": "float16"},
         },
     ),
+    (
+        "conv2d",
+        {
+            **{"batch": 1, "height": 64, "width": 64, "channels": 64, "filters": 3, "layout": "NHWC"},
+            **{"kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "float16"},
+        },
+    ),
 )
 """Examples of sketches that take none of the small ones of operators."""
 

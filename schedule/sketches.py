@@ -44,6 +44,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
         "cuda_gemm": "gpu.gemm.space:CUDA_GEMM",
         "cuda_gemm_swap_ab": "gpu.gemm.swap_ab_space:CUDA_GEMM_SWAP_AB",
         "cuda_gemm_tcgen05": "gpu.gemm.tcgen05_space:CUDA_GEMM_TCGEN05",
+        "cuda_conv_mma": "gpu.conv_mma.space:CUDA_CONV_MMA",
         "cuda_conv": "gpu.conv.space:CUDA_CONV",
         "cuda_mlp": "gpu.mlp.space:CUDA_MLP",
         "cuda_attention": "gpu.attention.space:CUDA_ATTENTION",

@@ -25,13 +25,14 @@ from .image_window import TAP, ImageWindow
 
 
 def implicit_gemm_of(
-    workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None, *, along_n: bool = True
+    workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None, *, along_n: bool | None = True
 ) -> Gemm | None:
     """``workload`` as a product with a ``window``; None where it is no convolution, or not one of such images.
 
     ``patch``: one of ``ImageWindow.patches``; by default the rows are the output pixels in their order. ``halo``: the
     dimension along which patches have a halo. ``along_n``: whether all results must be contiguous along the filters;
-    otherwise neighbours are pixels (NCHW and its kin), or a digit of the filters that lies between them.
+    otherwise neighbours are pixels (NCHW and its kin), or a digit of the filters that lies between them. None: they may
+    lie in any order, and there may be one filter.
     """
     found = sides_of(workload, joined=True)
     for sides in () if found is None else (found, replace(found, rows=found.columns, columns=found.rows)):
@@ -41,10 +42,10 @@ def implicit_gemm_of(
     return None
 
 
-def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool) -> Gemm | None:
+def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool | None) -> Gemm | None:
     """Return the product with the pixels of images as its rows."""
     pixels = _pixels_of(sides)
-    if pixels is None:
+    if pixels is None or len(patch) not in (0, len(pixels.rows)):
         return None
     for phased in _with_phases(sides):
         filters = _filters_of(phased, pixels)
@@ -57,13 +58,18 @@ def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bo
             rows = {name: position for name, position in named if name is not None}
         product = phased.product(phased.rows, phased.columns, rows, part=not along_n)
         pixel = rows.get(pixels.rows[-1] or "", index(0))
-        if product is not None and (product.results[0].step("n") == 1 if along_n else _along(product, pixel)):
+        if product is not None and (along_n is None or _is_ordered(product, pixel, along_n)):
             group = Var(product.batch[0].name) * window.channels if sides.batch else index(0)
             image = Load(pixels.image, (*window.corner(Var("m")), group + Var("k")))
             a, b = Operand(image, image, 0, 1), Operand(filters.load, filters.load, 0, 0)
             k, m = Axis("k", window.tap_count * window.channels), replace(product.m, extent=window.rows)
             return replace(product, a=a, b=b, m=m, k=k, window=window)
     return None
+
+
+def _is_ordered(product: Gemm, pixel: Expr, along_n: bool) -> bool:
+    """Return whether neighbours in the results are those along ``n``, or those along ``pixel``."""
+    return product.results[0].step("n") == 1 if along_n else _along(product, pixel)
 
 
 def _along(product: Gemm, pixel: Expr) -> bool:

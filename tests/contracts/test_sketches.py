@@ -331,6 +331,13 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "conv2d",
+        {
+            "batch": 2, "channels": 64, "height": 28, "width": 28, "filters": 3,
+            "kernel_h": 3, "kernel_w": 3, "padding": 1, "layout": "NHWC", "dtype": "float16",
+        },
+    ),
+    (
         "pool2d",
         {"batch": 4, "channels": 8, "height": 1, "width": 2000, "kernel_h": 1, "kernel_w": 8, "dtype": "float32"},
     ),

@@ -1,0 +1,272 @@
+"""Writes the kernel of convolutions with few filters, which brings each pixel to shared memory once.
+
+A matrix instruction has eight columns, and few filters leave most of them empty. So taps are columns, too: a pixel is
+multiplied with the filters of several taps at once, and an output is the sum of what its pixels gave it. These may be
+the taps of the whole window, those along its last dimensions, or one. For the others, which are ``shifts``, the same
+rows are multiplied again from pixels further on, which may begin anywhere in shared memory for ldmatrix::
+
+    P[pixel, (tap, f)] = sum over shifts and channels of X[pixel + shift, channel] * W[(shift, tap), channel, f]
+    Y[output, f] = sum over taps of P[output * stride + tap * dilation, (tap, f)]
+
+A block computes a patch of outputs, or several one after another. TMA brings the pixels that it sees, as a box, with
+zeros for padding, 64 channels at a time::
+
+    for each patch:
+        for each chunk of channels:
+            wait for its stage
+            for each shift:
+                load the fragments of 16 pixels by ldmatrix, and those of the filters; multiply
+            barrier; begin to fill this stage with what comes ``stages`` chunks later
+        store the products in shared memory, [column, pixel]; barrier
+        add them up for each output, compute what follows from the sums, and store it
+
+What blocks with one patch store lies in the place of the stages. Filters are copied to shared memory once.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import gcd, prod
+
+from ....core.dtypes import float32, int64
+from ....ir.buffer import Buffer, Layout, MemoryScope
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and, minimum
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
+from ....ir.gpu.mma import Mma
+from ....ir.gpu.tma import TmaLoad, tma_swizzle
+from ....ir.rewrite import substitute
+from ....ir.stmt import HardwareAxis, Kernel, LoopKind
+from ...loop_nest.nest import KERNEL_NAME
+from ...problems.gemm import Gemm, element_form
+from ...problems.image_window import TAP
+from ...tile.delinearize import delinearize
+from ...tile.names import FreshNameWriter
+from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
+from ..split_k import store_outputs
+from .sizes import (
+    CHUNK_CHANNELS,
+    SWIZZLE_ROWS,
+    ConvMmaSizes,
+    box_extents,
+    column_dimensions,
+    filter_pitch,
+    padded,
+)
+
+UNROLLED = LoopKind.UNROLLED
+COPIES_AT_ONCE = 8
+"""A thread loads so many elements or vectors of filters before it stores the first one."""
+
+
+def conv_mma_kernel(gemm: Gemm, sizes: ConvMmaSizes) -> Kernel:
+    """Return the kernel of one setting. ``gemm`` has its rows patch by patch."""
+    return _ConvMmaWriter(gemm, sizes).kernel()
+
+
+class _ConvMmaWriter:
+    def __init__(self, gemm: Gemm, sizes: ConvMmaSizes) -> None:
+        assert gemm.window is not None and gemm.a.load is not None and gemm.b.load is not None
+        self.gemm, self.s, self.window = gemm, sizes, gemm.window
+        self.image, self.filters, self.dtype = gemm.a.load, gemm.b.load, gemm.a.load.buffer.dtype
+        atom = mma_atom_of(self.dtype)
+        assert atom is not None
+        self.atom = atom
+        self.box = box_extents(self.window, self.window.patch[1:])
+        self.first = column_dimensions(self.window)[sizes.column_taps]
+        self.outputs = prod(self.window.patch)
+        self.w = FreshNameWriter(gemm.names)
+
+    def kernel(self) -> Kernel:
+        s, w, gemm = self.s, self.w, self.gemm
+        axes = [
+            ("cta", s.blocks, HardwareAxis.GRID_X),
+            ("warp", s.threads // WARP_LANES, HardwareAxis.WARP),
+            ("lane", WARP_LANES, HardwareAxis.LANE),
+        ]
+        with w.launch(KERNEL_NAME, axes, min_blocks=s.resident) as (self.cta, self.warp, self.lane):
+            self.thread = self.warp * WARP_LANES + self.lane
+            self.elected = Compare(CompareOp.EQ, self.thread, index(0))
+            self.full = w.allocate("full", (s.stages,), int64, MemoryScope.SHARED)
+            self.b = self._allocate_filters()
+            shape = (s.atoms_m, -(-s.count // ATOM_N), 4)
+            self.acc = w.allocate("acc", shape, float32, MemoryScope.REGISTER)
+            partials = self._allocate_partials() if s.rounds > 1 else None
+            with w.scope():
+                self._begin()
+                with w.loop("round", s.rounds) as number:
+                    self._multiply_patch(number)
+                    if partials is not None:
+                        self._finish(number, partials)
+            if partials is None:
+                with w.scope():
+                    self._finish(index(0), self._allocate_partials())
+        return Kernel(KERNEL_NAME, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
+
+    # --- shared memory
+
+    def _allocate_filters(self) -> Buffer:
+        """Allocate shared memory for [column, shift, channel] of the filters."""
+        s, channels = self.s, self.s.chunks * self.s.chunk_atoms * ATOM_K
+        layout = Layout((filter_pitch(s.shifts * channels), channels, 1))
+        shape = (s.count, s.shifts, channels)
+        return self.w.allocate("staged_filters", shape, self.dtype, MemoryScope.SHARED, layout)
+
+    def _allocate_partials(self) -> Buffer:
+        """Allocate shared memory for the products, [column, pixel]."""
+        shape, layout = (self.s.count, self.s.atoms * ATOM_M), Layout((self.s.pitch, 1))
+        return self.w.allocate("partials", shape, float32, MemoryScope.SHARED, layout)
+
+    def _begin(self) -> None:
+        """Begin to fill the stages, and copy the filters meanwhile."""
+        s, w = self.s, self.w
+        shape = (s.stages, padded(s.box_pixels, SWIZZLE_ROWS), CHUNK_CHANNELS)
+        layout = Layout((shape[1] * CHUNK_CHANNELS, CHUNK_CHANNELS, 1), tma_swizzle(self.dtype))
+        self.stages = w.allocate("staged_pixels", shape, self.dtype, MemoryScope.SHARED, layout)
+        with w.when(self.elected), w.loop("initialised", s.stages, UNROLLED) as stage:
+            w.emit(MbarrierInit(self.full, stage, 1))
+        w.barrier()
+        with w.when(self.elected):
+            for ahead in range(min(s.stages, s.rounds * s.chunks)):
+                self._load(index(ahead), index(ahead))
+        self._copy_filters()
+        w.barrier()
+
+    def _load(self, step: Expr, stage: Expr) -> None:
+        """Begin to load the chunk of channels of a step. What lies outside of the image arrives as zeros."""
+        w, s = self.w, self.s
+        extents = (1, *self.box, CHUNK_CHANNELS)
+        w.emit(MbarrierArriveExpectTx(self.full, stage, prod(extents) * self.dtype.bytes))
+        at = {"m": self._patch(step // index(s.chunks)) * self.outputs, "k": step % index(s.chunks) * CHUNK_CHANNELS}
+        corner = tuple(substitute(i, at) for i in self.image.indices)
+        to = (stage, index(0), index(0))
+        w.emit(TmaLoad(self.stages, to, self.image.buffer, corner, extents, self.full, stage, tx_expected=True))
+
+    def _copy_filters(self) -> None:
+        """Copy the filters, with zeros for channels that do not exist. Neighbouring threads copy what lies side by side
+        in memory: eight channels, or filters."""
+        w, s, n, channels = self.w, self.s, self.gemm.n.extent, self.window.channels
+        form = element_form(self.filters)
+        others = form.without((Var("k"),))
+        whole = not any(x % COPY_ELEMENTS for x in (others.constant, *others.terms.values()))
+        width = COPY_ELEMENTS if form.coefficient("k") == 1 and whole else 1
+        room = int(self.b.shape[-1])
+        total = self.window.tap_count * n * room // width
+        turns = -(-total // s.threads)
+        with w.loop("copied", -(-turns // COPIES_AT_ONCE)) as some, w.loop("copy", COPIES_AT_ONCE, UNROLLED) as copy:
+            number = (some * COPIES_AT_ONCE + copy) * s.threads + self.thread
+            with w.when(number < total if total % (COPIES_AT_ONCE * s.threads) else None):
+                if width > 1:
+                    tap, f, channel = delinearize(number, (self.window.tap_count, n, room // width))
+                else:
+                    tap, channel, f = delinearize(number, (self.window.tap_count, room, n))
+                channel, shift = channel * width, tap // s.column_taps
+                inside = channel < channels if room > channels else None
+                with w.loop("c", width, LoopKind.VECTORIZED) as c:
+                    at = {TAP: tap, "k": channel + c, "n": f}
+                    source = tuple(substitute(i, at) for i in self.filters.indices)
+                    to = (tap % s.column_taps * n + f, shift, channel + c)
+                    w.store(self.b, to, Load(self.filters.buffer, source, inside))
+
+    # --- the products of a patch
+
+    def _patch(self, number: Expr) -> Expr:
+        """Return the patch that this block computes in a round."""
+        return number * index(self.s.blocks) + self.cta
+
+    def _multiply_patch(self, number: Expr) -> None:
+        """Multiply all pixels that a patch sees. All threads of the block have read the last stage afterwards."""
+        w, s = self.w, self.s
+        steps = s.rounds * s.chunks
+        with (
+            w.loop("atom_m", s.atoms_m, UNROLLED) as i,
+            w.loop("atom_n", self.acc.shape[1], UNROLLED) as j,
+            w.loop("element", 4, UNROLLED) as e,
+        ):
+            w.store(self.acc, (i, j, e), const(0.0, float32))
+        with w.loop("chunk", s.chunks) as chunk:
+            step = number * s.chunks + chunk
+            w.emit(MbarrierWait(self.full, step % s.stages, step // s.stages % 2))
+            self._multiply(step % s.stages, chunk)
+            w.barrier()
+            if steps > s.stages:
+                with w.when(logical_and(self.elected, step + s.stages < steps)):
+                    self._load(step + s.stages, step % s.stages)
+
+    def _multiply(self, stage: Expr, chunk: Expr) -> None:
+        """Multiply a chunk of channels. A warp has every so many sixteenth pixels."""
+        w, s, low, high = self.w, self.s, self.lane % 8, self.lane // 8
+        atoms_n, zero = self.acc.shape[1], index(0)
+        with w.loop("shift", s.shifts, UNROLLED) as shift, w.loop("k_atom", s.chunk_atoms, UNROLLED) as k_atom:
+            k, further = k_atom * ATOM_K, self._pixel(delinearize(shift, self.window.taps[: self.first]))
+            b = w.allocate("b", (-(-atoms_n // 2), 8), self.dtype, MemoryScope.REGISTER)
+            a = w.allocate("a", (8,), self.dtype, MemoryScope.REGISTER)
+            with w.loop("pair", b.shape[0], UNROLLED) as pair:
+                column = _existing((pair * 2 + high // 2) * ATOM_N + low, s.count, 2 * ATOM_N)
+                channel = chunk * (s.chunk_atoms * ATOM_K) + k + high % 2 * 8
+                w.emit(LoadMatrix(b, (pair, zero), self.b, (column, shift, channel), 4))
+            for i, atom in self._atoms():
+                pixel = _existing(atom * ATOM_M + high % 2 * 8 + low, s.rows, ATOM_M) + further
+                w.emit(LoadMatrix(a, (zero,), self.stages, (stage, pixel, k + high // 2 * 8), 4))
+                with w.loop("atom_n", atoms_n, UNROLLED) as j:
+                    w.emit(Mma(self.atom.name, self.acc, (i, j, zero), a, (zero,), b, (j // 2, j % 2 * 4)))
+
+    def _atoms(self) -> Iterator[tuple[Expr, Expr]]:
+        """The matrix instructions along the pixels that this warp has: how many there were before, and which it is."""
+        s, warps = self.s, self.s.threads // WARP_LANES
+        for i in range(s.atoms_m):
+            atom = self.warp + i * warps
+            with self.w.when(atom < s.atoms if (i + 1) * warps > s.atoms else None):
+                yield index(i), atom
+
+    # --- outputs
+
+    def _finish(self, number: Expr, partials: Buffer) -> None:
+        """Store the products in shared memory, add them up for each output, and store what follows from the sums."""
+        w, s, n = self.w, self.s, self.gemm.n.extent
+        for i, atom in self._atoms():
+            for j, e in product(range(self.acc.shape[1]), range(4)):
+                column = j * ATOM_N + self.lane % 4 * 2 + e % 2
+                with w.when(column < s.count if (j + 1) * ATOM_N > s.count else None):
+                    pixel = atom * ATOM_M + self.lane // 4 + e // 2 * 8
+                    w.store(partials, (column, pixel), Load(self.acc, (i, index(j), index(e))))
+        w.barrier()
+        total = w.allocate("total", (n,), float32, MemoryScope.REGISTER)
+        patch = self._patch(number)
+        with w.loop("turn", -(-self.outputs // s.threads)) as turn:
+            output = turn * s.threads + self.thread
+            at: dict[str, Expr] = {"m": patch * self.outputs + output, "n": index(0)}
+            inside = [*self.gemm.rows_inside(at["m"])]
+            inside += [output < self.outputs] if self.outputs % s.threads else []
+            with w.when(logical_and(*inside)):
+                self._add_up(total, partials, output)
+                width = 1 if self.gemm.along_pixels else gcd(n, 8)
+                with w.loop("vector", n // width, UNROLLED) as vector:
+                    first = vector * width
+                    store_outputs(w, self.gemm, {**at, "n": first}, total, width, first=first)
+
+    def _add_up(self, total: Buffer, partials: Buffer, output: Expr) -> None:
+        """Add up what the pixels of all taps gave an output of the patch."""
+        w, n, window = self.w, self.gemm.n.extent, self.window
+        with w.loop("f", n, UNROLLED) as f:
+            w.store(total, (f,), const(0.0, float32))
+        position = delinearize(output, window.patch)[1:]
+        corner = self._pixel(position, window.strides)
+        with w.loop("tap", self.s.column_taps, UNROLLED) as tap:
+            places = delinearize(tap, window.taps[self.first :])
+            pixel = corner + self._pixel((*(index(0) for _ in range(self.first)), *places))
+            with w.loop("f", n, UNROLLED) as f:
+                w.store(total, (f,), Load(total, (f,)) + Load(partials, (tap * n + f, pixel)))
+
+    def _pixel(self, places: Sequence[Expr], steps: Sequence[int] | None = None) -> Expr:
+        """Return which pixel of the box is at some places along the first dimensions, ``steps`` pixels apart: taps by
+        default."""
+        found: Expr = index(0)
+        apart = self.window.dilations if steps is None else steps
+        for n, (place, step) in enumerate(zip(places, apart, strict=False)):
+            found = found + place * (step * prod(self.box[n + 1 :]))
+        return found
+
+
+def _existing(place: Expr, extent: int, unit: int) -> Expr:
+    """Return ``place``, or the last one of ``extent`` where units go beyond it. Nobody reads what is made of it."""
+    return minimum(place, index(extent - 1)) if extent % unit else place

@@ -1,0 +1,59 @@
+"""Estimates the time of a convolution with few filters: memory, or what each unit of a multiprocessor does."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.dtypes import float32
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....te.cost import minimum_bytes
+from ....te.workload import Workload
+from ...problems.gemm import Gemm
+from ...sketch import Peaks
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..peaks import gpu_peaks
+from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N
+from .sizes import ConvMmaSizes, padded
+
+# These were measured on no device.
+L2_BYTES_PER_CYCLE = 24
+"""Bytes from L2 to a multiprocessor in a cycle, while all read boxes of pixels."""
+FRAGMENT_BYTES = WARP_LANES * 16
+"""Bytes that an ldmatrix loads."""
+BUSY_WARPS = 12
+"""So many warps keep the units of a multiprocessor busy."""
+COPY_ACCESSES = 3
+"""What a copy of filters takes, in the time of loads and stores."""
+
+
+def conv_mma_seconds(
+    workload: Workload, gemm: Gemm, target: Target, sizes: ConvMmaSizes, peaks: Peaks
+) -> NDArray[np.float64]:
+    """Return the estimated time of each setting in seconds, float64[n]."""
+    s, found, window = sizes, gpu_peaks(target, peaks), gemm.window
+    assert window is not None and gemm.a.load is not None
+    size, warps = gemm.a.load.dtype.bytes, s.threads // WARP_LANES
+    outputs, atoms_n, k_atoms = s.tile_h * s.tile_w, -(-s.count // ATOM_N), s.shifts * s.chunks * s.chunk_atoms
+    products = s.atoms * atoms_n * k_atoms
+    fragments = k_atoms * (s.atoms * ATOM_M + warps * padded(s.count, 2 * ATOM_N)) * ATOM_K * size
+    partials = s.count * (s.atoms * ATOM_M + outputs) * float32.bytes
+    copies = window.tap_count * gemm.n.extent * window.channels / WARP_LANES
+    accesses = products + fragments / FRAGMENT_BYTES + partials / (WARP_LANES * float32.bytes) + outputs / WARP_LANES
+    operations = products * (2 * ATOM_M * ATOM_N * ATOM_K)
+    from_l2 = s.patches * s.box_pixels * window.channels * size + s.blocks * s.filter_bytes
+    # With few warps, units wait for the next instruction.
+    slower = np.maximum(BUSY_WARPS / np.maximum(warps * s.resident, 1), 1.0)
+    traffic = MemoryTraffic(
+        blocks=s.blocks,
+        resident=s.resident,
+        memory_bytes=minimum_bytes(workload),
+        l2_bytes=from_l2 * (found.l2_bytes_per_cycle / L2_BYTES_PER_CYCLE),
+        accesses=slower * (s.patches * accesses + s.blocks * copies * COPY_ACCESSES),
+        rounds=np.maximum(s.rounds * s.chunks / s.stages, 1.0),
+        shared_bytes=s.patches * (s.chunks * s.stage_bytes + fragments + partials),
+        operations=slower
+        * s.patches
+        * operations
+        * (found.float32_flops_per_cycle / found.warp_tensor_flops_per_cycle),
+    )
+    return memory_bound_seconds(found, traffic)

@@ -1,0 +1,158 @@
+"""All sizes that follow from the knobs of a convolution with few filters, for whole columns and for one setting."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from ....core.dtypes import float32
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.gpu.tma import SWIZZLE_ROW_BYTES
+from ...problems.gemm import Gemm
+from ...problems.image_window import ImageWindow
+from ...space.columns import Columns, Size
+from ..occupancy import limits_of
+from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS
+
+CHUNK_CHANNELS = SWIZZLE_ROW_BYTES // 2
+"""Channels of a stage: a pixel is a row that TMA swizzles."""
+SWIZZLE_ROWS = 8
+"""Pixels of a period of the swizzle; a stage has whole periods."""
+PIXEL_PADDING = 4
+"""Partial results between those of one column and the next: what a matrix instruction leaves in a warp lies in
+different banks."""
+SPARE_REGISTERS = 40
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConvMmaSizes:
+    """What a setting of the knobs implies; columns for a space, plain ints for one setting.
+
+    ``tile_h``, ``tile_w``, ``column_taps``, ``threads``, ``stages`` and ``persistent`` are the knobs. A patch is
+    ``tile_h`` rows of ``tile_w`` outputs of an image. ``patches``: how many there are. ``shifts``: how many taps there
+    are that are no columns. ``count``: columns of the product, one for each of ``column_taps`` and each filter.
+    ``box_h``, ``box_w``: rows and columns of the pixels that a patch sees. ``box_pixels``: how many pixels these are.
+    ``rows``: rows of the product, the pixels at which a window may stand, apart from the columns. ``atoms``: matrix
+    instructions that have them as rows. ``atoms_m``: how many of these a warp has. ``pitch``: sums of a column.
+    ``chunks``: into how many parts the channels are divided, each of ``chunk_atoms`` instructions along k. ``rounds``:
+    how many patches a block computes, one after another. ``blocks``: thread blocks. ``stage_bytes``,
+    ``partial_bytes``, ``filter_bytes``: what a stage, the sums and the filters take of shared memory.
+    ``shared_bytes``: shared memory of a block. ``registers``: estimated registers of a thread. ``resident``: how many
+    blocks a multiprocessor runs at once, by that estimate.
+    """
+
+    tile_h: Size
+    tile_w: Size
+    column_taps: Size
+    threads: Size
+    stages: Size
+    persistent: Size
+    patches: Size
+    shifts: Size
+    count: Size
+    box_h: Size
+    box_w: Size
+    box_pixels: Size
+    rows: Size
+    atoms: Size
+    atoms_m: Size
+    pitch: Size
+    chunks: Size
+    chunk_atoms: Size
+    rounds: Size
+    blocks: Size
+    stage_bytes: Size
+    partial_bytes: Size
+    filter_bytes: Size
+    shared_bytes: Size
+    registers: Size
+    resident: Size
+
+
+def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes:
+    """Return the sizes of many settings."""
+    window = gemm.window
+    assert window is not None
+    tile_h, tile_w, column_taps, threads, stages, persistent = (
+        columns.ints(k) for k in ("tile_h", "tile_w", "column_taps", "threads", "stages", "persistent")
+    )
+    ones, warps = np.ones_like(tile_h), threads // WARP_LANES
+    patch = [*(ones for _ in window.positions[:-2]), *(tile_h, tile_w)[-len(window.positions) :]]
+    patches = window.images * prod(-(-n // side) for n, side in zip(window.positions, patch, strict=True))
+    box, shifts, count = box_extents(window, patch), window.tap_count // column_taps, column_taps * gemm.n.extent
+    box_pixels = prod(box)
+    rows = box_pixels - np.select(
+        [column_taps == taps for taps in column_dimensions(window)],
+        [last_shift(window, box, first) for first in column_dimensions(window).values()],
+    )
+    atoms, atoms_n = -(-rows // ATOM_M), -(-count // ATOM_N)
+    atoms_m, pitch = -(-atoms // warps), atoms * ATOM_M + PIXEL_PADDING
+    chunks = -(-window.channels // CHUNK_CHANNELS)
+    chunk_atoms = -(-min(window.channels, CHUNK_CHANNELS) // ATOM_K)
+    stage_bytes, partial_bytes = padded(box_pixels, SWIZZLE_ROWS) * SWIZZLE_ROW_BYTES, count * pitch * float32.bytes
+    filter_bytes = count * filter_pitch(shifts * (chunks * chunk_atoms * ATOM_K)) * 2
+    apart, joined = stages * stage_bytes + partial_bytes, np.maximum(stages * stage_bytes, partial_bytes)
+    shared_bytes = padded(filter_bytes, SWIZZLE_ROWS * SWIZZLE_ROW_BYTES) + np.where(persistent == 1, apart, joined)
+    registers = SPARE_REGISTERS + 4 * atoms_m * atoms_n + 4 * -(-atoms_n // 2) + 4
+    found = ConvMmaSizes(
+        tile_h=tile_h,
+        tile_w=tile_w,
+        column_taps=column_taps,
+        threads=threads,
+        stages=stages,
+        persistent=persistent,
+        patches=patches,
+        shifts=shifts,
+        count=count,
+        box_h=(ones, *box)[-2],
+        box_w=box[-1],
+        box_pixels=box_pixels,
+        rows=rows,
+        atoms=atoms,
+        atoms_m=atoms_m,
+        pitch=pitch,
+        chunks=chunks * ones,
+        chunk_atoms=chunk_atoms * ones,
+        rounds=ones,
+        blocks=patches,
+        stage_bytes=stage_bytes,
+        partial_bytes=partial_bytes,
+        filter_bytes=filter_bytes,
+        shared_bytes=shared_bytes,
+        registers=registers,
+        resident=limits_of(target).resident_blocks(threads, registers, shared_bytes),
+    )
+    at_once = np.clip(found.resident * target.threads, 1, patches)
+    rounds = np.where(persistent == 1, -(-patches // at_once), 1)
+    return replace(found, rounds=rounds, blocks=-(-patches // rounds))
+
+
+def column_dimensions(window: ImageWindow) -> Mapping[int, int]:
+    """Return from which spatial dimension on all taps may be columns, by how many taps these are."""
+    return {prod(window.taps[first:]): first for first in range(len(window.taps), -1, -1)}
+
+
+def box_extents(window: ImageWindow, patch: Sequence[Size]) -> list[Size]:
+    """Return how many pixels a patch sees along each spatial dimension. ``patch``: its outputs along each."""
+    sides = zip(patch, window.strides, window.taps, window.dilations, strict=True)
+    return [(side - 1) * stride + (taps - 1) * dilation + 1 for side, stride, taps, dilation in sides]
+
+
+def last_shift(window: ImageWindow, box: Sequence[Size], first: int) -> Size:
+    """Return how many pixels of the box the last tap along the dimensions before ``first`` is from the first one."""
+    sides = zip(range(first), window.taps, window.dilations, strict=False)
+    return sum((taps - 1) * dilation * prod(box[n + 1 :]) for n, taps, dilation in sides)
+
+
+def filter_pitch(channels: Size) -> Size:
+    """Return how many elements the filters of one column and the next are apart, for a multiple of sixteen channels:
+    an odd number of vectors of 16 bytes, so that eight columns lie in different banks."""
+    return channels + COPY_ELEMENTS
+
+
+def padded(extent: Size, unit: int) -> Size:
+    """Return ``extent`` rounded up to a multiple of ``unit``."""
+    return -(-extent // unit) * unit

@@ -1,0 +1,178 @@
+"""Describes the space of kernels of convolutions with few filters: knobs, constraints, quantities and what is promising
+(sketch ``cuda_conv_mma``).
+
+Images and filters are 16-bit floats, and the channels of an image are side by side (NHWC and its kin), a multiple of
+eight. There are one to three dimensions, with padding, strides and dilations. Epilogues are those of products. Outputs
+may lie in any order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.gpu.tma import MAX_BOX_EXTENT
+from ....ir.stmt import Kernel
+from ....te.workload import Workload
+from ...problems.gemm import Gemm
+from ...problems.implicit_gemm import implicit_gemm_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, columns_of_setting, derived_once, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...space.pruning import best_by_prior
+from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
+from ..occupancy import limits_of
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
+from ..skinny.mma_tiles import COPY_ELEMENTS, mma_atom_of
+from .kernel import conv_mma_kernel
+from .prior import conv_mma_seconds
+from .sizes import CHUNK_CHANNELS, ConvMmaSizes, column_dimensions, conv_mma_sizes
+
+MOST_FILTERS = 16
+"""Filters at most: with more, a tap fills the columns of instructions alone."""
+MOST_COLUMNS = 256
+"""Columns at most. A thread has half as many accumulators for each matrix instruction that has its pixels."""
+WARPS = (4, 2, 3, 5, 6, 8, 10, 11, 12, 16)
+"""Warps of a block."""
+TILE_COUNTS = range(1, 9)
+"""Into how many patches a dimension of an image may be divided evenly."""
+LARGEST_TILE = 128
+"""Outputs of a patch along a dimension, at most."""
+NEAR, MOST_SETTINGS = 1.5, 400
+"""How much slower than the best one a promising setting may be by the prior, and how many there are at most."""
+
+
+@dataclass(frozen=True)
+class ConvMmaPlan(Plan):
+    """The settings of a convolution on a target. ``gemm``: the workload as a product."""
+
+    workload: Workload
+    gemm: Gemm
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        assert self.gemm.window is not None
+        height, width = (1, *self.gemm.window.positions)[-2:]
+        return (
+            Knob("tile_h", _tiles(height), "how many neighbouring outputs along the height a patch has"),
+            Knob("tile_w", _tiles(width), "how many neighbouring outputs along the width a patch has"),
+            Knob(
+                "column_taps",
+                tuple(column_dimensions(self.gemm.window)),
+                "how many taps of a filter are columns at once",
+            ),
+            Knob("threads", tuple(WARP_LANES * n for n in WARPS), "how many threads a block has"),
+            Knob("stages", (2, 1, 3, 4, 6), "how many stages of pixels and channels are in shared memory"),
+            Knob("persistent", (0, 1), "whether as many blocks as fit compute all patches"),
+        )
+
+    @derived_once
+    def sizes(self, columns: Columns) -> ConvMmaSizes:
+        return conv_mma_sizes(self.gemm, self.target, columns)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        names = tuple(k.name for k in self.knobs)
+        chunks = -(-self.channels // CHUNK_CHANNELS)
+        return (
+            Constraint(
+                "blocks with one patch have no more stages than pixels have parts of 128 bytes",
+                ("stages", "persistent"),
+                lambda c: (c.ints("persistent") == 1) | (c.ints("stages") <= chunks),
+            ),
+            Constraint(
+                f"a patch sees at most {MAX_BOX_EXTENT} pixels along each dimension",
+                names,
+                lambda c: np.maximum(self.sizes(c).box_h, self.sizes(c).box_w) <= MAX_BOX_EXTENT,
+            ),
+            Constraint(
+                f"a product has at most {MOST_COLUMNS} columns, one for each of these taps and each filter",
+                ("column_taps",),
+                lambda c: c.ints("column_taps") * self.gemm.n.extent <= MOST_COLUMNS,
+            ),
+            Constraint(
+                "all warps have pixels to multiply",
+                names,
+                lambda c: c.ints("threads") // WARP_LANES <= self.sizes(c).atoms,
+            ),
+            Constraint(
+                "blocks stay where there are patches for several rounds",
+                names,
+                lambda c: (c.ints("persistent") == 0) | (self.sizes(c).rounds > 1),
+            ),
+            *block_constraints(names, self.sizes, limits_of(self.target).shared_bytes_per_block),
+        )
+
+    @property
+    def channels(self) -> int:
+        assert self.gemm.window is not None
+        return self.gemm.window.channels
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        seconds = self.prior_seconds(columns, peaks)
+        return best_by_prior(seconds, np.ones(len(columns), dtype=bool), MOST_SETTINGS, NEAR)
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        return conv_mma_seconds(self.workload, self.gemm, self.target, self.sizes(columns), peaks)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        sizes = self.sizes(columns)
+        outputs = sizes.tile_h * sizes.tile_w
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=sizes.blocks,
+            threads=sizes.threads,
+            registers=sizes.registers,
+            shared=sizes.shared_bytes,
+            wanted=sizes.stages * sizes.stage_bytes // sizes.threads,
+        )
+        return {
+            **common,
+            "outputs": (outputs / sizes.threads).astype(np.float64),
+            "loads_per_output": (sizes.box_pixels * self.channels / outputs).astype(np.float64),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0)
+        assert self.gemm.window is not None
+        sides = (sizes.tile_h, sizes.tile_w)[-len(self.gemm.window.positions) :]
+        patch = (*(1 for _ in self.gemm.window.positions[: -len(sides)]), 1, *sides)
+        gemm = implicit_gemm_of(self.workload, patch, along_n=None)
+        assert gemm is not None
+        return conv_mma_kernel(gemm, sizes)
+
+
+def _tiles(extent: int) -> tuple[int, ...]:
+    """Return how many outputs a patch may have along a dimension of so many: powers of two, and even parts of it."""
+    powers = [1 << n for n in range(LARGEST_TILE.bit_length())]
+    parts = [-(-extent // count) for count in TILE_COUNTS]
+    return tuple(dict.fromkeys(n for n in sorted((*powers, *parts)) if n <= min(extent, LARGEST_TILE)))
+
+
+def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
+    if not limits_of(target).clusters:  # where there is TMA, there are clusters
+        return None
+    gemm = implicit_gemm_of(workload, along_n=None)
+    if gemm is None or gemm.window is None or gemm.batch or gemm.a.load is None or gemm.b.load is None:
+        return None
+    image, filters = gemm.a.load.buffer, gemm.b.load.buffer
+    if mma_atom_of(image.dtype) is None or filters.dtype != image.dtype or gemm.accumulator.dtype.name != "float32":
+        return None
+    window = gemm.window
+    if window.tap_count == 1 or window.channels % COPY_ELEMENTS or window.channels < 2 * COPY_ELEMENTS:
+        return None
+    if gemm.n.extent > MOST_FILTERS:
+        return None
+    return ConvMmaPlan(workload, gemm, target)
+
+
+CUDA_CONV_MMA = TileSketch("cuda_conv_mma", 1, (*GPU_QUANTITIES, *WINDOW_QUANTITIES), _plan)
+"""Convolutions with few filters on matrix units."""

@@ -1,0 +1,139 @@
+"""Kernels of convolutions with few filters: what they take, what they compute, and how often they bring a pixel."""
+
+from collections.abc import Callable
+from math import prod
+
+import pytest
+
+from tests.schedule.gpu.tiles import (
+    EVERY_LEGAL,
+    H200,
+    assert_agrees,
+    assert_schedule_agrees,
+    legal_schedule_of,
+    workload_of,
+)
+from tilewright.codegen.lowering import build_kernel
+from tilewright.core.target import Target
+from tilewright.ir.expr import Expr
+from tilewright.ir.gpu.mma import Mma
+from tilewright.ir.gpu.tma import TmaLoad
+from tilewright.ir.stmt import For, Stmt, substatements
+from tilewright.schedule.defaults import default_schedule
+from tilewright.schedule.gpu.conv_mma.space import CUDA_CONV_MMA as SKETCH
+from tilewright.schedule.sketches import sketches_for
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+FEW = Target("cuda", "sm_90a", (), threads=2, vector_bytes=16)
+"""A device on which blocks that stay have several rounds."""
+
+
+def _conv(**more: object) -> Workload:
+    given: dict[str, object] = dict(batch=2, channels=24, height=9, width=11, filters=3, kernel_h=3, kernel_w=3)
+    return workload_of("conv2d", **{**given, "padding": 1, "layout": "NHWC", "dtype": "float16", **more})
+
+
+DECODER = _conv(batch=1, channels=128, height=512, width=512)
+"""The last layer of a decoder of images."""
+
+
+def _k_major() -> Workload:
+    """Filters as (filter, row, column, channel), and outputs as (channel, row, column) with an activation."""
+    x, w = te.placeholder((1, 10, 12, 72), "float16", "X"), te.placeholder((2, 3, 3, 72), "float16", "W")
+    r, s, c = te.reduce_axis(3, "r"), te.reduce_axis(3, "s"), te.reduce_axis(72, "c")
+
+    def product(n: Expr, y: Expr, z: Expr, o: Expr) -> te.Reduction:
+        factors = te.cast(x[n, y + r, z + s, c], "float32") * te.cast(w[o, r, s, c], "float32")
+        return te.sum(factors, axis=(r, s, c))
+
+    total = te.compute((1, 8, 10, 2), product, "total")
+    moved = te.compute((2, 8, 10), lambda o, y, z: te.cast(te.maximum(total[0, y, z, o], 0.0), "float16"), "Y")
+    return te.workload(moved)
+
+
+CASES: dict[str, Callable[[], Workload]] = {
+    "3 x 3": _conv,
+    "one filter": lambda: _conv(filters=1),
+    "sixteen filters": lambda: _conv(filters=16, channels=72, dtype="bfloat16"),
+    "7 x 5": lambda: _conv(kernel_h=7, kernel_w=5, padding=2),
+    "1 x 3": lambda: _conv(kernel_h=1, padding=0),
+    "stride": lambda: _conv(stride=2, filters=5),
+    "dilation": lambda: _conv(dilation=2, padding=2, channels=136),
+    "bias": lambda: _conv(filters=4, bias=True, residual=True, activation="sigmoid"),
+    "filters K-major, channels first": _k_major,
+    "1-D": lambda: workload_of(
+        "conv1d", batch=2, channels=64, length=50, filters=3, kernel=7, padding=3, layout="NWC", dtype="float16"
+    ),
+    "3-D": lambda: workload_of(
+        "conv3d",
+        **{"batch": 2, "channels": 16, "depth": 4, "height": 5, "width": 6, "filters": 2, "layout": "NDHWC"},
+        **{"kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "padding": 1, "dtype": "float16"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    workload = CASES[case]()
+    assert assert_agrees(SKETCH, workload, 6, policy=EVERY_LEGAL) == 6
+    assert assert_agrees(SKETCH, workload, 4, FEW, policy=EVERY_LEGAL) == 4
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("column_taps", [1, 3, 9])
+def test_blocks_that_stay_go_on_with_further_patches(stages: int, column_taps: int) -> None:
+    """There are three chunks of channels, and in the last round some blocks have nothing to do."""
+    workload = _conv(channels=136, height=21)
+    knobs = {"persistent": 1, "stages": stages, "column_taps": column_taps, "tile_h": 4, "tile_w": 8}
+    assert_schedule_agrees(SKETCH, workload, legal_schedule_of(SKETCH, workload, FEW, **knobs), FEW)
+
+
+def test_what_it_leaves_to_others() -> None:
+    for workload in (
+        _conv(filters=17),
+        _conv(channels=8),
+        _conv(channels=20),
+        _conv(dtype="float32"),
+        _conv(kernel_h=1, kernel_w=1, padding=0),
+        _conv(filters=4, channels=32, groups=2),
+        _conv(layout="NCHW"),
+    ):
+        assert not SKETCH.matches(workload, H200)
+    assert SKETCH.matches(_conv(), H200) and not SKETCH.matches(_conv(), Target("cuda", "sm_80", (), 108, 16))
+
+
+def _found(root: Stmt, kind: type[Stmt]) -> list[Stmt]:
+    own = [root] if isinstance(root, kind) else []
+    return [*own, *(found for child in substatements(root) for found in _found(child, kind))]
+
+
+def _products(root: Stmt) -> int:
+    """How many matrix instructions a warp runs that has as many pixels as any."""
+    if isinstance(root, For):
+        return root.extent * _products(root.body)
+    return isinstance(root, Mma) + sum(map(_products, substatements(root)))
+
+
+@pytest.mark.parametrize(("column_taps", "products"), [(9, 340 / 16 * 4), (3, 272 / 16 * 3 * 2), (1, 270 / 16 * 9)])
+def test_taps_fill_the_columns_of_products(column_taps: int, products: float) -> None:
+    """A patch of 8 x 32 outputs sees 10 x 34 pixels, each of which is loaded once. With all taps as columns, all of
+    them are multiplied with 27 columns. Otherwise only those are at which windows begin, but once for each shift."""
+    knobs = {"column_taps": column_taps, "tile_h": 8, "tile_w": 32, "threads": 64, "stages": 2}
+    kernel = SKETCH.lower(DECODER, H200, legal_schedule_of(SKETCH, DECODER, **knobs))
+    loaded = {prod(load.box) for load in _found(kernel.body, TmaLoad) if isinstance(load, TmaLoad)}
+    assert loaded == {10 * 34 * 64}
+    per_warp = -(-products // 2) * (128 / 16)
+    assert per_warp <= _products(kernel.body) <= 1.15 * per_warp
+
+
+@pytest.mark.parametrize("column_taps", [1, 3, 9])
+def test_compiled_kernels_keep_to_registers(column_taps: int) -> None:
+    schedule = legal_schedule_of(SKETCH, DECODER, column_taps=column_taps, tile_h=8, tile_w=32, threads=128)
+    (resources,) = build_kernel(SKETCH.lower(DECODER, H200, schedule), H200).resources.values()
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+
+
+def test_it_is_the_default_where_filters_are_few() -> None:
+    assert default_schedule(DECODER, H200).sketch == SKETCH.name
+    assert [s.name for s in sketches_for(_conv(filters=1), H200)] == [SKETCH.name]
