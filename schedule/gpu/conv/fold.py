@@ -13,12 +13,16 @@ taps with 7 * 2 * 4 = 56 channels each. Filters are copied likewise, K-major whe
 Where ``stride`` rows of a window have more than 64 elements, the rows lie in as many *planes*: row y of the image is
 row y / stride of plane y % stride. A window then stands on one row, or a few, of all planes. One of 16x16 with stride
 16 becomes 16 taps, one on each plane, with 16 * 4 = 64 channels each.
+
+Images of one row and one channel, such as sound, are folded whatever the length of a window. Where it moves by no
+multiple of 16 bytes, what it sees is always written for each position: one of 10 places with stride 5 becomes one tap
+of 10 channels, in rows of 16.
 """
 
 from dataclasses import dataclass, replace
 from itertools import count
 
-from ....ir.buffer import Buffer, Layout
+from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import (
     Broadcast,
     Compare,
@@ -34,10 +38,11 @@ from ....ir.expr import (
     logical_and,
 )
 from ....ir.rewrite import substitute
-from ....ir.stmt import HardwareAxis
+from ....ir.stmt import HardwareAxis, LoopKind
 from ....ir.verifier.tma import CHUNK_BYTES
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP, ImageWindow
+from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import find_atom
@@ -46,6 +51,9 @@ MOST_CHANNELS = 7
 """Images of so many channels at most are folded."""
 MOST_FOLDED = 64
 """What a window sees of a row has so many elements at most."""
+LEAST_ALONE = 16
+"""Windows over a single row with one channel are left to ``cuda_gemm_mma`` from so many taps on where they move by a
+multiple of 16 bytes: their rows are those of a matrix."""
 THREADS = 256
 """Threads of a CTA of the launch that folds."""
 
@@ -108,20 +116,29 @@ class Folding:
         return replace(found, layout=Layout((*others, step, 1)))
 
     @property
+    def _is_single_row(self) -> bool:
+        """Whether images have one spatial dimension, which is along their rows."""
+        assert self.gemm.a.load is not None
+        return len(self.gemm.a.load.buffer.shape) == 3
+
+    @property
     def _outer(self) -> tuple[int, ...]:
         """The extents over images, planes and rows."""
         return self.images.shape[: 2 if self.planes == 1 else 3]
 
     def write(self, w: FreshNameWriter) -> None:
-        """The launch that folds: a thread copies a phase of a pixel, or an element of the filters."""
-        pixels = self.images.elements // self.images.shape[-1]
+        """The launch that folds: a thread copies a phase of a pixel, or a vector of places, or an element of the
+        filters."""
+        in_vectors = self._is_single_row and not self.overlapped
+        lanes = CHUNK_BYTES // self.images.dtype.bytes if in_vectors else self.images.shape[-1]
+        pixels, write = self.images.elements // lanes, self._write_vector if in_vectors else self._write_pixel
         first = -(-pixels // THREADS)
         ctas = first + -(-self.filters.elements // THREADS)
         axes = [("fold_cta", ctas, HardwareAxis.GRID_X), ("fold_thread", THREADS, HardwareAxis.THREAD)]
         with w.launch("fold", axes) as (cta, thread):
             pixel, element = cta * THREADS + thread, (cta - first) * THREADS + thread
             with w.when(pixel < pixels):
-                self._write_pixel(w, pixel)
+                write(w, pixel)
             own = Compare(CompareOp.GE, cta, index(first))
             with w.when(logical_and(own, element < self.filters.elements)):
                 self._write_filter(w, element)
@@ -135,17 +152,35 @@ class Folding:
         y, x = row * self._window.strides[0] + (planes[0] if planes else phase) + lower[0], columns[0] + lower[1]
         if not self.overlapped:
             x = columns[0] * self._window.strides[1] + columns[1] + lower[1]
+        place = (y, x)[2 - len(source.shape[1:-1]) :]
         inside = logical_and(
-            *(Compare(CompareOp.GE, i, index(0)) for i in (y, x)), y < source.shape[1], x < source.shape[2]
+            *(Compare(CompareOp.GE, i, index(0)) for i in place),
+            *(i < extent for i, extent in zip(place, source.shape[1:], strict=False)),
         )
-        channels = Ramp(index(0), 1, pitch)
-        vector = (*(Broadcast(i, pitch) for i in to), channels)
-        exists = Compare(CompareOp.LT, channels, Broadcast(index(source.shape[3]), pitch))
+        vector = contiguous_vector((*to, index(0)), pitch)
+        channels = vector[-1]
         with w.when(Unary(UnaryOp.NOT, inside)):
-            w.store(self.images, vector, Broadcast(const(0.0, source.dtype), pitch))
+            w.store(self.images, vector, _spread(const(0.0, source.dtype), pitch))
         with w.when(inside):
-            at = (*(Broadcast(i, pitch) for i in (image, y, x)), channels)
+            exists = Compare(CompareOp.LT, channels, _spread(index(source.shape[-1]), pitch))
+            at = (*(_spread(i, pitch) for i in (image, *place)), channels)
             w.store(self.images, vector, Load(source, at, exists))
+
+    def _write_vector(self, w: FreshNameWriter, number: Expr) -> None:
+        """Copy 16 bytes of what a window sees of one row with one channel, zeros where it is padding."""
+        assert self.gemm.a.load is not None
+        source, (*outer, taps), lower = self.gemm.a.load.buffer, self.images.shape[:-2], self._window.lower
+        width = CHUNK_BYTES // source.dtype.bytes
+        image, row, position, part = delinearize(number, (*outer, taps // width))
+        seen = w.allocate("seen", (width,), source.dtype, MemoryScope.REGISTER)
+        first = position * self._window.strides[1] + part * width + lower[1]
+        with w.loop("element", width, LoopKind.UNROLLED) as e:
+            inside = logical_and(Compare(CompareOp.GE, first + e, index(0)), first + e < source.shape[1])
+            w.store(seen, (e,), Load(source, (image, first + e, index(0)), inside))
+        vector = contiguous_vector((index(0),), width)
+        at = (Broadcast(image, width), Broadcast(row, width), Broadcast(position, width), Ramp(part * width, 1, width))
+        zero = Broadcast(index(0), width)
+        w.store(self.images, (*at, zero, zero), Load(seen, vector))
 
     def _write_filter(self, w: FreshNameWriter, element: Expr) -> None:
         """Copy an element of the filters, zero where there is none."""
@@ -168,14 +203,21 @@ def folding_of(
     gemm: Gemm, overlapped: bool = True, image_name: str = "folded_images", filter_name: str = "folded_filters"
 ) -> Folding | None:
     """Return how ``gemm`` is folded; None where channels are many, or what a window sees of some rows has more than 64
-    elements."""
+    elements. What windows see of a single row with one channel is written for each of them where it does not begin at
+    multiples of 16 bytes."""
     window, image, filters, atom = gemm.window, gemm.a.load, gemm.b.load, find_atom(gemm)
-    if window is None or image is None or filters is None or atom is None or gemm.batch or len(window.taps) != 2:
+    if window is None or image is None or filters is None or atom is None or gemm.batch or len(window.taps) > 2:
         return None
-    if window.dilations != (1, 1) or image.buffer not in gemm.inputs or window.channels > MOST_CHANNELS:
+    if set(window.dilations) != {1} or image.buffer not in gemm.inputs or window.channels > MOST_CHANNELS:
         return None
     vector = CHUNK_BYTES // atom.a.bytes
-    found = _phases_and_pitch(window, vector)
+    single_row = len(window.taps) == 1
+    if single_row:
+        if window.channels > 1 or (window.taps[0] >= LEAST_ALONE and window.strides[0] % vector == 0):
+            return None
+        window = _in_two_dimensions(window)
+        gemm, overlapped = replace(gemm, window=window), overlapped and window.strides[1] % vector == 0
+    found = (1, 1) if single_row else _phases_and_pitch(window, vector)
     if found is None:
         return None
     (phases, pitch), step = found, window.strides[1]
@@ -193,6 +235,24 @@ def folding_of(
         of_filters = (gemm.n.extent, planes * tap_rows, -(-channels // vector) * vector)
     folded_filters = Buffer(filter_name, of_filters, filters.buffer.dtype)
     return Folding(gemm, images, folded_filters, overlapped, planes, not atom.transposes)
+
+
+def _in_two_dimensions(window: ImageWindow) -> ImageWindow:
+    """``window`` over one spatial dimension as one over images of one row."""
+    return replace(
+        window,
+        taps=(1, *window.taps),
+        dilations=(1, *window.dilations),
+        positions=(1, *window.positions),
+        strides=(1, *window.strides),
+        lower=(0, *window.lower),
+        patch=(window.patch[0], 1, *window.patch[1:]) if window.patch else (),
+        halo=None if window.halo is None else window.halo + 1,
+    )
+
+
+def _spread(value: Expr, width: int) -> Expr:
+    return Broadcast(value, width) if width > 1 else value
 
 
 def _phases_and_pitch(window: ImageWindow, vector: int) -> tuple[int, int] | None:

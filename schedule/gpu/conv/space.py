@@ -4,11 +4,11 @@ Images and filters are 16-bit floats, or float32 that the precision lets matrix 
 image are side by side (NHWC and its kin). There are one to three dimensions, with padding, strides and dilations. TF32
 wants filters K-major, (filter, taps, channel); others are packed by a first launch. Groups are a batch of products;
 those of few channels are widened (``widen``) or joined (``join``). Places in a row that are side by side may be loaded
-as one (``row_taps``). Epilogues are those of ``cuda_gemm``. Outputs may
-also have their pixels side by side (NCHW), or channels that become pixels, as those of a transposed convolution do.
-What ``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few channels are
-folded by a first launch (``fold``). Others that TMA cannot load, since pixels do not begin at multiples of 16 bytes,
-are repacked by one.
+as one (``row_taps``). Epilogues are those of ``cuda_gemm``.
+Outputs may also have their pixels side by side (NCHW), or channels that become pixels, as those of a transposed
+convolution do. What ``cuda_gemm`` takes, a window of one place that moves pixel by pixel, is left to it. Images of few
+channels are folded by a first launch (``fold``), and so are rows with one channel. Others that TMA cannot load, since
+pixels do not begin at multiples of 16 bytes, are repacked by one.
 """
 
 from collections.abc import Mapping
@@ -119,8 +119,11 @@ class ConvPlan(GemmPlan):
         if (widening := widening_of(self.given)) is not None:
             why = f"groups are widened first, since they have {self.given.window.channels} channels"
             return (Knob(WIDENED, (widening.count,), f"how many groups become one: {why}"),)
+        folding = folding_of(self.given)
+        assert folding is not None
         why = f"images are folded first, since pixels have {self.given.window.channels} channels"
-        return (Knob(OVERLAPPED, (1, 0), f"whether what windows see overlaps, or is written for each of them: {why}"),)
+        values = (1, 0) if folding.overlapped else (0,)
+        return (Knob(OVERLAPPED, values, f"whether what windows see overlaps, or is written for each of them: {why}"),)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -152,7 +155,9 @@ class ConvPlan(GemmPlan):
             return seconds
         if widening_of(self.given) is not None:
             return seconds + known.launch_seconds
-        written = [folding_of(self.given, overlapped) for overlapped in (False, True)]
+        written = [
+            folding_of(self.given, overlapped) for overlapped in (False, True)
+        ]  # the same where neither overlaps
         times = [known.launch_seconds + 2 * f.images.bytes / known.memory_bytes_per_second for f in written if f]
         folded: NDArray[np.float64] = seconds + np.array(times)[columns.ints(OVERLAPPED)]
         return folded

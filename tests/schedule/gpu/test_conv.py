@@ -241,6 +241,31 @@ def test_few_channels_are_folded(overlapped: int, parameters: dict[str, Any], kn
     _check(workload, H200, schedule)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "overlapped"),
+    [
+        ({"kernel": 10, "stride": 5}, 0),
+        ({"kernel": 7, "padding": 3, "bias": True}, 0),
+        ({"kernel": 12, "stride": 8}, 1),
+        ({"kernel": 12, "stride": 8}, 0),
+        ({"kernel": 70, "stride": 3, "dtype": "float32", "precision": "tf32"}, 0),
+    ],
+)
+def test_rows_of_one_channel_are_folded(parameters: dict[str, Any], overlapped: int) -> None:
+    """What a window sees becomes one tap. It is written for each position unless that moves by 16 bytes."""
+    workload = conv1d(**{"channels": 1, "length": 150, "filters": 24, **parameters})
+    schedule = legal_schedule_of(SKETCH, workload, mma_n=32, atoms_m=1, overlapped=overlapped)
+    images, filters = SKETCH.lower(workload, H200, schedule).workspace
+    assert parameters["kernel"] in filters.shape[:-1] or filters.shape[-1] >= parameters["kernel"]
+    assert len(images.shape) == (5 if overlapped else 6)
+    _check(workload, H200, schedule)
+
+
+def test_long_rows_that_are_those_of_a_matrix_are_not_folded() -> None:
+    few = conv1d(channels=1, length=150, kernel=16, stride=8)
+    assert [s.name for s in sketches_for(few, H200)] == ["cuda_gemm_mma"]
+
+
 def test_a_7x7_window_on_colours_becomes_four_taps() -> None:
     workload = conv2d(
         batch=32, channels=3, height=224, width=224, filters=64, kernel_h=7, kernel_w=7, padding=3, stride=2
