@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
+from ..core.dtypes import DType
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Cast, Const, Expr, Load, Select, Var
@@ -107,7 +108,7 @@ def _in_parts(
 
     if have_classes([stage]):
         return [stage]
-    for *first, last in chain(_reductions(stage, taken), _products(stage, taken, joined)):
+    for *first, last in chain(_products(stage, taken, joined), _reductions(stage, taken)):
         parts = [*(with_own_axes(s, taken) for s in first), last]
         if have_classes(parts):
             taken |= {p.name for p in parts}
@@ -145,9 +146,11 @@ def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[
     for casts in (True, False):
         computed = _Computed(stage, reduced, taken, joined)
         factors = list[Expr]()
-        for factor in (found.left, found.right):
+        for factor, other in ((found.left, found.right), (found.right, found.left)):
             cast = factor if casts and isinstance(factor, Cast) else None
             inner = factor if cast is None else cast.value
+            if cast is not None and isinstance(other, Cast) and inner.dtype.bits == 8 and _is_narrow(other.value.dtype):
+                inner = Cast(inner, other.value.dtype)  # holds it exactly
             if joined or _plain_load(inner) is not inner:
                 inner = computed.load(inner)
             factors.append(inner if cast is None else replace(cast, value=inner))
@@ -172,7 +175,10 @@ class _Computed:
         """Return an element of the tensor of a factor."""
         if self._joined:
             factor = self._on_joined_axis(factor)
-        own = tuple(a for a in (*self._stage.axes, *self.reduced) if a.name in free_variables(factor))
+        kept, inner = self._stage.axes, _largest(loads_of(factor))
+        last = inner is not None and inner.indices[-1] in [Var(a.name) for a in kept] and not self._joined
+        axes = (*self.reduced, *kept) if last else (*kept, *self.reduced)  # neighbours stay neighbours
+        own = tuple(a for a in axes if a.name in free_variables(factor))
         name = fresh_name("factor", {*self._taken, *(s.name for s in self.stages)})
         tensor = Buffer(name, tuple(a.extent for a in own), factor.dtype)
         self.stages.append(Stage(tensor, own, factor))
@@ -192,6 +198,10 @@ def _within(load: Load) -> Load:
     """Return a load that stays inside whatever its conditions are: they are hard to see in quotients and remainders."""
     places = zip(load.indices, load.buffer.shape, strict=True)
     return replace(load, indices=tuple(i if affine_form(i) is not None else within(i, extent) for i, extent in places))
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.bits == 16
 
 
 def _plain_load(factor: Expr) -> Load | None:

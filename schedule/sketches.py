@@ -8,7 +8,7 @@ from ..core.lazy_table import LazyTable
 from ..core.target import Target
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
-from . import contraction_chain, decomposition
+from . import contraction_chain, decomposition, parallel_split_k
 from .gpu.triton import CUDA_TRITON
 from .sketch import Sketch
 from .step_chain import StepChain
@@ -61,8 +61,9 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
 of the kinds that it uses."""
 _CHAINS = {"llvm": "cpu_chain", "cuda": "cuda_chain", "amdgpu": "amdgpu_chain"}
 _DECOMPOSED = {"llvm": "cpu_decomposed", "cuda": "cuda_decomposed"}
+_SPLIT = {"cuda": "cuda_parallel_split_k"}
 _KINDS = {name: kind for kind, names in _CLASSES.items() for name in names}
-_KINDS |= {name: kind for table in (_CHAINS, _DECOMPOSED) for kind, name in table.items()}
+_KINDS |= {name: kind for table in (_CHAINS, _DECOMPOSED, _SPLIT) for kind, name in table.items()}
 
 
 @cache
@@ -90,6 +91,16 @@ def _of_kind(kind: str) -> Mapping[str, Sketch]:
                 generic=True,
             )
         )
+    if kind in _SPLIT:
+        k = parallel_split_k
+        chain = StepChain(
+            *(_SPLIT[kind], kind, classes, k.split_k_steps),
+            knob=k.KNOB,
+            meaning=k.MEANING,
+            takes=k.TAKES,
+            beside_classes=True,
+        )
+        sketches.append(chain)
     return {sketch.name: sketch for sketch in sketches}
 
 

@@ -56,7 +56,7 @@ MOST_OF_A_STEP = 1_000_000
 
 NO_STEP = "none"
 """The sketch of a step that a decomposition does not have."""
-Decompositions = Callable[[Workload, Callable[[Workload], bool]], Sequence[tuple[str, tuple[Workload, ...]]]]
+Decompositions = Callable[[Workload, Callable[[Workload], bool]], Sequence[tuple[KnobValue, tuple[Workload, ...]]]]
 """Returns the decompositions of a workload by name, each as its steps. Its second argument says of a workload whether a
 kernel class takes it."""
 _INTERMEDIATE = Quantity("intermediate_bytes", "bytes", "all tensors that a step hands to a later one")
@@ -73,7 +73,7 @@ class _Decomposition:
     """One decomposition. ``sketches``: for each step, those that can write it. ``intermediates``: what a step hands to
     a later one and to nobody else."""
 
-    name: str
+    name: KnobValue
     steps: tuple[Workload, ...]
     sketches: tuple[tuple[TileSketch, ...], ...]
     intermediates: tuple[Buffer, ...]
@@ -116,7 +116,8 @@ class StepChain:
 
     ``kind`` is the kind of target. ``sketches`` write the steps: those of kernel classes, and the generic one where no
     class takes a step. ``knob`` names the decomposition, and ``meaning`` says what that is. ``takes`` says in words
-    which workloads there are decompositions of. A workload that a class takes as a whole is no chain.
+    which workloads there are decompositions of. A workload that a class takes as a whole is no chain, unless there are
+    chains ``beside_classes``.
     """
 
     dynamic = False
@@ -134,8 +135,10 @@ class StepChain:
         meaning: str,
         takes: str,
         generic: bool = False,
+        beside_classes: bool = False,
     ) -> None:
         self.name, self.generic = name, generic
+        self._beside_classes = beside_classes
         self._kind = kind
         self._sketches = tuple(sketches)
         self._decompositions = decompositions
@@ -234,7 +237,8 @@ class StepChain:
         return self._plan(workload, target)
 
     def _found(self, workload: Workload, target: Target) -> _ChainPlan:
-        chains = [] if self._has_class(workload, target) else self._in_steps(workload, target)
+        whole = not self._beside_classes and self._has_class(workload, target)
+        chains = [] if whole else self._in_steps(workload, target)
         if all(len(chain.steps) == 1 for chain in chains):  # nothing but the workload as it is written
             return _ChainPlan((), ())
         most = max(len(chain.steps) for chain in chains)

@@ -14,6 +14,8 @@ from .scan import scan_of
 from .triton import TritonWorkload
 from .workload import Stage, Workload
 
+_SECTOR_BYTES = 32
+
 
 def flops(workload: Workload) -> int:
     """Return how many arithmetic operations one run has, such as 2MNK for a matrix product.
@@ -61,8 +63,8 @@ def stage_flops(stage: Stage) -> int:
 def minimum_bytes(workload: Workload) -> int:
     """Return how many bytes cross the memory bus at least: what is read of each input is read once, and each output is
     written once. A load reads no more rows of its tensor than its indices have points, which are few in a slice with
-    steps or in a gather from a large table. Steps along a row save nothing. Nothing is known of a Triton kernel, so
-    that it is 0."""
+    steps or in a gather from a large table. Along a row it reads whole sectors of 32 bytes. Nothing is known of a
+    Triton kernel, so that it is 0."""
     if isinstance(workload, TritonWorkload):
         return 0
     workload = at_representative(workload)
@@ -83,7 +85,8 @@ def _elements_read(load: Load, extents: Mapping[str, int]) -> int:
     axes = frozenset().union(*map(free_variables, others))
     rows, form = prod(extents[name] for name in axes), affine_form(last)
     if form is None or any(abs(c) != 1 for c in form.coefficients.values()):
-        return rows * load.buffer.shape[-1]
+        points = rows * prod(extents[name] for name in free_variables(last) - axes)
+        return min(rows * load.buffer.shape[-1], points * (_SECTOR_BYTES // load.dtype.bytes))
     return rows * prod(extents[name] for name in form.variables if name not in axes)
 
 

@@ -37,3 +37,10 @@ def test_bytes_of_rows_that_are_read() -> None:
         return x[i * 4, j] + table[within(rows[i], 1000), j] + a[i] * a[2 - i]
 
     assert minimum_bytes(workload([compute((3, 8), body)])) == 4 * (24 + 24 + 3 + 3 + 24)
+
+
+def test_a_gather_along_rows_reads_sectors() -> None:
+    """One element of each of three rows of 8,000 bytes, in 32 bytes that memory gives at once."""
+    table, columns = placeholder((3, 2000), "float32", "table"), placeholder((3,), "int32", "columns")
+    w = workload([compute((3,), lambda i: table[i, within(columns[i], 2000)])])
+    assert minimum_bytes(w) == 3 * 32 + 4 * 3 + 4 * 3

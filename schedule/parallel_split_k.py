@@ -1,0 +1,93 @@
+"""Products of few elements with long sums, whose sums are split among launches (``cuda_parallel_split_k``).
+
+    C[i, j] = sum over k < 100000 of A[k, i] * B[k, j]
+        ->  partial[s, i, j] = sum over k < 1000 of A[1000*s + k, i] * B[1000*s + k, j]     step 1: a batch of products
+            C[i, j] = sum over s < 100 of partial[s, i, j]                                  step 2
+
+A kernel class shares the sums of a tile among the CTAs of a cluster, eight at most. That leaves most of a device idle
+where there are few tiles. CUTLASS calls a split through memory, as here, parallel split-K.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from ..core.errors import InvalidWorkload
+from ..ir.buffer import Buffer
+from ..ir.expr import Expr, Load, Var, index
+from ..ir.rewrite import fresh_name, substitute
+from ..te.contraction import contraction_of
+from ..te.contraction_path import with_own_axes
+from ..te.inline import inline_stages
+from ..te.workload import Axis, Stage, Workload
+from .contraction_chain import step_of
+
+KNOB = "split_k_slices"
+MEANING = "how many slices the sums of a product have, each of which is a product of a batch"
+TAKES = "products of few elements with long sums, kept in 32 bits or more"
+_MOST_ELEMENTS = 1 << 18
+_LEAST_SUM, _LEAST_SHARE = 4096, 16
+"""Sums of so many terms, and of so many times the longer side, are long."""
+_SLICES = (16, 32, 64, 128, 256)
+_LEAST_SLICE = 256
+
+
+def split_k_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> list[tuple[int, tuple[Workload, ...]]]:
+    """Return the steps of a product for several numbers of slices. The axis of the sum that is split is the first one.
+    What is left of it is a product of its own."""
+    inlined = inline_stages(workload)
+    total, *rest = inlined.stages
+    found = contraction_of(total)
+    if workload.dynamic or workload.skews or found is None or any(s.reducer is not None for s in rest):
+        return []
+    extents = {a.name: a.extent for a in (*total.axes, *total.reduce_axes)}
+    sides = [prod(extents[name] for name in side) for side in (found.rows, found.columns)]
+    length = prod(extents[name] for name in found.shared)
+    narrow = total.tensor.dtype.is_float and total.tensor.dtype.bits < 32
+    few = total.tensor.elements <= _MOST_ELEMENTS and length >= max(_LEAST_SUM, _LEAST_SHARE * max(sides))
+    if narrow or not few or total.reduce_axes[0].name not in found.shared:
+        return []
+    batch = sum(a.name in found.batch for a in total.axes)
+    steps = [
+        (slices, _in_parts(inlined, total, rest, slices, batch))
+        for slices in _SLICES
+        if slices * _LEAST_SLICE <= length
+    ]
+    return [(slices, own) for slices, own in steps if own and all(map(has_class, own))]
+
+
+def _in_parts(workload: Workload, total: Stage, rest: list[Stage], slices: int, batch: int) -> tuple[Workload, ...]:
+    """Return the steps; none where a tensor is beyond the limits. ``batch``: how many axes of a batch there are."""
+    first, *others = total.reduce_axes
+    length, left = divmod(first.extent, slices)
+    if not length:
+        return ()
+    taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}
+    taken |= {a.name for s in workload.stages for a in (*s.axes, *s.reduce_axes)}
+    part, term = Axis(fresh_name("part", taken), slices), Axis(fresh_name("term", taken), length)
+    taken |= {part.name, term.name}
+
+    def summed(name: str, axes: tuple[Axis, ...], over: Axis, begin: Expr) -> Stage:
+        tensor = Buffer(fresh_name(name, taken), tuple(a.extent for a in axes), total.tensor.dtype)
+        taken.add(tensor.name)
+        body = substitute(total.body, {first.name: begin + Var(over.name)})
+        return with_own_axes(Stage(tensor, axes, body, (over, *others), total.reducer), taken)
+
+    partial = summed("partial", (*total.axes[:batch], part, *total.axes[batch:]), term, Var(part.name) * length)
+    at = tuple(Var(a.name) for a in total.axes)
+    final = replace(total, body=Load(partial.tensor, (*at[:batch], Var(part.name), *at[batch:])), reduce_axes=(part,))
+    own = [partial]
+    last = [final]
+    if left:
+        own.append(summed("end", total.axes, replace(term, extent=left), index(slices * length)))
+        sums = replace(total.tensor, name=fresh_name(f"{total.name}_parts", taken))
+        last = [
+            with_own_axes(replace(final, tensor=sums), taken),
+            Stage(total.tensor, total.axes, Load(sums, at) + Load(own[1].tensor, at)),
+        ]
+    try:
+        made = [s.tensor for s in own]
+        first_steps = [step_of(workload, (), [s], (s.name,)) for s in own]
+        return (*first_steps, step_of(workload, made, [*last, *rest], workload.outputs))
+    except InvalidWorkload:
+        return ()
