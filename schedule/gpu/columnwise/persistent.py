@@ -230,13 +230,15 @@ class PersistentColumnsPlan(Plan):
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
         passes = len(p.reductions) + bool(p.elementwise_outputs)
-        rows = p.outer_count * p.reduced_count * -(-p.column_count // s.columns_per_cta)
-        run = np.minimum(s.columns_per_cta, p.column_count)
-        read = rows * sum(bytes_for_run(run * b.dtype.bytes) for b in p.inputs)
-        written = rows * sum(bytes_for_run(run * c.tensor.dtype.bytes) for c in p.elementwise_outputs)
+        elements = p.outer_count * p.reduced_count * p.column_count
+        # Where a CTA has whole rows, those of its threads follow each other.
+        run = np.where(s.columns_per_cta < p.column_count, s.columns_per_cta, s.threads_y * p.column_count)
+        read = sum(elements * bytes_for_run(run * b.dtype.bytes) / run for b in p.inputs)
+        written = sum(elements * bytes_for_run(run * c.tensor.dtype.bytes) / run for c in p.elementwise_outputs)
         stays = s.storage != RowStorage.GLOBAL
         # Rows that are read again come from caches as long as a multiprocessor has few of them.
-        of_sm = s.rows_per_cta * run * p.read_bytes * np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
+        here = np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
+        of_sm = s.rows_per_cta * np.minimum(s.columns_per_cta, p.column_count) * p.read_bytes * here
         again = np.where(stays, 0, passes - 1) * read
         missed = again * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
         of_cluster = np.where(s.cluster_size > 1, CLUSTER_BARRIER_CYCLES, 0)
@@ -244,8 +246,7 @@ class PersistentColumnsPlan(Plan):
         exchange = WARP_REDUCTION_CYCLES + 2 * CTA_BARRIER_CYCLES + of_cluster
         waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
         loads = np.where(stays, 1, passes * -(-s.rows_per_thread // s.unroll))
-        vectors = rows * s.threads_x * (len(p.inputs) * np.where(stays, 1, passes) + len(p.elementwise_outputs))
-        elements = p.outer_count * p.reduced_count * p.column_count
+        vectors = elements / s.vector * (len(p.inputs) * np.where(stays, 1, passes) + len(p.elementwise_outputs))
         exchanged = 8 * len(p.reductions) * s.ctas * s.threads_y * s.threads_x * s.cells
         buffered = (1 + passes) * elements * p.read_bytes * (s.buffered_rows / s.rows_per_thread)
         idle = np.maximum(BUSY_THREADS / np.maximum(s.threads * s.resident, 1), 1.0) ** IDLE_POWER
