@@ -51,6 +51,22 @@ class ColumnwiseProblem:
     column_loads: tuple[Load, ...] = ()
     members: int = 0
     is_chained: bool = False
+    other_loads: tuple[Load, ...] = ()
+
+    @property
+    def is_dependent(self) -> bool:
+        """Whether it has what ``columnwise_problem`` has not."""
+        return bool(self.members or self.is_chained or self.other_loads)
+
+    def is_element(self, load: Load) -> bool:
+        """Return whether a load reads a tensor at (outer, reduced, columns)."""
+        axes = ((outer_axis, self.outer), (reduced_axis, self.reduced), (column_axis, self.columns))
+        own = _variables([name(n) for name, extents in axes for n in range(len(extents))])
+        return load.mask is None and [affine_form(i) for i in load.indices] == own
+
+    def is_contiguous(self, load: Load) -> bool:
+        """Return whether a load reads what is contiguous along the last column axis."""
+        return _is_contiguous(load, column_axis(len(self.columns) - 1), self.columns[-1])
 
     @property
     def result_axes(self) -> tuple[int, ...]:
@@ -104,15 +120,15 @@ _REDUCED_AXIS = "reduced#"
 
 
 def columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
-    """Return the workload as reductions over leading axes that do not read each other, each of single columns, or None
-    where it is something else."""
+    """Return the workload as reductions over leading axes that do not read each other, each of single columns, without
+    other loads, or None where it is something else."""
     problem = dependent_columnwise_problem(workload)
-    return None if problem is None or problem.members or problem.is_chained else problem
+    return None if problem is None or problem.is_dependent else problem
 
 
 def dependent_columnwise_problem(workload: Workload) -> ColumnwiseProblem | None:
-    """Return the workload as reductions over leading axes that may read those before them and may have members, or None
-    where it is something else."""
+    """Return the workload as reductions over leading axes that may read those before them, with members and other loads
+    if it has them, or None where it is something else."""
     stages = inlined_into_readers(inline_stages(workload))
     first = next((s for s in stages or () if s.reducer is not None), None)
     order = None if first is None else _axis_order_of(first)
@@ -208,29 +224,29 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     """Return the problem with its inputs, or None where a load is not allowed.
 
     A reduction may load an input at its own element, anything that does not depend on the columns, column loads, such
-    as the mean of its column, and the result of a reduction before it for its own column. An elementwise output may
-    load these, too. Another output may load the result of a reduction for its own element, and anything that is no
-    input.
+    as the mean of its column, the result of a reduction before it for its own column, and anything else that is no
+    result. An elementwise output may load these, too. Another output may load the result of a reduction for its own
+    element, and anything that is no input.
     """
     outer = [outer_axis(n) for n in range(len(problem.outer))]
-    reduced_axes = [reduced_axis(n) for n in range(len(problem.reduced))]
     columns = [column_axis(n) for n in range(len(problem.columns))]
     inputs: dict[str, Buffer] = {}
     column_loads: dict[Load, None] = {}
+    other_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
     of_column = _variables([*outer, *columns[: len(problem.result_axes)]])
 
     def is_allowed(load: Load) -> bool:
         """Whether a load by a row is allowed; what it reads is noted."""
         forms = [affine_form(i) for i in load.indices]
-        if forms == _variables([*outer, *reduced_axes, *columns]) and load.mask is None:
+        if problem.is_element(load):
             inputs[load.buffer.name] = load.buffer
-        elif load.buffer.name in results or any(f is None for f in forms):
+        elif load.buffer.name in results:
             return False
         elif _is_column_load(load, columns, problem.columns[-1]):
             column_loads[load] = None
-        else:
-            return not any(f is not None and set(f.variables) & set(columns) for f in forms)
+        elif any(f is None or set(f.variables) & set(columns) for f in forms):
+            other_loads[load] = None
         return True
 
     found, is_chained = set[str](), False
@@ -253,19 +269,30 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
                 return None
     if any(load.buffer.name in inputs for load in column_loads):
         return None
-    loads_of_columns = tuple(column_loads)
-    return replace(problem, inputs=tuple(inputs.values()), column_loads=loads_of_columns, is_chained=is_chained)
+    return replace(
+        problem,
+        inputs=tuple(inputs.values()),
+        column_loads=tuple(column_loads),
+        is_chained=is_chained,
+        other_loads=tuple(other_loads),
+    )
 
 
 def _is_column_load(load: Load, columns: Sequence[str], extent: int) -> bool:
     """Return whether a load reads next to each other what columns next to each other need, the same for all rows.
     ``extent`` is that of the last column axis."""
+    forms = [affine_form(i) for i in load.indices]
+    plain = all(f is not None and not _has_reduced_axis(f) for f in forms)
+    return plain and _is_contiguous(load, columns[-1], extent)
+
+
+def _is_contiguous(load: Load, axis: str, extent: int) -> bool:
+    """Return whether elements next to each other along the last column axis, of ``extent``, are so in memory."""
     if load.mask is not None or load.buffer.shape[-1:] != (extent,):
         return False
-    allowed = LinearForm({Var(columns[-1]): 1})
     *leading, last = (affine_form(i) for i in load.indices)
-    plain = all(f is not None and not (columns[-1] in f.variables or _has_reduced_axis(f)) for f in leading)
-    return last == allowed and plain
+    plain = all(f is not None and axis not in f.variables for f in leading)
+    return last == LinearForm({Var(axis): 1}) and plain
 
 
 def _has_reduced_axis(form: LinearForm) -> bool:

@@ -247,6 +247,9 @@ class PersistentColumnsPlan(Plan):
         waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
         loads = np.where(stays, 1, passes * -(-s.rows_per_thread // s.unroll))
         vectors = elements / s.vector * (len(p.inputs) * np.where(stays, 1, passes) + len(p.elementwise_outputs))
+        for load in p.other_loads:
+            alike = p.is_contiguous(load) & (p.columns[-1] % s.vector == 0)
+            vectors = vectors + elements / np.where(alike, s.vector, 1)
         exchanged = 8 * len(p.reductions) * s.ctas * s.threads_y * s.threads_x * s.cells
         buffered = (1 + passes) * elements * p.read_bytes * (s.buffered_rows / s.rows_per_thread)
         idle = np.maximum(BUSY_THREADS / np.maximum(s.threads * s.resident, 1), 1.0) ** IDLE_POWER

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
+from types import MappingProxyType
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
@@ -39,7 +40,6 @@ from ....ir.gpu.async_copy import CopyAsync, CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.cluster import ClusterLoadWait
 from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
-from ....ir.linear_form import affine_form
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
@@ -321,9 +321,7 @@ class _Tile:
     def _load_column(self, name: str, buffer: Buffer, load: Load) -> None:
         s, p = self.sizes, self.problem
         if p.columns[-1] % s.vector == 0:
-            axes = self._axes(None, index(0))
-            at = contiguous_vector([scalar_at(i, axes) for i in load.indices], s.vector)
-            self.w.store(buffer, contiguous_vector((index(0),), s.vector), Load(load.buffer, at))
+            self._load_vector(buffer, load, self._axes(None, index(0)))
             return
         with self._elements(name) as v:
             axes = self._axes(None, v)
@@ -347,8 +345,9 @@ class _Tile:
             w.store(state, (v,), how.identity[0])
 
         def accumulate(loaded: Loaded, slot: Expr, row: Expr) -> None:
+            vectors = self._row_vectors([body], row)
             with self._elements(f"reduce{n}_v") as v:
-                value = self._value(body, self._axes(row, v), loaded, slot)
+                value = self._value(body, self._axes(row, v), loaded, slot, vectors)
                 store_state(w, [state], (v,), how.accumulate([Load(state, (v,))], value, index(0)))
 
         self._each_row(f"reduce{n}", self._inputs_of([reduction.body]), accumulate)
@@ -469,10 +468,11 @@ class _Tile:
 
         def write(loaded: Loaded, slot: Expr, row: Expr) -> None:
             new = [self._vector(f"output{n}", c.tensor.dtype) for n, c in enumerate(outputs)]
+            vectors = self._row_vectors(bodies, row)
             with self._elements("write_v") as v:
                 axes = self._axes(row, v)
                 for buffer, body in zip(new, bodies, strict=True):
-                    self.w.store(buffer, (v,), self._value(body, axes, loaded, slot))
+                    self.w.store(buffer, (v,), self._value(body, axes, loaded, slot, vectors))
             for buffer, c in zip(new, outputs, strict=True):
                 self._move_vector(buffer, (), c.tensor, row, load=False)
 
@@ -503,19 +503,44 @@ class _Tile:
         names = {e.buffer.name for body in bodies for e in walk(body) if isinstance(e, Load)}
         return [b for b in self.problem.inputs if b.name in names]
 
-    def _value(self, body: Expr, axes: Mapping[str, Expr], loaded: Loaded, slot: Expr) -> Expr:
-        """``body`` at ``axes``, with inputs, results and what belongs to a column taken from registers."""
-        element, own_column = Var(_ELEMENT), affine_form(Var(column_axis(len(self.problem.columns) - 1)))
+    def _row_vectors(self, bodies: Sequence[Expr], row: Expr) -> Mapping[Load, Buffer]:
+        """Load the vectors of a row that bodies need besides inputs. What is not contiguous has none."""
+        vectors: dict[Load, Buffer] = {}
+        wanted = {e for body in bodies for e in walk(body) if isinstance(e, Load)}
+        for n, load in enumerate(self.problem.other_loads):
+            if (
+                load in wanted
+                and self.problem.is_contiguous(load)
+                and self.problem.columns[-1] % self.sizes.vector == 0
+            ):
+                vectors[load] = self._vector(f"of_row{n}", load.dtype)
+                self._load_vector(vectors[load], load, self._axes(row, index(0)))
+        return vectors
+
+    def _load_vector(self, buffer: Buffer, load: Load, axes: Mapping[str, Expr]) -> None:
+        """Load a vector that begins at ``axes``."""
+        at = contiguous_vector([scalar_at(i, axes) for i in load.indices], self.sizes.vector)
+        self.w.store(buffer, contiguous_vector((index(0),), self.sizes.vector), Load(load.buffer, at))
+
+    def _value(
+        self,
+        body: Expr,
+        axes: Mapping[str, Expr],
+        loaded: Loaded,
+        slot: Expr,
+        vectors: Mapping[Load, Buffer] = MappingProxyType({}),
+    ) -> Expr:
+        """``body`` at ``axes``, with inputs, results, ``vectors`` and what belongs to a column taken from registers."""
+        element = Var(_ELEMENT)
         how = {r.tensor.name: r.accumulation for r in self.problem.reductions}
 
         def from_registers(load: Load) -> Expr:
             name = load.buffer.name
             if name in self.results:
                 return how[name].result([Load(self.results[name], (element,))])
-            if load in self.of_columns:
-                return Load(self.of_columns[load], (element,))
-            last = affine_form(load.indices[-1]) if load.indices else None
-            return Load(loaded[name], (slot, element)) if name in loaded and last == own_column else load
+            if load in self.of_columns or load in vectors:
+                return Load(self.of_columns.get(load) or vectors[load], (element,))
+            return Load(loaded[name], (slot, element)) if name in loaded and self.problem.is_element(load) else load
 
         return scalar_at(body, axes, from_registers)
 
@@ -536,7 +561,7 @@ class _Tile:
 
         found = hoisted(with_reciprocals(body, has_reduced_axis))
         for n, (e, buffer) in enumerate(computed.items()):
-            with self._elements(f"{name}_column{n}_v") as v:
+            with self.w.when(self._has_columns()), self._elements(f"{name}_column{n}_v") as v:
                 value = self._value(e, self._axes(None, v), {}, index(0))
                 self.w.store(buffer, (v,), value if buffer.dtype == e.dtype else Cast(value, buffer.dtype))
         return found
