@@ -1,9 +1,9 @@
 """Describes the settings of column-wise kernels that keep their elements: softmax and norms along an axis that is not
 the last one.
 
-A CTA reads all rows of a few columns once into registers, reduces them as often as needed and writes the outputs. The
-CTAs of a cluster, or all of the device, share the rows of long columns. Columns that fit nowhere are read again for
-every pass.
+A CTA reads all rows of a few columns once into registers or shared memory, reduces them as often as needed and writes
+the outputs. The CTAs of a cluster, or all of the device, share the rows of long columns. Columns that fit nowhere are
+read again for every pass.
 """
 
 from collections.abc import Mapping
@@ -56,6 +56,7 @@ from .sizes import CLUSTER
 MOST_ELEMENTS = 256
 """How many elements of an input a thread keeps in registers at most. The passes over them are unrolled."""
 MOST_THREADS = 1024
+"""How many threads stand next to each other along the columns at most."""
 MOST_WASTE = 4 / 3
 """How many rows or threads there may be at most for each one that has elements."""
 CLUSTER_BYTES = 16 << 10
