@@ -16,7 +16,7 @@ the next ones along n stand further on.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
-from math import prod
+from math import gcd, prod
 from typing import TypeVar
 
 from ...core.dtypes import float32, float64
@@ -70,7 +70,8 @@ class RowwiseProblem:
     any axes but the last column axis. A reduction reads only ``reductions`` that stand before it, and those at its own
     row. ``elementwise_outputs`` have row and column axes, ``per_row_outputs`` have row axes only. ``order``: along
     which of the axes (rows, columns) each dimension of row inputs and elementwise outputs goes, the last one along the
-    last column axis; empty where it is along each in turn, so that rows are contiguous. ``dynamic``: the extent of
+    last column axis, and -1 where it has one element; empty where it is along each in turn, so that rows are
+    contiguous. ``dynamic``: the extent of
     the first row axis in a call, where that is dynamic. ``joined_extent``: 0, or the extent of the last axis of the row
     inputs, where the last row axis and the column axis are this one axis, the parts of which are rows. The last part
     ends where the axis ends, so that it may have columns of the part before.
@@ -90,11 +91,11 @@ class RowwiseProblem:
     def input_indices(self, rows: Sequence[Expr], columns: Sequence[Expr]) -> tuple[Expr, ...]:
         """Return where row inputs are read, at an index of each row axis and each column axis."""
         if not self.joined_extent:
-            return in_order((*rows, *columns), self.order)
+            return in_order((*rows, *columns), self.order, index(0))
         (column,), begin = columns, self.part_begin(rows[-1])
         if isinstance(column, Ramp):
-            return in_order((*rows[:-1], replace(column, base=begin + column.base)), self.order)
-        return in_order((*rows[:-1], begin + column), self.order)
+            return in_order((*rows[:-1], replace(column, base=begin + column.base)), self.order, index(0))
+        return in_order((*rows[:-1], begin + column), self.order, index(0))
 
     @property
     def vector_axes(self) -> int:
@@ -120,9 +121,13 @@ class RowwiseProblem:
     def own_indices(self) -> tuple[Expr, ...]:
         """The indices at which bodies read row inputs. They call a column of a part of a joined axis ``column_axis``,
         too."""
-        rows = len(self.rows) - (self.joined_extent > 0)
-        axes = (*map(row_axis, range(rows)), *map(column_axis, range(len(self.columns))))
-        return in_order(tuple(map(Var, axes)), self.order)
+        axes = (*map(row_axis, range(self._read_rows)), *map(column_axis, range(len(self.columns))))
+        return in_order(tuple(map(Var, axes)), self.order, index(0))
+
+    @property
+    def _read_rows(self) -> int:
+        """How many row axes dimensions of row inputs go along."""
+        return len(self.rows) - (self.joined_extent > 0)
 
     @property
     def is_plain(self) -> bool:
@@ -134,11 +139,10 @@ class RowwiseProblem:
     @property
     def segment(self) -> int:
         """How many elements of a row are contiguous."""
-        axes = (*self.rows, *self.columns)
-        own = range(len(axes) - 1, len(self.rows) - 1, -1)
-        places = reversed(self.order or range(len(axes)))
-        together = takewhile(lambda both: both[0] == both[1], zip(own, places, strict=False))
-        return prod(axes[n] for n, _ in together)
+        count, rows = len(self.columns), self._read_rows
+        last = [a for a in self.order or range(rows + count) if a >= 0][-count:]
+        together = takewhile(lambda n: last[n] == rows + n, reversed(range(count)))
+        return prod(self.columns[n] for n in together)
 
     def part_begin(self, part: Expr) -> Expr:
         """Return where row number ``part`` along the last row axis begins in the axis of ``joined_extent`` elements."""
@@ -149,12 +153,21 @@ class RowwiseProblem:
 
     def row_begin(self, rows: Sequence[Expr]) -> Expr:
         """Return the offset of a row in the row inputs, in elements."""
-        shape = (*self.rows, *self.columns)
         at = self.input_indices(rows, [index(0)] * len(self.columns))
-        if self.joined_extent:
-            shape = (*self.rows[:-1], self.joined_extent)
-        shape = in_order(shape, self.order)
-        return sum((i * prod(shape[n + 1 :]) for n, i in enumerate(at)), start=index(0))
+        return sum((i * prod(self.shape[n + 1 :]) for n, i in enumerate(at)), start=index(0))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many indices of each dimension of the row inputs are read."""
+        columns = (self.joined_extent,) if self.joined_extent else self.columns
+        return in_order((*self.rows[: self._read_rows], *columns), self.order, 1)
+
+    @property
+    def pitch(self) -> int:
+        """A number of elements that divides how far apart rows stand in memory, and their segments, where a row input
+        has more than is read of it; else 0."""
+        larger = [b for b in self.row_inputs if b.shape[1:] != self.shape[1:]]
+        return gcd(*(stride for b in larger for stride in b.strides[:-1]))
 
     @property
     def row_count(self) -> int:
@@ -264,9 +277,10 @@ def has_column_axis(e: Expr) -> bool:
     return any(isinstance(v, Var) and v.name.startswith(_COLUMN_AXIS) for v in walk(e))
 
 
-def in_order(axes: tuple[T, ...], order: tuple[int, ...]) -> tuple[T, ...]:
-    """Return what each dimension has, where ``axes`` has it for each axis (see ``RowwiseProblem.order``)."""
-    return tuple(axes[n] for n in order) if order else axes
+def in_order(axes: tuple[T, ...], order: tuple[int, ...], of_one: T) -> tuple[T, ...]:
+    """Return what each dimension has, where ``axes`` has it for each axis (see ``RowwiseProblem.order``). ``of_one``:
+    what a dimension of one element has."""
+    return tuple(of_one if n < 0 else axes[n] for n in order) if order else axes
 
 
 def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
@@ -287,14 +301,13 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
         extents = tuple(a.extent for a in stage.axes)
         if stage.reducer is not None:
             own = _axes_of(stage)
-            if own is None or replace(own, names=axes.names) != axes:
+            if own is None or replace(own, reduced=axes.reduced) != axes:
                 return None
-            reductions.append(ReducedTensor(stage.tensor, stage.reducer, own.on_problem_axes(stage, own.names)))
+            reductions.append(ReducedTensor(stage.tensor, stage.reducer, own.on_problem_axes(stage)))
         elif extents == axes.shape:
-            names = tuple(a.name for a in stage.axes)
-            elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage, names)))
+            elementwise.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage)))
         elif extents == axes.rows:
-            per_row.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage, None)))
+            per_row.append(ComputedTensor(stage.tensor, axes.on_problem_axes(stage)))
         else:
             return None
     for r in reductions:
@@ -313,75 +326,78 @@ def rowwise_problem(workload: Workload) -> RowwiseProblem | None:
 @dataclass(frozen=True, slots=True)
 class _Axes:
     """The axes of a reduction: the extents of rows and columns, and their ``order`` (see ``RowwiseProblem``).
-    ``names``: what the stage calls the axis of each dimension of row inputs."""
+    ``reduced``: what each reduced axis of the stage is, by name."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     order: tuple[int, ...]
-    names: tuple[str, ...]
+    reduced: Mapping[str, Expr]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of row inputs and elementwise outputs."""
-        return in_order((*self.rows, *self.columns), self.order)
+        return in_order((*self.rows, *self.columns), self.order, 1)
 
-    def on_problem_axes(self, stage: Stage, names: tuple[str, ...] | None) -> Expr:
-        """Return the body of a stage on the axes of the problem. ``names``: what it calls the axis of each dimension of
-        row inputs; None where it has row axes alone. What is read along an axis of one element is read at that axis,
-        and not at the constant 0."""
+    def on_problem_axes(self, stage: Stage) -> Expr:
+        """Return the body of a stage on the axes of the problem. The stage reduces, or has one of the shapes of
+        outputs. What is read along an axis of one element is read at that axis, and not at the constant 0."""
         at_row = tuple(Var(row_axis(n)) for n in range(len(self.rows)))
         columns = tuple(Var(column_axis(n)) for n in range(len(self.columns)))
-        places = {self.rows: at_row}
-        values = {a.name: v for a, v in zip(stage.axes, at_row, strict=False)}
-        if names is not None:
-            places[self.shape] = in_order((*at_row, *columns), self.order)
-            values = dict(zip(names, places[self.shape], strict=True))
+        at_element = in_order((*at_row, *columns), self.order, index(0))
+        places: dict[tuple[int, ...], tuple[Expr, ...]] = {self.rows: at_row}
+        own: tuple[Expr, ...] = at_row
+        if stage.reducer is not None or tuple(a.extent for a in stage.axes) == self.shape:
+            places[self.shape] = at_element
+            own = at_row if stage.reducer is not None else at_element
 
         def at_axes(load: Load) -> Expr:
-            own, shape = places.get(load.buffer.shape), load.buffer.shape
-            if own is None:
-                return load
-            both = zip(own, shape, load.indices, strict=True)
+            shape = load.buffer.shape
+            both = zip(places.get(shape, load.indices), shape, load.indices, strict=True)
             return replace(load, indices=tuple(v if extent == 1 else i for v, extent, i in both))
 
+        values = {a.name: v for a, v in zip(stage.axes, own, strict=True)}
+        values |= self.reduced if stage.reducer is not None else {}
         return map_loads(substitute(stage.body, values), at_axes)
 
 
 def _axes_of(stage: Stage) -> _Axes | None:
-    """Return the axes of a reduction, by the first load that reads a dimension along each of its axes, the last one
-    along a reduced axis; by a load that has the axes in their order, if there is one. None where there is no such
-    load."""
+    """Return the axes of a reduction, by the first load that reads a dimension along each of its axes of more than one
+    element, the last dimension along a reduced axis; by a load that has the axes in their order, if there is one. None
+    where there is no such load."""
     axes, kept = (*stage.axes, *stage.reduce_axes), len(stage.axes)
-    found = [d for d in (_dimensions_of(load, axes) for load in _loads(stage.body)) if d is not None and d[-1] >= kept]
-    if not found:
-        return None
-    plain = tuple(range(len(axes)))
-    dimensions = plain if plain in found else found[0]
-    columns = [n for n in dimensions if n >= kept]  # in the order in which memory has them
-    numbers = {**{n: n for n in range(kept)}, **{n: kept + place for place, n in enumerate(columns)}}
-    order = tuple(numbers[n] for n in dimensions)
-    return _Axes(
-        tuple(a.extent for a in stage.axes),
-        tuple(axes[n].extent for n in columns),
-        () if dimensions == plain else order,
-        tuple(axes[n].name for n in dimensions),
-    )
+    plain, rows = tuple(range(len(axes))), tuple(a.extent for a in stage.axes)
+    read = [_dimensions_of(load, axes) for load in _loads(stage.body)]
+    if plain in (_with_axes_of_one(d, axes) for d in read):
+        columns = {a.name: Var(column_axis(n)) for n, a in enumerate(stage.reduce_axes)}
+        return _Axes(rows, tuple(a.extent for a in stage.reduce_axes), (), columns)
+    long = [n for n, a in enumerate(axes) if a.extent > 1]
+    for dimensions in read:
+        if dimensions[-1:] < (kept,) or sorted(d for d in dimensions if d >= 0) != long:
+            continue
+        in_memory = [n for n in dimensions if n >= kept]
+        numbers = {n: kept + place for place, n in enumerate(in_memory)}
+        reduced: dict[str, Expr] = {a.name: index(0) for a in stage.reduce_axes}
+        reduced |= {axes[n].name: Var(column_axis(place)) for place, n in enumerate(in_memory)}
+        order = tuple(numbers.get(n, n) for n in dimensions)
+        return _Axes(rows, tuple(axes[n].extent for n in in_memory), order, reduced)
+    return None
 
 
-def _dimensions_of(load: Load, axes: Sequence[Axis]) -> tuple[int, ...] | None:
-    """Return along which one of ``axes`` a load reads each dimension, by number. None where some of them are read along
-    no axis, or along another index than that of an axis. Dimensions and axes of one element are matched as they come.
-    """
-    numbers = {LinearForm({Var(a.name): 1}): n for n, a in enumerate(axes)}
-    if load.mask is not None or len(load.indices) != len(axes):
-        return None
+def _dimensions_of(load: Load, axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Return along which one of ``axes`` a load reads each dimension, by number; -1 for an axis of one element, and for
+    the constant 0. Empty where some of them are read in another way."""
+    numbers = {LinearForm({Var(a.name): 1}): n if a.extent > 1 else -1 for n, a in enumerate(axes)}
+    numbers[LinearForm({})] = -1
     forms = [affine_form(i) for i in load.indices]
-    read = [None if f is None else numbers.get(f) for f in forms]
-    free = iter([n for n, a in enumerate(axes) if a.extent == 1 and n not in read])
-    one = [f is not None and f.is_constant for f in forms]
-    matched = [next(free, None) if n is None and of_one else n for n, of_one in zip(read, one, strict=True)]
-    found = tuple(n for n in matched if n is not None)
-    return found if len(set(found)) == len(axes) else None
+    found = tuple(numbers[f] for f in forms if f is not None and f in numbers)
+    return found if load.mask is None and len(found) == len(forms) else ()
+
+
+def _with_axes_of_one(dimensions: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Return along which axis each dimension is, where those of one element are along the axes of one element as they
+    come."""
+    free = iter([n for n, a in enumerate(axes) if a.extent == 1])
+    return tuple(next(free, -1) if d < 0 else d for d in dimensions)
 
 
 def inlined_into_readers(workload: Workload) -> tuple[Stage, ...] | None:

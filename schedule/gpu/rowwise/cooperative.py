@@ -33,7 +33,7 @@ from ..reduction_prior import LOAD_LATENCY_SECONDS, overlapped_seconds
 from .cooperative_kernel import CooperativeSizes, cooperative_kernel, exchanged
 from .prior import BUSY_THREADS, IDLE_POWER, arithmetic_cycles, segment_share
 from .sizes import SPARE_REGISTERS, RowPartition, RowStorage
-from .space import LONG_ROW_BYTES, MOST_WASTE, QUANTITIES, shares_of_rows, vector_widths
+from .space import LONG_ROW_BYTES, MOST_WASTE, QUANTITIES, copied_by_cp_async, shares_of_rows, vector_widths
 from .split import MOST_ROWS
 
 MOST_VECTORS = 32
@@ -101,9 +101,12 @@ class CooperativePlan(Plan):
                 self._has_work,
             ),
             Constraint(
-                "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared",
+                "a vector has 4, 8 or 16 bytes of every input, and begins at a multiple of them, where row_storage is "
+                "registers_and_shared",
                 ("vector_width", "row_storage"),
-                lambda c: ~c.flags("row_storage", RowStorage.REGISTERS_AND_SHARED.text) | self._copied_by_cp_async(c),
+                lambda c: (
+                    ~c.flags("row_storage", RowStorage.REGISTERS_AND_SHARED.text) | copied_by_cp_async(self.problem, c)
+                ),
             ),
             Constraint(
                 "registers and shared memory have room for ctas_per_sm CTAs on a multiprocessor, and shared memory for "
@@ -124,12 +127,6 @@ class CooperativePlan(Plan):
         s = self._sizes(c)
         works: Bools = (s.vectors > (s.cluster_size - 1) * s.vectors_per_cta) & (s.cluster_size > 1)
         return works & (s.edge_columns <= s.threads_per_row)
-
-    def _copied_by_cp_async(self, c: Columns) -> Bools:
-        copied = np.ones(len(c), dtype=bool)
-        for tensor in self.problem.row_inputs:
-            copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
-        return copied
 
     def _fits(self, c: Columns) -> Bools:
         s = self._sizes(c)

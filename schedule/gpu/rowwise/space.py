@@ -172,10 +172,10 @@ class RowwisePlan(Plan):
                 lambda c: ~_stored(c, RowStorage.CIRCULAR_BUFFER) | (c.ints("rows_per_cta") == 1),
             ),
             Constraint(
-                "a vector has 4, 8 or 16 bytes of every input where row_storage is registers_and_shared or "
-                "circular_buffer",
+                "a vector has 4, 8 or 16 bytes of every input, and begins at a multiple of them, where row_storage is "
+                "registers_and_shared or circular_buffer",
                 ("vector_width", "row_storage"),
-                lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
+                lambda c: ~_in_shared(c) | copied_by_cp_async(self.problem, c),
             ),
             Constraint(
                 "broadcast_preload is 0 where row_storage is global, and with circular_buffer where the rows need "
@@ -224,12 +224,6 @@ class RowwisePlan(Plan):
         whole: Bools = (threads % limits.lanes == 0) & (threads <= limits.threads_per_block)
         return whole
 
-    def _copied_by_cp_async(self, c: Columns) -> Bools:
-        copied = np.ones(len(c), dtype=bool)
-        for tensor in self.problem.row_inputs:
-            copied &= np.isin(tensor.dtype.bytes * c.ints("vector_width"), (4, 8, 16))
-        return copied
-
     def _preloads_stay_valid(self, c: Columns) -> Bools:
         """A circular buffer's operands are loaded once for all rows, whose first vectors must be at the same column.
         Where every pass reads the row again, a thread takes ``UNROLL`` vectors at a time, whose slots do not say which
@@ -237,7 +231,8 @@ class RowwisePlan(Plan):
         s, p = self._sizes(c), self.problem
         follow_rows = any(has_row_axis(i) for load in p.output_broadcasts for i in load.indices)
         apart = s.ctas // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
-        same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & (not p.joined_extent))
+        in_turn = not p.joined_extent and not p.order
+        same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & in_turn)
         valid: Bools = same_column & (not follow_rows)
         valid |= ~_stored(c, RowStorage.CIRCULAR_BUFFER)
         valid &= ~_stored(c, RowStorage.GLOBAL)
@@ -429,6 +424,15 @@ def shares_of_rows(p: RowwiseProblem, s: RowwiseSizes[Ints]) -> dict[str, NDArra
         "idle_share": 1 - s.vectors / np.maximum(taken, 1),
         "row_threads": (s.threads_per_row * s.cluster_size).astype(np.float64),
     }
+
+
+def copied_by_cp_async(p: RowwiseProblem, c: Columns) -> Bools:
+    """Return where the vectors of rows can be copied to shared memory asynchronously."""
+    vector = c.ints("vector_width")
+    copied: Bools = (p.pitch == 0) | ((p.pitch % vector == 0) & (p.column_count % vector == 0))
+    for tensor in p.row_inputs:
+        copied &= np.isin(tensor.dtype.bytes * vector, (4, 8, 16))
+    return copied
 
 
 def vector_widths(p: RowwiseProblem) -> tuple[int, ...]:

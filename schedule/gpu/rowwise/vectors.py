@@ -161,7 +161,7 @@ class ThreadVectors:
         if not self.sizes.edge_columns:
             return index(0)
         v, start = self.sizes.vector, row.flat * self.sizes.columns
-        if self.problem.joined_extent:
+        if self.problem.joined_extent or self.problem.order:
             start = self.problem.row_begin(self.row_indices(row))
         return (start + (v - 1)) // v * v - start
 

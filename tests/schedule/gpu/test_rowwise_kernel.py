@@ -88,6 +88,20 @@ def test_what_a_condition_keeps_inside_a_tensor_is_no_row_and_no_broadcast_opera
     assert rowwise_problem(parse_workload(text)) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X: float16[5, 2013]\nt[i] = sum over k < 2011 of float32(X[i, k])",
+        "X: float32[6, 2049]\nt[i] = sum over k < 2048 of X[i, k]\nY[i, k < 2048] = X[i, k] - t[i]",
+        "X: float32[6, 2052]\nt[i] = sum over k < 2048 of X[i, k]\nY[i, k < 2048] = X[i, k] - t[i]",
+        "X: float32[6, 3, 517]\nt[i] = sum over k < 512 of X[i, 0, k]",
+    ],
+)
+def test_rows_that_are_parts_of_longer_ones_are_copied_where_they_are_aligned(text: str) -> None:
+    workload, target = parse_workload(text), Target("cuda", "sm_90a", threads=8, vector_bytes=16)
+    assert assert_agrees(CUDA_ROWWISE, workload, 24, target, policy=SpacePolicy(prune=False)) == 24
+
+
 def test_a_neighbouring_row_may_be_read() -> None:
     text = "X: float32[6, 66]\nt[i < 5] = sum over k < 66 of X[i, k]\nY[i < 5, k < 66] = X[i, k] - X[i + 1, k] * t[i]"
     assert assert_agrees(CUDA_ROWWISE, parse_workload(text), 6, policy=SpacePolicy(prune=False)) == 6

@@ -71,6 +71,14 @@ SEGMENTS = {
         "X: float32[4, 1, 6, 40]\nt[o < 1, j] = sum over i < 4, k < 40 of X[i, 0, j, k]\n"
         "Y[i, o < 1, j, k] = X[i, o, j, k] - t[0, j]"
     ),
+    "a dimension without an axis": parse_workload(
+        "X: float32[4, 3, 6, 40]\nt[j] = sum over i < 4, k < 40 of X[i, 0, j, k]\n"
+        "Y[i, o < 1, j, k] = X[i, 0, j, k] - t[j]"
+    ),
+    "reduced axes that are kept": parse_workload(
+        "X: float32[4, 6, 40]\nt[o < 1, j, q < 1] = sum over i < 4, k < 40 of X[i, j, k]\n"
+        "Y[i, j, k] = X[i, j, k] - t[0, j, 0]\nZ[o < 1, j, q < 1] = t[o, j, q] * 2"
+    ),
 }
 """Rows that are not contiguous."""
 ROWS = {
@@ -80,6 +88,13 @@ ROWS = {
         "group_norm", batch=3, channels=12, pixels=35, groups=3, layout="NHWC", dtype="float16"
     ),
     "instance norm": workload_of("group_norm", batch=2, channels=3, pixels=320, groups=3),
+    "a batch of one": _batch_norm(1, 3, 48),
+    "a reduced axis that is kept": parse_workload(
+        "X: float32[6, 40]\nt[j, q < 1] = sum over k < 40 of X[j, k]\nY[j, k] = X[j, k] - t[j, 0]"
+    ),
+    "odd rows in another order": parse_workload(
+        "X: float16[2, 3, 2011]\nY[j, i] = sum over k < 2011 of float32(X[i, j, k])"
+    ),
     "rows in another order": parse_workload("X: float32[4, 6, 40]\nY[j, i] = sum over k < 40 of X[i, j, k]"),
     "columns in another order": parse_workload(
         "X: float32[4, 6, 40]\nY[i] = sum over k < 40, j < 6 of select(j < 3, X[i, j, k], 2)"
@@ -144,6 +159,7 @@ FEW = {
     "rows in another order, without a divisor": parse_workload(
         "X: float16[2, 3, 20011]\nY[j, i] = sum over k < 20011 of float32(X[i, j, k])"
     ),
+    "a batch of one": workload_of("reduce", shape=[1, 2, 4200], axes=[0, 2], dtype="float16"),
     "batch norm in training": _batch_norm(15, 2, 9000),
     "group norm of one group": workload_of("group_norm", batch=2, channels=16, pixels=9000, groups=1, dtype="float16"),
 }
