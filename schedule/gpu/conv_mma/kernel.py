@@ -8,6 +8,8 @@ rows are multiplied again from pixels further on, which may begin anywhere in sh
     P[pixel, (tap, f)] = sum over shifts and channels of X[pixel + shift, channel] * W[(shift, tap), channel, f]
     Y[output, f] = sum over taps of P[output * stride + tap * dilation, (tap, f)]
 
+The phases of a transposed convolution read the same pixels, each with filters of its own, which are columns, too.
+
 A block computes a patch of outputs, or several one after another. TMA brings the pixels that it sees, as a box, with
 zeros for padding, 64 channels at a time::
 
@@ -23,7 +25,7 @@ zeros for padding, 64 channels at a time::
 What blocks with one patch store lies in the place of the stages. Filters are copied to shared memory once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import gcd, prod
 
@@ -34,12 +36,12 @@ from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.mma import Mma
 from ....ir.gpu.tma import TmaLoad, tma_swizzle
-from ....ir.rewrite import substitute
+from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm, element_form
 from ...problems.image_window import TAP
-from ...tile.delinearize import delinearize
+from ...tile.delinearize import axis_indices, delinearize
 from ...tile.names import FreshNameWriter
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
 from ..split_k import store_outputs
@@ -73,6 +75,7 @@ class _ConvMmaWriter:
         self.atom = atom
         self.box = box_extents(self.window, self.window.patch[1:])
         self.first = column_dimensions(self.window)[sizes.column_taps]
+        self.phases = prod(axis.extent for axis in gemm.batch)
         self.outputs = prod(self.window.patch)
         self.w = FreshNameWriter(gemm.names)
 
@@ -93,11 +96,13 @@ class _ConvMmaWriter:
             partials = self._allocate_partials() if s.rounds > 1 else None
             with w.scope():
                 self._begin()
-                with w.loop("round", s.rounds) as number:
-                    self._multiply_patch(number)
-                    if partials is not None:
+                if partials is None:
+                    self._multiply_patch(index(0))
+                else:
+                    with w.loop("round", s.rounds) as number:
+                        self._multiply_patch(number)
                         self._finish(number, partials)
-            if partials is None:
+            if partials is None:  # in the place of the stages
                 with w.scope():
                     self._finish(index(0), self._allocate_partials())
         return Kernel(KERNEL_NAME, gemm.inputs, tuple(r.tensor for r in gemm.results), (), w.finish())
@@ -142,30 +147,46 @@ class _ConvMmaWriter:
         w.emit(TmaLoad(self.stages, to, self.image.buffer, corner, extents, self.full, stage, tx_expected=True))
 
     def _copy_filters(self) -> None:
-        """Copy the filters, with zeros for channels that do not exist. Neighbouring threads copy what lies side by side
-        in memory: eight channels, or filters."""
+        """Copy the filters, with zeros for channels and taps that do not exist. Neighbouring threads copy what lies
+        side by side in memory: eight channels, or filters."""
         w, s, n, channels = self.w, self.s, self.gemm.n.extent, self.window.channels
         form = element_form(self.filters)
         others = form.without((Var("k"),))
         whole = not any(x % COPY_ELEMENTS for x in (others.constant, *others.terms.values()))
         width = COPY_ELEMENTS if form.coefficient("k") == 1 and whole else 1
         room = int(self.b.shape[-1])
-        total = self.window.tap_count * n * room // width
+        taps = (self.phases, self.window.tap_count)
+        total = prod(taps) * n * room // width
         turns = -(-total // s.threads)
         with w.loop("copied", -(-turns // COPIES_AT_ONCE)) as some, w.loop("copy", COPIES_AT_ONCE, UNROLLED) as copy:
             number = (some * COPIES_AT_ONCE + copy) * s.threads + self.thread
             with w.when(number < total if total % (COPIES_AT_ONCE * s.threads) else None):
                 if width > 1:
-                    tap, f, channel = delinearize(number, (self.window.tap_count, n, room // width))
+                    phase, tap, f, channel = delinearize(number, (*taps, n, room // width))
                 else:
-                    tap, channel, f = delinearize(number, (self.window.tap_count, room, n))
+                    phase, tap, channel, f = delinearize(number, (*taps, room, n))
                 channel, shift = channel * width, tap // s.column_taps
-                inside = channel < channels if room > channels else None
+                at = {**self._at_phase(phase), TAP: tap, "k": channel, "n": f}
+                exists = [channel < channels] if room > channels else []
+                exists += self._filters_exist(at)
+                held = w.allocate("held", (width,), self.dtype, MemoryScope.REGISTER)
+                if exists:
+                    with w.loop("c", width, LoopKind.VECTORIZED) as c:
+                        w.store(held, (c,), const(0.0, self.dtype))
+                with w.when(logical_and(*exists) if exists else None), w.loop("c", width, LoopKind.VECTORIZED) as c:
+                    w.store(held, (c,), substitute(self.filters, {**at, "k": channel + c}))
                 with w.loop("c", width, LoopKind.VECTORIZED) as c:
-                    at = {TAP: tap, "k": channel + c, "n": f}
-                    source = tuple(substitute(i, at) for i in self.filters.indices)
-                    to = (tap % s.column_taps * n + f, shift, channel + c)
-                    w.store(self.b, to, Load(self.filters.buffer, source, inside))
+                    to = ((phase * s.column_taps + tap % s.column_taps) * n + f, shift, channel + c)
+                    w.store(self.b, to, Load(held, (c,)))
+
+    def _filters_exist(self, at: Mapping[str, Expr]) -> list[Expr]:
+        """Return the conditions on which a kernel has a tap, where phases may have different numbers of them."""
+        found: list[Expr] = []
+        for i, extent in zip(self.filters.indices, self.filters.buffer.shape, strict=True):
+            if self.phases > 1 and TAP in free_variables(i):
+                place = substitute(i, at)
+                found += [Compare(CompareOp.GE, place, index(0)), place < extent]
+        return found
 
     # --- the products of a patch
 
@@ -187,10 +208,12 @@ class _ConvMmaWriter:
             step = number * s.chunks + chunk
             w.emit(MbarrierWait(self.full, step % s.stages, step // s.stages % 2))
             self._multiply(step % s.stages, chunk)
-            w.barrier()
             if steps > s.stages:
+                w.barrier()
                 with w.when(logical_and(self.elected, step + s.stages < steps)):
                     self._load(step + s.stages, step % s.stages)
+        if s.rounds == 1 or steps <= s.stages:
+            w.barrier()
 
     def _multiply(self, stage: Expr, chunk: Expr) -> None:
         """Multiply a chunk of channels. A warp has every so many sixteenth pixels."""
@@ -237,25 +260,32 @@ class _ConvMmaWriter:
             at: dict[str, Expr] = {"m": patch * self.outputs + output, "n": index(0)}
             inside = [*self.gemm.rows_inside(at["m"])]
             inside += [output < self.outputs] if self.outputs % s.threads else []
-            with w.when(logical_and(*inside)):
-                self._add_up(total, partials, output)
+            with w.when(logical_and(*inside)), w.loop("phase", self.phases, UNROLLED) as phase:
+                self._add_up(total, partials, output, phase)
                 width = 1 if self.gemm.along_pixels else gcd(n, 8)
                 with w.loop("vector", n // width, UNROLLED) as vector:
                     first = vector * width
-                    store_outputs(w, self.gemm, {**at, "n": first}, total, width, first=first)
+                    here = {**at, **self._at_phase(phase), "n": first}
+                    store_outputs(w, self.gemm, here, total, width, first=first)
 
-    def _add_up(self, total: Buffer, partials: Buffer, output: Expr) -> None:
+    def _at_phase(self, phase: Expr) -> dict[str, Expr]:
+        """Return the axes of the batch at a phase of a transposed convolution."""
+        return dict(axis_indices(phase, self.gemm.batch))
+
+    def _add_up(self, total: Buffer, partials: Buffer, output: Expr, phase: Expr) -> None:
         """Add up what the pixels of all taps gave an output of the patch."""
         w, n, window = self.w, self.gemm.n.extent, self.window
         with w.loop("f", n, UNROLLED) as f:
             w.store(total, (f,), const(0.0, float32))
         position = delinearize(output, window.patch)[1:]
-        corner = self._pixel(position, window.strides)
+        shifts = [substitute(shift, self._at_phase(phase)) for shift in window.shifts]
+        corner = self._pixel(position, window.strides) + self._pixel(shifts, (1,) * len(shifts))
         with w.loop("tap", self.s.column_taps, UNROLLED) as tap:
             places = delinearize(tap, window.taps[self.first :])
             pixel = corner + self._pixel((*(index(0) for _ in range(self.first)), *places))
             with w.loop("f", n, UNROLLED) as f:
-                w.store(total, (f,), Load(total, (f,)) + Load(partials, (tap * n + f, pixel)))
+                column = (phase * self.s.column_taps + tap) * n + f
+                w.store(total, (f,), Load(total, (f,)) + Load(partials, (column, pixel)))
 
     def _pixel(self, places: Sequence[Expr], steps: Sequence[int] | None = None) -> Expr:
         """Return which pixel of the box is at some places along the first dimensions, ``steps`` pixels apart: taps by

@@ -10,16 +10,18 @@ from ....te.cost import minimum_bytes
 from ....te.workload import Workload
 from ...problems.gemm import Gemm
 from ...sketch import Peaks
-from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N
-from .sizes import ConvMmaSizes, padded
+from .sizes import ConvMmaSizes, filter_count, padded
 
 # These were measured on no device.
 L2_BYTES_PER_CYCLE = 24
 """Bytes from L2 to a multiprocessor in a cycle, while all read boxes of pixels."""
 FRAGMENT_BYTES = WARP_LANES * 16
 """Bytes that an ldmatrix loads."""
+INSTRUCTION_CYCLES = 8
+"""Cycles between two instructions of a warp."""
 BUSY_WARPS = 12
 """So many warps keep the units of a multiprocessor busy."""
 COPY_ACCESSES = 3
@@ -37,10 +39,14 @@ def conv_mma_seconds(
     products = s.atoms * atoms_n * k_atoms
     fragments = k_atoms * (s.atoms * ATOM_M + warps * padded(s.count, 2 * ATOM_N)) * ATOM_K * size
     partials = s.count * (s.atoms * ATOM_M + outputs) * float32.bytes
-    copies = window.tap_count * gemm.n.extent * window.channels / WARP_LANES
+    copies = window.tap_count * filter_count(gemm) * window.channels / WARP_LANES
     accesses = products + fragments / FRAGMENT_BYTES + partials / (WARP_LANES * float32.bytes) + outputs / WARP_LANES
     operations = products * (2 * ATOM_M * ATOM_N * ATOM_K)
     from_l2 = s.patches * s.box_pixels * window.channels * size + s.blocks * s.filter_bytes
+    # What a warp does for a patch, one after another.
+    issued = k_atoms * (-(-atoms_n // 2) + s.atoms_m * (1 + atoms_n)) + 4 * s.atoms_m * atoms_n
+    issued = issued + -(-outputs // s.threads) * (2 * s.count + 4 * filter_count(gemm))
+    alone = s.rounds * issued * INSTRUCTION_CYCLES * found.seconds(1.0)
     # With few warps, units wait for the next instruction.
     slower = np.maximum(BUSY_WARPS / np.maximum(warps * s.resident, 1), 1.0)
     traffic = MemoryTraffic(
@@ -49,7 +55,7 @@ def conv_mma_seconds(
         memory_bytes=minimum_bytes(workload),
         l2_bytes=from_l2 * (found.l2_bytes_per_cycle / L2_BYTES_PER_CYCLE),
         accesses=slower * (s.patches * accesses + s.blocks * copies * COPY_ACCESSES),
-        rounds=np.maximum(s.rounds * s.chunks / s.stages, 1.0),
+        rounds=np.maximum(s.rounds * s.chunks / s.stages, 1.0) + alone / LOAD_LATENCY_SECONDS,
         shared_bytes=s.patches * (s.chunks * s.stage_bytes + fragments + partials),
         operations=slower
         * s.patches

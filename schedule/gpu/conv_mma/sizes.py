@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from ....core.dtypes import float32
+from ....core.dtypes import float32, int64
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.gpu.tma import SWIZZLE_ROW_BYTES
@@ -33,7 +33,7 @@ class ConvMmaSizes:
 
     ``tile_h``, ``tile_w``, ``column_taps``, ``threads``, ``stages`` and ``persistent`` are the knobs. A patch is
     ``tile_h`` rows of ``tile_w`` outputs of an image. ``patches``: how many there are. ``shifts``: how many taps there
-    are that are no columns. ``count``: columns of the product, one for each of ``column_taps`` and each filter.
+    are that are no columns. ``count``: columns of the product, one for each of ``column_taps`` and filter of a phase.
     ``box_h``, ``box_w``: rows and columns of the pixels that a patch sees. ``box_pixels``: how many pixels these are.
     ``rows``: rows of the product, the pixels at which a window may stand, apart from the columns. ``atoms``: matrix
     instructions that have them as rows. ``atoms_m``: how many of these a warp has. ``pitch``: sums of a column.
@@ -82,7 +82,7 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     ones, warps = np.ones_like(tile_h), threads // WARP_LANES
     patch = [*(ones for _ in window.positions[:-2]), *(tile_h, tile_w)[-len(window.positions) :]]
     patches = window.images * prod(-(-n // side) for n, side in zip(window.positions, patch, strict=True))
-    box, shifts, count = box_extents(window, patch), window.tap_count // column_taps, column_taps * gemm.n.extent
+    box, shifts, count = box_extents(window, patch), window.tap_count // column_taps, column_taps * filter_count(gemm)
     box_pixels = prod(box)
     rows = box_pixels - np.select(
         [column_taps == taps for taps in column_dimensions(window)],
@@ -95,7 +95,8 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     stage_bytes, partial_bytes = padded(box_pixels, SWIZZLE_ROWS) * SWIZZLE_ROW_BYTES, count * pitch * float32.bytes
     filter_bytes = count * filter_pitch(shifts * (chunks * chunk_atoms * ATOM_K)) * 2
     apart, joined = stages * stage_bytes + partial_bytes, np.maximum(stages * stage_bytes, partial_bytes)
-    shared_bytes = padded(filter_bytes, SWIZZLE_ROWS * SWIZZLE_ROW_BYTES) + np.where(persistent == 1, apart, joined)
+    beside = filter_bytes + int64.bytes * stages  # mbarriers
+    shared_bytes = padded(beside, SWIZZLE_ROWS * SWIZZLE_ROW_BYTES) + np.where(persistent == 1, apart, joined)
     registers = SPARE_REGISTERS + 4 * atoms_m * atoms_n + 4 * -(-atoms_n // 2) + 4
     found = ConvMmaSizes(
         tile_h=tile_h,
@@ -130,15 +131,21 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     return replace(found, rounds=rounds, blocks=-(-patches // rounds))
 
 
+def filter_count(gemm: Gemm) -> int:
+    """Return how many filters there are, those of all phases."""
+    return prod(axis.extent for axis in gemm.batch) * gemm.n.extent
+
+
 def column_dimensions(window: ImageWindow) -> Mapping[int, int]:
     """Return from which spatial dimension on all taps may be columns, by how many taps these are."""
     return {prod(window.taps[first:]): first for first in range(len(window.taps), -1, -1)}
 
 
 def box_extents(window: ImageWindow, patch: Sequence[Size]) -> list[Size]:
-    """Return how many pixels a patch sees along each spatial dimension. ``patch``: its outputs along each."""
-    sides = zip(patch, window.strides, window.taps, window.dilations, strict=True)
-    return [(side - 1) * stride + (taps - 1) * dilation + 1 for side, stride, taps, dilation in sides]
+    """Return how many pixels a patch sees along each spatial dimension, in all phases. ``patch``: its outputs along
+    each."""
+    sides, further = zip(patch, window.strides, window.taps, window.dilations, strict=True), 1 + window.most_shifted
+    return [(side - 1) * stride + (taps - 1) * dilation + further for side, stride, taps, dilation in sides]
 
 
 def last_shift(window: ImageWindow, box: Sequence[Size], first: int) -> Size:

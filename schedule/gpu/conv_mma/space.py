@@ -2,8 +2,8 @@
 (sketch ``cuda_conv_mma``).
 
 Images and filters are 16-bit floats, and the channels of an image are side by side (NHWC and its kin), a multiple of
-eight. There are one to three dimensions, with padding, strides and dilations. Epilogues are those of products. Outputs
-may lie in any order.
+eight. There are one to three dimensions, with padding, strides and dilations, and transposed ones. Epilogues are those
+of products. Outputs may lie in any order.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ....ir.gpu.tma import MAX_BOX_EXTENT
+from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
-from ...problems.gemm import Gemm
+from ...problems.gemm import Gemm, gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, columns_of_setting, derived_once, row_of_record
@@ -32,7 +33,7 @@ from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
 from ..skinny.mma_tiles import COPY_ELEMENTS, mma_atom_of
 from .kernel import conv_mma_kernel
 from .prior import conv_mma_seconds
-from .sizes import CHUNK_CHANNELS, ConvMmaSizes, column_dimensions, conv_mma_sizes
+from .sizes import CHUNK_CHANNELS, ConvMmaSizes, column_dimensions, conv_mma_sizes, filter_count
 
 MOST_FILTERS = 16
 """Filters at most: with more, a tap fills the columns of instructions alone."""
@@ -95,7 +96,7 @@ class ConvMmaPlan(Plan):
             Constraint(
                 f"a product has at most {MOST_COLUMNS} columns, one for each of these taps and each filter",
                 ("column_taps",),
-                lambda c: c.ints("column_taps") * self.gemm.n.extent <= MOST_COLUMNS,
+                lambda c: c.ints("column_taps") * filter_count(self.gemm) <= MOST_COLUMNS,
             ),
             Constraint(
                 "all warps have pixels to multiply",
@@ -161,15 +162,19 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
     if not limits_of(target).clusters:  # where there is TMA, there are clusters
         return None
     gemm = implicit_gemm_of(workload, along_n=None)
-    if gemm is None or gemm.window is None or gemm.batch or gemm.a.load is None or gemm.b.load is None:
+    if gemm is None or gemm.window is None or gemm.a.load is None or gemm.b.load is None:
+        return None
+    if free_variables(gemm.a.load) & {axis.name for axis in gemm.batch}:  # the batch is groups, not phases
         return None
     image, filters = gemm.a.load.buffer, gemm.b.load.buffer
     if mma_atom_of(image.dtype) is None or filters.dtype != image.dtype or gemm.accumulator.dtype.name != "float32":
         return None
     window = gemm.window
-    if window.tap_count == 1 or window.channels % COPY_ELEMENTS or window.channels < 2 * COPY_ELEMENTS:
+    if window.channels % COPY_ELEMENTS or window.channels < 2 * COPY_ELEMENTS:
         return None
-    if gemm.n.extent > MOST_FILTERS:
+    if gemm.n.extent > MOST_FILTERS or filter_count(gemm) > MOST_COLUMNS:
+        return None
+    if window.tap_count == 1 and gemm_of(workload) is not None:  # it is a product of matrices
         return None
     return ConvMmaPlan(workload, gemm, target)
 

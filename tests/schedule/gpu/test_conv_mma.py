@@ -14,6 +14,7 @@ from tests.schedule.gpu.tiles import (
     workload_of,
 )
 from tilewright.codegen.lowering import build_kernel
+from tilewright.codegen.shared_memory import plan_shared_memory
 from tilewright.core.target import Target
 from tilewright.ir.expr import Expr
 from tilewright.ir.gpu.mma import Mma
@@ -36,6 +37,12 @@ def _conv(**more: object) -> Workload:
 
 DECODER = _conv(batch=1, channels=128, height=512, width=512)
 """The last layer of a decoder of images."""
+
+
+def _transposed(**more: object) -> Workload:
+    given: dict[str, object] = dict(batch=2, channels=24, height=7, width=9, filters=3, kernel_h=4, kernel_w=4)
+    given |= {"stride": 2, "padding": 1, "layout": "NHWC", "dtype": "float16"}
+    return workload_of("conv2d_transpose", **{**given, **more})
 
 
 def _k_major() -> Workload:
@@ -62,6 +69,9 @@ CASES: dict[str, Callable[[], Workload]] = {
     "dilation": lambda: _conv(dilation=2, padding=2, channels=136),
     "bias": lambda: _conv(filters=4, bias=True, residual=True, activation="sigmoid"),
     "filters K-major, channels first": _k_major,
+    "transposed, 4 x 4": lambda: _transposed(),
+    "transposed, 3 x 3": lambda: _transposed(kernel_h=3, kernel_w=3, output_padding=1, bias=True),
+    "transposed, 2 x 2": lambda: _transposed(kernel_h=2, kernel_w=2, padding=0, channels=72),
     "1-D": lambda: workload_of(
         "conv1d", batch=2, channels=64, length=50, filters=3, kernel=7, padding=3, layout="NWC", dtype="float16"
     ),
@@ -125,6 +135,16 @@ def test_taps_fill_the_columns_of_products(column_taps: int, products: float) ->
     assert loaded == {10 * 34 * 64}
     per_warp = -(-products // 2) * (128 / 16)
     assert per_warp <= _products(kernel.body) <= 1.15 * per_warp
+
+
+@pytest.mark.parametrize("workload", [DECODER, _conv(channels=520, filters=4, height=64, width=64)])
+def test_blocks_take_no_more_shared_memory_than_is_counted(workload: Workload) -> None:
+    """What blocks with one patch store lies in the place of the stages."""
+    space = SKETCH.space(workload, H200, policy=EVERY_LEGAL)
+    taken = space.quantities["shared_bytes"]
+    for row in (int(taken.argmax()), *range(0, len(space), len(space) // 12)):
+        (launch,) = SKETCH.lower(workload, H200, space.schedule(row)).launches
+        assert 0.75 * taken[row] <= plan_shared_memory(launch.body).bytes <= taken[row]
 
 
 @pytest.mark.parametrize("column_taps", [1, 3, 9])
