@@ -31,7 +31,7 @@ from math import gcd, prod
 
 from ....core.dtypes import float32, int64
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, Var, const, index, logical_and, minimum
+from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.mma import Mma
@@ -39,25 +39,25 @@ from ....ir.gpu.tma import TmaLoad, tma_swizzle
 from ....ir.rewrite import free_variables, substitute
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, element_form
+from ...problems.gemm import Gemm
 from ...problems.image_window import TAP
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.names import FreshNameWriter
-from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS, mma_atom_of
+from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, mma_atom_of
 from ..split_k import store_outputs
 from .sizes import (
     CHUNK_CHANNELS,
+    COPIES_AT_ONCE,
     SWIZZLE_ROWS,
     ConvMmaSizes,
     box_extents,
     column_dimensions,
     filter_pitch,
+    filter_vectors,
     padded,
 )
 
 UNROLLED = LoopKind.UNROLLED
-COPIES_AT_ONCE = 8
-"""A thread loads so many elements or vectors of filters before it stores the first one."""
 
 
 def conv_mma_kernel(gemm: Gemm, sizes: ConvMmaSizes) -> Kernel:
@@ -147,25 +147,20 @@ class _ConvMmaWriter:
         w.emit(TmaLoad(self.stages, to, self.image.buffer, corner, extents, self.full, stage, tx_expected=True))
 
     def _copy_filters(self) -> None:
-        """Copy the filters, with zeros for channels and taps that do not exist. Neighbouring threads copy what lies
-        side by side in memory: eight channels, or filters."""
+        """Copy the filters, with zeros for channels and taps that do not exist. Neighbouring threads copy vectors that
+        lie side by side in memory, of channels or of filters."""
         w, s, n, channels = self.w, self.s, self.gemm.n.extent, self.window.channels
-        form = element_form(self.filters)
-        others = form.without((Var("k"),))
-        whole = not any(x % COPY_ELEMENTS for x in (others.constant, *others.terms.values()))
-        width = COPY_ELEMENTS if form.coefficient("k") == 1 and whole else 1
+        along, width = filter_vectors(self.gemm)
         room = int(self.b.shape[-1])
-        taps = (self.phases, self.window.tap_count)
-        total = prod(taps) * n * room // width
+        inner = (n, room // width) if along == "k" else (room, n // width)
+        extents = (self.phases, self.window.tap_count, *inner)
+        total = prod(extents)
         turns = -(-total // s.threads)
         with w.loop("copied", -(-turns // COPIES_AT_ONCE)) as some, w.loop("copy", COPIES_AT_ONCE, UNROLLED) as copy:
             number = (some * COPIES_AT_ONCE + copy) * s.threads + self.thread
             with w.when(number < total if total % (COPIES_AT_ONCE * s.threads) else None):
-                if width > 1:
-                    phase, tap, f, channel = delinearize(number, (*taps, n, room // width))
-                else:
-                    phase, tap, channel, f = delinearize(number, (*taps, room, n))
-                channel, shift = channel * width, tap // s.column_taps
+                phase, tap, outer, vector = delinearize(number, extents)
+                f, channel = (outer, vector * width) if along == "k" else (vector * width, outer)
                 at = {**self._at_phase(phase), TAP: tap, "k": channel, "n": f}
                 exists = [channel < channels] if room > channels else []
                 exists += self._filters_exist(at)
@@ -174,9 +169,10 @@ class _ConvMmaWriter:
                     with w.loop("c", width, LoopKind.VECTORIZED) as c:
                         w.store(held, (c,), const(0.0, self.dtype))
                 with w.when(logical_and(*exists) if exists else None), w.loop("c", width, LoopKind.VECTORIZED) as c:
-                    w.store(held, (c,), substitute(self.filters, {**at, "k": channel + c}))
-                with w.loop("c", width, LoopKind.VECTORIZED) as c:
-                    to = ((phase * s.column_taps + tap % s.column_taps) * n + f, shift, channel + c)
+                    w.store(held, (c,), substitute(self.filters, {**at, along: at[along] + c}))
+                column, shift = (phase * s.column_taps + tap % s.column_taps) * n + f, tap // s.column_taps
+                with w.loop("c", width, LoopKind.VECTORIZED if along == "k" else UNROLLED) as c:
+                    to = (column, shift, channel + c) if along == "k" else (column + c, shift, channel)
                     w.store(self.b, to, Load(held, (c,)))
 
     def _filters_exist(self, at: Mapping[str, Expr]) -> list[Expr]:

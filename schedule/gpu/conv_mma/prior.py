@@ -13,7 +13,7 @@ from ...sketch import Peaks
 from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
 from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N
-from .sizes import ConvMmaSizes, filter_count, padded
+from .sizes import COPIES_AT_ONCE, ConvMmaSizes, filter_count, filter_vectors, padded
 
 # These were measured on no device.
 L2_BYTES_PER_CYCLE = 24
@@ -39,14 +39,14 @@ def conv_mma_seconds(
     products = s.atoms * atoms_n * k_atoms
     fragments = k_atoms * (s.atoms * ATOM_M + warps * padded(s.count, 2 * ATOM_N)) * ATOM_K * size
     partials = s.count * (s.atoms * ATOM_M + outputs) * float32.bytes
-    copies = window.tap_count * filter_count(gemm) * window.channels / WARP_LANES
+    copies = window.tap_count * filter_count(gemm) * window.channels / filter_vectors(gemm)[1]
     accesses = products + fragments / FRAGMENT_BYTES + partials / (WARP_LANES * float32.bytes) + outputs / WARP_LANES
     operations = products * (2 * ATOM_M * ATOM_N * ATOM_K)
     from_l2 = s.patches * s.box_pixels * window.channels * size + s.blocks * s.filter_bytes
     # What a warp does for a patch, one after another.
     issued = k_atoms * (-(-atoms_n // 2) + s.atoms_m * (1 + atoms_n)) + 4 * s.atoms_m * atoms_n
     issued = issued + -(-outputs // s.threads) * (2 * s.count + 4 * filter_count(gemm))
-    alone = s.rounds * issued * INSTRUCTION_CYCLES * found.seconds(1.0)
+    waited = s.rounds * issued * found.seconds(INSTRUCTION_CYCLES) / LOAD_LATENCY_SECONDS
     # With few warps, units wait for the next instruction.
     slower = np.maximum(BUSY_WARPS / np.maximum(warps * s.resident, 1), 1.0)
     traffic = MemoryTraffic(
@@ -54,8 +54,8 @@ def conv_mma_seconds(
         resident=s.resident,
         memory_bytes=minimum_bytes(workload),
         l2_bytes=from_l2 * (found.l2_bytes_per_cycle / L2_BYTES_PER_CYCLE),
-        accesses=slower * (s.patches * accesses + s.blocks * copies * COPY_ACCESSES),
-        rounds=np.maximum(s.rounds * s.chunks / s.stages, 1.0) + alone / LOAD_LATENCY_SECONDS,
+        accesses=slower * (s.patches * accesses + s.blocks * copies / WARP_LANES * COPY_ACCESSES),
+        rounds=np.maximum(s.rounds * s.chunks / s.stages, copies / (s.threads * COPIES_AT_ONCE)) + waited,
         shared_bytes=s.patches * (s.chunks * s.stage_bytes + fragments + partials),
         operations=slower
         * s.patches

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 
 from ....core.dtypes import float32, int64
 from ....core.target import Target
-from ....ir.expr import WARP_LANES
+from ....ir.expr import WARP_LANES, Var
 from ....ir.gpu.tma import SWIZZLE_ROW_BYTES
-from ...problems.gemm import Gemm
+from ...problems.gemm import Gemm, element_form
 from ...problems.image_window import ImageWindow
 from ...space.columns import Columns, Size
 from ..occupancy import limits_of
@@ -23,6 +23,8 @@ SWIZZLE_ROWS = 8
 PIXEL_PADDING = 4
 """Partial results between those of one column and the next: what a matrix instruction leaves in a warp lies in
 different banks."""
+COPIES_AT_ONCE = 16
+"""A thread loads so many vectors of filters before it stores the first one."""
 SPARE_REGISTERS = 40
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 
@@ -158,6 +160,18 @@ def filter_pitch(channels: Size) -> Size:
     """Return how many elements the filters of one column and the next are apart, for a multiple of sixteen channels:
     an odd number of vectors of 16 bytes, so that eight columns lie in different banks."""
     return channels + COPY_ELEMENTS
+
+
+def filter_vectors(gemm: Gemm) -> tuple[str, int]:
+    """Return the axis along which vectors of filters lie side by side in memory, ``k`` or ``n``, and how many elements
+    they have."""
+    assert gemm.b.load is not None
+    form = element_form(gemm.b.load)
+    for axis, width in (("k", COPY_ELEMENTS), ("n", gcd(gemm.n.extent, COPY_ELEMENTS))):
+        others = form.without((Var(axis),))
+        if form.coefficient(axis) == 1 and not any(x % width for x in (others.constant, *others.terms.values())):
+            return axis, width
+    return "n", 1
 
 
 def padded(extent: Size, unit: int) -> Size:

@@ -170,7 +170,7 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
     if mma_atom_of(image.dtype) is None or filters.dtype != image.dtype or gemm.accumulator.dtype.name != "float32":
         return None
     window = gemm.window
-    if window.channels % COPY_ELEMENTS or window.channels < 2 * COPY_ELEMENTS:
+    if window.channels % COPY_ELEMENTS:
         return None
     if gemm.n.extent > MOST_FILTERS or filter_count(gemm) > MOST_COLUMNS:
         return None

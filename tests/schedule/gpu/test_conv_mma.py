@@ -64,7 +64,7 @@ CASES: dict[str, Callable[[], Workload]] = {
     "one filter": lambda: _conv(filters=1),
     "sixteen filters": lambda: _conv(filters=16, channels=72, dtype="bfloat16"),
     "7 x 5": lambda: _conv(kernel_h=7, kernel_w=5, padding=2),
-    "1 x 3": lambda: _conv(kernel_h=1, padding=0),
+    "1 x 3, 8 channels": lambda: _conv(kernel_h=1, padding=0, channels=8),
     "stride": lambda: _conv(stride=2, filters=5),
     "dilation": lambda: _conv(dilation=2, padding=2, channels=136),
     "bias": lambda: _conv(filters=4, bias=True, residual=True, activation="sigmoid"),
@@ -102,7 +102,6 @@ def test_blocks_that_stay_go_on_with_further_patches(stages: int, column_taps: i
 def test_what_it_leaves_to_others() -> None:
     for workload in (
         _conv(filters=17),
-        _conv(channels=8),
         _conv(channels=20),
         _conv(dtype="float32"),
         _conv(kernel_h=1, kernel_w=1, padding=0),
