@@ -25,6 +25,7 @@ BLOCKS: dict[str, tuple[Any, list[tuple[int, ...]]]] = {
     "unet": (lambda: vision.ResidualBlock(64, 128), [(2, 64, 32, 32), (2, 128)]),
     "convnext": (lambda: torch.nn.Sequential(vision.ConvNeXtBlock(96), vision.ConvNeXtBlock(96)), [(2, 96, 28, 28)]),
     "decoder": (vision.Decoder, [(2, 64, 16, 16), (2, 32, 32, 32)]),
+    "heads": (vision.Heads, [(2, 64, 32, 32)]),
     "vit": (language.ViTBlock, [(2, 128, 256)]),
     "bert": (language.BertAttention, [(2, 128, 256), (2, 1, 1, 128)]),
     "llama": (language.LlamaBlock, [(1, 128, 256), (128, 64), (128, 64)]),

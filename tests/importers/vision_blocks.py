@@ -98,6 +98,19 @@ class Decoder(nn.Module):  # type: ignore[misc]
         return y * torch.sigmoid(self.excite(functional.relu(self.squeeze(pooled))))
 
 
+class Heads(nn.Module):  # type: ignore[misc]
+    """What decoders end with: colours, those of an image of twice the size, and a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.colours = nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 3, 3, padding=1)
+        self.up, self.mask = nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Conv2d(64, 1, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        y = functional.silu(self.plain(x))
+        return self.colours(y), torch.tanh(self.up(y)), torch.sigmoid(self.mask(y))
+
+
 class Convolutions(nn.Module):  # type: ignore[misc]
     """A transposed convolution, one with a bias and a residual, groups of 4 channels, and one that is dilated."""
 
