@@ -3,7 +3,7 @@
 A matrix instruction has eight columns, and few filters leave most of them empty. So taps are columns, too: a pixel is
 multiplied with the filters of several taps at once, and an output is the sum of what its pixels gave it. These may be
 the taps of the whole window, those along its last dimensions, or one. For the others, which are ``shifts``, the same
-rows are multiplied again from pixels further on, which may begin anywhere in shared memory for ldmatrix::
+rows are multiplied again from pixels further on, which may begin anywhere in shared memory::
 
     P[pixel, (tap, f)] = sum over shifts and channels of X[pixel + shift, channel] * W[(shift, tap), channel, f]
     Y[output, f] = sum over taps of P[output * stride + tap * dilation, (tap, f)]
@@ -11,13 +11,13 @@ rows are multiplied again from pixels further on, which may begin anywhere in sh
 The phases of a transposed convolution read the same pixels, each with filters of its own, which are columns, too.
 
 A block computes a patch of outputs, or several one after another. TMA brings the pixels that it sees, as a box, with
-zeros for padding, 64 channels at a time::
+zeros for padding, 128 bytes of channels at a time. Of float32 it rounds them to TF32::
 
     for each patch:
         for each chunk of channels:
             wait for its stage
             for each shift:
-                load the fragments of 16 pixels by ldmatrix, and those of the filters; multiply
+                load the fragments of 16 pixels, and those of the filters; multiply
             barrier; begin to fill this stage with what comes ``stages`` chunks later
         store the products in shared memory, [column, pixel]; barrier
         add them up for each output, compute what follows from the sums, and store it
@@ -31,7 +31,7 @@ from math import gcd, prod
 
 from ....core.dtypes import float32, int64
 from ....ir.buffer import Buffer, Layout, MemoryScope
-from ....ir.expr import WARP_LANES, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.expr import WARP_LANES, Cast, Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
 from ....ir.gpu.ldmatrix import LoadMatrix
 from ....ir.gpu.mbarrier import MbarrierArriveExpectTx, MbarrierInit, MbarrierWait
 from ....ir.gpu.mma import Mma
@@ -43,18 +43,19 @@ from ...problems.gemm import Gemm
 from ...problems.image_window import TAP
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.names import FreshNameWriter
-from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, mma_atom_of
+from ..skinny.mma_tiles import ATOM_M, ATOM_N
 from ..split_k import store_outputs
 from .sizes import (
-    CHUNK_CHANNELS,
     COPIES_AT_ONCE,
     SWIZZLE_ROWS,
     ConvMmaSizes,
     box_extents,
+    chunk_channels,
     column_dimensions,
     filter_pitch,
     filter_vectors,
     padded,
+    warp_atom,
 )
 
 UNROLLED = LoopKind.UNROLLED
@@ -69,10 +70,9 @@ class _ConvMmaWriter:
     def __init__(self, gemm: Gemm, sizes: ConvMmaSizes) -> None:
         assert gemm.window is not None and gemm.a.load is not None and gemm.b.load is not None
         self.gemm, self.s, self.window = gemm, sizes, gemm.window
-        self.image, self.filters, self.dtype = gemm.a.load, gemm.b.load, gemm.a.load.buffer.dtype
-        atom = mma_atom_of(self.dtype)
+        self.image, self.filters, atom = gemm.a.load, gemm.b.load, warp_atom(gemm)
         assert atom is not None
-        self.atom = atom
+        self.atom, self.dtype, self.channels = atom, atom.operand, chunk_channels(gemm)
         self.box = box_extents(self.window, self.window.patch[1:])
         self.first = column_dimensions(self.window)[sizes.column_taps]
         self.phases = prod(axis.extent for axis in gemm.batch)
@@ -111,8 +111,8 @@ class _ConvMmaWriter:
 
     def _allocate_filters(self) -> Buffer:
         """Allocate shared memory for [column, shift, channel] of the filters."""
-        s, channels = self.s, self.s.chunks * self.s.chunk_atoms * ATOM_K
-        layout = Layout((filter_pitch(s.shifts * channels), channels, 1))
+        s, channels = self.s, self.s.chunks * self.s.chunk_atoms * self.atom.k
+        layout = Layout((filter_pitch(self.gemm, s.shifts * channels), channels, 1))
         shape = (s.count, s.shifts, channels)
         return self.w.allocate("staged_filters", shape, self.dtype, MemoryScope.SHARED, layout)
 
@@ -124,8 +124,8 @@ class _ConvMmaWriter:
     def _begin(self) -> None:
         """Begin to fill the stages, and copy the filters meanwhile."""
         s, w = self.s, self.w
-        shape = (s.stages, padded(s.box_pixels, SWIZZLE_ROWS), CHUNK_CHANNELS)
-        layout = Layout((shape[1] * CHUNK_CHANNELS, CHUNK_CHANNELS, 1), tma_swizzle(self.dtype))
+        shape = (s.stages, padded(s.box_pixels, SWIZZLE_ROWS), self.channels)
+        layout = Layout((shape[1] * self.channels, self.channels, 1), tma_swizzle(self.dtype))
         self.stages = w.allocate("staged_pixels", shape, self.dtype, MemoryScope.SHARED, layout)
         with w.when(self.elected), w.loop("initialised", s.stages, UNROLLED) as stage:
             w.emit(MbarrierInit(self.full, stage, 1))
@@ -139,9 +139,9 @@ class _ConvMmaWriter:
     def _load(self, step: Expr, stage: Expr) -> None:
         """Begin to load the chunk of channels of a step. What lies outside of the image arrives as zeros."""
         w, s = self.w, self.s
-        extents = (1, *self.box, CHUNK_CHANNELS)
+        extents = (1, *self.box, self.channels)
         w.emit(MbarrierArriveExpectTx(self.full, stage, prod(extents) * self.dtype.bytes))
-        at = {"m": self._patch(step // index(s.chunks)) * self.outputs, "k": step % index(s.chunks) * CHUNK_CHANNELS}
+        at = {"m": self._patch(step // index(s.chunks)) * self.outputs, "k": step % index(s.chunks) * self.channels}
         corner = tuple(substitute(i, at) for i in self.image.indices)
         to = (stage, index(0), index(0))
         w.emit(TmaLoad(self.stages, to, self.image.buffer, corner, extents, self.full, stage, tx_expected=True))
@@ -164,16 +164,17 @@ class _ConvMmaWriter:
                 at = {**self._at_phase(phase), TAP: tap, "k": channel, "n": f}
                 exists = [channel < channels] if room > channels else []
                 exists += self._filters_exist(at)
-                held = w.allocate("held", (width,), self.dtype, MemoryScope.REGISTER)
+                held = w.allocate("held", (width,), self.filters.dtype, MemoryScope.REGISTER)
                 if exists:
                     with w.loop("c", width, LoopKind.VECTORIZED) as c:
-                        w.store(held, (c,), const(0.0, self.dtype))
+                        w.store(held, (c,), const(0.0, held.dtype))
                 with w.when(logical_and(*exists) if exists else None), w.loop("c", width, LoopKind.VECTORIZED) as c:
                     w.store(held, (c,), substitute(self.filters, {**at, along: at[along] + c}))
                 column, shift = (phase * s.column_taps + tap % s.column_taps) * n + f, tap // s.column_taps
                 with w.loop("c", width, LoopKind.VECTORIZED if along == "k" else UNROLLED) as c:
                     to = (column, shift, channel + c) if along == "k" else (column + c, shift, channel)
-                    w.store(self.b, to, Load(held, (c,)))
+                    value: Expr = Load(held, (c,))
+                    w.store(self.b, to, value if held.dtype == self.dtype else Cast(value, self.dtype))
 
     def _filters_exist(self, at: Mapping[str, Expr]) -> list[Expr]:
         """Return the conditions on which a kernel has a tap, where phases may have different numbers of them."""
@@ -213,21 +214,42 @@ class _ConvMmaWriter:
 
     def _multiply(self, stage: Expr, chunk: Expr) -> None:
         """Multiply a chunk of channels. A warp has every so many sixteenth pixels."""
-        w, s, low, high = self.w, self.s, self.lane % 8, self.lane // 8
+        w, s, atom = self.w, self.s, self.atom
         atoms_n, zero = self.acc.shape[1], index(0)
+        of_b = atom.elements("b")
         with w.loop("shift", s.shifts, UNROLLED) as shift, w.loop("k_atom", s.chunk_atoms, UNROLLED) as k_atom:
-            k, further = k_atom * ATOM_K, self._pixel(delinearize(shift, self.window.taps[: self.first]))
-            b = w.allocate("b", (-(-atoms_n // 2), 8), self.dtype, MemoryScope.REGISTER)
-            a = w.allocate("a", (8,), self.dtype, MemoryScope.REGISTER)
+            k, further = k_atom * atom.k, self._pixel(delinearize(shift, self.window.taps[: self.first]))
+            b = w.allocate("b", (-(-atoms_n // 2), 2 * of_b), self.dtype, MemoryScope.REGISTER)
+            a = w.allocate("a", (atom.elements("a"),), self.dtype, MemoryScope.REGISTER)
             with w.loop("pair", b.shape[0], UNROLLED) as pair:
-                column = _existing((pair * 2 + high // 2) * ATOM_N + low, s.count, 2 * ATOM_N)
-                channel = chunk * (s.chunk_atoms * ATOM_K) + k + high % 2 * 8
-                w.emit(LoadMatrix(b, (pair, zero), self.b, (column, shift, channel), 4))
-            for i, atom in self._atoms():
-                pixel = _existing(atom * ATOM_M + high % 2 * 8 + low, s.rows, ATOM_M) + further
-                w.emit(LoadMatrix(a, (zero,), self.stages, (stage, pixel, k + high // 2 * 8), 4))
+                self._load_filters(b, pair, shift, chunk * (s.chunk_atoms * atom.k) + k)
+            for i, number in self._atoms():
+                self._load_pixels(a, stage, number * ATOM_M, further, k)
                 with w.loop("atom_n", atoms_n, UNROLLED) as j:
-                    w.emit(Mma(self.atom.name, self.acc, (i, j, zero), a, (zero,), b, (j // 2, j % 2 * 4)))
+                    w.emit(Mma(atom.name, self.acc, (i, j, zero), a, (zero,), b, (j // 2, j % 2 * of_b)))
+
+    def _load_filters(self, b: Buffer, pair: Expr, shift: Expr, k: Expr) -> None:
+        """Load the fragments of two instructions along the columns, from channel ``k`` on."""
+        w, low, high = self.w, self.lane % 8, self.lane // 8
+        if self.dtype.bits == 16:
+            column = _existing((pair * 2 + high // 2) * ATOM_N + low, self.s.count, 2 * ATOM_N)
+            w.emit(LoadMatrix(b, (pair, index(0)), self.b, (column, shift, k + high % 2 * 8), 4))
+            return
+        for half, e in product(range(2), range(2)):
+            column = _existing((pair * 2 + half) * ATOM_N + self.lane // 4, self.s.count, 2 * ATOM_N)
+            source = (column, shift, k + self.lane % 4 + e * 4)
+            w.store(b, (pair, index(half * 2 + e)), Load(self.b, source))
+
+    def _load_pixels(self, a: Buffer, stage: Expr, first: Expr, further: Expr, k: Expr) -> None:
+        """Load the fragment of 16 pixels, those that are ``further`` than the ``first`` one, from channel ``k`` on."""
+        w, s, low, high = self.w, self.s, self.lane % 8, self.lane // 8
+        if self.dtype.bits == 16:
+            pixel = _existing(first + high % 2 * 8 + low, s.rows, ATOM_M) + further
+            w.emit(LoadMatrix(a, (index(0),), self.stages, (stage, pixel, k + high // 2 * 8), 4))
+            return
+        for e in range(4):
+            pixel = _existing(first + e % 2 * 8 + self.lane // 4, s.rows, ATOM_M) + further
+            w.store(a, (index(e),), Load(self.stages, (stage, pixel, k + self.lane % 4 + e // 2 * 4)))
 
     def _atoms(self) -> Iterator[tuple[Expr, Expr]]:
         """The matrix instructions along the pixels that this warp has: how many there were before, and which it is."""

@@ -12,14 +12,12 @@ from ...problems.gemm import Gemm
 from ...sketch import Peaks
 from ..memory_prior import LOAD_LATENCY_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..peaks import gpu_peaks
-from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N
-from .sizes import COPIES_AT_ONCE, ConvMmaSizes, filter_count, filter_vectors, padded
+from ..skinny.mma_tiles import ATOM_M, ATOM_N
+from .sizes import COPIES_AT_ONCE, ConvMmaSizes, filter_count, filter_vectors, operand_bytes, padded, warp_atom
 
 # These are rough. The best estimate for three filters on 512x512x128 is 24 us, as long as an H200 took for it.
 L2_BYTES_PER_CYCLE = 24
 """Bytes from L2 to a multiprocessor in a cycle, while all read boxes of pixels."""
-FRAGMENT_BYTES = WARP_LANES * 16
-"""Bytes that an ldmatrix loads."""
 INSTRUCTION_CYCLES = 8
 """Cycles between two instructions of a warp."""
 BUSY_WARPS = 12
@@ -34,14 +32,21 @@ def conv_mma_seconds(
     """Return the estimated time of each setting in seconds, float64[n]."""
     s, found, window = sizes, gpu_peaks(target, peaks), gemm.window
     assert window is not None and gemm.a.load is not None
-    size, warps = gemm.a.load.dtype.bytes, s.threads // WARP_LANES
+    size, warps, atom = operand_bytes(gemm), s.threads // WARP_LANES, warp_atom(gemm)
+    assert atom is not None
     outputs, atoms_n, k_atoms = s.tile_h * s.tile_w, -(-s.count // ATOM_N), s.shifts * s.chunks * s.chunk_atoms
     products = s.atoms * atoms_n * k_atoms
-    fragments = k_atoms * (s.atoms * ATOM_M + warps * padded(s.count, 2 * ATOM_N)) * ATOM_K * size
+    fragments = k_atoms * (s.atoms * ATOM_M + warps * padded(s.count, 2 * ATOM_N)) * atom.k * size
     partials = s.count * (s.atoms * ATOM_M + outputs) * float32.bytes
     copies = window.tap_count * filter_count(gemm) * window.channels / filter_vectors(gemm)[1]
-    accesses = products + fragments / FRAGMENT_BYTES + partials / (WARP_LANES * float32.bytes) + outputs / WARP_LANES
-    operations = products * (2 * ATOM_M * ATOM_N * ATOM_K)
+    accesses = (
+        products
+        + fragments / (WARP_LANES * (16 if size == 2 else size))
+        + partials / (WARP_LANES * float32.bytes)
+        + outputs / WARP_LANES
+    )
+    # TF32 takes twice as long as 16 bits, and its fragments are loaded element by element.
+    operations = products * (2 * ATOM_M * ATOM_N * atom.k) * (size / 2)
     from_l2 = s.patches * s.box_pixels * window.channels * size + s.blocks * s.filter_bytes
     # What a warp does for a patch, one after another.
     issued = k_atoms * (-(-atoms_n // 2) + s.atoms_m * (1 + atoms_n)) + 4 * s.atoms_m * atoms_n

@@ -9,15 +9,16 @@ import numpy as np
 from ....core.dtypes import float32, int64
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Var
+from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ....ir.gpu.tma import SWIZZLE_ROW_BYTES
+from ....ir.verifier.tma import CHUNK_BYTES
 from ...problems.gemm import Gemm, element_form
 from ...problems.image_window import ImageWindow
 from ...space.columns import Columns, Size
+from ..gemm.mma_atom import find_atom, pair_count
 from ..occupancy import limits_of
-from ..skinny.mma_tiles import ATOM_K, ATOM_M, ATOM_N, COPY_ELEMENTS
+from ..skinny.mma_tiles import ATOM_M, ATOM_N
 
-CHUNK_CHANNELS = SWIZZLE_ROW_BYTES // 2
-"""Channels of a stage: a pixel is a row that TMA swizzles."""
 SWIZZLE_ROWS = 8
 """Pixels of a period of the swizzle; a stage has whole periods."""
 PIXEL_PADDING = 4
@@ -92,10 +93,11 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     )
     atoms, atoms_n = -(-rows // ATOM_M), -(-count // ATOM_N)
     atoms_m, pitch = -(-atoms // warps), atoms * ATOM_M + PIXEL_PADDING
-    chunks = -(-window.channels // CHUNK_CHANNELS)
-    chunk_atoms = -(-min(window.channels, CHUNK_CHANNELS) // ATOM_K)
+    atom, size, most = warp_atom(gemm), operand_bytes(gemm), chunk_channels(gemm)
+    assert atom is not None
+    chunks, chunk_atoms = -(-window.channels // most), -(-min(window.channels, most) // atom.k)
     stage_bytes, partial_bytes = padded(box_pixels, SWIZZLE_ROWS) * SWIZZLE_ROW_BYTES, count * pitch * float32.bytes
-    filter_bytes = count * filter_pitch(shifts * (chunks * chunk_atoms * ATOM_K)) * 2
+    filter_bytes = count * filter_pitch(gemm, shifts * (chunks * chunk_atoms * atom.k)) * size
     apart, joined = stages * stage_bytes + partial_bytes, np.maximum(stages * stage_bytes, partial_bytes)
     beside = filter_bytes + int64.bytes * stages  # mbarriers
     shared_bytes = padded(beside, SWIZZLE_ROWS * SWIZZLE_ROW_BYTES) + np.where(persistent == 1, apart, joined)
@@ -133,6 +135,26 @@ def conv_mma_sizes(gemm: Gemm, target: Target, columns: Columns) -> ConvMmaSizes
     return replace(found, rounds=rounds, blocks=-(-patches // rounds))
 
 
+def warp_atom(gemm: Gemm) -> MmaAtom | None:
+    """Return the matrix instruction of a warp for these operands and this precision; None where there is none, or where
+    float32 is split into several planes."""
+    found = find_atom(gemm)
+    if found is None or pair_count(gemm) > 1:
+        return None
+    return next((a for a in WARP_MMA_ATOMS.values() if a.operand == found.a), None)
+
+
+def chunk_channels(gemm: Gemm) -> int:
+    """Return how many channels a stage has: a pixel is a row that TMA swizzles."""
+    return SWIZZLE_ROW_BYTES // operand_bytes(gemm)
+
+
+def operand_bytes(gemm: Gemm) -> int:
+    """Return how many bytes a channel of a pixel has."""
+    assert gemm.a.load is not None
+    return gemm.a.load.dtype.bytes
+
+
 def filter_count(gemm: Gemm) -> int:
     """Return how many filters there are, those of all phases."""
     return prod(axis.extent for axis in gemm.batch) * gemm.n.extent
@@ -156,10 +178,10 @@ def last_shift(window: ImageWindow, box: Sequence[Size], first: int) -> Size:
     return sum((taps - 1) * dilation * prod(box[n + 1 :]) for n, taps, dilation in sides)
 
 
-def filter_pitch(channels: Size) -> Size:
-    """Return how many elements the filters of one column and the next are apart, for a multiple of sixteen channels:
-    an odd number of vectors of 16 bytes, so that eight columns lie in different banks."""
-    return channels + COPY_ELEMENTS
+def filter_pitch(gemm: Gemm, channels: Size) -> Size:
+    """Return how many elements the filters of one column and the next are apart, for a multiple of 32 bytes of
+    channels: an odd number of vectors of 16 bytes, so that eight columns lie in different banks."""
+    return channels + CHUNK_BYTES // operand_bytes(gemm)
 
 
 def filter_vectors(gemm: Gemm) -> tuple[str, int]:
@@ -167,7 +189,8 @@ def filter_vectors(gemm: Gemm) -> tuple[str, int]:
     they have."""
     assert gemm.b.load is not None
     form = element_form(gemm.b.load)
-    for axis, width in (("k", COPY_ELEMENTS), ("n", gcd(gemm.n.extent, COPY_ELEMENTS))):
+    most = CHUNK_BYTES // operand_bytes(gemm)
+    for axis, width in (("k", most), ("n", gcd(gemm.n.extent, most))):
         others = form.without((Var(axis),))
         if form.coefficient(axis) == 1 and not any(x % width for x in (others.constant, *others.terms.values())):
             return axis, width

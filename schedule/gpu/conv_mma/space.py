@@ -1,9 +1,9 @@
 """Describes the space of kernels of convolutions with few filters: knobs, constraints, quantities and what is promising
 (sketch ``cuda_conv_mma``).
 
-Images and filters are 16-bit floats, and the channels of an image are side by side (NHWC and its kin), a multiple of
-eight. There are one to three dimensions, with padding, strides and dilations, and transposed ones. Epilogues are those
-of products. Outputs may lie in any order.
+Images and filters are 16-bit floats, or float32 that the precision lets matrix units round to TF32. The channels of an
+image are side by side (NHWC and its kin), a multiple of 16 bytes. There are one to three dimensions, with padding,
+strides and dilations, and transposed ones. Epilogues are those of products. Outputs may lie in any order.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from ....ir.expr import WARP_LANES
 from ....ir.gpu.tma import MAX_BOX_EXTENT
 from ....ir.rewrite import free_variables
 from ....ir.stmt import Kernel
+from ....ir.verifier.tma import CHUNK_BYTES
 from ....te.workload import Workload
 from ...problems.gemm import Gemm, gemm_of
 from ...problems.implicit_gemm import implicit_gemm_of
@@ -30,10 +31,17 @@ from ...tile_sketch import Plan, TileSketch
 from ..block_constraints import block_constraints
 from ..occupancy import limits_of
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
-from ..skinny.mma_tiles import COPY_ELEMENTS, mma_atom_of
 from .kernel import conv_mma_kernel
 from .prior import conv_mma_seconds
-from .sizes import CHUNK_CHANNELS, ConvMmaSizes, column_dimensions, conv_mma_sizes, filter_count
+from .sizes import (
+    ConvMmaSizes,
+    chunk_channels,
+    column_dimensions,
+    conv_mma_sizes,
+    filter_count,
+    operand_bytes,
+    warp_atom,
+)
 
 MOST_FILTERS = 16
 """Filters at most: with more, a tap fills the columns of instructions alone."""
@@ -81,7 +89,7 @@ class ConvMmaPlan(Plan):
     @property
     def constraints(self) -> tuple[Constraint, ...]:
         names = tuple(k.name for k in self.knobs)
-        chunks = -(-self.channels // CHUNK_CHANNELS)
+        chunks = -(-self.channels // chunk_channels(self.gemm))
         return (
             Constraint(
                 "blocks with one patch have no more stages than pixels have parts of 128 bytes",
@@ -166,11 +174,8 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
         return None
     if free_variables(gemm.a.load) & {axis.name for axis in gemm.batch}:  # the batch is groups, not phases
         return None
-    image, filters = gemm.a.load.buffer, gemm.b.load.buffer
-    if mma_atom_of(image.dtype) is None or filters.dtype != image.dtype or gemm.accumulator.dtype.name != "float32":
-        return None
     window = gemm.window
-    if window.channels % COPY_ELEMENTS:
+    if warp_atom(gemm) is None or window.channels * operand_bytes(gemm) % CHUNK_BYTES:
         return None
     if gemm.n.extent > MOST_FILTERS or filter_count(gemm) > MOST_COLUMNS:
         return None

@@ -35,6 +35,7 @@ def _conv(**more: object) -> Workload:
     return workload_of("conv2d", **{**given, "padding": 1, "layout": "NHWC", "dtype": "float16", **more})
 
 
+TF32 = {"dtype": "float32", "precision": "tf32"}
 DECODER = _conv(batch=1, channels=128, height=512, width=512)
 """The last layer of a decoder of images."""
 
@@ -69,6 +70,8 @@ CASES: dict[str, Callable[[], Workload]] = {
     "dilation": lambda: _conv(dilation=2, padding=2, channels=72, height=5),
     "bias": lambda: _conv(filters=4, bias=True, residual=True, activation="sigmoid"),
     "filters K-major, channels first": _k_major,
+    "TF32": lambda: _conv(channels=36, filters=5, **TF32),
+    "TF32, transposed": lambda: _transposed(channels=20, height=4, bias=True, **TF32),
     "transposed, 4 x 4": lambda: _transposed(),
     "transposed, 3 x 3": lambda: _transposed(kernel_h=3, kernel_w=3, output_padding=1, bias=True),
     "transposed, 2 x 2": lambda: _transposed(kernel_h=2, kernel_w=2, padding=0, channels=72),
@@ -103,7 +106,9 @@ def test_what_it_leaves_to_others() -> None:
     for workload in (
         _conv(filters=17),
         _conv(channels=20),
+        _conv(channels=18, **TF32),
         _conv(dtype="float32"),
+        _conv(dtype="int8"),
         _conv(kernel_h=1, kernel_w=1, padding=0),
         _conv(filters=4, channels=32, groups=2),
         _conv(layout="NCHW"),
@@ -146,10 +151,11 @@ def test_blocks_take_no_more_shared_memory_than_is_counted(workload: Workload) -
         assert 0.75 * taken[row] <= plan_shared_memory(launch.body).bytes <= taken[row]
 
 
+@pytest.mark.parametrize("workload", [DECODER, _conv(channels=128, height=512, width=512, **TF32)])
 @pytest.mark.parametrize("column_taps", [1, 3, 9])
-def test_compiled_kernels_keep_to_registers(column_taps: int) -> None:
-    schedule = legal_schedule_of(SKETCH, DECODER, column_taps=column_taps, tile_h=8, tile_w=32, threads=128)
-    (resources,) = build_kernel(SKETCH.lower(DECODER, H200, schedule), H200).resources.values()
+def test_compiled_kernels_keep_to_registers(column_taps: int, workload: Workload) -> None:
+    schedule = legal_schedule_of(SKETCH, workload, column_taps=column_taps, tile_h=8, tile_w=32, threads=128)
+    (resources,) = build_kernel(SKETCH.lower(workload, H200, schedule), H200).resources.values()
     assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
 
 
