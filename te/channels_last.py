@@ -11,7 +11,8 @@ workload does. There are up to three decompositions:
 
     patches             what windows see is copied, [n, y, x, c, r, s], where that is no more than the images: windows
                         that do not overlap. What is left is a product of matrices, whose results lie as they should
-    channels_last_in    images and filters are copied, and the convolution stores results of 32 bits with channels first
+    channels_last_in    images and filters are copied, and the convolution stores its results with channels first: those
+                        of 32 bits, and floats of 16 bits whose rows have whole vectors of 16 bytes
     channels_last       results are copied too, and so is what is added to them with channels first (a residual)
     channels_last_sums  the sums are stored with channels last, and what follows them is done where they are copied
 
@@ -31,6 +32,9 @@ from .check import check
 from .contraction import contraction_of
 from .inline import inline_stages
 from .workload import Axis, Stage, Workload
+
+PIXELS_OF_A_VECTOR = 8
+"""So many floats of 16 bits are stored at once."""
 
 Decomposition = tuple[str, tuple[Workload, ...]]
 """A name, and the steps."""
@@ -86,7 +90,8 @@ class _GuardedFactor:
 class _Convolution:
     """A sum over ``channel`` and over what else ``image`` and ``filters`` share. ``groups``: axes that are a dimension
     of both factors. ``filter_axes``: the axes of the sums that stand ahead of the pixels, and belong behind them.
-    ``phases``: whether there are further axes of the filters (of a transposed convolution)."""
+    ``depth``: how many channels are added up. ``width``: pixels of a row of the sums. ``phases``: whether there are
+    further axes of the filters (of a transposed convolution)."""
 
     total: Stage
     image: _GuardedFactor
@@ -94,6 +99,8 @@ class _Convolution:
     channel: str
     groups: tuple[str, ...]
     filter_axes: tuple[str, ...]
+    depth: int
+    width: int
     phases: bool
 
     @property
@@ -125,10 +132,12 @@ def _convolution_of(total: Stage) -> _Convolution | None:
         if not pixels or all(isinstance(i, Var) for i in behind):
             continue  # channels are last, or these are rows of a matrix
         groups = tuple(name for name in found.batch if image.dims([name]) and filters.dims([name]))
-        if groups and next(a.extent for a in total.reduce_axes if a.name == channel) == 1:
+        depth, width = next(a.extent for a in total.reduce_axes if a.name == channel), total.axes[pixels[-1]].extent
+        if groups and depth == 1:
             continue  # a depthwise convolution
         ahead = tuple(a.name for a in total.axes[: pixels[0]] if a.name in (*own, *groups))
-        return _Convolution(total, image, filters, channel, groups, ahead, bool(set(own) - set(ahead)))
+        phases = bool(set(own) - set(ahead))
+        return _Convolution(total, image, filters, channel, groups, ahead, depth, width, phases)
     return None
 
 
@@ -233,8 +242,11 @@ def _write_patches(steps: _Steps, c: _Convolution) -> bool:
 
 
 def _write_channels_last_in(steps: _Steps, c: _Convolution) -> bool:
-    words = not c.phases and all(b.dtype.bits == 32 for b in steps.whole.output_buffers)
-    if "patches" in steps.others or (c.filter_axes and not words):
+    vectors = c.width % PIXELS_OF_A_VECTOR == 0
+    types = [b.dtype for b in steps.whole.output_buffers]
+    stored = [t.bits == 32 or (t.bits == 16 and t.is_float and vectors) for t in types]
+    single = c.depth == 1  # filters of one channel look like images whose rows are channels
+    if "patches" in steps.others or (c.filter_axes and (c.phases or single or not all(stored))):
         return False
     steps.add([steps.sums(c), *steps.rest], steps.whole.outputs)
     return True

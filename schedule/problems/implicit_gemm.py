@@ -74,11 +74,13 @@ def _is_ordered(product: Gemm, pixel: Expr, along_n: bool) -> bool:
 
 def _along(product: Gemm, pixel: Expr) -> bool:
     """Return whether neighbours in all results are those along ``pixel``, perhaps with a digit of ``n`` between them.
-    They are words of 32 bits, or pairs of such a digit are: eight of them fill a sector of memory."""
+    They are of 32 or 16 bits; of 16 bits, those digits come in pairs."""
     for r in product.results:
-        has_words = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and r.last_digit % 2 == 0 < r.last_digit)
+        digits = r.digits_before(pixel)
+        pairs = digits == 1 or r.last_digit % 2 == 0 < r.last_digit
         along = any("n" in free_variables(i) for i in r.indices[:-1])
-        if not has_words or not along or r.digits_before(pixel) is None:
+        fits = r.tensor.dtype.bits == 32 or (r.tensor.dtype.bits == 16 and pairs)
+        if not fits or not along or digits is None:
             return False
     return True
 

@@ -73,6 +73,7 @@ def test_every_step_has_a_kernel_class(case: str, epilogue: bool) -> None:
     ("operator", "parameters"),
     [
         ("conv2d", {"kernel_h": 3, "kernel_w": 3, "padding": 1, "bias": True, "residual": True, "activation": "relu"}),
+        ("conv2d", {"width": 16, "kernel_h": 3, "kernel_w": 3, "padding": 1, "residual": True, "filters": 40}),
         ("conv2d", {"kernel_h": 2, "kernel_w": 2, "stride": 2, "bias": True}),
         ("conv2d", {"kernel_h": 2, "kernel_w": 2, "stride": 2, "groups": 2, "filters": 32}),
         ("conv2d", {"kernel_h": 3, "kernel_w": 3, "dtype": "float32", "precision": "tf32", "residual": True}),

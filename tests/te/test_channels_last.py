@@ -96,7 +96,7 @@ def test_steps_of_random_convolutions_compute_them(block: int) -> None:
 
 
 def _conv(**parameters: Any) -> Workload:
-    sizes = {"batch": 2, "channels": 8, "height": 6, "width": 10, "filters": 4, "kernel_h": 3, "kernel_w": 3}
+    sizes = {"batch": 2, "channels": 8, "height": 6, "width": 11, "filters": 4, "kernel_h": 3, "kernel_w": 3}
     return OPERATORS["conv2d"].workload({**sizes, "dtype": "float16", **parameters})
 
 
@@ -106,6 +106,8 @@ def _conv(**parameters: Any) -> Workload:
         ({}, ["channels_last"]),
         ({"bias": True, "activation": "silu"}, ["channels_last"]),
         ({"residual": True}, ["channels_last", "channels_last_sums"]),
+        ({"width": 18}, ["channels_last_in", "channels_last"]),  # rows of 16 results
+        ({"width": 18, "channels": 1}, ["channels_last"]),
         ({"dtype": "int8"}, ["channels_last_in", "channels_last"]),
         ({"dtype": "float32", "residual": True}, ["channels_last_in", "channels_last", "channels_last_sums"]),
         ({"kernel_h": 2, "kernel_w": 2, "stride": 2}, ["patches", "channels_last"]),

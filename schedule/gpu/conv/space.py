@@ -35,7 +35,7 @@ from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile.names import FreshNameWriter
 from ...tile_sketch import Plan, TileSketch
-from ..gemm.epilogue import can_store_by_tma
+from ..gemm.epilogue import can_store_by_tma, can_store_staged_rows
 from ..gemm.k_atoms import joined_groups
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
@@ -325,8 +325,15 @@ def _product(workload: Workload, patch: tuple[int, ...] = (), halo: int | None =
 
 
 def _implicit_gemm(workload: Workload, patch: tuple[int, ...] = (), halo: int | None = None) -> Gemm | None:
-    """Return the product whose results are contiguous along the filters, or else along the pixels."""
-    return implicit_gemm_of(workload, patch, halo) or implicit_gemm_of(workload, patch, halo, along_n=False)
+    """Return the product whose results are contiguous along the filters, or else along the pixels. Eight of those are a
+    sector of memory if they are words, or pairs of filters; others are staged."""
+    gemm = implicit_gemm_of(workload, patch, halo)
+    if gemm is not None:
+        return gemm
+    gemm = implicit_gemm_of(workload, patch, halo, along_n=False)
+    if gemm is None or all(r.tensor.dtype.bits == 32 or r.last_digit for r in gemm.results):
+        return gemm
+    return gemm if can_store_staged_rows(gemm) else None
 
 
 def _patches(gemm: Gemm) -> tuple[tuple[int, ...], ...]:

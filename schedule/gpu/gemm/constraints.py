@@ -204,11 +204,12 @@ def _tensor_memory(rule: _Rule, gemm: Gemm, target: Target) -> tuple[Constraint,
 
 def _accumulator_registers(rule: _Rule, gemm: Gemm) -> tuple[Constraint, ...]:
     """Return which registers hold accumulators."""
+    staged = can_store_staged_rows(gemm)
     pixels = rule(
         f"where pixels are stored from registers, a thread has at most {PIXEL_ACCUMULATORS} accumulators "
         "(atoms_m x mma_n / 2)",
-        "atoms_m mma_n",
-        lambda s: s.accumulator_registers <= PIXEL_ACCUMULATORS,
+        "atoms_m mma_n epilogue_stages" if staged else "atoms_m mma_n",
+        lambda s: (s.accumulator_registers <= PIXEL_ACCUMULATORS) | (staged & (s.epilogue_stages > 0)),
     )
     return (
         *((pixels,) if gemm.along_pixels else ()),

@@ -6,7 +6,8 @@ There are three ways to store a subtile:
 
     by TMA            it is put into one of several stages in shared memory (16 bits by stmatrix), and a TMA store takes
                       it from there, as rows, or as whole lines of memory where rows are shorter
-    as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged
+    as staged rows    stmatrix puts it into one stage, and each warp stores the 16 rows that it staged; where rows are
+                      pixels, and neighbours in the results, it stores eight pixels of a column at once
     from registers    every thread stores the pairs of columns that it holds; where rows are pixels, and neighbours in
                       the results, eight threads store eight pixels of a column, which are a sector of memory
 
@@ -354,6 +355,8 @@ class Epilogue:
         m, n = self._position(at, subtile.atom, pair + subtile.staged.first // 8, half)
         if _reads_sources(gemm, subtile.result):
             m, n = minimum(m, gemm.m_end - 1), minimum(n, index(gemm.n.extent - 2))
+            inside = () if gemm.window is None else gemm.window.inside(m)
+            m = Select(logical_and(*inside), m, index(0)) if inside else m  # of a patch beyond the last pixel
         return {**at, "m": m, "n": n}
 
     def _store_subtile(
@@ -373,7 +376,10 @@ class Epilogue:
                 w.barrier(SyncScope.WARP)
                 self._stage(output, staged, 0)
                 w.barrier(SyncScope.WARP)
-                self._store_rows(result, corner, staged)
+                if self.gemm.along_pixels:
+                    self._store_staged_pixels(result, corner, staged)
+                else:
+                    self._store_rows(result, corner, staged)
                 return
             if number == 0 or number >= s.epilogue_stages:
                 with w.when(self.elected):
@@ -495,6 +501,23 @@ class Epilogue:
                     indices = [vector_at(i, {**at, "m": m, "n": n}, "n", width) for i in result.indices]
                     w.store(result.tensor, [i.value if isinstance(i, Broadcast) else i for i in indices], value)
 
+    def _store_staged_pixels(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns) -> None:
+        """Each warp stores the 16 pixels that it staged, by vectors of 16 bytes along the last dimension."""
+        w, gemm = self.w, self.gemm
+        width = VECTOR_BYTES // result.tensor.dtype.bytes
+        of_column = WARP_ROWS // width
+        with w.loop("pixel_vector", -(-staged.columns * of_column // WARP_LANES), UNROLLED) as number:
+            vector = number * WARP_LANES + self.lane
+            row, column = self.warp_in_group * WARP_ROWS + vector % of_column * width, vector // of_column
+            m, n = at["m"] + row, at["n"] + column
+            inside = [*self._rows_inside(at, m), n < gemm.n.extent]
+            inside += [column < staged.columns] if staged.columns * of_column % WARP_LANES else []
+            with w.when(logical_and(*inside)):
+                source = (Broadcast(i, width) for i in (self.warpgroup, index(0), column))
+                value = Load(staged.buffer, (*source, Ramp(row, 1, width)))
+                *outer, last = (vector_at(i, {**at, "m": m, "n": n}, "n", 1) for i in result.indices)
+                w.store(result.tensor, (*(Broadcast(i, width) for i in outer), Ramp(last, 1, width)), value)
+
     def _store_vectors(self, result: Result, at: Mapping[str, Expr], staged: _StagedColumns, stage: int) -> None:
         """Each warp stores those of the 16 rows that it staged that belong to the group of the tile, by vectors of 16
         bytes."""
@@ -569,16 +592,26 @@ def can_store_by_tma(gemm: Gemm) -> bool:
 
 
 def can_store_staged_rows(gemm: Gemm) -> bool:
-    """Return whether all results can be stored row by row from where they are staged: 16-bit, of one type, along
-    ``n``."""
+    """Return whether all results can be stored row by row from where they are staged: 16-bit, of one type, along ``n``
+    or along pixels."""
     even = gemm.n.extent % 2 == 0
     return all(
         r.tensor.dtype.name in ("float16", "bfloat16")
         and r.tensor.dtype == gemm.results[0].tensor.dtype
-        and r.step("n") == 1
+        and (_has_pixel_vectors(gemm, r) if gemm.along_pixels else r.step("n") == 1)
         and (even or not _reads_sources(gemm, r))
         for r in gemm.results
     )
+
+
+def _has_pixel_vectors(gemm: Gemm, result: Result) -> bool:
+    """Return whether as many rows as a vector has, from a multiple of that on, are pixels side by side in a result,
+    which begin at a multiple of 16 bytes."""
+    width, window = VECTOR_BYTES // result.tensor.dtype.bytes, gemm.window
+    assert window is not None
+    extents = [window.positions[-1], *window.patch[-1:], *result.tensor.strides[:-1]]
+    in_order = not window.patch or window.patch_order[-1] == len(window.positions)
+    return in_order and all(n % width == 0 for n in extents) and not (result.last_digit or result.inside)
 
 
 def _reads_sources(gemm: Gemm, result: Result) -> bool:

@@ -11,6 +11,7 @@ from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.target import Target
 from tilewright.ir.expr import Expr
 from tilewright.ir.interpret import interpret
+from tilewright.ir.rewrite import stores_of
 from tilewright.ir.stmt import Kernel
 from tilewright.ir.verify import verify
 from tilewright.schedule.gpu.conv.space import CUDA_CONV as SKETCH
@@ -97,6 +98,25 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"pixels": "im2col", "mma_n": 32, "split_k": 2},
     ),
     "channels as pixels": ({"shuffle": 2}, {"pixels": "halo_1x8x8", "mma_n": 32}),
+    "16 bits": ({"width": 16, "result": "float16"}, {"pixels": "im2col", "mma_n": 32, "epilogue_stages": 1}),
+    "16 bits, from registers": ({"width": 16, "result": "float16"}, {"mma_n": 32, "epilogue_stages": 0}),
+    "16 bits, patches beyond the last pixel": (
+        {"width": 24, "result": "bfloat16", "residual": True},
+        {"pixels": "1x2x32", "mma_n": 32, "epilogue_stages": 1},
+    ),
+    "16 bits, halo": (
+        {"width": 16, "height": 7, "result": "float16", "residual": True},
+        {"pixels": "halo_1x8x8", "mma_n": 32, "epilogue_stages": 1},
+    ),
+    "16 bits, more than a subtile": (
+        {"width": 16, "result": "float16", "filters": 72},
+        {"pixels": "im2col", "mma_n": 96, "epilogue_stages": 1},
+    ),
+    "16 bits, strided": (
+        {"width": 15, "result": "float16", "stride": 2},
+        {"pixels": "im2col", "mma_n": 32, "epilogue_stages": 1},
+    ),
+    "16 bits, split_k": ({"width": 16, "result": "float16"}, {"pixels": "im2col", "split_k": 2, "mma_n": 32}),
     "odd numbers of channels as pixels": ({"shuffle": 3, "filters": 18}, {"pixels": "im2col", "mma_n": 32}),
 }
 
@@ -112,16 +132,29 @@ def test_ctas_go_from_tile_to_tile(knobs: dict[str, int]) -> None:
     check(conv(batch=3, height=8), FEW, pixels="halo_1x8x8", mma_n=32, atoms_m=1, **knobs)
 
 
-def test_results_of_16_bits_are_left_to_a_permutation() -> None:
-    """Eight of them are half a sector of memory."""
+def test_results_of_16_bits_are_stored_where_rows_have_whole_vectors() -> None:
+    """Eight of them from registers are half a sector of memory. Others are left to a permutation."""
     assert implicit_gemm_of(conv()) is None and implicit_gemm_of(conv(), along_n=False) is not None
-    assert implicit_gemm_of(conv(result="float16"), along_n=False) is None
+    assert SKETCH.matches(conv(), H200) and not SKETCH.matches(conv(result="float16"), H200)
+    whole = conv(result="float16", width=16)
+    assert SKETCH.matches(whole, H200) and not SKETCH.matches(
+        conv(result="float16", width=16, residual=True, filters=19), H200
+    )
+    stored = [
+        stores_of(SKETCH.lower(whole, H200, legal_schedule_of(SKETCH, whole, epilogue_stages=n)).body) for n in (0, 1)
+    ]
+    lanes = [max(s.value.lanes for s in stores if s.buffer.name == "Y") for stores in stored]
+    assert lanes == [1, 8]
 
 
 def test_no_registers_are_spilled() -> None:
-    cases: tuple[dict[str, Any], ...] = ({"filters": 128}, {"filters": 256, "shuffle": 2})
+    cases: tuple[dict[str, Any], ...] = (
+        {"filters": 128},
+        {"filters": 256, "shuffle": 2},
+        {"filters": 128, "width": 128, "result": "float16", "residual": True},
+    )
     for parameters in cases:
-        workload = conv(batch=16, channels=64, height=126, width=126, **parameters)
+        workload = conv(**{"batch": 16, "channels": 64, "height": 126, "width": 126, **parameters})
         kernel = SKETCH.lower(workload, H200, schedule_of(SKETCH, workload))
         (resources,) = build_kernel(kernel, H200).resources.values()
         assert resources.spill_bytes == 0 and resources.stack_bytes == 0
