@@ -4,9 +4,10 @@ short replays of a rested chip with cold caches, and long ones, in which it sett
 Groups of rows, float16 with channels last but for ``t32``: ``r32`` and ``r1`` the 23 distinct layers of torchvision's
 ResNet-50 for 32 images and for one, ``m32`` the depthwise and pointwise layers of MobileNetV2 for 32, ``x`` others,
 ``f`` with bias, residual and ReLU fused, ``t32`` layers of ResNet-50 for 32 images and of a U-Net in float32, where
-both sides may round factors to TF32 and filters are K-major. Bars, short and sustained: ``r32`` to ``x`` together a
-geometric mean of (best peer / ours) of at least 1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32`` 1.1
-and no row under 1.0. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``, and
+both sides may round factors to TF32 and filters are K-major; ``n`` layers with channels first, which cuDNN takes as
+they are, too. Bars, short and sustained: ``r32`` to ``x`` together a geometric mean of (best peer / ours) of at least
+1.3 and no row under 1.0; ``f`` 1.3 and no row under 1.05; ``t32`` 1.1 and no row under 1.0; ``n`` 1.3 and no row under
+1.0. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``, and
 ``sustained=0``.
 """
 
@@ -25,6 +26,7 @@ _BARS: Bars = {
     "plain": ("rmx", 1.3, 1.0),
     "fused": ("f", 1.3, 1.05),
     "tf32": ("t", 1.1, 1.0),
+    "channels_first": ("n", 1.3, 1.0),
 }
 
 _RESNET50 = (
@@ -133,6 +135,52 @@ def _transposed() -> Row:
     return Row("conv2d_transpose", parameters, peer, prepare)
 
 
+def _few_filters() -> Row:
+    """Return the last layer of a decoder of images."""
+    return _row(1, 512, 128, 3, 3, 1)
+
+
+def _audio() -> Row:
+    """Return the first layer of a network on audio."""
+    parameters: dict[str, Any] = {"batch": 8, "channels": 1, "length": 80_000, "filters": 512}
+    parameters |= {"kernel": 10, "stride": 5, "layout": "NWC", "dtype": "float16"}
+    return Row("conv1d", parameters, _peer(1, stride=5), _prepared(1, 1))
+
+
+_EXTENTS = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+_KERNELS = {1: ("kernel",), 2: ("kernel_h", "kernel_w"), 3: ("kernel_d", "kernel_h", "kernel_w")}
+
+
+def _channels_first(
+    batch: int, image: tuple[int, ...], channels: int, filters: int, kernel: int, stride: int, **more: object
+) -> Row:
+    """``image``: its extents. ``more``: further parameters of the operator."""
+    rank, transposed, padding = len(image), "transposed" in more, kernel // 2 if kernel % 2 else 0
+    padding = 1 if transposed else padding
+    parameters: dict[str, Any] = {"batch": batch, "channels": channels, "filters": filters, "padding": padding}
+    parameters |= dict(zip(_EXTENTS[rank], image, strict=True)) | dict.fromkeys(_KERNELS[rank], kernel)
+    parameters |= {"stride": stride, "dtype": "float16", **{k: v for k, v in more.items() if k != "transposed"}}
+    function = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[rank]
+    if transposed:
+        function = functional.conv_transpose2d
+    fused = "residual" in more
+
+    def peer(x: torch.Tensor, w: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        y = function(x, w, rest[0] if fused else None, stride=stride, padding=padding)
+        return functional.relu(y + rest[1]) if fused else y
+
+    def prepare(tensors: Tensors) -> Tensors:
+        x, w, *rest = tensors
+        sides = (channels, filters) if transposed else (filters, channels)
+        return x.reshape(batch, channels, *image), w.reshape(*sides, *(kernel,) * rank), *rest
+
+    return Row("conv2d_transpose" if transposed else f"conv{rank}d", parameters, peer, prepare)
+
+
+_TF32_FIRST = {"dtype": "float32", "precision": "tf32"}
+_RESIDUAL = {"bias": True, "residual": True, "activation": "relu"}
+
+
 def _name(side: int, channels: int, filters: int, kernel: int, stride: int) -> str:
     return f"{kernel}x{kernel}s{stride}-{side}x{side}-{channels}-{filters}"
 
@@ -145,11 +193,24 @@ ROWS: dict[str, Row] = {
     "x-grouped32-3x3s1-28x28-512-512": _row(32, 28, 512, 512, 3, 1, 32),
     "x-3x3x3-16x56x56-64-64": _volume(),
     "x-transposed-4x4s2-14x14-256-128": _transposed(),
+    "x-decoder-3x3s1-512x512-128-3": _few_filters(),
+    "x-audio-10s5-80000-1-512": _audio(),
     **{f"f-{_name(*layer)}": _fused(*layer) for layer in _FUSED},
     **{f"t32-{_name(*layer)}": _tf32(32, *layer) for layer in _TF32},
     "t32-unet-3x3s1-64x64-320-320": _tf32(2, 64, 320, 320, 3, 1),
     "t32-unet-3x3s1-256x256-64-64": _tf32(4, 256, 64, 64, 3, 1),
     "t32-grouped32-3x3s1-28x28-512-512": _tf32(32, 28, 512, 512, 3, 1, 32),
+    "n16-3x3s1-56x56-128-128": _channels_first(16, (56, 56), 128, 128, 3, 1),
+    "n16-3x3s1-56x56-128-128-residual": _channels_first(16, (56, 56), 128, 128, 3, 1, **_RESIDUAL),
+    "n16-3x3s1-56x56-128-128-tf32": _channels_first(16, (56, 56), 128, 128, 3, 1, **_TF32_FIRST),
+    "n32-7x7s2-224x224-3-64": _channels_first(32, (224, 224), 3, 64, 7, 2),
+    "n32-3x3s1-14x14-512-512": _channels_first(32, (14, 14), 512, 512, 3, 1),
+    "n32-1x1s2-56x56-256-512": _channels_first(32, (56, 56), 256, 512, 1, 2),
+    "n32-16x16s16-224x224-3-768": _channels_first(32, (224, 224), 3, 768, 16, 16),
+    "n1-3x3s1-64x64-320-320": _channels_first(1, (64, 64), 320, 320, 3, 1),
+    "n8-3s1-4000-512-512": _channels_first(8, (4000,), 512, 512, 3, 1),
+    "n2-3x3x3s1-16x56x56-64-64": _channels_first(2, (16, 56, 56), 64, 64, 3, 1),
+    "n32-transposed-4x4s2-14x14-256-128": _channels_first(32, (14, 14), 256, 128, 4, 2, transposed=True),
 }
 
 

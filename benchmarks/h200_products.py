@@ -2,10 +2,12 @@
 chip with cold caches, and long ones, in which it settles at the clock that its power allows.
 
 Groups of rows: ``a`` large, ``b`` small and skinny, ``c`` odd, ``d`` layouts, ``e`` batches, ``f`` with what follows
-fused, ``i`` float32 in IEEE arithmetic, which torch keeps to as well. Bars, short and sustained: ``a`` a geometric mean
+fused, ``i`` float32 in IEEE arithmetic, which torch keeps to as well, ``g`` few elements with long sums (Gram
+matrices), ``h`` weights of 8 bits. Bars, short and sustained: ``a`` a geometric mean
 of (best peer / ours) of at least 1.0 and no row under 0.97, and 4096^3 at 90 % of the best rate of any kernel in the
 run; ``b`` to ``e`` together 1.15 and no row under 1.0; ``f`` 1.15 and no row under 1.03; ``i`` 1.0 and no row under
-0.9. Every row is found with 100 candidates in three minutes. Settings: those of ``gpu_table``.
+0.9; ``g`` and ``h`` 1.1 and no row under 1.0. Every row is found with 100 candidates in three minutes. Settings: those
+of ``gpu_table``.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,6 +28,8 @@ _BARS: Bars = {
     "others": ("bcde", 1.15, 1.0),
     "fused": ("f", 1.15, 1.03),
     "ieee": ("i", 1.0, 0.9),
+    "long_sums": ("g", 1.1, 1.0),
+    "narrow_weights": ("h", 1.1, 1.0),
 }
 
 
@@ -50,6 +54,19 @@ def _batch(batch: int, m: int, n: int, k: int) -> Row:
 
 def _ieee(m: int, n: int, k: int) -> Row:
     return Row("matmul", {"m": m, "n": n, "k": k, "transpose_b": True}, lambda a, b: a @ b.t())
+
+
+def _long_sum(m: int, n: int, k: int, dtype: str) -> Row:
+    parameters = {"m": m, "n": n, "k": k, "transpose_a": True, "dtype": dtype}
+    return Row("matmul", parameters, lambda a, b: a.t() @ b)
+
+
+def _narrow_weights(m: int, n: int, k: int) -> Row:
+    """Weights of 8 bits with a scale for each output."""
+    text = f"X: float16[{m}, {k}]\nW: int8[{n}, {k}]\nS: float16[{n}]\n"
+    text += f"T[i, j < {n}] = sum over k < {k} of float32(X[i, k]) * float32(W[j, k])\n"
+    text += "Y[i, j] = float16(T[i, j] * float32(S[j]))"
+    return Row(None, {"text": text}, lambda x, w, s: (x @ w.t().half()) * s)
 
 
 def _gelu_linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -97,6 +114,10 @@ _SMALL = (
 _ODD = ((1000, 1111, 777), (4095, 4097, 4093), (3, 5000, 129), (2048, 50257, 768))
 _LAYOUTS = {"nn": (False, False), "tn": (True, False), "tt": (True, True)}
 _IEEE = ((2048, 2048, 2048), (4096, 4096, 4096), (1024, 4096, 1024), (32768, 32, 512))
+_LONG = (
+    *((64, 64, 100_000, "float16"), (256, 512, 65_536, "float16"), (128, 128, 200_000, "bfloat16")),
+    *((64, 64, 100_000, "float32"), (16, 16, 1_000_000, "float32")),
+)
 _BATCHES = ((64, 512, 512, 64), (32, 128, 128, 4096), (512, 64, 64, 64))
 
 ROWS: dict[str, Row] = {
@@ -115,6 +136,9 @@ ROWS: dict[str, Row] = {
     "f-layer_norm_silu-32x128x128": _fused("mlp", {"rows": 32, "width": 128}, _perceptron),
     "f-layer_norm_silu-three-32x128x128": _fused("mlp", {"rows": 32, "width": 128, "layers": 3}, _perceptron),
     **{f"i-{m}x{n}x{k}": _ieee(m, n, k) for m, n, k in _IEEE},
+    **{f"g-{m}x{n}x{k}-{dtype}": _long_sum(m, n, k, dtype) for m, n, k, dtype in _LONG},
+    "h-512x4096x4096": _narrow_weights(512, 4096, 4096),
+    "h-4096x4096x4096": _narrow_weights(4096, 4096, 4096),
     "i-nn-4096x4096x4096": Row("matmul", {"m": 4096, "n": 4096, "k": 4096}, torch.matmul),
     "i-64x256x512x128": Row("batch_matmul", {"batch": 64, "m": 256, "n": 512, "k": 128}, torch.bmm),
     "i-bias_gelu-1024x1024x4096": Row(

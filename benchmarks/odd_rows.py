@@ -1,5 +1,5 @@
 """Expressions of odd shapes for the tables of memory and of processors: odd pitches, few long rows, windows, odd
-permutations, index arithmetic.
+permutations, index arithmetic, norms and sums along other axes than the last one.
 
 Each has an operator of the library with its parameters, or its text form, and the same in torch.
 """
@@ -114,6 +114,57 @@ def five_points(rows: int, columns: int, dtype: str) -> OddRow:
     return OddRow(None, {"text": text}, peer)
 
 
+def softmax_in_the_middle(batch: int, rows: int, columns: int, dtype: str) -> OddRow:
+    text = f"X: {dtype}[{batch}, {rows}, {columns}]\nM[i, k] = max over j < {rows} of float32(X[i, j, k])\n"
+    text += f"S[i, k] = sum over j < {rows} of exp(float32(X[i, j, k]) - M[i, k])\n"
+    text += f"Y[i, j, k] = {dtype}(exp(float32(X[i, j, k]) - M[i, k]) / S[i, k])"
+    return OddRow(None, {"text": text}, lambda x: torch.softmax(x, 1))
+
+
+def _moments(element: str, at: str, over: str, count: int) -> str:
+    """Return the text of sums and sums of squares of deviations of ``element``, at ``at``."""
+    text = f"M[{at}] = sum over {over} of {element}\nV[{at}] = sum over {over} of "
+    return text + f"({element} - M[{at}] / {count}) * ({element} - M[{at}] / {count})\n"
+
+
+def standardised_middle(batch: int, rows: int, columns: int) -> OddRow:
+    """A layer norm along the middle axis, without weights."""
+    text = f"X: float32[{batch}, {rows}, {columns}]\n" + _moments("X[i, j, k]", "i, k", f"j < {rows}", rows)
+    text += f"Y[i, j, k] = (X[i, j, k] - M[i, k] / {rows}) / sqrt(V[i, k] / {rows} + 1e-5)"
+
+    def peer(x: torch.Tensor) -> torch.Tensor:
+        return (x - x.mean(1, keepdim=True)) * torch.rsqrt(x.var(1, correction=0, keepdim=True) + 1e-5)
+
+    return OddRow(None, {"text": text}, peer)
+
+
+def batch_norm_in_training(batch: int, channels: int, pixels: int, dtype: str) -> OddRow:
+    """Without weights."""
+    count, element = batch * pixels, "float32(X[n, c, p])"
+    text = f"X: {dtype}[{batch}, {channels}, {pixels}]\n"
+    text += _moments(element, "c", f"n < {batch}, p < {pixels}", count)
+    text += f"Y[n, c, p] = {dtype}(({element} - M[c] / {count}) / sqrt(V[c] / {count} + 1e-5))"
+    return OddRow(None, {"text": text}, lambda x: functional.batch_norm(x, None, None, None, None, True))
+
+
+def group_norm(batch: int, channels: int, pixels: int, groups: int, layout: str, dtype: str) -> OddRow:
+    def peer(x: torch.Tensor, g: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        first = layout == "NCHW"
+        image = x.reshape(batch, channels, pixels) if first else x.reshape(batch, pixels, channels).transpose(1, 2)
+        y = functional.group_norm(image, groups, g.flatten(), b.flatten(), 1e-5)
+        return y if first else y.transpose(1, 2)
+
+    parameters: dict[str, object] = {"batch": batch, "channels": channels, "pixels": pixels, "groups": groups}
+    return OddRow("group_norm", {**parameters, "layout": layout, "dtype": dtype}, peer)
+
+
+def padded(batch: int, channels: int, side: int, border: int, dtype: str) -> OddRow:
+    text, end, whole = f"X: {dtype}[{batch}, {channels}, {side}, {side}]\n", border + side, 2 * border + side
+    inside = " and ".join(f"{i} >= {border} and {i} < {end}" for i in "yx")
+    text += f"Y[n, c, y < {whole}, x < {whole}] = select({inside}, X[n, c, y - {border}, x - {border}], 0)"
+    return OddRow(None, {"text": text}, lambda x: functional.pad(x, (border,) * 4))
+
+
 F16, F32 = "float16", "float32"
 
 GPU_ROWS: Mapping[str, OddRow] = {
@@ -141,6 +192,14 @@ GPU_ROWS: Mapping[str, OddRow] = {
     "odd-interleave-4096x4095": interleaved_columns(4096, 4095, F16),
     "odd-pixel_shuffle-32x256x56x56": pixel_shuffle(32, 64, 56, F16),
     "odd-five_points-8192x4096-f32": five_points(8192, 4096, F32),
+    "odd-softmax_middle-64x512x1024": softmax_in_the_middle(64, 512, 1024, F16),
+    "odd-standardised_middle-64x512x1024-f32": standardised_middle(64, 512, 1024),
+    "odd-batch_norm_training-64x256x3136": batch_norm_in_training(64, 256, 3136, F16),
+    "odd-group_norm-16x320x4096": group_norm(16, 320, 4096, 32, "NCHW", F16),
+    "odd-group_norm-16x4096x320": group_norm(16, 320, 4096, 32, "NHWC", F16),
+    "odd-outer_sum-64x512x1024": reduction((64, 512, 1024), (0, 2), "sum", F16, lambda x: x.sum((0, 2))),
+    "odd-outer_max-100x300x2001": reduction((100, 300, 2001), (0, 2), "max", F16, lambda x: x.amax((0, 2))),
+    "odd-pad-64x3x500x500": padded(64, 3, 500, 6, F16),
 }
 
 CPU_ROWS: Mapping[str, OddRow] = {
