@@ -30,6 +30,7 @@ LARGER: tuple[tuple[str, Mapping[str, object]], ...] = (
     ("linear", {"rows": 16, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
     ("mlp", {"rows": 32, "width": 128, "layers": 3, "dtype": "float16"}),
     ("softmax", {"rows": 16, "columns": 1048576, "dtype": "float16"}),
+    ("matmul", {"m": 64, "n": 64, "k": 65536, "dtype": "float16", "transpose_a": True}),
     (
         "conv2d",
         {

@@ -285,6 +285,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "int8"}),
     ("matmul", {"m": 1, "n": 768, "k": 1024}),
+    ("matmul", {"m": 32, "n": 40, "k": 4160, "dtype": "float16"}),
     ("multi_dot", {"m": 200, "n": 311, "k": 177, "p": 160, "precision": "tf32", "dtype": "float16"}),
     ("bilinear", {"rows": 64, "first": 128, "second": 96, "outputs": 32}),
     ("linear", {"rows": 4, "inputs": 1024, "outputs": 512, "dtype": "float16"}),
