@@ -42,7 +42,6 @@ from ....ir.stmt import HardwareAxis, LoopKind
 from ....ir.verifier.tma import CHUNK_BYTES
 from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP, ImageWindow
-from ...tile.contiguous import contiguous_vector
 from ...tile.delinearize import delinearize
 from ...tile.names import FreshNameWriter
 from ..gemm.mma_atom import find_atom
@@ -157,13 +156,13 @@ class Folding:
             *(Compare(CompareOp.GE, i, index(0)) for i in place),
             *(i < extent for i, extent in zip(place, source.shape[1:], strict=False)),
         )
-        vector = contiguous_vector((*to, index(0)), pitch)
-        channels = vector[-1]
+        channels = Ramp(index(0), 1, pitch)
+        vector = (*(Broadcast(i, pitch) for i in to), channels)
+        exists = Compare(CompareOp.LT, channels, Broadcast(index(source.shape[-1]), pitch))
         with w.when(Unary(UnaryOp.NOT, inside)):
-            w.store(self.images, vector, _spread(const(0.0, source.dtype), pitch))
+            w.store(self.images, vector, Broadcast(const(0.0, source.dtype), pitch))
         with w.when(inside):
-            exists = Compare(CompareOp.LT, channels, _spread(index(source.shape[-1]), pitch))
-            at = (*(_spread(i, pitch) for i in (image, *place)), channels)
+            at = (*(Broadcast(i, pitch) for i in (image, *place)), channels)
             w.store(self.images, vector, Load(source, at, exists))
 
     def _write_vector(self, w: FreshNameWriter, number: Expr) -> None:
@@ -177,10 +176,10 @@ class Folding:
         with w.loop("element", width, LoopKind.UNROLLED) as e:
             inside = logical_and(Compare(CompareOp.GE, first + e, index(0)), first + e < source.shape[1])
             w.store(seen, (e,), Load(source, (image, first + e, index(0)), inside))
-        vector = contiguous_vector((index(0),), width)
-        at = (Broadcast(image, width), Broadcast(row, width), Broadcast(position, width), Ramp(part * width, 1, width))
-        zero = Broadcast(index(0), width)
-        w.store(self.images, (*at, zero, zero), Load(seen, vector))
+        zero = index(0)
+        at = (*(Broadcast(i, width) for i in (image, row, position)), Ramp(part * width, 1, width))
+        to = (*at, Broadcast(zero, width), Broadcast(zero, width))
+        w.store(self.images, to, Load(seen, (Ramp(zero, 1, width),)))
 
     def _write_filter(self, w: FreshNameWriter, element: Expr) -> None:
         """Copy an element of the filters, zero where there is none."""
@@ -249,10 +248,6 @@ def _in_two_dimensions(window: ImageWindow) -> ImageWindow:
         patch=(window.patch[0], 1, *window.patch[1:]) if window.patch else (),
         halo=None if window.halo is None else window.halo + 1,
     )
-
-
-def _spread(value: Expr, width: int) -> Expr:
-    return Broadcast(value, width) if width > 1 else value
 
 
 def _phases_and_pitch(window: ImageWindow, vector: int) -> tuple[int, int] | None:
