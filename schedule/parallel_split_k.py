@@ -15,7 +15,7 @@ from math import prod
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var, index
-from ..ir.rewrite import fresh_name, substitute
+from ..ir.rewrite import free_variables, fresh_name, loads_of, substitute
 from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
 from ..te.inline import inline_stages
@@ -30,6 +30,8 @@ _LEAST_SUM, _LEAST_SHARE = 4096, 16
 """Sums of so many terms, and of so many times the longer side, are long."""
 _SLICES = (16, 32, 64, 128, 256)
 _LEAST_SLICE = 256
+_ALIGNMENT = 8
+"""Slices of rows have multiples of so many elements, so that they begin at multiples of 16 bytes."""
 
 
 def split_k_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> list[tuple[int, tuple[Workload, ...]]]:
@@ -59,7 +61,10 @@ def split_k_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> 
 def _in_parts(workload: Workload, total: Stage, rest: list[Stage], slices: int, batch: int) -> tuple[Workload, ...]:
     """Return the steps; none where a tensor is beyond the limits. ``batch``: how many axes of a batch there are."""
     first, *others = total.reduce_axes
-    length, left = divmod(first.extent, slices)
+    length = first.extent // slices
+    if any(first.name in free_variables(load.indices[-1]) for load in loads_of(total.body)):
+        length -= length % _ALIGNMENT if length > _ALIGNMENT else 0
+    left = first.extent - slices * length
     if not length:
         return ()
     taken = {b.name for b in workload.inputs} | {s.name for s in workload.stages}

@@ -5,8 +5,9 @@ from math import prod
 
 from ...ir.buffer import Buffer, Layout
 from ...ir.expr import Expr, Load, Var
-from ...ir.linear_form import flat_form
+from ...ir.linear_form import LinearForm, affine_form, flat_form
 from ...ir.rewrite import free_variables
+from ...te.workload import Axis
 
 
 def tma_view(load: Load, first: int = 0) -> Load:
@@ -85,3 +86,18 @@ def moved_dimensions(load: Load, first: tuple[int, ...]) -> Load:
     shape = tuple(tensor.shape[n] for n in order)
     moved = Buffer(tensor.name, shape, tensor.dtype, tensor.scope, layout)
     return Load(moved, tuple(load.indices[n] for n in order))
+
+
+def in_slices(load: Load, outer: Axis, inner: Axis) -> Load:
+    """``load`` with a dimension for each of two axes where one index is ``outer`` times the extent of ``inner``, plus
+    ``inner``: slices of that dimension. It stays as it is where no index is that. What lies behind the last slice is no
+    part of what TMA sees then."""
+    tensor, form = load.buffer, LinearForm({Var(outer.name): inner.extent, Var(inner.name): 1})
+    at = next((n for n, i in enumerate(load.indices) if affine_form(i) == form), None)
+    if at is None:
+        return load
+    shape = (*tensor.shape[:at], outer.extent, inner.extent, *tensor.shape[at + 1 :])
+    step = tensor.strides[at]
+    layout = Layout((*tensor.strides[:at], inner.extent * step, *tensor.strides[at:]))
+    indices = (*load.indices[:at], Var(outer.name), Var(inner.name), *load.indices[at + 1 :])
+    return Load(Buffer(tensor.name, shape, tensor.dtype, tensor.scope, layout), indices)

@@ -9,7 +9,7 @@ groups that each have a B of their own (``problems.grouped_gemm``).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from ....ir.expr import Var
 from ....ir.stmt import Kernel
 from ....te.workload import Workload
 from ...loop_nest.nest import KERNEL_NAME
-from ...problems.gemm import Gemm, gemm_of, skinny_gemm_of, with_dynamic_rows
+from ...problems.gemm import Gemm, Operand, gemm_of, skinny_gemm_of, with_dynamic_rows
 from ...problems.grouped_gemm import grouped_gemm_of
 from ...sketch import NO_PEAKS, Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, row_of_record
@@ -31,10 +31,11 @@ from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
+from ..tma_view import in_slices
 from .constraints import gemm_constraints
 from .kernel import lower_gemm
 from .mainloop import can_use_wgmma
-from .mma_atom import is_packed
+from .mma_atom import find_atom, is_packed
 from .prior import prior_seconds, tiles_per_sm, unit_cycles, wave_efficiency
 from .pruning import GemmPruning
 from .repack import uneven_operands
@@ -135,6 +136,7 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
         return None
     gemm = gemm_of(workload, several=True, scaled=True) or grouped_gemm_of(workload)
     gemm = gemm and with_dynamic_rows(gemm, workload)
+    gemm = gemm and _with_slices(gemm)
     if gemm is None or not can_use_wgmma(gemm):
         return None
     assert gemm.a.load is not None
@@ -145,6 +147,21 @@ def _plan(workload: Workload, target: Target) -> GemmPlan | None:
     if not gemm.others and gemm.a.load.dtype.bits == 16 and skinny_gemm_of(workload) is not None:
         return None
     return GemmPlan(gemm, target)
+
+
+def _with_slices(gemm: Gemm) -> Gemm:
+    """Return the product with slices of k, which a batch goes through, as a dimension of both operands, where TMA can
+    see that."""
+
+    def sliced(operand: Operand) -> Operand:
+        load = operand.load
+        return operand if load is None else replace(operand, load=in_slices(load, gemm.batch[-1], gemm.k))
+
+    if not gemm.batch or gemm.others or find_atom(gemm) is None:
+        return gemm
+    found = replace(gemm, a=sliced(gemm.a), b=sliced(gemm.b))
+    copies = uneven_operands(found, as_views=True) or any(is_packed(found, o) for o in (found.a, found.b))
+    return gemm if copies else found
 
 
 def takes_dynamic_rows(gemm: Gemm) -> bool:
