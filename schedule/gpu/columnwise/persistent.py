@@ -2,8 +2,8 @@
 the last one.
 
 A CTA reads all rows of a few columns once into registers or shared memory, reduces them as often as needed and writes
-the outputs. The CTAs of a cluster, or all of the device, share the rows of long columns. Columns that fit nowhere are
-read again for every pass.
+the outputs. The CTAs of a cluster, or all of the device, share the rows of long columns. Rows that fit nowhere are
+read again by every pass.
 """
 
 from collections.abc import Mapping
@@ -43,6 +43,7 @@ from ..rowwise.sizes import RowStorage
 from .persistent_kernel import persistent_kernel
 from .persistent_sizes import (
     GRID,
+    MOST_ELEMENTS,
     STORAGES,
     PersistentSizes,
     one_setting,
@@ -53,8 +54,6 @@ from .persistent_sizes import (
 from .prior import CACHED_BYTES
 from .sizes import CLUSTER
 
-MOST_ELEMENTS = 256
-"""How many elements of an input a thread keeps in registers at most. The passes over them are unrolled."""
 MOST_THREADS = 1024
 """How many threads stand next to each other along the columns at most."""
 MOST_WASTE = 4 / 3
@@ -66,6 +65,8 @@ FULL = 3 / 4
 LAUNCH_SECONDS, MEETING_SECONDS = 2e-6, 2e-6
 """What a cooperative launch takes besides, and each of its barriers. Both are guesses; together they are what one of
 rows was measured to take (``rowwise.cooperative``)."""
+MOST_AGAIN = 1 / 2
+"""Which share of the rows is read again at most where the others stay on chip."""
 MOST_SLOWER = 1.6
 """Settings that are estimated to be so many times slower than the best one are not promising."""
 
@@ -176,8 +177,8 @@ class PersistentColumnsPlan(Plan):
                 lambda c: ~_in_shared(c) | self._copied_by_cp_async(c),
             ),
             Constraint(
-                f"a thread keeps at most {MOST_ELEMENTS} elements of an input in registers, and shared memory has room "
-                "for a row of each thread in ctas_per_sm CTAs where row_storage is registers_and_shared",
+                f"a thread has at most {MOST_ELEMENTS} elements of an input where row_storage is registers, and shared "
+                "memory has room for a row of each thread in ctas_per_sm CTAs where it is registers_and_shared",
                 every,
                 self._is_kept,
             ),
@@ -223,10 +224,17 @@ class PersistentColumnsPlan(Plan):
         good &= (s.splits == 1) | (s.rows_per_cta * s.columns_per_cta * p.read_bytes >= CLUSTER_BYTES)
         good &= (s.cluster_size == s.splits) | (s.ctas >= FULL * self.target.threads)
         good &= (s.threads >= 128) & (s.threads <= 512)
-        good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | (s.resident == columns.ints("ctas_per_sm"))
+        good &= (s.storage != RowStorage.REGISTERS_AND_SHARED) | self._promising_in_shared(columns, s)
         good &= (s.storage != RowStorage.GLOBAL) | (s.rows_per_thread > s.unroll)
         seconds = self.prior_seconds(columns, peaks)
         return good & (seconds <= MOST_SLOWER * seconds[good].min()) if good.any() else good
+
+    def _promising_in_shared(self, c: Columns, s: PersistentSizes[Ints]) -> Bools:
+        """As many CTAs as asked for. All rows are kept, or most of them where all CTAs run at once, so that caches have
+        room for the others."""
+        good: Bools = s.resident == c.ints("ctas_per_sm")
+        good &= (s.again_rows == 0) | ((s.in_grid == 1) & (s.again_rows <= MOST_AGAIN * s.rows_per_thread))
+        return good
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         s, p, measured = self._sizes(columns), self.problem, gpu_peaks(self.target, peaks)
@@ -236,18 +244,19 @@ class PersistentColumnsPlan(Plan):
         run = np.where(s.columns_per_cta < p.column_count, s.columns_per_cta, s.threads_y * p.column_count)
         read = sum(elements * bytes_for_run(run * b.dtype.bytes) / run for b in p.inputs)
         written = sum(elements * bytes_for_run(run * c.tensor.dtype.bytes) / run for c in p.elementwise_outputs)
-        stays = s.storage != RowStorage.GLOBAL
         # Rows that are read again come from caches as long as a multiprocessor has few of them.
+        share = s.again_rows / s.rows_per_thread
         here = np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
-        of_sm = s.rows_per_cta * np.minimum(s.columns_per_cta, p.column_count) * p.read_bytes * here
-        again = np.where(stays, 0, passes - 1) * read
+        of_sm = share * s.rows_per_cta * np.minimum(s.columns_per_cta, p.column_count) * p.read_bytes * here
+        again = (passes - 1) * share * read
         missed = again * np.minimum(of_sm / CACHED_BYTES, 1.0) ** 3
         of_cluster = np.where(s.cluster_size > 1, CLUSTER_BARRIER_CYCLES, 0)
         in_grid = s.splits > s.cluster_size
         exchange = WARP_REDUCTION_CYCLES + 2 * CTA_BARRIER_CYCLES + of_cluster
         waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
-        loads = np.where(stays, 1, passes * -(-s.rows_per_thread // s.unroll))
-        vectors = elements / s.vector * (len(p.inputs) * np.where(stays, 1, passes) + len(p.elementwise_outputs))
+        loads = (share < 1) + passes * -(-s.again_rows // s.unroll)
+        reads = 1 + (passes - 1) * share
+        vectors = elements / s.vector * (len(p.inputs) * reads + len(p.elementwise_outputs))
         for load in p.other_loads:
             alike = p.is_contiguous(load) & (p.columns[-1] % s.vector == 0)
             vectors = vectors + elements / np.where(alike, s.vector, 1)
@@ -279,7 +288,7 @@ class PersistentColumnsPlan(Plan):
             threads=s.threads,
             registers=s.registers,
             shared=s.shared_bytes,
-            wanted=np.where(s.storage == RowStorage.GLOBAL, s.unroll, s.rows_per_thread) * s.vector * p.read_bytes,
+            wanted=np.maximum(s.rows_per_thread - s.again_rows, s.unroll) * s.vector * p.read_bytes,
         )
         passes = len(p.reductions) + bool(p.elementwise_outputs)
         barriers = len(p.reductions) * np.where(s.splits > 1, 3, 2) + (s.cluster_size > 1)
@@ -287,7 +296,7 @@ class PersistentColumnsPlan(Plan):
             **common,
             "contiguous_bytes": (s.columns_per_cta * p.read_bytes).astype(np.float64),
             "rows_per_thread": s.rows_per_thread.astype(np.float64),
-            "passes": np.where(s.storage == RowStorage.GLOBAL, passes, 1.0),
+            "passes": 1 + (passes - 1) * s.again_rows / s.rows_per_thread,
             "barriers": barriers.astype(np.float64),
         }
 

@@ -52,7 +52,6 @@ from ...tile.names import FreshNameWriter
 from ...tile.reciprocals import with_reciprocals
 from ...tile.stage_body import scalar_at
 from ..block_reduce import butterfly, halvings
-from ..rowwise.sizes import RowStorage
 from .persistent_sizes import PersistentSizes
 
 _ELEMENT = "element#"
@@ -72,7 +71,7 @@ def persistent_kernel(workload: Workload, problem: ColumnwiseProblem, sizes: Per
         bounds.append(("rank", s.cluster_size, HardwareAxis.CLUSTER))
     bounds.append(("t", s.threads, HardwareAxis.THREAD))
     written = [c.tensor for c in problem.elementwise_outputs] if s.cluster_size == 1 else []
-    evict_first = [b.name for b in (*problem.inputs, *written)] if s.storage != RowStorage.GLOBAL else []
+    evict_first = [b.name for b in (*problem.inputs, *written)] if s.again_rows == 0 else []
     groups = problem.outer_count * problem.column_count // problem.member_count
     partials = [
         Buffer(w.fresh(f"partials{n}"), (groups, s.splits), r.accumulation.accumulator_dtype)
@@ -176,11 +175,11 @@ class _Tile:
             if part:
                 yield part, end
 
-    def _batches(self, name: str) -> Iterator[tuple[str, int, Expr, Expr | None]]:
-        """Write loops over the rows that are not kept in registers, ``unroll`` at a time. Yield in each of them a name,
+    def _batches(self, name: str, first: int, last: int) -> Iterator[tuple[str, int, Expr, Expr | None]]:
+        """Write loops over the thread's rows ``first`` to ``last``, ``unroll`` at a time. Yield in each of them a name,
         how many rows there are, the first one, and where rows end, if some may not exist."""
         s = self.sizes
-        for number, (part, stop) in enumerate(self._parts(s.kept_rows, s.rows_per_thread)):
+        for number, (part, stop) in enumerate(self._parts(first, last)):
             whole = len(part) // s.unroll
             if whole:
                 with self.w.loop(f"{name}{number}_batch", whole) as n:
@@ -200,7 +199,7 @@ class _Tile:
             }
         with w.when(self._has_columns()):
             if s.buffered_rows:
-                for name, count, begin, stop in self._batches("copy"):
+                for name, count, begin, stop in self._batches("copy", s.kept_rows, s.kept_rows + s.buffered_rows):
                     self._each_slot(name, begin, count, stop, partial(self._copy_row, begin))
                 w.emit(CopyAsyncCommit())
             for part, stop in self._parts(0, s.kept_rows):
@@ -234,14 +233,14 @@ class _Tile:
         with self.w.when(self._has_columns()):
             for part, stop in self._parts(0, s.kept_rows):
                 self._each_slot(name, index(part.start), len(part), stop, partial(of_registers, part.start))
-            for each, count, begin, stop in self._batches(name):
+            on_chip = s.kept_rows + s.buffered_rows
+            for each, count, begin, stop in self._batches(name, s.kept_rows, on_chip):
                 loaded = self._allocate_rows(each, count, inputs)
-                load = (
-                    partial(self._read_back, loaded, begin)
-                    if s.buffered_rows
-                    else partial(self._load_row, loaded, index(0))
-                )
-                self._each_slot(f"{each}_load", begin, count, stop, load)
+                self._each_slot(f"{each}_load", begin, count, stop, partial(self._read_back, loaded, begin))
+                self._each_slot(each, begin, count, stop, partial(body, loaded))
+            for each, count, begin, stop in self._batches(f"{name}_again", on_chip, s.rows_per_thread):
+                loaded = self._allocate_rows(each, count, inputs)
+                self._each_slot(f"{each}_load", begin, count, stop, partial(self._load_row, loaded, index(0)))
                 self._each_slot(each, begin, count, stop, partial(body, loaded))
 
     def _element(self, row: Expr, column: Expr) -> tuple[Expr, ...]:

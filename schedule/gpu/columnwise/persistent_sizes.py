@@ -23,7 +23,7 @@ from ....core.target import Target
 from ....ir.expr import WARP_LANES
 from ...problems.columnwise import ColumnwiseProblem
 from ...space.columns import Columns, Ints, row_of_record
-from ..occupancy import limits_of
+from ..occupancy import PARTS, GpuLimits, limits_of
 from ..rowwise.sizes import SPARE_SHARED_BYTES, RowStorage
 from .sizes import VECTOR_BYTES, VECTORS
 
@@ -32,6 +32,10 @@ N = TypeVar("N", int, Ints)
 
 SPARE_REGISTERS = 22
 """Roughly how many registers a thread needs for addresses and partial results (from compiled kernels)."""
+CONVERTED = 3
+"""How many more registers four rows of 16-bit floats take than their elements."""
+MOST_ELEMENTS = 256
+"""How many elements of an input a thread keeps in registers at most. The passes over them are unrolled."""
 STORAGES = (RowStorage.REGISTERS, RowStorage.REGISTERS_AND_SHARED, RowStorage.GLOBAL)
 GRID = "grid"
 """Where the partial results of the splits become one, if not in a cluster: at the barrier of a cooperative launch."""
@@ -53,7 +57,8 @@ class PersistentSizes(Generic[N]):
     ``storage``: where rows stay between the passes, a ``RowStorage``.
     ``kept_rows``: rows of a thread that stay in its registers.
     ``buffered_rows``: rows of a thread that stay in shared memory.
-    ``unroll``: how many of the other rows, or of those in shared memory, a thread has in registers at a time.
+    ``unroll``: how many of the other rows, or of those in shared memory, a thread has in registers at a time. Rows that
+    stay in neither are read again by every pass.
     ``cells``: cells that a thread leaves in shared memory for each reduction.
     ``pitch``: cells from one y to the next.
     ``groups``: groups of a tile.
@@ -97,6 +102,11 @@ class PersistentSizes(Generic[N]):
     def rows_per_thread(self) -> N:
         """Rows of a thread, at most."""
         return -(-self.rows_per_cta // self.threads_y)
+
+    @property
+    def again_rows(self) -> N:
+        """Rows of a thread that every pass reads again, at most."""
+        return self.rows_per_thread - self.kept_rows - self.buffered_rows
 
     @property
     def cluster_size(self) -> N:
@@ -146,7 +156,8 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     room = limits.shared_bytes_for(c.ints("ctas_per_sm")) - reduction_bytes - SPARE_SHARED_BYTES
     shared = storage == RowStorage.REGISTERS_AND_SHARED
     buffered = np.where(shared, np.clip(room // row_bytes, 0, rows), 0)
-    kept = np.where(storage == RowStorage.GLOBAL, 0, rows - buffered)
+    most = np.minimum(_most_kept(problem, limits, c), rows - buffered)
+    kept = np.select([storage == RowStorage.GLOBAL, shared], [0 * rows, most], rows)
     registers = _registers(problem, vector, kept + np.where(storage == RowStorage.REGISTERS, 0, unroll))
     shared_bytes = reduction_bytes + buffered * row_bytes
     ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * splits
@@ -183,15 +194,29 @@ def one_setting(sizes: PersistentSizes[Ints]) -> PersistentSizes[int]:
     return cast("PersistentSizes[int]", row_of_record(sizes, 0))
 
 
-def _registers(problem: ColumnwiseProblem, vector: Ints, unroll: Ints) -> Ints:
-    """Registers of a thread: its elements, for each of its columns a result, an accumulator and an element, and what
-    is loaded of columns. 16-bit floats take more, since some of them are in float32 at a time."""
+def _most_kept(problem: ColumnwiseProblem, limits: GpuLimits, c: Columns) -> Ints:
+    """Return how many rows a thread can keep in registers where ``ctas_per_sm`` CTAs run at once."""
+    vector, warps = c.ints("vector_width"), c.ints("threads") // WARP_LANES
+    of_part = limits.registers_per_multiprocessor // (PARTS * WARP_LANES)
+    there = of_part // -(-c.ints("ctas_per_sm") * warps // PARTS) // 8 * 8
+    free = np.minimum(there, limits.registers_per_thread) - _registers(problem, vector, 0 * vector)
+    words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)
+    rows = 4 * np.maximum(free, 0) // (4 * words + (CONVERTED if _has_16_bits(problem) else 0))
+    kept: Ints = np.clip(rows - c.ints("unroll"), 0, MOST_ELEMENTS // vector)
+    return kept
+
+
+def _registers(problem: ColumnwiseProblem, vector: Ints, rows: Ints) -> Ints:
+    """Registers of a thread: its elements of ``rows`` rows, for each of its columns a result, an accumulator and an
+    element, and what is loaded of columns. 16-bit floats take more, since some of them are in float32 at a time."""
     words = sum(-(-b.dtype.bytes * vector // 4) for b in problem.inputs)
     of_columns = sum((-(-load.dtype.bytes * vector // 4) for load in problem.column_loads), start=0 * vector)
-    needed: Ints = SPARE_REGISTERS + unroll * words + 3 * vector * (_state_bytes(problem) // 4) + of_columns
-    if any(b.dtype.bits == 16 for b in problem.inputs):
-        needed = needed + 2 * vector + 3 * unroll // 4
-    return needed
+    needed: Ints = SPARE_REGISTERS + rows * words + 3 * vector * (_state_bytes(problem) // 4) + of_columns
+    return needed + 2 * vector + CONVERTED * rows // 4 if _has_16_bits(problem) else needed
+
+
+def _has_16_bits(problem: ColumnwiseProblem) -> bool:
+    return any(b.dtype.bits == 16 for b in problem.inputs)
 
 
 def _state_bytes(problem: ColumnwiseProblem) -> int:

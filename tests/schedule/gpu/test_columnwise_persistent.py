@@ -96,6 +96,18 @@ def test_ctas_that_share_rows_agree_with_the_reference(name: str, combine: str, 
     assert_schedule_agrees(sketch, workload, schedule, SMALL)
 
 
+def test_rows_that_do_not_fit_are_read_again_by_ctas_that_keep_the_others() -> None:
+    target = Target("cuda", "sm_90a", threads=2, vector_bytes=16)
+    workload, sketch = layer_norm(1, 5003, 64), CUDA_COLUMNWISE_PERSISTENT
+    knobs: dict[str, int | str] = {"splits": 2, "combine": "grid", "row_storage": "registers_and_shared"}
+    for threads_x, ctas_per_sm in ((16, 1), (8, 2)):
+        schedule = legal_schedule_of(
+            sketch, workload, target, vector_width=4, threads_x=threads_x, threads=64, ctas_per_sm=ctas_per_sm, **knobs
+        )
+        assert 1 < sketch.derive(workload, target, [schedule])["passes"][0] < 3
+        assert_schedule_agrees(sketch, workload, schedule, target)
+
+
 def test_few_long_columns_occupy_the_whole_device() -> None:
     """A cooperative launch has as many CTAs as run at once, and registers for all of them."""
     workload = layer_norm(1, 400_000, 32)
