@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.dtypes import DType
 from ....core.schedule import KnobValue
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Binary, Unary, walk
@@ -34,6 +35,7 @@ from ..reduction_prior import (
     CLUSTERED_SHARE,
     CTA_BARRIER_CYCLES,
     LARGEST_CLUSTER,
+    LINE_BYTES,
     SECTOR_BYTES,
     WARP_REDUCTION_CYCLES,
     bytes_for_run,
@@ -52,7 +54,7 @@ from .persistent_sizes import (
     vectors_of_groups,
 )
 from .prior import CACHED_BYTES
-from .sizes import CLUSTER
+from .sizes import CLUSTER, row_period
 
 MOST_THREADS = 1024
 """How many threads stand next to each other along the columns at most."""
@@ -150,6 +152,12 @@ class PersistentColumnsPlan(Plan):
                     & (c.ints("threads_x") <= c.ints("threads"))
                 ),
             ),
+            Constraint(
+                "with vectors wider than what divides the columns, threads_x is at least 2, and the threads that share "
+                "a column are a multiple of the rows after which the alignment is the same",
+                tile,
+                self._rows_are_alike,
+            ),
             Constraint("every split has rows", ("splits",), self._has_rows),
             Constraint(
                 "splits is at most 16 and a power of two with combine in a cluster, and above 1 in the grid",
@@ -190,6 +198,12 @@ class PersistentColumnsPlan(Plan):
         unit = p.member_count // np.gcd(p.member_count, vector)
         whole: Bools = (threads_x % unit == 0) & (threads_x * vector <= p.column_count)
         return whole
+
+    def _rows_are_alike(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        alike: Bools = (s.threads_x >= 2) & (s.threads_y % row_period(self.problem, s.vector) == 0)
+        alike |= s.shifted == 0
+        return alike
 
     def _copied_by_cp_async(self, c: Columns) -> Bools:
         copied = np.ones(len(c), dtype=bool)
@@ -242,8 +256,8 @@ class PersistentColumnsPlan(Plan):
         elements = p.outer_count * p.reduced_count * p.column_count
         # Where a CTA has whole rows, those of its threads follow each other.
         run = np.where(s.columns_per_cta < p.column_count, s.columns_per_cta, s.threads_y * p.column_count)
-        read = sum(elements * bytes_for_run(run * b.dtype.bytes) / run for b in p.inputs)
-        written = sum(elements * bytes_for_run(run * c.tensor.dtype.bytes) / run for c in p.elementwise_outputs)
+        read = sum(elements / run * _bytes_for_run(p, run, b.dtype) for b in p.inputs)
+        written = sum(elements / run * _bytes_for_run(p, run, c.tensor.dtype) for c in p.elementwise_outputs)
         # Rows that are read again come from caches as long as a multiprocessor has few of them.
         share = s.again_rows / s.rows_per_thread
         here = np.minimum(s.resident, -(-s.ctas // measured.multiprocessors))
@@ -256,7 +270,8 @@ class PersistentColumnsPlan(Plan):
         waits = len(p.reductions) * measured.seconds(1.0) * exchange / LOAD_LATENCY_SECONDS
         loads = (share < 1) + passes * -(-s.again_rows // s.unroll)
         reads = 1 + (passes - 1) * share
-        vectors = elements / s.vector * (len(p.inputs) * reads + len(p.elementwise_outputs))
+        taken = elements / s.vector * s.threads_x / (s.threads_x - s.shifted)
+        vectors = taken * (len(p.inputs) * reads + len(p.elementwise_outputs))
         for load in p.other_loads:
             alike = p.is_contiguous(load) & (p.columns[-1] % s.vector == 0)
             vectors = vectors + elements / np.where(alike, s.vector, 1)
@@ -303,6 +318,13 @@ class PersistentColumnsPlan(Plan):
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
         sizes = one_setting(self._sizes(columns_of_setting(self.knobs, setting)))
         return persistent_kernel(self.workload, self.problem, sizes)
+
+
+def _bytes_for_run(problem: ColumnwiseProblem, run: Ints, dtype: DType) -> NDArray[np.float64]:
+    """Return what memory moves for a run of elements. Those that begin anywhere have a sector more on the average, half
+    of which other CTAs find in L2."""
+    crossed = SECTOR_BYTES / 2 if problem.column_count * dtype.bytes % LINE_BYTES else 0.0
+    return bytes_for_run(run * dtype.bytes) + crossed
 
 
 def _in_shared(c: Columns) -> Bools:

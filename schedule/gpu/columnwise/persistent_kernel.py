@@ -29,9 +29,11 @@ from ....ir.expr import (
     Load,
     Select,
     Unary,
+    UnaryOp,
     Var,
     index,
     logical_and,
+    maximum,
     minimum,
     rebuild,
     walk,
@@ -115,7 +117,11 @@ class _Tile:
         across = -(-p.column_count // s.columns_per_cta)
         self.outer = self.block // across if p.outer_count > 1 else index(0)
         self.first_column = (self.block % across if p.outer_count > 1 else self.block) * s.columns_per_cta
-        self.column = self.first_column + self.x * s.vector
+        self.row = self.rank * s.rows_per_cta + self.y
+        self.start = (self.outer * p.reduced_count + self.row) * p.column_count
+        self.shift = self.start % s.vector if s.shifted else index(0)
+        self.column = self.first_column + self.x * s.vector - self.shift
+        self.end = minimum(self.first_column + s.columns_per_cta, index(p.column_count))
 
     def write(self) -> None:
         """Everything that a CTA does."""
@@ -150,7 +156,9 @@ class _Tile:
     def _has_columns(self) -> Expr | None:
         """Whether the thread has columns; None where all have."""
         conditions = [] if self._has_cells is None else [self._has_cells]
-        if self.problem.column_count % self.sizes.columns_per_cta:
+        if self.sizes.shifted:
+            conditions.append(self.column < self.end)
+        elif self.problem.column_count % self.sizes.columns_per_cta:
             conditions.append(self.column < self.problem.column_count)
         return logical_and(*conditions) if conditions else None
 
@@ -161,7 +169,7 @@ class _Tile:
         from there, and the row. Where ``stop`` is given, only for rows below it."""
         s = self.sizes
         with self.w.loop(name, count, LoopKind.UNROLLED) as i:
-            row = self.rank * s.rows_per_cta + self.y + (begin + i) * s.threads_y
+            row = self.row + (begin + i) * s.threads_y
             with self.w.when(None if stop is None else row < stop):
                 body(i, row)
 
@@ -212,7 +220,7 @@ class _Tile:
         """Start to copy the thread's vector of a row to shared memory."""
         for b in self.problem.inputs:
             there = (begin + number - self.sizes.kept_rows, self.thread, index(0))
-            source = self._element(row, self.column)
+            source = self._element(row, index(0))
             self.w.emit(CopyAsync(self.buffered[b.name], there, b, source, self.sizes.vector))
 
     def _read_back(self, loaded: Loaded, begin: Expr, number: Expr, _: Expr) -> None:
@@ -243,15 +251,22 @@ class _Tile:
                 self._each_slot(f"{each}_load", begin, count, stop, partial(self._load_row, loaded, index(0)))
                 self._each_slot(each, begin, count, stop, partial(body, loaded))
 
-    def _element(self, row: Expr, column: Expr) -> tuple[Expr, ...]:
-        """Return the indices of an element of the inputs."""
-        p = self.problem
-        return (*delinearize(self.outer, p.outer), *delinearize(row, p.reduced), *delinearize(column, p.columns))
+    def _element(self, row: Expr, element: Expr) -> tuple[Expr, ...]:
+        """Return the indices of an element of the thread's vector in the inputs, at a row."""
+        s, p = self.sizes, self.problem
+        if not s.shifted:
+            columns = delinearize(self.column + element, p.columns)
+            return (*delinearize(self.outer, p.outer), *delinearize(row, p.reduced), *columns)
+        # Written like this, all terms but the quotient are provably multiples of the vector.
+        begin = self.start // s.vector * s.vector + (row - self.row) * p.column_count
+        return delinearize(begin + self.first_column + self.x * s.vector + element, (*p.outer, *p.reduced, *p.columns))
 
     def _axes(self, row: Expr | None, element: Expr) -> dict[str, Expr]:
         """Axis -> its index, at an element of the thread's vector, of a row or of none."""
         s, p = self.sizes, self.problem
-        if p.columns[-1] % s.vector:
+        if s.shifted:  # some elements belong to other rows, and nobody needs what is computed of them
+            columns = delinearize(minimum(maximum(self.column + element, index(0)), self.end - 1), p.columns)
+        elif p.columns[-1] % s.vector:
             columns = delinearize(self.column + element, p.columns)
         else:
             *leading, last = delinearize(self.column, p.columns)
@@ -293,12 +308,19 @@ class _Tile:
         """Load a vector of a row into registers, or store it from there."""
         s = self.sizes
         if self.problem.columns[-1] % s.vector == 0:
-            there = contiguous_vector(self._element(row, self.column), s.vector)
+            there = contiguous_vector(self._element(row, index(0)), s.vector)
             here = contiguous_vector((*at, index(0)), s.vector)
             self._move(registers, here, tensor, there, load=load)
-        else:
-            with self.w.loop(f"{registers.name}_v", s.vector, LoopKind.VECTORIZED) as v:
-                self._move(registers, (*at, v), tensor, self._element(row, self.column + v), load=load)
+            return
+        own = [self.first_column <= self.column, self.column + s.vector <= self.end]
+        whole = logical_and(*own) if s.shifted and not load else None
+        with self.w.when(whole), self.w.loop(f"{registers.name}_v", s.vector, LoopKind.VECTORIZED) as v:
+            self._move(registers, (*at, v), tensor, self._element(row, v), load=load)
+        if whole is not None:
+            with self.w.when(Unary(UnaryOp.NOT, whole)), self._elements(f"{registers.name}_own") as v:
+                column = self.column + v
+                with self.w.when(logical_and(self.first_column <= column, column < self.end)):
+                    self._move(registers, (*at, v), tensor, self._element(row, v), load=load)
 
     def _move(
         self, registers: Buffer, here: tuple[Expr, ...], tensor: Buffer, there: tuple[Expr, ...], *, load: bool
@@ -355,6 +377,10 @@ class _Tile:
                 values = [[Load(state, (index(at),))] for at in (0, number)]
                 store_state(w, [state], (index(0),), how.combine(*values))
         with w.when(self._has_cells):
+            if s.shifted:
+                with self._elements(f"cell{n}_v") as v:
+                    w.store(cells, (self.y, self.x * s.vector + (s.vector - self.shift) + v), Load(state, (v,)))
+                return
             here = contiguous_vector((index(0),), s.cells)
             w.store(cells, contiguous_vector((self.y, self.x * s.cells), s.cells), Load(state, here))
 
@@ -365,7 +391,8 @@ class _Tile:
         totals = self.totals[reduction.tensor.name] = w.allocate(f"totals{n}", shape, dtype, MemoryScope.SHARED)
 
         def cell(group: Expr, number: Expr) -> Expr:
-            return Load(cells, (number // s.group_cells, group * s.group_cells + number % s.group_cells))
+            first = group * s.group_cells + s.shifted * s.vector
+            return Load(cells, (number // s.group_cells, first + number % s.group_cells))
 
         def of_split(group: Expr, number: Expr) -> Expr:
             last = index(self.partials[n].shape[0] - 1)  # a tile may have groups that do not exist
@@ -450,13 +477,15 @@ class _Tile:
         s, w, how, name = self.sizes, self.w, reduction.accumulation, reduction.tensor.name
         members = self.problem.member_count
         result = self.results[name] = self._vector(f"result{n}", how.accumulator_dtype)
-        if members == 1:
+        if members == 1 and not s.shifted:
             here = contiguous_vector((index(0),), s.vector)
             w.store(result, here, Load(self.totals[name], contiguous_vector((self.x * s.vector,), s.vector)))
             return
         with self._elements(f"result{n}_v") as v:
             first = self.x * s.vector
             group = first // members if s.cells < s.vector else (first + v) // members
+            if s.shifted:
+                group = minimum(maximum(first + v - self.shift, index(0)), index(s.groups - 1))
             w.store(result, (v,), Load(self.totals[name], (group,)))
 
     # --- outputs

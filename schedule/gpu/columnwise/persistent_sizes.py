@@ -9,6 +9,10 @@ Thread (x, y) takes vector x of the columns, and of the rows the y-th one of eve
     row threads_y         | vector of thread (0, 0) | vector of thread (1, 0) |
 
 A *group* is the columns that have one result: a single one, or all ``members`` of the problem. A tile has whole groups.
+Shifted vectors are wider than what divides the columns (see ``sizes``): all rows of a thread begin equally far, by the
+thread's shift, after a multiple of the vector in memory, and so many columns earlier its vector begins. A tile then has
+a vector less of columns than its threads load, and every column is a group.
+
 To reduce a group, threads leave *cells* in shared memory, one for each column, or a single one where all columns of a
 vector belong to the same group. Then ``helpers`` lanes of a warp combine the cells of each group.
 """
@@ -48,6 +52,7 @@ class PersistentSizes(Generic[N]):
     """The sizes of one setting (N is int), or of many (N is a column of them).
 
     ``vector``: columns of one memory access.
+    ``shifted``: 1 where vectors are wider than what divides the columns, else 0.
     ``threads_x``: threads of a CTA next to each other along the columns.
     ``threads_y``: threads of a CTA that share a column.
     ``threads``: threads of a CTA, of which those beyond ``threads_x`` times ``threads_y`` have no elements.
@@ -72,6 +77,7 @@ class PersistentSizes(Generic[N]):
     """
 
     vector: N
+    shifted: N
     threads_x: N
     threads_y: N
     threads: N
@@ -96,7 +102,7 @@ class PersistentSizes(Generic[N]):
     @property
     def columns_per_cta(self) -> N:
         """Columns of a CTA."""
-        return self.threads_x * self.vector
+        return (self.threads_x - self.shifted) * self.vector
 
     @property
     def rows_per_thread(self) -> N:
@@ -120,12 +126,14 @@ class PersistentSizes(Generic[N]):
 
 
 def vector_widths(problem: ColumnwiseProblem) -> tuple[int, ...]:
-    """Return how many columns a memory access may have, up to 16 bytes, the most first. They divide the columns of a
-    row, so that vectors are aligned in memory."""
+    """Return how many columns a memory access may have, up to 16 bytes: first those that divide the columns of a row,
+    the most first, and then shifted ones of 8 and 16 bytes, where the tensors end with a whole one."""
     dtypes = [b.dtype for b in problem.inputs] + [c.tensor.dtype for c in problem.elementwise_outputs]
     widest = max(d.bytes for d in dtypes)
-    fits = (v for v in VECTORS if problem.column_count % v == 0 and (v * widest <= VECTOR_BYTES or v == 1))
-    return tuple(sorted(fits, reverse=True))
+    count, every = problem.column_count, problem.outer_count * problem.reduced_count * problem.column_count
+    fits = [v for v in reversed(VECTORS) if v * widest <= VECTOR_BYTES or v == 1]
+    shifted = [v for v in fits if count % v and every % v == 0 and 2 * v * widest >= VECTOR_BYTES and v < count]
+    return (*(v for v in fits if count % v == 0), *(shifted if problem.member_count == 1 else ()))
 
 
 def vectors_of_groups(problem: ColumnwiseProblem, vector: int) -> int:
@@ -144,10 +152,11 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     storage = np.sum([storage * c.flags("row_storage", storage.text) for storage in STORAGES], axis=0)
     joins = (members > 1) & (members % vector == 0)
     cells = np.where(joins, 1, vector)
-    groups = np.maximum(threads_x * vector // members, 1)
+    shifted = (problem.column_count % vector > 0).astype(np.int64)
+    groups = np.maximum((threads_x - shifted) * vector // members, 1)
     group_cells = np.where(joins, members // vector, members)
     helpers = _power_of_two(np.minimum(np.minimum(threads // groups, threads_y * group_cells), WARP_LANES))
-    width = threads_x * cells
+    width = (threads_x + shifted) * cells
     apart = np.maximum(BANKS // helpers, cells)
     pitch = width + np.where(group_cells == 1, (apart - width) % BANKS, 0)
     totals = len(problem.reductions) * (1 + (splits > 1)) * groups
@@ -160,12 +169,14 @@ def persistent_sizes(problem: ColumnwiseProblem, target: Target, c: Columns) -> 
     kept = np.select([storage == RowStorage.GLOBAL, shared], [0 * rows, most], rows)
     registers = _registers(problem, vector, kept + np.where(storage == RowStorage.REGISTERS, 0, unroll))
     shared_bytes = reduction_bytes + buffered * row_bytes
-    ctas = problem.outer_count * -(-problem.column_count // (threads_x * vector)) * splits
+    columns = np.maximum((threads_x - shifted) * vector, 1)
+    ctas = problem.outer_count * -(-problem.column_count // columns) * splits
     resident = limits.resident_blocks(threads, registers, shared_bytes)
     in_grid = c.flags("combine", GRID)  # all CTAs must run at once then
     wanted = np.where(shared & ~in_grid, c.ints("ctas_per_sm"), resident)
     return PersistentSizes(
         vector=vector,
+        shifted=shifted,
         threads_x=threads_x,
         threads_y=threads_y,
         threads=threads,

@@ -47,6 +47,7 @@ def layer_norm(outer: int, rows: int, columns: int) -> Workload:
 WORKLOADS = {
     "softmax": softmax(2, 37, 64),
     "softmax of odd extents": softmax(3, 23, 45, "bfloat16"),
+    "softmax of shifted vectors": softmax(2, 36, 45),
     "softmax of columns of even extent": softmax(1, 19, 102),
     "layer norm": layer_norm(2, 33, 48),
     "layer norm of odd extents": layer_norm(1, 40, 27),
@@ -89,7 +90,9 @@ def test_settings_agree_with_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("storage", ["registers", "registers_and_shared", "global"])
 @pytest.mark.parametrize("combine", ["cluster", "grid"])
-@pytest.mark.parametrize("name", ["layer norm", "layer norm of odd extents", "group norm"])
+@pytest.mark.parametrize(
+    "name", ["layer norm", "layer norm of odd extents", "softmax of shifted vectors", "group norm"]
+)
 def test_ctas_that_share_rows_agree_with_the_reference(name: str, combine: str, storage: str) -> None:
     sketch, workload = CUDA_COLUMNWISE_PERSISTENT, WORKLOADS[name]
     schedule = legal_schedule_of(sketch, workload, SMALL, splits=4, combine=combine, row_storage=storage)
@@ -155,6 +158,19 @@ def test_vectors_pass_from_one_group_to_the_next() -> None:
     (body,) = re.findall(r"__global__.*", backend_for(H200).emit(finish(kernel, H200), H200).text, re.DOTALL)
     assert body.count("recast<uint4>(&X[") == body.count("X[") > 0
     assert body.count("recast<uint4>(&Y[") == body.count("Y[") > 0
+
+
+@pytest.mark.parametrize(("rows", "widths"), [(512, {1, 8, 4}), (510, {1, 4}), (511, {1})])
+def test_rows_of_an_odd_pitch_have_shifted_vectors(rows: int, widths: set[int]) -> None:
+    """Every load of such a vector has 16 bytes, where the tensor ends with a whole one."""
+    workload = softmax(2, rows, 1023)
+    space = CUDA_COLUMNWISE_PERSISTENT.space(workload, H200, policy=EVERY_LEGAL)
+    assert set(space.column("vector_width").tolist()) == widths
+    if 8 in widths:
+        schedule = legal_schedule_of(CUDA_COLUMNWISE_PERSISTENT, workload, vector_width=8, row_storage="registers")
+        kernel = CUDA_COLUMNWISE_PERSISTENT.lower(workload, H200, schedule)
+        (body,) = re.findall(r"__global__.*", backend_for(H200).emit(finish(kernel, H200), H200).text, re.DOTALL)
+        assert body.count("recast<uint4>(&X[") == body.count("X[") > 0
 
 
 REFUSED = {
