@@ -9,8 +9,9 @@
 Matrix units multiply rows of channels. Each line is a *step*, a workload of its own, and together they compute what the
 workload does. There are up to three decompositions:
 
-    patches             what windows see is copied, [n, y, x, c, r, s], where that is no more than the images: windows
-                        that do not overlap. What is left is a product of matrices, whose results lie as they should
+    patches             what windows see is copied, where that is no more than the images: windows that do not overlap.
+                        What is left is a product of matrices, whose results lie as they should. Patches are
+                        [n, y, x, c, r, s] where windows see some bytes side by side, else [n, c, r, s, y, x]
     channels_last_in    images and filters are copied, and the convolution stores its results with channels first: those
                         of 32 bits, and floats of 16 bits whose rows have whole vectors of 16 bytes
     channels_last       results are copied too, and so is what is added to them with channels first (a residual)
@@ -35,6 +36,10 @@ from .workload import Axis, Stage, Workload
 
 PIXELS_OF_A_VECTOR = 8
 """So many floats of 16 bits are stored at once."""
+
+RUN_BYTES = 8
+"""Windows that see so many bytes side by side are copied window by window. Others, such as those of one place, are
+copied along the rows of the images."""
 
 Decomposition = tuple[str, tuple[Workload, ...]]
 """A name, and the steps."""
@@ -90,8 +95,8 @@ class _GuardedFactor:
 class _Convolution:
     """A sum over ``channel`` and over what else ``image`` and ``filters`` share. ``groups``: axes that are a dimension
     of both factors. ``filter_axes``: the axes of the sums that stand ahead of the pixels, and belong behind them.
-    ``depth``: how many channels are added up. ``width``: pixels of a row of the sums. ``phases``: whether there are
-    further axes of the filters (of a transposed convolution)."""
+    ``depth``: how many channels are added up. ``pixels``: the axes of the sums over the pixels of an image. ``phases``:
+    whether there are further axes of the filters (of a transposed convolution)."""
 
     total: Stage
     image: _GuardedFactor
@@ -100,7 +105,7 @@ class _Convolution:
     groups: tuple[str, ...]
     filter_axes: tuple[str, ...]
     depth: int
-    width: int
+    pixels: tuple[Axis, ...]
     phases: bool
 
     @property
@@ -128,16 +133,17 @@ def _convolution_of(total: Stage) -> _Convolution | None:
             continue
         channel = min(both, key=lambda name: image.dims([name]))
         behind = image.load.indices[image.dims([channel])[0] + 1 :]
-        pixels = [n for n, a in enumerate(total.axes) if any(a.name in free_variables(i) for i in behind)]
+        pixels = tuple(a for a in total.axes if any(a.name in free_variables(i) for i in behind))
         if not pixels or all(isinstance(i, Var) for i in behind):
             continue  # channels are last, or these are rows of a matrix
         groups = tuple(name for name in found.batch if image.dims([name]) and filters.dims([name]))
-        depth, width = next(a.extent for a in total.reduce_axes if a.name == channel), total.axes[pixels[-1]].extent
+        depth = next(a.extent for a in total.reduce_axes if a.name == channel)
         if groups and depth == 1:
             continue  # a depthwise convolution
-        ahead = tuple(a.name for a in total.axes[: pixels[0]] if a.name in (*own, *groups))
+        before = total.axes[: total.axes.index(pixels[0])]
+        ahead = tuple(a.name for a in before if a.name in (*own, *groups))
         phases = bool(set(own) - set(ahead))
-        return _Convolution(total, image, filters, channel, groups, ahead, depth, width, phases)
+        return _Convolution(total, image, filters, channel, groups, ahead, depth, pixels, phases)
     return None
 
 
@@ -224,17 +230,20 @@ def _permuted(load: Load, tensor: Buffer, order: Sequence[int]) -> Load:
 
 def _write_patches(steps: _Steps, c: _Convolution) -> bool:
     axes = {a.name: a for a in (*c.total.axes, *c.total.reduce_axes)}
-    seen, summed = free_variables(c.image.guarded), {a.name for a in c.total.reduce_axes}
-    inner = [i.name for i in c.filters.load.indices if isinstance(i, Var) and i.name in seen & summed]
-    outer = [name for name in axes if name in seen - summed and name not in c.groups]
+    read, summed, pixels = free_variables(c.image.guarded), {a.name for a in c.total.reduce_axes}, set(c.pixels)
+    inner = tuple(i.name for i in c.filters.load.indices if isinstance(i, Var) and i.name in read & summed)
+    outer = tuple(n for n, a in axes.items() if n in read - summed and n not in c.groups and a not in pixels)
     if set(inner) != summed:
         return False
-    order = tuple(axes[name] for name in (*outer, *c.groups, *inner))
+    seen, places = (*c.groups, *inner), tuple(a.name for a in c.pixels)
+    run = prod(axes[name].extent for name in free_variables(c.image.load.indices[-1]) & summed)
+    in_runs = run * c.image.load.dtype.bytes >= RUN_BYTES
+    order = [axes[name] for name in (*outer, *((*places, *seen) if in_runs else (*seen, *places)))]
     if prod(a.extent for a in order) > c.image.load.buffer.elements:
         return False
     name = steps.fresh(f"{c.image.load.buffer.name}_patches")
     patches = Buffer(name, tuple(a.extent for a in order), c.image.guarded.dtype)
-    steps.add([Stage(patches, order, c.image.guarded)], [name])
+    steps.add([Stage(patches, tuple(order), c.image.guarded)], [name])
     value = Load(patches, tuple(Var(a.name) for a in order))
     body = map_expr(c.total.body, lambda e: value if e == c.image.guarded else e)
     steps.add([replace(c.total, body=body), *steps.rest], steps.whole.outputs)
@@ -242,7 +251,7 @@ def _write_patches(steps: _Steps, c: _Convolution) -> bool:
 
 
 def _write_channels_last_in(steps: _Steps, c: _Convolution) -> bool:
-    vectors = c.width % PIXELS_OF_A_VECTOR == 0
+    vectors = c.pixels[-1].extent % PIXELS_OF_A_VECTOR == 0
     types = [b.dtype for b in steps.whole.output_buffers]
     stored = [t.bits == 32 or (t.bits == 16 and t.is_float and vectors) for t in types]
     single = c.depth == 1  # filters of one channel look like images whose rows are channels

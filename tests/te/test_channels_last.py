@@ -157,6 +157,22 @@ def test_a_step_is_written_for_each_tensor_that_lies_otherwise() -> None:
     assert results[1].startswith("Y[n_1_2, o_1_2, y_1_2, x_1_2] = Y_channels_last[n_1_2, y_1_2, x_1_2, o_1_2]")
 
 
+@pytest.mark.parametrize(
+    ("side", "wanted"),
+    [
+        (4, "X_patches[n, y, x, c, r, s] = X[n, c, y*4 + r, x*4 + s]"),
+        (2, "X_patches[n, c, r, s, y, x] = X[n, c, r + y*2, s + x*2]"),
+    ],
+)
+def test_patches_are_copied_along_what_is_contiguous(side: int, wanted: str) -> None:
+    """A window of four floats of 16 bits sees 8 bytes of a row at once, and one of two does not."""
+    workload = _conv(height=8, width=12, kernel_h=side, kernel_w=side, stride=side)
+    patches, product = dict(channels_last_steps(workload))["patches"]
+    assert workload_text(patches).splitlines()[1].startswith(wanted)
+    assert product.output_buffers == workload.output_buffers
+    assert _assert_steps_agree(workload)[0] == "patches"
+
+
 def test_what_is_added_is_copied_once_and_only_where_it_lies_otherwise() -> None:
     """The residual is the image itself. A scale of each filter, [n, o, 1, 1], is read as it is."""
     x, w = te.placeholder((2, 4, 6, 5), "float16", "X"), te.placeholder((4, 4, 1, 3), "float16", "W")
