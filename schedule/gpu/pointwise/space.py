@@ -19,6 +19,8 @@ from ...sketch import Peaks
 from ...space.columns import Bools, Columns, columns_of_setting, row_of_record
 from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
+from ...tile.load_analysis import flat_offset
+from ...tile.masked_loads import MaskedLoad
 from ...tile_sketch import Plan, TileSketch
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
@@ -54,6 +56,10 @@ LARGE_BYTES, BYTES_AT_ONCE = 3 << 27, 6 << 20
 """Where so many bytes are moved, the tiles of all resident blocks read so many at most, twice as many where caches
 evict them first. A hardswish that moves 512 MB takes an H100 179 us with 4 MB at once, 209 with 8 and 235 with 17; with
 ``evict_first`` it takes 179 with 8 and 187 with 17."""
+
+LINE_BYTES, SCATTERED_ACCESSES = 128, 24
+"""A load of a warp whose lanes read elements in as many lines counts as so many: an H200 took 47 us to copy every other
+pixel of 32x256x56x56 halves with channels last and to multiply them, of which the product should take 12."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
@@ -114,8 +120,15 @@ class PointwisePlan(Plan):
             else:
                 runs = runs_of_vector(problem, masked, width)
                 # Two chunks for each run, and sometimes single elements.
-                count += sum(2 * abs(run.stride) for run in runs) + 1 if runs else width
+                alone = width * (SCATTERED_ACCESSES if self._reads_lines(masked) else 1)
+                count += sum(2 * abs(run.stride) for run in runs) + 1 if runs else alone
         return count
+
+    def _reads_lines(self, masked: MaskedLoad) -> bool:
+        """Return whether neighbours of a row are read from different lines of memory."""
+        offset = flat_offset(masked.load)
+        stride = 0 if offset is None else abs(offset.coefficient(self.problem.lane_axis.name))
+        return stride * masked.load.dtype.bytes >= LINE_BYTES
 
     def _loads_in_runs(self, width: int) -> bool:
         """Return whether elements of vectors are loaded alone at the ends of long rows only."""

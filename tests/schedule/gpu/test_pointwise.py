@@ -348,3 +348,15 @@ def test_scattered_loads_bring_whole_cache_lines(workload: Workload, hinted: boo
     """Not where others do not need the rest of a line, and not where vectors are loaded."""
     source = lowering_stages(workload, H200, default_schedule(workload, H200)).source
     assert ("ld_global_line(&" in source.text) == hinted
+
+
+def test_neighbours_from_different_lines_take_longer() -> None:
+    """Every other pixel, copied with channels last or along the rows of an image."""
+    along_channels = parse_workload("X: float16[8, 256, 56, 56]\nY[n, y < 28, x < 28, c] = X[n, c, y * 2, x * 2]")
+    along_rows = parse_workload("X: float16[8, 256, 56, 56]\nY[n, c, y < 28, x < 28] = X[n, c, y * 2, x * 2]")
+    least = []
+    for workload in (along_rows, along_channels):
+        prior = SKETCH.space(workload, H200).prior_seconds
+        assert prior is not None
+        least.append(float(prior.min()))
+    assert least[1] > 2 * least[0]
