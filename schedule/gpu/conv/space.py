@@ -35,12 +35,12 @@ from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile.names import FreshNameWriter
 from ...tile_sketch import Plan, TileSketch
-from ..gemm.epilogue import can_store_by_tma, can_store_staged_rows
 from ..gemm.k_atoms import joined_groups
 from ..gemm.kernel import lower_gemm
 from ..gemm.mainloop import can_use_wgmma
 from ..gemm.mma_atom import wgmma_atom
 from ..gemm.prior import prior_seconds
+from ..gemm.result_box import can_store_by_tma, can_store_staged_rows
 from ..gemm.space import ARCHITECTURE, CUDA_GEMM, PRUNING, QUANTITIES, GemmPlan
 from ..peaks import gpu_peaks
 from .fold import folding_of

@@ -20,7 +20,7 @@ take as they lie, or list the tiles of groups of rows. One stands behind it for 
 ``k_atoms``         how k is taken apart, that of convolutions included
 ``operand_stages``  one operand in shared memory: stages, TMA boxes, multicast
 ``epilogue``        from accumulators to outputs, stored by TMA, as staged rows, or from registers
-``result_box``      what a TMA store writes of an output
+``result_box``      what a TMA store writes of an output, and which outputs can be stored so or as staged rows
 ``tile_scheduler``  the order of the tiles (rasterisation)
 ``grouped``         the tiles of groups of rows, which a first launch lists at run time
 ``stream_k``        the work units of stream-K, and the launch that adds them up

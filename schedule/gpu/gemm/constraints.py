@@ -14,9 +14,10 @@ from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
 from ...space.knob import Knob
 from ..occupancy import limits_of
-from .epilogue import can_store_by_tma, can_store_staged_rows, source_registers, spare_registers
+from .epilogue import source_registers, spare_registers
 from .k_atoms import halo_taps, joined_groups
 from .mma_atom import promoted_k_atoms
+from .result_box import can_store_by_tma, can_store_staged_rows
 from .sizes import (
     GROUP_M,
     KNOBS,

@@ -53,12 +53,11 @@ from ...tile.stage_body import vector_at
 from ..split_k import partial_at
 from .grouped import ROW_END
 from .mainloop import WarpRoles
-from .result_box import ResultBox, line_box, result_box
+from .result_box import VECTOR_BYTES, ResultBox, can_store_by_tma, line_box, reads_sources, result_box
 from .sizes import SPARE_REGISTERS, WARPGROUP_WARPS, GemmSizes, subtile_columns
 from .tensor_memory import TensorAccumulators
 
 UNROLLED = LoopKind.UNROLLED
-VECTOR_BYTES = 16
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
 PAIRS_AT_ONCE = 4
 """What belongs to so many pairs of columns is loaded at once, ahead of stores that it might depend on."""
@@ -353,7 +352,7 @@ class Epilogue:
         """Return where a pair of an output belongs. It is moved inside the result if other tensors are read there."""
         gemm = self.gemm
         m, n = self._position(at, subtile.atom, pair + subtile.staged.first // 8, half)
-        if _reads_sources(gemm, subtile.result):
+        if reads_sources(gemm, subtile.result):
             m, n = minimum(m, gemm.m_end - 1), minimum(n, index(gemm.n.extent - 2))
             inside = () if gemm.window is None else gemm.window.inside(m)
             m = Select(logical_and(*inside), m, index(0)) if inside else m  # of a patch beyond the last pixel
@@ -582,38 +581,3 @@ def _halves(load: Load) -> int:
 def _registers(load: Load, columns: int) -> int:
     """Registers for what is loaded for a subtile of so many columns."""
     return -(-columns // 4 * _halves(load) * load.buffer.dtype.bytes // 4)
-
-
-def can_store_by_tma(gemm: Gemm) -> bool:
-    """Return whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, or of 16 bits and
-    ``n`` before ``m``, rows at multiples of 16 bytes."""
-    first = gemm.results[0].tensor.dtype
-    return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
-
-
-def can_store_staged_rows(gemm: Gemm) -> bool:
-    """Return whether all results can be stored row by row from where they are staged: 16-bit, of one type, along ``n``
-    or along pixels."""
-    even = gemm.n.extent % 2 == 0
-    return all(
-        r.tensor.dtype.name in ("float16", "bfloat16")
-        and r.tensor.dtype == gemm.results[0].tensor.dtype
-        and (_has_pixel_vectors(gemm, r) if gemm.along_pixels else r.step("n") == 1)
-        and (even or not _reads_sources(gemm, r))
-        for r in gemm.results
-    )
-
-
-def _has_pixel_vectors(gemm: Gemm, result: Result) -> bool:
-    """Return whether as many rows as a vector has, from a multiple of that on, are pixels side by side in a result,
-    which begin at a multiple of 16 bytes."""
-    width, window = VECTOR_BYTES // result.tensor.dtype.bytes, gemm.window
-    assert window is not None
-    extents = [window.positions[-1], *window.patch[-1:], *result.tensor.strides[:-1]]
-    in_order = not window.patch or window.patch_order[-1] == len(window.positions)
-    return in_order and all(n % width == 0 for n in extents) and not (result.last_digit or result.inside)
-
-
-def _reads_sources(gemm: Gemm, result: Result) -> bool:
-    """Return whether a result reads more than the accumulators."""
-    return any(load.buffer.name not in gemm.accumulators for load in loads_of(result.value))

@@ -9,9 +9,9 @@ from ....ir.gpu.wgmma import LINE_BYTES, SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..peaks import GpuPeaks, UnitCycles
-from .epilogue import can_store_by_tma
 from .k_atoms import joined_groups, multiplied_k, stage_lines
 from .mma_atom import is_packed, promoted_k_atoms, splitting, wgmma_atom
+from .result_box import can_store_by_tma
 from .sizes import GemmSizes, b_along_k, epilogue_subtiles, scale_products
 
 Floats = NDArray[np.float64]

@@ -10,11 +10,12 @@ from ....ir.gpu.wgmma import SWIZZLE_128B_ELEMENTS, WGMMA_M
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
-from .epilogue import can_store_by_tma, spare_registers
+from .epilogue import spare_registers
 from .k_atoms import halo_taps
 from .mma_atom import promoted_k_atoms, wgmma_atom
 from .prior import further_requests
 from .repack import uneven_operands
+from .result_box import can_store_by_tma
 from .sizes import GROUP_M, MMA_N, GemmSizes, b_along_k, epilogue_subtiles, keeps_columns, stores_tiles
 
 NARROW_BYTES = 64

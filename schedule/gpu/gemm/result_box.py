@@ -1,4 +1,5 @@
-"""What a TMA store writes of an output: the 64 rows of a wgmma atom as a box of the tensor.
+"""What a TMA store writes of an output: the 64 rows of a wgmma atom as a box of the tensor. It also says which outputs
+can be stored by TMA, and which as staged rows.
 
 Rows of a matrix are neighbours along one dimension, as TMA sees the tensor. Rows that are a patch of output pixels take
 several dimensions.
@@ -9,9 +10,12 @@ from dataclasses import dataclass
 from ....ir.buffer import Buffer
 from ....ir.expr import Expr, Load, Var
 from ....ir.gpu.wgmma import LINE_BYTES, WGMMA_M
-from ....ir.rewrite import free_variables
+from ....ir.rewrite import free_variables, loads_of
 from ...problems.gemm import Gemm, Result
 from ..tma_view import moved_dimensions, tma_view
+
+VECTOR_BYTES = 16
+"""Bytes of the widest access of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +84,38 @@ def line_box(gemm: Gemm, box: ResultBox, columns: int) -> LineBox | None:
         return None
     lines = Buffer(tensor.name, (tensor.elements // line, line), tensor.dtype, tensor.scope)
     return LineBox(lines, (WGMMA_M * columns // line, line))
+
+
+def can_store_by_tma(gemm: Gemm) -> bool:
+    """Return whether TMA can store all results: of one type of 16 or 32 bits, ``m`` before ``n``, or of 16 bits and
+    ``n`` before ``m``, rows at multiples of 16 bytes."""
+    first = gemm.results[0].tensor.dtype
+    return all(result_box(gemm, r) is not None and r.tensor.dtype == first for r in gemm.results)
+
+
+def can_store_staged_rows(gemm: Gemm) -> bool:
+    """Return whether all results can be stored row by row from where they are staged: 16-bit, of one type, along ``n``
+    or along pixels."""
+    even = gemm.n.extent % 2 == 0
+    return all(
+        r.tensor.dtype.name in ("float16", "bfloat16")
+        and r.tensor.dtype == gemm.results[0].tensor.dtype
+        and (_has_pixel_vectors(gemm, r) if gemm.along_pixels else r.step("n") == 1)
+        and (even or not reads_sources(gemm, r))
+        for r in gemm.results
+    )
+
+
+def _has_pixel_vectors(gemm: Gemm, result: Result) -> bool:
+    """Return whether as many rows as a vector has, from a multiple of that on, are pixels side by side in a result,
+    which begin at a multiple of 16 bytes."""
+    width, window = VECTOR_BYTES // result.tensor.dtype.bytes, gemm.window
+    assert window is not None
+    extents = [window.positions[-1], *window.patch[-1:], *result.tensor.strides[:-1]]
+    in_order = not window.patch or window.patch_order[-1] == len(window.positions)
+    return in_order and all(n % width == 0 for n in extents) and not (result.last_digit or result.inside)
+
+
+def reads_sources(gemm: Gemm, result: Result) -> bool:
+    """Return whether a result reads more than the accumulators."""
+    return any(load.buffer.name not in gemm.accumulators for load in loads_of(result.value))

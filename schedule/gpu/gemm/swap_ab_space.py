@@ -31,9 +31,9 @@ from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import TileSketch
 from .constraints import GRID
-from .epilogue import can_store_by_tma
 from .mainloop import can_use_wgmma
 from .repack import uneven_operands
+from .result_box import can_store_by_tma
 from .sizes import MMA_N, even_mma_n, stores_tiles
 from .space import ARCHITECTURE, QUANTITIES, GemmPlan
 
