@@ -449,18 +449,20 @@ def _with_loads(p: RowwiseProblem) -> RowwiseProblem | None:
                 broadcasts[load] = None
     if any(free_variables(c.body) & set(column_names) for c in p.per_row_outputs):
         return None
-    if any(_has_factors(r.body, row_inputs, len(column_names)) for r in p.reductions):
+    if any(_is_product(r.body, p, row_inputs) for r in p.reductions):
         return None
     if not row_inputs or any(not _reads(r.body, row_inputs) for r in p.reductions):
         return None
     return replace(p, row_inputs=tuple(row_inputs.values()), broadcast_loads=tuple(broadcasts))
 
 
-def _has_factors(body: Expr, row_inputs: Mapping[str, Buffer], columns: int) -> bool:
-    """Return whether a reduction reads something that depends on some of its column axes alone, and something else
-    beside the row inputs. A sum over one of the axes comes first then, as in ``x[i] * A[i, j] * y[j]``."""
+def _is_product(body: Expr, p: RowwiseProblem, row_inputs: Mapping[str, Buffer]) -> bool:
+    """Return whether a reduction is a product for another class. It is where it reads something that depends on some of
+    the column axes alone, and something else beside the row inputs, since a sum over one of the axes comes first then,
+    as in ``x[i] * A[i, j] * y[j]``. It is, too, where a matrix of one row is multiplied."""
     others = [n for load in {*_loads(body)} if load.buffer.name not in row_inputs and (n := _columns_of(load))]
-    return len(others) > 1 and min(others) < columns
+    one_row = p.order != () and 1 in p.rows
+    return len(others) > 0 and (one_row or (len(others) > 1 and min(others) < len(p.columns)))
 
 
 def _columns_of(load: Load) -> int:

@@ -53,6 +53,8 @@ def test_outputs_that_others_read_are_computed_where_they_are_read() -> None:
     ("name", "parameters"),
     [
         ("matmul", {"m": 4, "n": 4, "k": 4}),
+        ("matmul", {"m": 1, "n": 4, "k": 4, "transpose_b": True}),
+        ("matmul", {"m": 4, "n": 1, "k": 4}),
         ("reduce", {"shape": [4, 5], "axes": [0]}),
         ("reduce", {"shape": [4, 5, 6], "axes": [1, 0]}),
         ("transpose", {"shape": [4, 5], "axes": [1, 0]}),
