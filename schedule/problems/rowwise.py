@@ -132,9 +132,13 @@ class RowwiseProblem:
     @property
     def is_plain(self) -> bool:
         """Whether rows are contiguous, and what is read depends on all column axes or on none."""
+        return self.segment == self.column_count and not self.reads_segments
+
+    @property
+    def reads_segments(self) -> bool:
+        """Whether something is read that depends on some column axes alone."""
         bodies = [r.body for r in self.reductions] + [c.body for c in self.elementwise_outputs]
-        some = any(0 < _columns_of(load) < len(self.columns) for body in bodies for load in _loads(body))
-        return self.segment == self.column_count and not some
+        return any(0 < _columns_of(load) < len(self.columns) for body in bodies for load in _loads(body))
 
     @property
     def segment(self) -> int:

@@ -232,11 +232,12 @@ def _buffered_vectors(
 
 def _registers(problem: RowwiseProblem, partition: RowPartition[Ints], in_registers: Ints, preloaded: Ints) -> Ints:
     """Registers of a thread: its vectors of the row, a vector of results, and vectors of broadcast operands. Where a
-    vector stands in memory, or what belongs to its segment, stays in a register, too, from one pass to the next."""
+    vector stands in memory, and what belongs to its segment, stays in a register, too, from one pass to the next."""
     words = -(-problem.read_bytes * partition.vector // 4)
     broadcast_words = sum((-(-load.dtype.bytes * partition.vector // 4) for load in problem.output_broadcasts), start=0)
     broadcast_vectors = np.where(preloaded == partition.vectors_per_thread, preloaded, preloaded + 1)
-    words += 1 if problem.elementwise_outputs and not problem.is_plain else 0
+    if problem.elementwise_outputs:
+        words += (problem.segment < problem.column_count) + problem.reads_segments
     needed: Ints = SPARE_REGISTERS + words * in_registers + partition.vector + broadcast_words * broadcast_vectors
     return needed
 

@@ -9,7 +9,7 @@ from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_
 from tests.sketch_agreement import check_dynamic
 from tilewright.codegen.cuda.emit.access import strided_offset, vector_accesses
 from tilewright.codegen.lowering import build_kernel, finish
-from tilewright.core.policy import SpacePolicy
+from tilewright.core.streams import stream
 from tilewright.core.target import Target
 from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.rewrite import loads_of, stores_of
@@ -105,7 +105,36 @@ ROWS = {
 
 @pytest.mark.parametrize("case", [*SEGMENTS, *ROWS])
 def test_kernels_compute_their_expression(case: str) -> None:
-    assert assert_agrees(CUDA_ROWWISE, (SEGMENTS | ROWS)[case], 8, SMALL, SpacePolicy(prune=False)) == 8
+    assert assert_agrees(CUDA_ROWWISE, (SEGMENTS | ROWS)[case], 8, SMALL, WHOLE) == 8
+
+
+def _random(seed: int) -> Workload:
+    """A reduction of random axes of a tensor, perhaps of a part of it, and with a weight of random axes."""
+    draw = stream(seed, "segments")
+    extents = [*draw.choice([1, 2, 3, 5, 6, 8, 12], int(draw.integers(1, 5))), draw.choice([2, 3, 8, 12, 33, 40])]
+    axes = [f"a{n}" for n in range(len(extents))]
+    ranges = [f"{a} < {e}" for a, e in zip(axes, extents, strict=True)]
+    mixed = [int(n) for n in draw.permutation(len(axes))]
+    reduced = [n for n in mixed if n == len(axes) - 1 or draw.random() < 0.5]
+    weighted = sorted(mixed[: int(draw.integers(1, len(axes) + 1))])
+    shape = ", ".join(str(e + (draw.random() < 0.1)) for e in extents)
+    element, weight = f"float32(X[{', '.join(axes)}])", f"W[{', '.join(axes[n] for n in weighted)}]"
+    kept = [n for n in mixed if n not in reduced]
+    product = f" * {weight}" if draw.random() < 0.3 else ""
+    return parse_workload(
+        f"X: {draw.choice(['float16', 'float32'])}[{shape}]\n"
+        f"W: float32[{', '.join(str(extents[n]) for n in weighted)}]\n"
+        f"t[{', '.join(ranges[n] for n in kept)}] = {draw.choice(['sum', 'max'])} over "
+        f"{', '.join(ranges[n] for n in reduced)} of {element}{product}\n"
+        f"Y[{', '.join(ranges)}] = ({element} - t[{', '.join(axes[n] for n in kept)}]) * {weight}"
+    )
+
+
+@pytest.mark.parametrize("seeds", [range(6), range(6, 12)], ids=str)
+def test_random_segments(seeds: range) -> None:
+    taken = [w for w in map(_random, seeds) if CUDA_ROWWISE.matches(w, SMALL)]
+    assert len(taken) >= 4
+    assert all(assert_agrees(CUDA_ROWWISE, w, 3, SMALL, WHOLE) >= 1 for w in taken)
 
 
 def test_a_row_has_the_columns_of_all_its_segments() -> None:
