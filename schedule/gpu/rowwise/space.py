@@ -231,8 +231,8 @@ class RowwisePlan(Plan):
         s, p = self._sizes(c), self.problem
         follow_rows = any(has_row_axis(i) for load in p.output_broadcasts for i in load.indices)
         apart = s.ctas // s.cluster_size * s.columns  # elements from a row of a CTA to its next one
-        in_turn = not p.joined_extent and not p.order
-        same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & in_turn)
+        in_memory_order = not p.joined_extent and not p.order
+        same_column = (s.edge_columns == 0) | ((apart % s.vector == 0) & in_memory_order)
         valid: Bools = same_column & (not follow_rows)
         valid |= ~_stored(c, RowStorage.CIRCULAR_BUFFER)
         valid &= ~_stored(c, RowStorage.GLOBAL)

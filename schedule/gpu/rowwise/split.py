@@ -11,7 +11,8 @@ their launches where the second one of a row follows from those of its parts (``
 are those of the launches that read rows.
 
 Parts end where an axis does. A row of a single axis is cut into equal parts. If its length has no fitting divisor, the
-last part overlaps the one before; rows of which elements are computed have such a divisor. Parts are joined in a fixed
+last part overlaps the one before; rows of which elements are computed have such a divisor. Rows of odd segments are
+split however many there are, since parts that are whole segments have wide vectors. Parts are joined in a fixed
 order, so that results are the same in every run.
 """
 
@@ -49,7 +50,7 @@ from ...tile_sketch import Plan, TileSketch
 from ..peaks import gpu_peaks
 from .kernel import launch_rows
 from .sizes import RowStorage, RowwiseSizes
-from .space import LONG_ROW_BYTES, QUANTITIES, RowwisePlan
+from .space import LONG_ROW_BYTES, QUANTITIES, RowwisePlan, vector_widths
 
 JOINED, WRITTEN = "join_parts", "write_parts"
 """The launches that join parts, and the one that computes elements, have these names."""
@@ -333,10 +334,11 @@ def _cut(columns: Extents) -> tuple[Extents, Extents] | None:
 
 def _plan(workload: Workload, target: Target) -> SplitPlan | None:
     problem = rowwise_problem(workload)
-    if problem is None or problem.row_count > MOST_ROWS:
+    found = None if problem is None else split_problem(problem, workload)
+    if problem is None or found is None:
         return None
-    found = split_problem(problem, workload)
-    if found is None:
+    wider = max(vector_widths(found.launches[0][1])) > max(vector_widths(problem))
+    if problem.row_count > MOST_ROWS and not (problem.order and wider):
         return None
     steps = (Step(name, RowwisePlan(workload, target, part), joins) for name, part, joins in found.launches)
     return SplitPlan(workload, tuple(steps), found.between)
