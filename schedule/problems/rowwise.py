@@ -100,19 +100,17 @@ class RowwiseProblem:
     @property
     def vector_axes(self) -> int:
         """Along how many of the last column axes vectors run: their elements are contiguous in all tensors of rows, and
-        everything else that is read depends on all these axes, in this order, or on none."""
+        broadcast loads depend on all these axes, in this order, or on none."""
         if self.is_plain and not self.order:
             return 1
         tensors = (*self.row_inputs, *(c.tensor for c in self.elementwise_outputs))
-        bodies = (*(r.body for r in self.reductions), *(c.body for c in self.elementwise_outputs))
-        loads = {load for body in bodies for load in _loads(body)}
 
         def runs_along(count: int) -> bool:
             first = len(self.columns) - count
             axes, inner = [Var(column_axis(n)) for n in range(first, len(self.columns))], self.columns[first + 1 :]
             if prod(self.columns[first:]) > self.segment or any(t.shape[1 - count :] != inner for t in tensors):
                 return False
-            others = [load for load in loads if free_variables(load) & {a.name for a in axes}]
+            others = [load for load in self.broadcast_loads if free_variables(load) & {a.name for a in axes}]
             return all(x.indices[-count:] == tuple(axes) and x.buffer.shape[1 - count :] == inner for x in others)
 
         return next(n for n in range(len(self.columns), 0, -1) if n == 1 or runs_along(n))

@@ -134,7 +134,10 @@ def arithmetic_cycles(problem: RowwiseProblem, s: RowwiseSizes[Ints], peaks: Gpu
     """Return how long one multiprocessor computes for one row, one cycle of a float32 unit for each operation. Threads
     without a vector work as well. Where a segment stands, or what belongs to it, is found for each vector."""
     vectors = s.vectors_per_thread * s.threads_per_row * s.cluster_size
-    operations = s.vector * _operations(problem, SPECIAL_OPERATIONS) + (0 if problem.is_plain else SEGMENT_OPERATIONS)
+    # Elements of a vector that runs from one segment into the next may have different operands.
+    segments = np.where(problem.reads_segments & (problem.columns[-1] % s.vector > 0), s.vector, 1)
+    found = 0 if problem.is_plain else SEGMENT_OPERATIONS * segments
+    operations = s.vector * _operations(problem, SPECIAL_OPERATIONS) + found
     cycles: NDArray[np.float64] = vectors * operations / (peaks.float32_flops_per_cycle / 2)
     return cycles
 

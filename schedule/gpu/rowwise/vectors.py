@@ -133,7 +133,7 @@ class ThreadVectors:
     @property
     def runs_over(self) -> bool:
         """Whether vectors run from one index of an outer column axis into the next."""
-        return self.problem.columns[-1] % self.sizes.vector > 0 and self.problem.vector_axes > 1
+        return self.problem.vector_axes > 1 and self.problem.columns[-1] % self.sizes.vector > 0
 
     def element_axes(self, row: RowIndex, vector: RowVector | None, element: Expr) -> dict[str, Expr]:
         """Axis -> its index, at an element of a vector, or (``vector`` None) at the thread's edge column."""

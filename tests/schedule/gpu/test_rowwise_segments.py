@@ -158,10 +158,11 @@ def test_a_row_has_the_columns_of_all_its_segments() -> None:
         ("vectors that run over three axes", 3),
         ("weights of the last of three axes", 2),
         ("a part of images", 1),
+        ("group norm of odd images", 2),
     ],
 )
-def test_vectors_run_over_the_axes_that_all_operands_have_in_common(case: str, axes: int) -> None:
-    problem = rowwise_problem(SEGMENTS[case])
+def test_vectors_run_over_axes_that_all_vectors_have_in_common(case: str, axes: int) -> None:
+    problem = rowwise_problem((SEGMENTS | ROWS)[case])
     assert problem is not None and problem.vector_axes == axes
 
 
