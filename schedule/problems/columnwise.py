@@ -25,7 +25,7 @@ from ...ir.linear_form import LinearForm, affine_form
 from ...ir.rewrite import substitute
 from ...te.inline import inline_stages
 from ...te.workload import Stage, Workload
-from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers
+from .rowwise import ComputedTensor, ReducedTensor, column_axis, inlined_into_readers, is_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +235,15 @@ def _with_inputs(problem: ColumnwiseProblem) -> ColumnwiseProblem | None:
     other_loads: dict[Load, None] = {}
     results = {r.tensor.name for r in problem.reductions}
     of_column = _variables([*outer, *columns[: len(problem.result_axes)]])
+    axes = ((outer_axis, problem.outer), (reduced_axis, problem.reduced), (column_axis, problem.columns))
+    extents = {name(n): extent for name, own in axes for n, extent in enumerate(own)}
 
     def is_allowed(load: Load) -> bool:
         """Whether a load by a row is allowed; what it reads is noted."""
         forms = [affine_form(i) for i in load.indices]
+        ends = zip(forms, load.buffer.shape, strict=True)
+        if not all(f is None or is_below(f, extents, end) for f, end in ends):
+            return False  # it is read under a condition alone, and elements and columns are read whole
         if problem.is_element(load):
             inputs[load.buffer.name] = load.buffer
         elif load.buffer.name in results:

@@ -495,14 +495,14 @@ def _kind_of(load: Load, own: Sequence[LinearForm | None], extents: Mapping[str,
     if not any(last in f.variables for f in forms):
         return "segment"
     # The first two are read whole, also where a body reads them under a condition.
-    inside = all(_is_below(f, extents, extent) for f, extent in zip(forms, load.buffer.shape, strict=True))
+    inside = all(is_below(f, extents, extent) for f, extent in zip(forms, load.buffer.shape, strict=True))
     if forms == own:
         return "row input" if inside else None
     plain = inside and forms[-1:] == _variables([last]) and not any(last in f.variables for f in forms[:-1])
     return "broadcast" if plain else None
 
 
-def _is_below(form: LinearForm, extents: Mapping[str, int], end: int) -> bool:
+def is_below(form: LinearForm, extents: Mapping[str, int], end: int) -> bool:
     """Return whether an index is in an axis of ``end`` elements, wherever those that it depends on are."""
     ends = [c * (extents[name] - 1) for name, c in form.coefficients.items()]
     return form.constant + sum(min(e, 0) for e in ends) >= 0 and form.constant + sum(max(e, 0) for e in ends) < end

@@ -44,7 +44,7 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "shares": lambda: parse_workload(SHARES),
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
     "convolution with channels first": _image(2, 9, "float16", "NCHW"),
-    "patches": _image(1, 64, "bfloat16", "NCHW", kernel_h=8, kernel_w=8, stride=8, padding=0),
+    "patches": _image(1, 136, "bfloat16", "NCHW", kernel_h=8, kernel_w=8, stride=8, padding=0),
     "few channels": _image(1, 9, "float16", "NCHW", channels=3),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }

@@ -24,6 +24,7 @@ from tilewright.schedule.gpu.columnwise.space import CUDA_COLUMNWISE
 from tilewright.schedule.problems.columnwise import columnwise_problem
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 
@@ -258,3 +259,10 @@ def test_odd_pitches_get_wide_vectors_by_default() -> None:
         workload = workload_of("reduce", shape=shape, axes=axes, dtype=dtype)
         knobs = dict(default_schedules(workload, H200)[0].knobs)
         assert knobs["vector_width"] == 16 // workload.inputs[0].dtype.bytes
+
+
+def test_rows_that_only_a_condition_keeps_inside_are_read_by_another_class() -> None:
+    """Such a kernel reads whole columns, and would read beyond the end of X."""
+    text = "X: float32[{rows}, 64]\nt[j] = sum over i < 640 of select(i < 400, X[i, j], 0.0)"
+    assert columnwise_problem(parse_workload(text.format(rows=640))) is not None
+    assert columnwise_problem(parse_workload(text.format(rows=400))) is None
