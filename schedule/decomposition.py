@@ -135,7 +135,8 @@ def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
 def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[Stage]]:
     """Yield a sum of products of two tensors with one element for each point of their axes: a factor that is anything
     else is computed first. Casts of such a tensor are left to the product, and then computed as well. ``joined``:
-    whether the axes of the sum become one, which may need copies of tensors that are factors as they are."""
+    whether the axes of the sum become one, which may need copies of tensors that are factors as they are. Where results
+    lie in no order that a product has, they are copied there last."""
     found = contraction_of(stage)
     if found is None:
         return
@@ -154,9 +155,16 @@ def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[
             if joined or _plain_load(inner) is not inner:
                 inner = computed.load(inner)
             factors.append(inner if cast is None else replace(cast, value=inner))
+        total = replace(stage, body=factors[0] * factors[1], reduce_axes=computed.reduced)
         if computed.stages:
-            total = replace(stage, body=factors[0] * factors[1], reduce_axes=computed.reduced)
             yield [*computed.stages, total]
+        axes = {a.name: a for a in stage.axes}
+        ordered = tuple(axes[name] for name in (*found.batch, *found.rows, *found.columns))
+        if ordered != stage.axes:
+            name = fresh_name("product", {*taken, *(s.name for s in computed.stages)})
+            tensor = Buffer(name, tuple(a.extent for a in ordered), stage.tensor.dtype)
+            copy = Stage(stage.tensor, stage.axes, _element(tensor, ordered))
+            yield [*computed.stages, replace(total, tensor=tensor, axes=ordered), copy]
 
 
 class _Computed:

@@ -8,7 +8,7 @@ from tests.sketch_agreement import check_schedules
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.target import Target
 from tilewright.runtime.devices import host_target
-from tilewright.schedule.decomposition import decompositions
+from tilewright.schedule.decomposition import cpu_decompositions, decompositions
 from tilewright.schedule.sketches import SKETCHES, class_sketches, sketches_for
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
@@ -71,6 +71,15 @@ def test_a_convolution_with_strides_is_a_product_on_a_processor(layout: str) -> 
         assert check_schedules("cpu_decomposed", HOST, workload, 0, 4) == 4
     else:
         assert "cpu_decomposed" not in names
+
+
+def test_results_that_no_product_stores_are_copied_last() -> None:
+    """Phases of a transposed convolution lie between the pixels of others."""
+    parameters = {"batch": 1, "channels": 8, "height": 9, "width": 9, "filters": 32, "kernel_h": 4, "kernel_w": 4}
+    workload = OPERATORS["conv2d_transpose"].workload({**parameters, "stride": 2, "padding": 1})
+    steps = dict(cpu_decompositions(workload, lambda w: any(True for _ in class_sketches(w, HOST))))["stages"]
+    assert [s.name for s in steps[-1].stages] == ["Y"] and steps[-2].output_buffers[0].shape == (1, 9, 9, 32, 2, 2)
+    assert check_schedules("cpu_decomposed", HOST, workload, 0, 3) == 3
 
 
 def test_steps_are_runs_of_stages_that_a_class_takes() -> None:
