@@ -12,6 +12,7 @@ from ...te.workload import Axis
 from .load_analysis import always_holds, in_bounds
 from .masked_loads import MaskedLoad
 from .names import NameSupply
+from .pieces import are_together, lanes_of_piece
 from .stage_body import scalar_at
 
 
@@ -59,8 +60,9 @@ def load_registers(
 ) -> None:
     """Write the statements that load ``registers`` at the indices ``prefix`` from the point ``at`` of the axes.
 
-    A load that differs from lane to lane is one vector, whose first lane is at ``at[lane_axis]``. Nothing is read where
-    the mask is false.
+    A load that differs from lane to lane is one vector, whose first lane is at ``at[lane_axis]``, a multiple of
+    ``lanes``. Neighbours that are aligned, and all of which the mask has or has not, are loaded together. Nothing is
+    read where the mask is false.
     """
     masked = registers.masked
     if not registers.vector:
@@ -72,6 +74,20 @@ def load_registers(
         with w.when(scalar_at(masked.mask, at)), w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
             here = {**at, lane_axis: at[lane_axis] + v}
             w.store(registers.buffer, (*prefix, v), scalar_at(masked.load, here))
+        return
+    together = lanes_of_piece(masked, lane_axis, lanes)
+    if together > 1 and not are_together(masked, lane_axis, lanes, aligned=False):
+        if masked.mask is not None:
+            with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
+                w.store(registers.buffer, (*prefix, v), masked.other or const(0, masked.load.dtype))
+        with w.loop(names.fresh("piece"), lanes // together, LoopKind.UNROLLED) as piece:
+            first = {**at, lane_axis: at[lane_axis] + piece * together}
+            with (
+                w.when(None if masked.mask is None else scalar_at(masked.mask, first)),
+                w.loop(names.fresh("v"), together, LoopKind.VECTORIZED) as v,
+            ):
+                here = {**at, lane_axis: first[lane_axis] + v}
+                w.store(registers.buffer, (*prefix, piece * together + v), scalar_at(masked.load, here))
         return
     with w.loop(names.fresh("v"), lanes, LoopKind.VECTORIZED) as v:
         _load_scalar(w, registers, (*prefix, v), {**at, lane_axis: at[lane_axis] + v})

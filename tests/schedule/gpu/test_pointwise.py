@@ -13,6 +13,7 @@ from tilewright.codegen.lowering import build_kernel, finish, lowering_stages
 from tilewright.core.errors import IllegalSchedule
 from tilewright.core.policy import SpacePolicy
 from tilewright.core.schedule import KnobValue, Schedule
+from tilewright.ir.buffer import MemoryScope
 from tilewright.ir.expr import Load, Ramp
 from tilewright.ir.interpret import interpret
 from tilewright.ir.rewrite import loads_of, stores_of
@@ -283,6 +284,44 @@ def test_all_chunks_of_a_thread_are_loaded_before_any_single_element(dtype: str)
         loads = [m.start() for m in re.finditer(r"LDG\.E\.128", sass)]
         assert len(loads) == 4
         assert "BRA" not in sass[loads[0] : loads[-1]] and "LDG.E.LTC128B.U16" not in sass[: loads[-1]]
+
+
+IN_PIECES = {
+    "padded by even numbers": "A: float16[3, 18, 50]\n"
+    "C[n, i < 24, j < 64] = select(i >= 3 and i < 21 and j >= 6 and j < 56, A[n, i - 3, j - 6], 2)",
+    "padded by multiples of four": "A: bfloat16[3, 18, 52]\n"
+    "C[n, i < 24, j < 64] = select(i >= 3 and i < 21 and j >= 4 and j < 56, A[n, i - 3, j - 4], 0)",
+    "padded floats": "A: float32[3, 18, 50]\n"
+    "C[n, i < 24, j < 64] = select(i >= 3 and i < 21 and j >= 6 and j < 56, A[n, i - 3, j - 6], 0)",
+    "padded at the end of a call": "A: float16[5, 7, 52]\n"
+    "C[n, i < 9, j < 80] = select(i >= 1 and i < 8 and j >= 10 and j < 62, A[n, i - 1, j - 10], 0)",
+    "padded bytes": "A: int8[3, 18, 50]\n"
+    "C[n, i < 24, j < 64] = select(i >= 3 and i < 21 and j >= 6 and j < 56, A[n, i - 3, j - 6], 1)",
+    "joined at an even place": "A: float16[6, 10]\nB: float16[6, 38]\n"
+    "C[i, j < 48] = select(j < 10, A[i, j], B[i, j - 10])",
+    "rolled floats": "A: float32[7, 48]\nC[i < 7, j < 48] = A[i, (j + 10) % 48]",
+}
+
+
+@pytest.mark.parametrize("case", IN_PIECES)
+def test_pieces_of_vectors_share_a_condition(case: str) -> None:
+    """The interpreter finds loads outside of a buffer. Each load is of two elements at least."""
+    workload = parse_workload(IN_PIECES[case])
+    assert_agrees(SKETCH, workload, 4)
+    wide = int(SKETCH.space(workload, H200).column("vector_width").max())
+    schedule = legal_schedule_of(SKETCH, workload, vector_width=wide, unroll=1, threads=128, persistent=0)
+    kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
+    assert all(1 < load.lanes < wide for load in loads_of(kernel.body) if load.buffer.scope is MemoryScope.GLOBAL)
+
+
+def test_images_are_padded_by_loads_of_pairs() -> None:
+    image = "X: float16[64, 3, 500, 500]\n"
+    inside = "y >= 6 and y < 506 and x >= 6 and x < 506"
+    workload = parse_workload(f"{image}Y[n, c, y < 512, x < 512] = select({inside}, X[n, c, y - 6, x - 6], 0)")
+    schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
+    sass = sass_of(build_kernel(SKETCH.lower(workload, H200, schedule), H200).code)
+    if sass is not None:
+        assert re.findall(r"LDG[.A-Z0-9]*", sass) == ["LDG.E"] * 4
 
 
 def test_pixels_are_shuffled_by_loads_of_four() -> None:
