@@ -263,6 +263,7 @@ def recombined(form: LinearForm, *, lower: bool = False) -> LinearForm:
     x // (m*n) * n + x // m % n  is  x // m      unless ``lower``
     x // n % m * n + x % n       is  x % (m*n)   where ``lower``
     y // n * (k*n) + x % (k*n)   is  x           where x is y*k and a number of the lane below k
+    y // n % m * (k*n) + x % (k*n)   is  x % (m*k*n)   where ``lower``, for such an x
 
     Of three indices x // 20, x // 4 % 5 and x % 4 with strides 20, 4 and 1 the upper two are joined first, or the
     ``lower`` two; both ways end with x. Where one of the three is missing they differ. CUDA joins the lower two, LLVM
@@ -294,9 +295,13 @@ def _undivided(high: Expr, low: Expr, n: int, lower: bool) -> Expr | None:
             return low.a
     elif lower and (m := _divisor(high, BinaryOp.MOD)) is not None:
         assert isinstance(high, Binary)
-        if _divisor(high.a, BinaryOp.FLOORDIV) == n and isinstance(high.a, Binary) and congruent(high.a.a, low.a, n):
-            x = high.a.a
-            return Binary(BinaryOp.MOD, x, index(m * n) if x.lanes == 1 else Broadcast(index(m * n), x.lanes))
+        if (d := _divisor(high.a, BinaryOp.FLOORDIV)) is not None and n % d == 0:
+            assert isinstance(high.a, Binary)
+            y = high.a.a
+            whole = y if d == n and congruent(y, low.a, n) else _multiple_and_lanes(y, low.a, n // d, n)
+            if whole is not None:
+                by = index(m * n)
+                return Binary(BinaryOp.MOD, whole, by if whole.lanes == 1 else Broadcast(by, whole.lanes))
     return None
 
 

@@ -81,6 +81,16 @@ def test_vectors_across_rows_are_evenly_spaced_again() -> None:
     assert flat_form((high, reduced), (28, 1)) == LinearForm({X: 32, LANE: 1}, 3, 16)
 
 
+def test_vectors_across_rows_of_several_axes_are_evenly_spaced_again() -> None:
+    """Rows of 4, of which vectors of 8 take two: upper indices are quotients of the number of the vector."""
+    lanes = Ramp(X * 8, 1, 8)
+    high, low = _quotient_and_remainder(lanes, 4)
+    middle = _divided(BinaryOp.MOD, high, 6)
+    for upper, divisor in ((X // 3 % 5, 3), (X // 2 % 5, 2)):
+        found = flat_form((X // 15, upper, middle, low), (120, 24, 4, 1), lower=True)
+        assert (found == LinearForm({X: 8, LANE: 1}, 0, 8)) == (divisor == 3)
+
+
 def test_what_does_not_belong_together_stays_apart() -> None:
     high, _ = _quotient_and_remainder(Ramp(X, 1, 16), 28)
     other = _divided(BinaryOp.MOD, Ramp(Y, 1, 16), 28)

@@ -211,6 +211,14 @@ def test_vectors_over_odd_rows_of_four_axes_are_stored_as_vectors() -> None:
     assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source
 
 
+def test_vectors_over_even_rows_of_four_axes_are_stored_as_vectors() -> None:
+    """Rows of 508 are whole quadruples, so that quotients of the number of a vector have smaller divisors."""
+    workload = parse_workload("X: float16[64, 3, 508, 510]\nY[n, c, i, j < 508] = X[n, c, i, j + 1]")
+    schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
+    source = lowering_stages(workload, H200, schedule).source.text
+    assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source
+
+
 def _rolled() -> Workload:
     x = te.placeholder((24, 31), "float16", "X")
     return te.workload(te.compute((24, 31), lambda i, j: x[i, (j + 7) % 31], "Y"))
