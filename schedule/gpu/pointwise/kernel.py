@@ -45,6 +45,7 @@ from ...tile.delinearize import axis_indices
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import NameSupply
+from ...tile.pieces import lanes_of_piece
 from ...tile.register_loads import RegisterLoad, allocate_registers, depends_on, load_registers
 from ...tile.runs import CHUNK_BYTES, Run, runs_of
 from ...tile.stage_body import scalar_at
@@ -106,12 +107,14 @@ def is_own_element(problem: Pointwise, masked: MaskedLoad) -> bool:
 def runs_of_vector(problem: Pointwise, masked: MaskedLoad, width: int) -> tuple[Run, ...]:
     """Return the runs in which the ``width`` elements of a vector mostly follow each other in the buffer. They are the
     same element, or elements of 16 bits that two aligned chunks hold. There are none where each element is loaded
-    alone, or where all vectors are aligned."""
+    alone, or where all vectors, or pieces of them, are aligned."""
     dtype, lane = masked.load.dtype, problem.lane_axis.name
     loaded_index = any(isinstance(e, Load) for i in masked.load.indices for e in walk(i))
     if not problem.scattered or problem.dynamic is not None or loaded_index or is_own_element(problem, masked):
         return ()
     if width == 1 or masked.load.buffer.elements < width or not depends_on(masked, lane):
+        return ()
+    if lanes_of_piece(masked, lane, width) > 1:
         return ()
     found: tuple[Run, ...] = ()
     if not problem.row:
@@ -331,6 +334,8 @@ class _PointwiseKernelWriter:
         if not problem.scattered or not registers.vector or s.vector_width == 1 or problem.row < s.vector_width:
             return False
         if not _depends_on_row_and_column(problem, registers.masked):
+            return False
+        if lanes_of_piece(registers.masked, problem.lane_axis.name, s.vector_width) > 1:
             return False
         for n in (0, 1):
             self._load_of_row(registers, u, vector, n)

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 
 import numpy as np
@@ -21,6 +22,7 @@ from ...space.constraint import Constraint
 from ...space.knob import Knob, Quantity
 from ...tile.load_analysis import flat_offset
 from ...tile.masked_loads import MaskedLoad
+from ...tile.pieces import lanes_of_piece
 from ...tile_sketch import Plan, TileSketch
 from ..memory_prior import TILE_SECONDS, MemoryTraffic, memory_bound_seconds
 from ..occupancy import MOST_BLOCKS, limits_of
@@ -111,18 +113,23 @@ class PointwisePlan(Plan):
             and v * max(sizes) <= 2 * MAX_VECTOR_BYTES
         )
 
-    def _accesses(self, width: int) -> int:
-        """Return how often a thread accesses memory to load the vectors of one place."""
-        problem, count = self.problem, 0
-        for masked in problem.vector_loads:
-            if not problem.scattered or is_own_element(problem, masked):
-                count += 1
-            else:
-                runs = runs_of_vector(problem, masked, width)
-                # Two chunks for each run, and sometimes single elements.
-                alone = width * (SCATTERED_ACCESSES if self._reads_lines(masked) else 1)
-                count += sum(2 * abs(run.stride) for run in runs) + 1 if runs else alone
-        return count
+    @cached_property
+    def _accesses(self) -> NDArray[np.int64]:
+        """How often a thread accesses memory to load the vectors of one place, for each width."""
+        return np.array(
+            [sum(self._accesses_of(m, w) for m in self.problem.vector_loads) for w in self._vector_widths()]
+        )
+
+    def _accesses_of(self, masked: MaskedLoad, width: int) -> int:
+        """Return in how many accesses a vector is loaded."""
+        problem = self.problem
+        if not problem.scattered or is_own_element(problem, masked):
+            return 1
+        runs = runs_of_vector(problem, masked, width)
+        if runs:  # two chunks for each run, and sometimes single elements
+            return sum(2 * abs(run.stride) for run in runs) + 1
+        alone = width // lanes_of_piece(masked, problem.lane_axis.name, width)
+        return alone * (SCATTERED_ACCESSES if self._reads_lines(masked) else 1)
 
     def _reads_lines(self, masked: MaskedLoad) -> bool:
         """Return whether neighbours of a row are read from different lines of memory."""
@@ -130,12 +137,19 @@ class PointwisePlan(Plan):
         stride = 0 if offset is None else abs(offset.coefficient(self.problem.lane_axis.name))
         return stride * masked.load.dtype.bytes >= LINE_BYTES
 
-    def _loads_in_runs(self, width: int) -> bool:
-        """Return whether elements of vectors are loaded alone at the ends of long rows only."""
-        problem = self.problem
+    @cached_property
+    def _widths_in_runs(self) -> tuple[int, ...]:
+        """The widths of vectors in another order whose elements are loaded alone at the ends of long rows only."""
+        problem, lane = self.problem, self.problem.lane_axis.name
+        if not problem.scattered:
+            return ()
         others = [m for m in problem.vector_loads if not is_own_element(problem, m)]
         long = problem.row == 0 or problem.row >= LONG_ROW
-        return problem.scattered and long and all(runs_of_vector(problem, m, width) for m in others)
+        return tuple(
+            width
+            for width in self._vector_widths()
+            if all(lanes_of_piece(m, lane, width) > 1 or (long and runs_of_vector(problem, m, width)) for m in others)
+        )
 
     def sizes(self, columns: Columns) -> PointwiseSizes:
         problem, limits, multiprocessors = self.problem, limits_of(self.target), self.target.threads
@@ -147,7 +161,7 @@ class PointwisePlan(Plan):
         tiles = np.where(along_row, of_rows, -(-vectors // (unroll * threads)))
         each = sum(r.load.dtype.bytes for r in problem.vector_loads)
         vector_bytes, scalar_loads = each * width, len(problem.distinct_loads) - len(problem.vector_loads)
-        accesses = np.array([self._accesses(w) for w in range(max(self._vector_widths()) + 1)])[width]
+        accesses = self._accesses[np.searchsorted(self._vector_widths(), width)]
         scalar_bytes = 4 * scalar_loads
         registers = SPARE_REGISTERS + -(-(vector_bytes + scalar_bytes) * unroll // 4) + 2 * width
         resident = limits.resident_blocks(threads, registers, 0)
@@ -223,9 +237,8 @@ class PointwisePlan(Plan):
         taken = sizes.row_parts * sizes.unroll * WARP_LANES
         along_row = self.problem.scattered & (sizes.unroll > 1) & (taken <= MOST_WASTE * self.problem.row)
         wide = np.where(sizes.row_parts > 0, along_row, wide)
-        in_runs = [w for w in widths if self._loads_in_runs(w)]
-        if in_runs:  # no element of most vectors is loaded alone
-            wide = np.isin(sizes.vector_width, in_runs) & (sizes.row_parts == 0)
+        if self._widths_in_runs:  # no element of most vectors is loaded alone
+            wide = np.isin(sizes.vector_width, self._widths_in_runs) & (sizes.row_parts == 0)
         promising: Bools = wide & full_tile & (columns.flags("persistent", 0) | pays)
         promising &= sizes.registers <= PROMISING_REGISTERS
         promising &= (sizes.threads >= 256) | (sizes.vectors < MANY_VECTORS)
@@ -248,7 +261,7 @@ class PointwisePlan(Plan):
         )
         begins: NDArray[np.float64] = TILE_SECONDS * sizes.tiles / self.target.threads
         seconds = begins + memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
-        in_runs = np.isin(sizes.vector_width, [w for w in self._vector_widths() if self._loads_in_runs(w)])
+        in_runs = np.isin(sizes.vector_width, self._widths_in_runs)
         result: NDArray[np.float64] = np.where(in_runs & (sizes.unroll > 1), UNROLLED_RUNS, 1.0) * seconds
         return result
 

@@ -307,6 +307,13 @@ IN_PIECES = {
     "C[n, i < 24, j < 64] = select(i >= 3 and i < 21 and j >= 6 and j < 56, A[n, i - 3, j - 6], 1)",
     "joined at an even place": "A: float16[6, 10]\nB: float16[6, 38]\n"
     "C[i, j < 48] = select(j < 10, A[i, j], B[i, j - 10])",
+    "padded to short rows": "A: float16[3, 18, 50]\n"
+    "C[n, i < 24, j < 58] = select(i >= 3 and i < 21 and j >= 4 and j < 54, A[n, i - 3, j - 4], 1)",
+    "floats padded to short rows": "A: float32[3, 18, 52]\n"
+    "C[n, i < 24, j < 62] = select(i >= 3 and i < 21 and j >= 4 and j < 56, A[n, i - 3, j - 4], 1)",
+    "joined to short rows": "A: float16[8, 14]\nB: float16[8, 40]\n"
+    "C[i, j < 54] = select(j < 14, A[i, j], B[i, j - 14])",
+    "rolled": "A: float16[8, 44]\nC[i < 8, j < 44] = A[i, (j + 10) % 44]",
     "rolled floats": "A: float32[7, 48]\nC[i < 7, j < 48] = A[i, (j + 10) % 48]",
 }
 
@@ -320,6 +327,19 @@ def test_pieces_of_vectors_share_a_condition(case: str) -> None:
     schedule = legal_schedule_of(SKETCH, workload, vector_width=wide, unroll=1, threads=128, persistent=0)
     kernel = finish(SKETCH.lower(workload, H200, schedule), H200)
     assert all(1 < load.lanes < wide for load in loads_of(kernel.body) if load.buffer.scope is MemoryScope.GLOBAL)
+
+
+def test_rows_without_whole_vectors_are_padded_by_pieces() -> None:
+    """Rows of 508 floats are vectors of four, all of one condition, and vectors of eight halves have two conditions."""
+    for dtype, wide, loads in (("float32", 4, ["LDG.E.128"]), ("float16", 8, ["LDG.E.LTC128B.64"] * 2)):
+        inside = "y >= 4 and y < 504 and x >= 4 and x < 504"
+        image = f"X: {dtype}[64, 3, 500, 500]\n"
+        workload = parse_workload(f"{image}Y[n, c, y < 508, x < 508] = select({inside}, X[n, c, y - 4, x - 4], 0)")
+        assert 1 not in SKETCH.space(workload, H200).column("vector_width")
+        schedule = schedule_of(SKETCH, workload, vector_width=wide, unroll=1, threads=256)
+        sass = sass_of(build_kernel(SKETCH.lower(workload, H200, schedule), H200).code)
+        if sass is not None:
+            assert re.findall(r"LDG[.A-Z0-9]*", sass) == loads
 
 
 def test_images_are_padded_by_loads_of_pairs() -> None:
