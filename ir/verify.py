@@ -52,7 +52,7 @@ RULES = {
     "written": "every output is stored to somewhere",
     "extent": "a loop runs at least once",
     "scope": "variables and buffers are used only where they are bound, as they were declared; loads "
-    "of a launch may take a global buffer for a single dimension of all of its elements",
+    "and stores of a launch may take a global buffer for a single dimension of all of its elements",
     "allocation": "allocated buffers are local, register, or (under a launch, where all threads of a block allocate) "
     "shared or tensor, with extents of at least 1",
     "tensor memory": "a tensor buffer has 128 lanes of 32 to 512 columns of 32 bits, a power of two; one statement "
@@ -321,7 +321,7 @@ def _check_loop(stmt: For, context: _StatementContext) -> _StatementContext:
 
 
 def _check_store(stmt: Store, context: _StatementContext) -> None:
-    lanes = access_lanes(stmt.buffer, stmt.indices, stmt.mask, context.names)
+    lanes = access_lanes(stmt.buffer, stmt.indices, stmt.mask, context.names.as_accessed(stmt.buffer))
     dtype, value_lanes = type_of(stmt.value, context.names)
     if dtype != stmt.buffer.dtype:
         raise RuleBroken("store", f"a {dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")

@@ -29,11 +29,7 @@ def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> L
         plain = _private_load(expr, private, context, compile_)
     else:
         memory = context.shared[expr.buffer.name]
-        if isinstance(memory, GlobalMemory):  # it may be accessed as a single dimension
-            flat: LaunchClosure = address_of(expr.indices, expr.buffer, context, compile_).flat
-        else:
-            flat = checked_flat(expr.indices, memory, context, compile_)
-        plain = checked_load(memory, flat, expr.lanes, context)
+        plain = checked_load(memory, _flat(expr, memory, context, compile_), expr.lanes, context)
     if expr.mask is None:
         return plain
     mask_closure, zero = compile_(expr.mask, context), computed(expr.dtype).type(0)
@@ -48,6 +44,13 @@ def load_closure(expr: Load, context: LaunchContext, compile_: CompileExpr) -> L
         return value
 
     return masked
+
+
+def _flat(access: Load | Store, memory: CheckedMemory, context: LaunchContext, compile_: CompileExpr) -> LaunchClosure:
+    """Return a closure that gives the elements of an access to global or shared memory."""
+    if isinstance(memory, GlobalMemory):  # it may be accessed as a single dimension
+        return address_of(access.indices, access.buffer, context, compile_).flat
+    return checked_flat(access.indices, memory, context, compile_)
 
 
 def checked_load(
@@ -210,7 +213,7 @@ def _precomputed_shuffles(
 def _checked_store(
     stmt: Store, lanes: int, memory: CheckedMemory, context: LaunchContext, compile_: CompileExpr
 ) -> Callable[[LaunchState, Any], None]:
-    flat_closure = checked_flat(stmt.indices, memory, context, compile_)
+    flat_closure = _flat(stmt, memory, context, compile_)
 
     def put(state: LaunchState, value: Any) -> None:
         flat, who = spread(state, flat_closure(state), lanes)

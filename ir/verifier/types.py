@@ -63,6 +63,13 @@ class BoundNames:
     def with_buffer(self, buffer: Buffer) -> "BoundNames":
         return BoundNames(self.variables, {**self.buffers, buffer.name: buffer}, launch=self.launch)
 
+    def as_accessed(self, buffer: Buffer) -> "BoundNames":
+        """Return the names for a load or store: those of a launch take a global buffer for a single dimension."""
+        bound = self.buffers.get(buffer.name)
+        if self.launch is None or bound in (None, buffer) or buffer.scope is not MemoryScope.GLOBAL:
+            return self
+        return self.with_buffer(buffer) if buffer == replace(bound, shape=(bound.elements,)) else self
+
     def inside(self, launch: Launch) -> "BoundNames":
         """Return the names that are bound in the body of ``launch``."""
         return BoundNames(self.variables | {b.var for b in launch.axes}, self.buffers, launch=launch)
@@ -186,11 +193,7 @@ def _cast(expr: Cast, names: BoundNames) -> ValueType:
 
 
 def _load(expr: Load, names: BoundNames) -> ValueType:
-    buffer, bound = expr.buffer, names.buffers.get(expr.buffer.name)
-    if names.launch is not None and bound not in (None, buffer) and buffer.scope is MemoryScope.GLOBAL:
-        if buffer == replace(bound, shape=(bound.elements,)):
-            names = names.with_buffer(buffer)
-    return buffer.dtype, access_lanes(buffer, expr.indices, expr.mask, names)
+    return expr.buffer.dtype, access_lanes(expr.buffer, expr.indices, expr.mask, names.as_accessed(expr.buffer))
 
 
 def _ramp(expr: Ramp, names: BoundNames) -> ValueType:

@@ -403,8 +403,11 @@ class _PointwiseKernelWriter:
         with w.loop(self.names.fresh("v"), self.sizes.vector_width, LoopKind.VECTORIZED) as v:
             values = {given: loaded[masked].value((u,), v) for given, masked in self.problem.loads.items()}
             here = {**at, lane: at[lane] + v} if lane in at else dict(at)
-            indices = tuple(scalar_at(i, here) for i in self.problem.output_indices)
-            w.store(stage.tensor, indices, scalar_at(replace_masked_loads(stage.body, values), here))
+            value = scalar_at(replace_masked_loads(stage.body, values), here)
+            if self.problem.row and self.problem.dynamic is None:
+                w.store(_as_one_dimension(stage.tensor), (here[lane],), value)
+            else:
+                w.store(stage.tensor, tuple(scalar_at(i, here) for i in self.problem.output_indices), value)
 
 
 def _other(masked: MaskedLoad) -> Const:

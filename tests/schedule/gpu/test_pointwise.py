@@ -211,9 +211,18 @@ def test_vectors_over_odd_rows_of_four_axes_are_stored_as_vectors() -> None:
     assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source
 
 
-def test_vectors_over_even_rows_of_four_axes_are_stored_as_vectors() -> None:
-    """Rows of 508 are whole quadruples, so that quotients of the number of a vector have smaller divisors."""
-    workload = parse_workload("X: float16[64, 3, 508, 510]\nY[n, c, i, j < 508] = X[n, c, i, j + 1]")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X: float16[64, 3, 508, 510]\nY[n, c, i, j < 508] = X[n, c, i, j + 1]",
+        "X: float16[64, 2048, 127]\nB: float16[127]\nY[n, i, j] = X[n, i, j] + B[j]",
+    ],
+    ids=["whole quadruples", "whole blocks"],
+)
+def test_vectors_are_stored_as_vectors_however_their_indices_are_simplified(text: str) -> None:
+    """Rows of 508 are whole quadruples, and 2048 rows of 127 whole blocks, so that quotients of the number of a vector
+    have smaller divisors."""
+    workload = parse_workload(text)
     schedule = schedule_of(SKETCH, workload, vector_width=8, unroll=1, threads=256)
     source = lowering_stages(workload, H200, schedule).source.text
     assert "recast<uint4>(&Y[block * 2048 + thread * 8])" in source
