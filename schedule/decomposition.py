@@ -145,7 +145,7 @@ def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[
     if joined and any(a.name not in free_variables(f) for a in reduced for f in (found.left, found.right)):
         return
     for casts in (True, False):
-        computed = _Computed(stage, reduced, taken, joined)
+        computed = _ComputedFactors(stage, reduced, taken, joined)
         factors = list[Expr]()
         for factor, other in ((found.left, found.right), (found.right, found.left)):
             cast = factor if casts and isinstance(factor, Cast) else None
@@ -167,7 +167,7 @@ def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[
             yield [*computed.stages, replace(total, tensor=tensor, axes=ordered), copy]
 
 
-class _Computed:
+class _ComputedFactors:
     """Factors of a product that are computed first. ``joined``: all axes of the sum are one in them. Its end is filled
     with zeros, so that rows begin at multiples of 16 bytes."""
 

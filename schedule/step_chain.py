@@ -80,7 +80,7 @@ class _Decomposition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _ChosenSteps:
     """A decomposition, which is the value of ``knob``, and a sketch for each of its steps. ``most``: how many steps any
     decomposition has."""
 
@@ -107,7 +107,7 @@ class _Choice:
 class _ChainPlan:
     """All choices for one workload on one target, and the knobs of all of them."""
 
-    choices: tuple[_Choice, ...]
+    choices: tuple[_ChosenSteps, ...]
     knobs: tuple[Knob, ...]
 
 
@@ -242,7 +242,9 @@ class StepChain:
         if all(len(chain.steps) == 1 for chain in chains):  # nothing but the workload as it is written
             return _ChainPlan((), ())
         most = max(len(chain.steps) for chain in chains)
-        choices = tuple(_Choice(self._knob, c, sketches, most) for c in chains for sketches in product(*c.sketches))
+        choices = tuple(
+            _ChosenSteps(self._knob, c, sketches, most) for c in chains for sketches in product(*c.sketches)
+        )
         values: dict[str, dict[KnobValue, None]] = {}
         meanings = {self._knob: self._meaning}
         for choice in choices:
@@ -275,7 +277,7 @@ class StepChain:
 
     def _decoded(
         self, workload: Workload, target: Target, schedules: Sequence[Schedule]
-    ) -> list[tuple[_Choice, list[Schedule]]]:
+    ) -> list[tuple[_ChosenSteps, list[Schedule]]]:
         """Return what each schedule chooses, and the schedules of its steps."""
         plan = self._planned(workload, target)
         for schedule in schedules:
@@ -286,7 +288,9 @@ class StepChain:
                 )
         return [self._decode(plan, target, row) for row in codes_of(plan.knobs, schedules)]
 
-    def _decode(self, plan: _ChainPlan, target: Target, codes: NDArray[np.int16]) -> tuple[_Choice, list[Schedule]]:
+    def _decode(
+        self, plan: _ChainPlan, target: Target, codes: NDArray[np.int16]
+    ) -> tuple[_ChosenSteps, list[Schedule]]:
         values = {knob.name: knob.values[int(c)] for knob, c in zip(plan.knobs, codes, strict=True)}
         choice = next((c for c in plan.choices if all(values[n] == v for n, v in c.own.items())), None)
         if choice is None:
@@ -315,7 +319,7 @@ def _deciding(plan: _ChainPlan) -> set[str]:
     return {name for choice in plan.choices for name in choice.own}
 
 
-def _promising(parts: Sequence[tuple[_Choice, list[Space]]]) -> list[tuple[_Choice, list[Space]]]:
+def _promising(parts: Sequence[tuple[_ChosenSteps, list[Space]]]) -> list[tuple[_ChosenSteps, list[Space]]]:
     """Return the choices that are not ``FAR`` slower than the best one by their priors, and of each step of them the
     settings with the least estimates."""
     least = [sum(float(_estimates(s).min()) for s in own) for _, own in parts]
@@ -339,14 +343,14 @@ def _estimates(space: Space) -> NDArray[np.float32]:
     return space.prior_seconds
 
 
-def _spaces(choice: _Choice, limit: int, space_of: Callable[[Workload, TileSketch, int], Space]) -> list[Space]:
+def _spaces(choice: _ChosenSteps, limit: int, space_of: Callable[[Workload, TileSketch, int], Space]) -> list[Space]:
     """Return the space of each step, cut so far that the rows of their product can be numbered."""
     most = min(limit, 1 << (_NUMBER_BITS // len(choice.sketches)))
     return [space_of(step, sketch, most) for _, step, sketch in choice.steps]
 
 
 def _rows(
-    plan: _ChainPlan, choice: _Choice, spaces: Sequence[Space], which: NDArray[np.int64]
+    plan: _ChainPlan, choice: _ChosenSteps, spaces: Sequence[Space], which: NDArray[np.int64]
 ) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
     """Return the codes and the estimates of some settings of a choice, by their numbers in the product of its
     spaces."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ....core.dtypes import DType
 from ....core.schedule import KnobValue
+from ....core.streams import stream
 from ....core.target import Target
 from ....ir.expr import WARP_LANES, Binary, Unary, walk
 from ....ir.stmt import Kernel
@@ -22,6 +23,7 @@ from ...problems.columnwise import ColumnwiseProblem, dependent_columnwise_probl
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once
 from ...space.constraint import Constraint
+from ...space.enumerate import legal_settings
 from ...space.knob import Knob, Quantity
 from ...tile.reciprocals import with_reciprocals
 from ...tile_sketch import Plan, TileSketch
@@ -355,7 +357,10 @@ def _plan(workload: Workload, target: Target) -> PersistentColumnsPlan | None:
         return None
     if any(r.reducer.is_position for r in problem.reductions):
         return None
-    return PersistentColumnsPlan(workload, target, problem)
+    plan = PersistentColumnsPlan(workload, target, problem)
+    if problem.members and not len(legal_settings(plan.knobs, plan.constraints, 1, stream(0, "members")).codes):
+        return None  # a tile has whole groups of columns, and these are too many
+    return plan
 
 
 CUDA_COLUMNWISE_PERSISTENT = TileSketch("cuda_columnwise_persistent", 1, QUANTITIES, _plan)

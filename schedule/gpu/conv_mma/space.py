@@ -8,6 +8,7 @@ strides and dilations, and transposed ones. Epilogues are those of products. Out
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from ...problems.implicit_gemm import implicit_gemm_of
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, columns_of_setting, derived_once, row_of_record
 from ...space.constraint import Constraint
+from ...space.enumerate import all_settings
 from ...space.knob import Knob
 from ...space.pruning import best_by_prior
 from ...tile_sketch import Plan, TileSketch
@@ -45,6 +47,8 @@ from .sizes import (
 
 MOST_FILTERS = 16
 """Filters at most: with more, a tap fills the columns of instructions alone."""
+LEAST_PIXELS = 16
+"""A plane of outputs has so many pixels, those of one matrix instruction. Filters of the size of an image are none."""
 MOST_COLUMNS = 256
 """Columns at most. A thread has half as many accumulators for each matrix instruction that has its pixels."""
 WARPS = (4, 2, 3, 5, 6, 8, 10, 11, 12, 16)
@@ -179,9 +183,14 @@ def _plan(workload: Workload, target: Target) -> ConvMmaPlan | None:
         return None
     if gemm.n.extent > MOST_FILTERS or filter_count(gemm) > MOST_COLUMNS:
         return None
+    if prod(window.positions[-2:]) < LEAST_PIXELS:
+        return None
     if window.tap_count == 1 and gemm_of(workload) is not None:  # it is a product of matrices
         return None
-    return ConvMmaPlan(workload, gemm, target)
+    plan = ConvMmaPlan(workload, gemm, target)
+    settings = all_settings(plan.knobs)
+    legal = np.logical_and.reduce([c.holds(settings) for c in plan.constraints])
+    return plan if legal.any() else None  # the filters of many taps and channels fit no shared memory
 
 
 CUDA_CONV_MMA = TileSketch("cuda_conv_mma", 1, (*GPU_QUANTITIES, *WINDOW_QUANTITIES), _plan)
