@@ -15,8 +15,12 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 ROWS: dict[str, tuple[str, ...]] = {
     "matrix products": ("2026-11-22-h200-products",),
+    "products of few elements with long sums": ("2026-11-28-h200-products-long-sums",),
     "maps, reductions, norms, transposes, skinny products": ("2026-11-28-h200-memory",),
-    "expressions of odd shapes: pitches, long rows, index arithmetic": ("2026-11-28-h200-memory-odd",),
+    "expressions of odd shapes: pitches, long rows, other axes": (
+        "2026-11-28-h200-memory-odd",
+        "2026-11-28-h200-memory-odd-norms",
+    ),
     "attention": (
         "2026-11-27-h200-attention-d128",
         "2026-11-28-h200-attention-full-16x16384",
@@ -30,6 +34,7 @@ ROWS: dict[str, tuple[str, ...]] = {
         "2026-11-28-h100-convolution-depthwise-others",
     ),
     "pointwise convolutions of MobileNetV2, float16": ("2026-11-28-h200-convolution-mobilenet-pointwise",),
+    "convolutions with channels first": ("2026-11-28-h200-convolution-channels-first",),
     "convolutions, float32 as TF32": ("2026-11-28-h200-convolution-tf32", "2026-11-28-h200-convolution-tf32-rest"),
     "products of 8-bit floats, with scales of tensors or blocks": (
         "2026-11-27-h200-types-fp8",
@@ -50,7 +55,7 @@ ROWS: dict[str, tuple[str, ...]] = {
 
 EARLIER_PEERS: dict[str, tuple[str, ...]] = {
     "maps, reductions, norms, transposes, skinny products": ("2026-11-22-h200-memory-house",),
-    "expressions of odd shapes: pitches, long rows, index arithmetic": (
+    "expressions of odd shapes: pitches, long rows, other axes": (
         "2026-11-27-h200-memory-odd",
         "2026-11-28-h200-memory-odd-240196b4",
         "2026-11-28-h200-memory-odd-9deddbae",
