@@ -10,17 +10,17 @@ An intermediate has the dtype that the sum is kept in. It is legal for float32, 
 bits stay as they are written, since an intermediate would leave their range where the sum does not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var
-from ..ir.rewrite import free_variables, fresh_name, loads_of
-from ..te.check import check
+from ..ir.rewrite import free_variables, fresh_name
 from ..te.contraction import contraction_of
 from ..te.contraction_path import contraction_paths, path_as_written
 from ..te.inline import inline_stages
+from ..te.steps import step_of
 from ..te.workload import Stage, Workload
 
 KNOB = "contraction_path"
@@ -77,16 +77,6 @@ def _steps_of(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
         except InvalidWorkload:  # an intermediate beyond the limits of tensors
             continue
     return [*found, (path_as_written(total), (inlined,))] if found else []
-
-
-def step_of(
-    whole: Workload, intermediates: Sequence[Buffer], stages: Sequence[Stage], outputs: tuple[str, ...]
-) -> Workload:
-    """Return some stages as a workload of their own. Raises InvalidWorkload where it has a tensor beyond the limits."""
-    read = {load.buffer.name for s in stages for load in loads_of(s.body)} - {s.name for s in stages}
-    inputs = tuple(b for b in (*whole.inputs, *intermediates) if b.name in read)
-    constants = whole.constants & read
-    return check(replace(whole, inputs=inputs, stages=tuple(stages), outputs=outputs, constants=constants))
 
 
 def with_computed_factors(step: Workload) -> tuple[Workload, ...]:

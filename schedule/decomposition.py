@@ -26,8 +26,8 @@ from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
 from ..te.functions import within
 from ..te.inline import inline_stages
+from ..te.steps import step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
-from .contraction_chain import step_of
 from .tile.delinearize import axis_indices
 
 KNOB = "decomposition"

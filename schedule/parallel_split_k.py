@@ -19,8 +19,8 @@ from ..ir.rewrite import free_variables, fresh_name, loads_of, substitute
 from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
 from ..te.inline import inline_stages
+from ..te.steps import step_of
 from ..te.workload import Axis, Stage, Workload
-from .contraction_chain import step_of
 
 KNOB = "split_k_slices"
 MEANING = "how many slices the sums of a product have, each of which is a product of a batch"

@@ -29,9 +29,9 @@ from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Cast, Const, Expr, Load, Select, Var
 from ..ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads
-from .check import check
 from .contraction import contraction_of
 from .inline import inline_stages
+from .steps import step_of
 from .workload import Axis, Stage, Workload
 
 PIXELS_OF_A_VECTOR = 8
@@ -171,11 +171,7 @@ class _Steps:
 
     def add(self, stages: Sequence[Stage], outputs: Sequence[str]) -> None:
         """Add a step. Raises InvalidWorkload where it is none."""
-        read = {load.buffer.name for s in stages for load in loads_of(s.body)} - {s.name for s in stages}
-        inputs = tuple(b for b in (*self.whole.inputs, *self._made) if b.name in read)
-        constants = self.whole.constants & read
-        step = replace(self.whole, inputs=inputs, stages=tuple(stages), outputs=tuple(outputs), constants=constants)
-        self.done.append(check(step))
+        self.done.append(step_of(self.whole, self._made, stages, tuple(outputs)))
         self._made += [s.tensor for s in stages if s.name in outputs]
 
     def copied(self, load: Load, order: tuple[int, ...]) -> Load:

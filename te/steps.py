@@ -1,0 +1,19 @@
+"""Steps: some stages of a workload as a workload of their own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..ir.buffer import Buffer
+from ..ir.rewrite import loads_of
+from .check import check
+from .workload import Stage, Workload
+
+
+def step_of(
+    whole: Workload, intermediates: Sequence[Buffer], stages: Sequence[Stage], outputs: tuple[str, ...]
+) -> Workload:
+    """Return some stages as a workload of their own. Raises InvalidWorkload where it has a tensor beyond the limits."""
+    read = {load.buffer.name for s in stages for load in loads_of(s.body)} - {s.name for s in stages}
+    inputs = tuple(b for b in (*whole.inputs, *intermediates) if b.name in read)
+    constants = whole.constants & read
+    return check(replace(whole, inputs=inputs, stages=tuple(stages), outputs=outputs, constants=constants))
