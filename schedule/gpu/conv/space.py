@@ -254,10 +254,10 @@ class ConvPlans(Plan):
         return found
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        others = {name: value for name, value in setting.items() if name not in self.defaults}
         wanted = tuple(setting.get(name, value) for name, value in self.defaults.items())
         (plan,) = (p for p in self.plans if setting[PIXELS] in p.pixels and wanted == (p.joined_groups, p.row_taps))
-        return plan.lower(others)
+        # a knob with one value, which says why a launch stands in front, is not one of all plans
+        return plan.lower({knob.name: setting.get(knob.name, knob.values[0]) for knob in plan.knobs})
 
 
 def _fold(given: Gemm, overlapped: bool, w: FreshNameWriter, product: Gemm) -> tuple[Gemm, tuple[Buffer, ...]]:

@@ -76,6 +76,8 @@ def widening_of(gemm: Gemm, name: str = "widened_filters") -> Widening | None:
     channels, filters = count * window.channels, count * gemm.n.extent
     if count == 1 or channels > MOST_CHANNELS or filters % (CHUNK_BYTES // atom.a.bytes):
         return None
+    if gemm.a.load is None or gemm.a.load.buffer.shape[-1] * gemm.a.load.dtype.bytes % CHUNK_BYTES:
+        return None  # TMA reads images as they are
     groups = (group.extent // count, filters)
     shape = (window.tap_count, channels, *groups) if atom.transposes else (window.tap_count, *groups, channels)
     return Widening(gemm, count, Buffer(name, shape, gemm.b.load.buffer.dtype), not atom.transposes)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.golden import check_golden
 from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, compiled, legal_schedule_of, schedule_of, workload_of
+from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.errors import IllegalSchedule
@@ -495,3 +496,20 @@ def test_source() -> None:
     schedule = schedule_of(SKETCH, workload, mma_n=48, atoms_m=1, cluster_m=1, split_k=1, pixels="im2col", stream_k=0)
     source = backend_for(H200).emit(finish(SKETCH.lower(workload, H200, schedule), H200), H200)
     check_golden("codegen/golden/conv_im2col.cu", source.text)
+
+
+@pytest.mark.parametrize("row_taps", [1, 3])
+def test_rows_of_pixels_that_a_window_sees_at_once_need_no_repacking(row_taps: int) -> None:
+    """Pixels of four channels have 8 bytes, which TMA cannot load; three of them in a row are copied together."""
+    sizes = {"depth": 5, "height": 9, "width": 12, "kernel_d": 3, "kernel_h": 3, "kernel_w": 3, "stride": 2}
+    workload = conv3d(**sizes, batch=1, channels=4, filters=16, padding=0, dtype=F16)
+    space = SKETCH.space(workload, FEW, limit=200)
+    rows = [n for n in range(len(space)) if dict(space.schedule(n).knobs)["row_taps"] == row_taps]
+    assert_kernel_agrees(workload, SKETCH.lower(workload, FEW, space.schedule(rows[0])), FEW)
+
+
+@pytest.mark.parametrize(("channels", "groups", "dtype"), [(4, 4, F16), (12, 4, "int8"), (6, 2, "bfloat16")])
+def test_groups_of_images_with_odd_pixels_are_not_widened(channels: int, groups: int, dtype: str) -> None:
+    """TMA would read pixels of 8 or 12 bytes in place."""
+    assert not SKETCH.matches(conv2d(channels=channels, groups=groups, filters=512, dtype=dtype), H200)
+    assert SKETCH.matches(conv2d(channels=16, groups=4, filters=512, dtype=dtype), H200)
