@@ -18,7 +18,7 @@ from ...problems.gemm import Gemm, Operand
 from ...problems.image_window import TAP, ImageWindow
 from ...tile.delinearize import delinearize
 from ..gemm.mainloop import can_use_wgmma
-from ..gemm.mma_atom import wgmma_atom
+from ..gemm.mma_atom import is_packed, wgmma_atom
 
 
 def join_row_taps(gemm: Gemm) -> Gemm | None:
@@ -48,7 +48,7 @@ def join_row_taps(gemm: Gemm) -> Gemm | None:
     seen = replace(tensor, shape=shape, layout=Layout((*tensor.strides[:-2], step, 1)))
     load = Load(seen, (*wider.corner(Var("m")), Var("k")))
     product = replace(gemm, a=Operand(load, load, 0, 1), b=Operand(joined, joined, 0, 0), window=wider)
-    return product if can_use_wgmma(product) else None
+    return product if can_use_wgmma(product) and not is_packed(product, product.b) else None
 
 
 def _reach(window: ImageWindow) -> int:
