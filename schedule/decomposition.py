@@ -118,8 +118,9 @@ def _in_parts(
 
 def _reductions(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
     """Yield pairs of stages that reduce the last axes first, and then the others. There are none of a sum that is kept
-    in 16 bits, since its parts would be rounded."""
-    if stage.reducer is None or stage.reducer.is_position:
+    in 16 bits, since its parts would be rounded, and none of a matrix product, whose parts are larger than its
+    factors."""
+    if stage.reducer is None or stage.reducer.is_position or contraction_of(stage) is not None:
         return
     rounds = stage.tensor.dtype.is_float and stage.tensor.dtype.bits < 32
     if rounds and stage.reducer in (Reducer.SUM, Reducer.PROD):
