@@ -22,13 +22,8 @@ from ..te.contraction_path import contraction_paths, path_as_written
 from ..te.inline import inline_stages
 from ..te.steps import step_of
 from ..te.workload import Stage, Workload
+from .step_chain import Decomposer
 
-KNOB = "contraction_path"
-MEANING = "the order of contractions: a parenthesis is summed before what is outside of it"
-TAKES = (
-    "one sum of products over two axes or more, kept in float32, float64 or integers, that no kernel class takes as it "
-    "is written"
-)
 _MOST_STEPS = 4
 """Paths with more steps are left out."""
 
@@ -104,3 +99,13 @@ def with_computed_factors(step: Workload) -> tuple[Workload, ...]:
         return (*first, step_of(step, tensors, last, step.outputs))
     except InvalidWorkload:  # a factor beyond the limits of tensors
         return (step,)
+
+
+CONTRACTIONS = Decomposer(
+    contraction_steps,
+    knob="contraction_path",
+    meaning="the order of contractions: a parenthesis is summed before what is outside of it",
+    takes="one sum of products over two axes or more, kept in float32, float64 or integers, that no kernel class takes "
+    "as it is written",
+)
+"""Of chains of contractions."""

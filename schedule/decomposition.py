@@ -28,14 +28,9 @@ from ..te.functions import within
 from ..te.inline import inline_stages
 from ..te.steps import step_of
 from ..te.workload import Axis, Reducer, Stage, Workload
+from .step_chain import Decomposer
 from .tile.delinearize import axis_indices
 
-KNOB = "decomposition"
-MEANING = (
-    "what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum of "
-    "products are one; `patches`, `channels_last` and their like change the layout of a convolution"
-)
-TAKES = "workloads of static shapes that kernel classes take in several steps and none takes as a whole"
 _ROW_ALIGNMENT_BYTES = 16
 """Rows of tensors that are multiplied begin at multiples of so many bytes, where axes are joined: TMA wants that."""
 
@@ -231,3 +226,14 @@ def _in_order_of_load(load: Load | None, axes: Sequence[Axis]) -> tuple[Axis, ..
 
 def _largest(loads: Iterable[Load]) -> Load | None:
     return max(loads, key=lambda load: load.buffer.elements, default=None)
+
+
+DECOMPOSED = Decomposer(
+    decompositions,
+    knob="decomposition",
+    meaning="what the workload is decomposed into: `stages`, or a few together; with `joined_axes` the axes of a sum "
+    "of products are one; `patches`, `channels_last` and their like change the layout of a convolution",
+    takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
+    generic=True,
+)
+CPU_DECOMPOSED = replace(DECOMPOSED, steps=cpu_decompositions)

@@ -21,10 +21,8 @@ from ..te.contraction_path import with_own_axes
 from ..te.inline import inline_stages
 from ..te.steps import step_of
 from ..te.workload import Axis, Stage, Workload
+from .step_chain import Decomposer
 
-KNOB = "split_k_slices"
-MEANING = "how many slices the sums of a product have, each of which is a product of a batch"
-TAKES = "products of few elements with long sums, kept in 32 bits or more"
 _MOST_ELEMENTS = 1 << 18
 _LEAST_SUM, _LEAST_SHARE = 4096, 16
 """Sums of so many terms, and of so many times the longer side, are long."""
@@ -96,3 +94,13 @@ def _in_parts(workload: Workload, total: Stage, rest: list[Stage], slices: int, 
         return (*first_steps, step_of(workload, made, [*last, *rest], workload.outputs))
     except InvalidWorkload:
         return ()
+
+
+PARALLEL_SPLIT_K = Decomposer(
+    split_k_steps,
+    knob="split_k_slices",
+    meaning="how many slices the sums of a product have, each of which is a product of a batch",
+    takes="products of few elements with long sums, kept in 32 bits or more",
+    beside_classes=True,
+)
+"""Of products whose sums are split among launches."""

@@ -8,10 +8,12 @@ from ..core.lazy_table import LazyTable
 from ..core.target import Target
 from ..te.triton import TritonWorkload
 from ..te.workload import Workload
-from . import contraction_chain, decomposition, parallel_split_k
+from .contraction_chain import CONTRACTIONS
+from .decomposition import CPU_DECOMPOSED, DECOMPOSED
 from .gpu.triton import CUDA_TRITON
+from .parallel_split_k import PARALLEL_SPLIT_K
 from .sketch import Sketch
-from .step_chain import StepChain
+from .step_chain import Decomposer, StepChain
 from .tile_sketch import TileSketch
 
 _CLASSES: Mapping[str, Mapping[str, str]] = {
@@ -59,11 +61,17 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
 }
 """Kind of target -> name -> ``module:sketch`` in this folder. Named rather than imported: a process loads the sketches
 of the kinds that it uses."""
-_CHAINS = {"llvm": "cpu_chain", "cuda": "cuda_chain", "amdgpu": "amdgpu_chain"}
-_DECOMPOSED = {"llvm": "cpu_decomposed", "cuda": "cuda_decomposed"}
-_SPLIT = {"cuda": "cuda_parallel_split_k"}
-_KINDS = {name: kind for kind, names in _CLASSES.items() for name in names}
-_KINDS |= {name: kind for table in (_CHAINS, _DECOMPOSED, _SPLIT) for kind, name in table.items()}
+_CHAINS: Mapping[str, Mapping[str, Decomposer]] = {
+    "llvm": {"cpu_chain": CONTRACTIONS, "cpu_decomposed": CPU_DECOMPOSED},
+    "cuda": {
+        "cuda_chain": CONTRACTIONS,
+        "cuda_decomposed": DECOMPOSED,
+        "cuda_parallel_split_k": PARALLEL_SPLIT_K,
+    },
+    "amdgpu": {"amdgpu_chain": CONTRACTIONS},
+}
+"""Kind of target -> name -> what the workloads of that sketch are decomposed into."""
+_KINDS = {name: kind for table in (_CLASSES, _CHAINS) for kind, names in table.items() for name in names}
 
 
 @cache
@@ -75,32 +83,8 @@ def _of_kind(kind: str) -> Mapping[str, Sketch]:
     for place in _CLASSES[kind].values():
         module, name = place.split(":")
         classes.append(getattr(import_module(f".{module}", __package__), name))
-    c, d = contraction_chain, decomposition
     sketches: list[Sketch] = [*classes]
-    sketches.append(
-        StepChain(*(_CHAINS[kind], kind, classes, c.contraction_steps), knob=c.KNOB, meaning=c.MEANING, takes=c.TAKES)
-    )
-    if kind in _DECOMPOSED:
-        steps = d.cpu_decompositions if kind == "llvm" else d.decompositions
-        sketches.append(
-            StepChain(
-                *(_DECOMPOSED[kind], kind, classes, steps),
-                knob=d.KNOB,
-                meaning=d.MEANING,
-                takes=d.TAKES,
-                generic=True,
-            )
-        )
-    if kind in _SPLIT:
-        k = parallel_split_k
-        chain = StepChain(
-            *(_SPLIT[kind], kind, classes, k.split_k_steps),
-            knob=k.KNOB,
-            meaning=k.MEANING,
-            takes=k.TAKES,
-            beside_classes=True,
-        )
-        sketches.append(chain)
+    sketches += [StepChain(name, kind, classes, source) for name, source in _CHAINS[kind].items()]
     return {sketch.name: sketch for sketch in sketches}
 
 

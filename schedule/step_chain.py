@@ -56,9 +56,26 @@ MOST_OF_A_STEP = 1_000_000
 
 NO_STEP = "none"
 """The sketch of a step that a decomposition does not have."""
-Decompositions = Callable[[Workload, Callable[[Workload], bool]], Sequence[tuple[KnobValue, tuple[Workload, ...]]]]
-"""Returns the decompositions of a workload by name, each as its steps. Its second argument says of a workload whether a
-kernel class takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposer:
+    """Where decompositions come from.
+
+    ``steps`` returns those of a workload by name, each as its steps; its second argument says of a workload whether a
+    kernel class takes it. ``knob`` names the decomposition, and ``meaning`` says what that is. ``takes`` says in words
+    which workloads have one. ``generic``: whether chains are used only where no class matches. ``beside_classes``:
+    whether there are chains of workloads that a class takes as a whole.
+    """
+
+    steps: Callable[[Workload, Callable[[Workload], bool]], Sequence[tuple[KnobValue, tuple[Workload, ...]]]]
+    knob: str
+    meaning: str
+    takes: str
+    generic: bool = False
+    beside_classes: bool = False
+
+
 _INTERMEDIATE = Quantity("intermediate_bytes", "bytes", "all tensors that a step hands to a later one")
 _OPERATIONS = Quantity("contraction_operations", "operations", "arithmetic operations of all steps")
 
@@ -112,37 +129,19 @@ class _ChainPlan:
 
 
 class StepChain:
-    """A sketch (see ``schedule.sketch.Sketch``) that computes a workload in the steps of a decomposition.
-
-    ``kind`` is the kind of target. ``sketches`` write the steps: those of kernel classes, and the generic one where no
-    class takes a step. ``knob`` names the decomposition, and ``meaning`` says what that is. ``takes`` says in words
-    which workloads there are decompositions of. A workload that a class takes as a whole is no chain, unless there are
-    chains ``beside_classes``.
-    """
+    """A sketch (see ``schedule.sketch.Sketch``) that computes a workload in the steps of a decomposition. ``kind`` is
+    the kind of target. ``sketches`` write the steps: those of kernel classes, and the generic one where no class takes
+    a step."""
 
     dynamic = False
     version = 1
     quantities = (_INTERMEDIATE, _OPERATIONS)
 
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        sketches: Sequence[TileSketch],
-        decompositions: Decompositions,
-        *,
-        knob: str,
-        meaning: str,
-        takes: str,
-        generic: bool = False,
-        beside_classes: bool = False,
-    ) -> None:
-        self.name, self.generic = name, generic
-        self._beside_classes = beside_classes
+    def __init__(self, name: str, kind: str, sketches: Sequence[TileSketch], decomposer: Decomposer) -> None:
+        self.name, self.generic = name, decomposer.generic
         self._kind = kind
         self._sketches = tuple(sketches)
-        self._decompositions = decompositions
-        self._knob, self._meaning, self._what = knob, meaning, takes
+        self._decomposer = decomposer
         self._plan = lru_cache(maxsize=16)(self._found)
 
     def matches(self, workload: Workload, target: Target) -> bool:
@@ -231,22 +230,22 @@ class StepChain:
             )
         if not self.matches(workload, target):
             raise IllegalSchedule(
-                f"{self.name} does not match this workload on {target}: it takes {self._what}",
+                f"{self.name} does not match this workload on {target}: it takes {self._decomposer.takes}",
                 field="/schedule/sketch",
             )
         return self._plan(workload, target)
 
     def _found(self, workload: Workload, target: Target) -> _ChainPlan:
-        whole = not self._beside_classes and self._has_class(workload, target)
+        whole = not self._decomposer.beside_classes and self._has_class(workload, target)
         chains = [] if whole else self._in_steps(workload, target)
         if all(len(chain.steps) == 1 for chain in chains):  # nothing but the workload as it is written
             return _ChainPlan((), ())
         most = max(len(chain.steps) for chain in chains)
         choices = tuple(
-            _ChosenSteps(self._knob, c, sketches, most) for c in chains for sketches in product(*c.sketches)
+            _ChosenSteps(self._decomposer.knob, c, sketches, most) for c in chains for sketches in product(*c.sketches)
         )
         values: dict[str, dict[KnobValue, None]] = {}
-        meanings = {self._knob: self._meaning}
+        meanings = {self._decomposer.knob: self._decomposer.meaning}
         for choice in choices:
             for name, value in choice.own.items():
                 values.setdefault(name, {})[value] = None
@@ -263,7 +262,7 @@ class StepChain:
     def _in_steps(self, workload: Workload, target: Target) -> list[_Decomposition]:
         """Return the decompositions whose steps all have a sketch."""
         found = []
-        for name, steps in self._decompositions(workload, lambda step: self._has_class(step, target)):
+        for name, steps in self._decomposer.steps(workload, lambda step: self._has_class(step, target)):
             sketches = tuple(self._writing(step, target) for step in steps)
             if all(sketches) and len(steps) <= MOST_STEPS:
                 handed = (b for step in steps[:-1] for b in step.output_buffers)
