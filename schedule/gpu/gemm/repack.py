@@ -35,13 +35,6 @@ def uneven_operands(gemm: Gemm, *, as_views: bool = False) -> tuple[Buffer, ...]
     return tuple(t for t in tensors.values() if any(s * t.dtype.bytes % ROW_ALIGNMENT_BYTES for s in t.strides[:-1]))
 
 
-def can_repack(gemm: Gemm) -> bool:
-    """Return whether all uneven operands have rows of one dimension. A copy as it is of others would be no matrix."""
-    uneven = {tensor.name for tensor in uneven_operands(gemm)}
-    loads = [o.load for o in (gemm.a, *gemm.all_b) if o.load is not None and o.load.buffer.name in uneven]
-    return all(operand_view(load).buffer.shape[-1] == load.buffer.shape[-1] for load in loads)
-
-
 def repack(w: FreshNameWriter, gemm: Gemm, *, as_views: bool = False) -> tuple[Gemm, tuple[Buffer, ...]]:
     """Return the same product on tensors with aligned rows, and those of them that are workspace. A launch fills these
     first. Nothing is written where all rows are aligned already. Operands that must be K-major or are split are

@@ -8,7 +8,7 @@ from ....core.target import Target
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
-from ..gemm.repack import can_repack, uneven_operands
+from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
 from .sizes import CopyWidths, GemmMmaSizes, gemm_mma_sizes
 
@@ -22,7 +22,7 @@ PIPELINE = f"{COPIES} split_k ctas_per_sm staged_epilogue"
 
 def gemm_mma_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tuple[Constraint, ...]:
     """Return the constraints of ``cuda_gemm_mma``."""
-    limits, has_uneven = limits_of(target), bool(uneven_operands(gemm)) and can_repack(gemm)
+    limits, has_uneven = limits_of(target), bool(uneven_operands(gemm))
 
     def rule(meaning: str, knobs: str, holds: Callable[[GemmMmaSizes[Ints]], Bools]) -> Constraint:
         """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""

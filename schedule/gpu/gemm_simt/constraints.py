@@ -8,7 +8,7 @@ from ....core.target import Target
 from ...problems.gemm import Gemm
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
-from ..gemm.repack import can_repack, uneven_operands
+from ..gemm.repack import uneven_operands
 from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import limits_of
 from .sizes import GemmSimtSizes, gemm_simt_sizes
@@ -22,7 +22,7 @@ PIPELINE = f"{COPIES} split_k ctas_per_sm"
 
 def gemm_simt_constraints(gemm: Gemm, target: Target, widths: CopyWidths) -> tuple[Constraint, ...]:
     """Return the constraints of ``cuda_gemm_simt``."""
-    limits, has_uneven = limits_of(target), bool(uneven_operands(gemm)) and can_repack(gemm)
+    limits, has_uneven = limits_of(target), bool(uneven_operands(gemm))
 
     def rule(meaning: str, knobs: str, holds: Callable[[GemmSimtSizes[Ints]], Bools]) -> Constraint:
         """Return a constraint on sizes that follow from ``knobs`` (their names) alone."""
