@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, workload_of
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, workload_of
+from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
 from tilewright.core.target import Target
@@ -133,3 +134,11 @@ def test_the_best_by_the_prior_compiles_without_spills(arch: str, repacked: int)
     backend = backend_for(target)
     code = backend.assembly(backend.emit(finish(kernel, target), target), target)
     assert "HMMA" in code and "LDSM" in code and ("LDGSTS" in code) == bool(repacked)
+
+
+def test_images_of_odd_rows_may_be_repacked() -> None:
+    """Rows of a copy are those of seven pixels, though neighbours of a product are all pixels of an image."""
+    sizes = {"batch": 2, "channels": 32, "height": 7, "width": 7, "filters": 32, "kernel_h": 1, "kernel_w": 1}
+    workload = workload_of("conv2d", **sizes, dtype="float16")
+    schedule = legal_schedule_of(SKETCH, workload, repacked=1)
+    assert_kernel_agrees(workload, SKETCH.lower(workload, H200, schedule), H200)
