@@ -46,7 +46,7 @@ def _with_classes(step: Workload, has_class: Callable[[Workload], bool]) -> tupl
     """Return the step, or two that kernel classes take where none takes the step as it is."""
     if has_class(step):
         return (step,)
-    steps = with_computed_factors(step)
+    steps = _with_computed_factors(step)
     return steps if all(map(has_class, steps)) else (step,)
 
 
@@ -74,7 +74,7 @@ def _steps_of(workload: Workload) -> list[tuple[str, tuple[Workload, ...]]]:
     return [*found, (path_as_written(total), (inlined,))] if found else []
 
 
-def with_computed_factors(step: Workload) -> tuple[Workload, ...]:
+def _with_computed_factors(step: Workload) -> tuple[Workload, ...]:
     """Return a product as two steps, of which the first one computes each factor that is more than a load: a cast, a
     function, or a factor with its scale. It is the step alone where there is no such factor, or no product."""
     total, *rest = step.stages

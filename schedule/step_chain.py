@@ -5,9 +5,10 @@
         ->  T[i, k] = sum over j of A[i, j] * B[j, k]          step 1, a workload of its own
             out[i, l] = sum over k of T[i, k] * C[k, l]        step 2
 
-A *decomposition* is a sequence of steps. ``contraction_chain.py`` and ``decomposition.py`` say which ones a workload
-has. A step is a workload whose kernel another sketch writes. Nothing is known here about products or rows. The kernel
-of a chain is the kernels of its steps, one behind the other, and what one step hands to a later one lies in workspace.
+A *decomposition* is a sequence of steps. ``contraction_chain.py``, ``decomposition.py`` and ``parallel_split_k.py`` say
+which ones a workload has. A step is a workload whose kernel another sketch writes. Nothing is known here about products
+or rows. The kernel of a chain is the kernels of its steps, one behind the other, and what one step hands to a later one
+lies in workspace.
 
     contraction_path    one of the decompositions; the knob has the name that fits them
     step_1.sketch       the sketch that writes the first step
@@ -49,13 +50,21 @@ MOST_STEPS = 6
 _NUMBER_BITS = 56
 """The rows of a product of spaces are numbers of so many bits at most."""
 MOST_PROMISING = 4096
-"""Pruning keeps about so many settings of each choice of path and sketches: those whose steps are the fastest by the
-prior of each."""
+"""Pruning keeps about so many settings of each choice of decomposition and sketches: those whose steps are the fastest
+by the prior of each."""
 MOST_OF_A_STEP = 1_000_000
 """Pruning looks at so many settings of a step, whatever the limit of the whole space is."""
 
 NO_STEP = "none"
 """The sketch of a step that a decomposition does not have."""
+
+_INTERMEDIATE = Quantity("intermediate_bytes", "bytes", "all tensors that a step hands to a later one")
+_OPERATIONS = Quantity("contraction_operations", "operations", "arithmetic operations of all steps")
+
+
+def _prefix(step: int) -> str:
+    """Return what the names of knobs of a step begin with; steps are counted from 0."""
+    return f"step_{step + 1}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +83,6 @@ class Decomposer:
     takes: str
     generic: bool = False
     beside_classes: bool = False
-
-
-_INTERMEDIATE = Quantity("intermediate_bytes", "bytes", "all tensors that a step hands to a later one")
-_OPERATIONS = Quantity("contraction_operations", "operations", "arithmetic operations of all steps")
-
-
-def _prefix(step: int) -> str:
-    """Return what the names of knobs of a step begin with; steps are counted from 0."""
-    return f"step_{step + 1}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,9 @@ def test_kernels_of_all_steps_compute_the_convolution(operator: str, parameters:
     workload = OPERATORS[operator].workload({**sizes, **parameters})
     inputs = random_inputs(workload, 1)
     wanted, limits = reference(workload, inputs), tolerance(workload)
-    for name, steps in channels_last_steps(workload):
+    found = channels_last_steps(workload)
+    assert found
+    for name, steps in found:
         tensors: dict[str, NDArray[Any]] = dict(inputs)
         for step in steps:
             tensors |= _interpreted(step, {b.name: tensors[b.name] for b in step.inputs})

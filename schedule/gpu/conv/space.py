@@ -155,9 +155,8 @@ class ConvPlan(GemmPlan):
             return seconds
         if widening_of(self.given) is not None:
             return seconds + known.launch_seconds
-        written = [
-            folding_of(self.given, overlapped) for overlapped in (False, True)
-        ]  # the same where neither overlaps
+        # both are the same where what windows see does not overlap
+        written = [folding_of(self.given, overlapped) for overlapped in (False, True)]
         times = [known.launch_seconds + 2 * f.images.bytes / known.memory_bytes_per_second for f in written if f]
         folded: NDArray[np.float64] = seconds + np.array(times)[columns.ints(OVERLAPPED)]
         return folded
