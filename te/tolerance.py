@@ -36,6 +36,7 @@ from ..ir.expr import (
     Var,
     walk,
 )
+from ..ir.rewrite import map_expr
 from .contraction import contraction_of
 from .contraction_path import contraction_paths
 from .data import EXPONENTS, exponents, random_inputs
@@ -75,9 +76,11 @@ def tolerance(workload: Workload) -> dict[str, tuple[float, float]]:
     """
     powers = exponents(workload)
     tensors = {t.name: _input(t, n, t.name in powers) for n, t in enumerate(workload.inputs)}
+    maxima = {s.name: _anywhere(s.body) for s in workload.stages if s.reducer is Reducer.MAX}
     with np.errstate(all="ignore"):
         for n, stage in enumerate(workload.stages):
-            tensors[stage.name] = _stage(stage, tensors, stream(0, "tolerance", n), workload.precision)
+            draw = stream(0, "tolerance", n)
+            tensors[stage.name] = _stage(stage, tensors, maxima, draw, workload.precision)
         return {t.name: _limits(tensors[t.name], t.dtype) for t in workload.output_buffers}
 
 
@@ -124,12 +127,23 @@ def _limits(sample: _Bounded, dtype: DType) -> tuple[float, float]:
     return _SAFETY * absolute + smallest, _SAFETY * relative
 
 
-def _stage(stage: Stage, tensors: Mapping[str, _Bounded], draw: np.random.Generator, precision: str) -> _Bounded:
+def _anywhere(e: Expr) -> Expr:
+    """Return ``e`` with all variables alike, so that what is reduced equals what reads the result on other axes."""
+    return map_expr(e, lambda node: Var("anywhere") if isinstance(node, Var) else node)
+
+
+def _stage(
+    stage: Stage,
+    tensors: Mapping[str, _Bounded],
+    maxima: Mapping[str, Expr],
+    draw: np.random.Generator,
+    precision: str,
+) -> _Bounded:
     reduced = {a.name for a in stage.reduce_axes}
     extents = {a.name: a.extent for a in (*stage.axes, *stage.reduce_axes)}
     length = math.prod(a.extent for a in stage.reduce_axes)
     shape = (_ROWS, min(length, _TERMS)) if reduced else (_POINTS, 1)
-    terms = _Sampler(tensors, extents, reduced, shape, draw, {}).of(stage.body)
+    terms = _Sampler(tensors, maxima, extents, reduced, shape, draw, {}).of(stage.body)
     value, error = np.broadcast_to(terms.value, shape), np.broadcast_to(terms.error, shape)
     if stage.reducer is None:
         return _Bounded(value[:, 0], error[:, 0])
@@ -190,7 +204,7 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
     total = length * (mean + (means - mean) * shrink)
     partial = np.abs(total) + math.sqrt(length * within)
     size = float(np.abs(value).mean())
-    one_way = float(partial.mean()) * unit > 0.25 * size or within < (0.01 * size) ** 2
+    one_way = float(partial.mean()) * unit > 0.25 * size or math.sqrt(within) < 0.01 * size
     steps = float(length) if one_way else 2.0 * math.sqrt(length)
     rounding = partial * (unit * steps + further) if length > 1 else 0.0
     return _Bounded(total, length * error.mean(axis=1) + rounding)
@@ -199,9 +213,10 @@ def _sum(value: Floats, error: Floats, length: int, unit: float, further: float)
 @dataclass(frozen=True, slots=True)
 class _Sampler:
     """Evaluates the body of a stage on draws. ``shape``: (points, terms); what does not vary within a point has one
-    term. Equal loads are one draw."""
+    term. Equal loads are one draw. ``maxima``: tensor -> what it is the maximum of, which is never above it."""
 
     tensors: Mapping[str, _Bounded]
+    maxima: Mapping[str, Expr]
     extents: Mapping[str, int]
     reduced: set[str]
     shape: tuple[int, int]
@@ -233,6 +248,9 @@ class _Sampler:
                 return _Bounded(x.value * float(factor), x.error * abs(float(factor)))
             case Unary(op=unary, value=value):
                 return _unary(unary, self.of(value), e.dtype)
+            case Binary(op=BinaryOp.SUB, a=a, b=Load(buffer=top)) if self.maxima.get(top.name) == _anywhere(a):
+                below = _binary(BinaryOp.SUB, self.of(a), self.of(e.children[1]), e.dtype)
+                return _Bounded(np.minimum(below.value, 0.0), below.error)
             case Binary(op=op, a=a, b=b):
                 return _binary(op, self.of(a), self.of(b), e.dtype)
         raise InvalidWorkload(f"{type(e).__name__} has no place in a tensor expression")

@@ -15,6 +15,7 @@ be any function of the product and of the indices, such as a bias, a soft cap, o
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from math import inf, log, prod
 
 from ...core.dtypes import DType, float32
@@ -49,16 +50,18 @@ from .gemm import Result
 
 @dataclass(frozen=True, slots=True)
 class KeyBound:
-    """A condition on which keys a query sees: ``n <= limit`` where it is ``upper``, else ``n >= limit``. ``limit`` is a
-    linear form of ``m`` and the axes of the batch."""
+    """A condition on which keys a query sees: ``n`` is at most one of ``limits`` where it is ``upper``, else at least
+    one of them. They are linear forms of ``m`` and the axes of the batch."""
 
     upper: bool
-    limit: LinearForm
+    limits: tuple[LinearForm, ...]
 
     @property
     def condition(self) -> Expr:
         """The condition as an expression."""
-        return Compare(CompareOp.LE if self.upper else CompareOp.GE, Var("n"), self.limit.to_expr())
+        op = CompareOp.LE if self.upper else CompareOp.GE
+        seen: Iterator[Expr] = (Compare(op, Var("n"), limit.to_expr()) for limit in self.limits)
+        return reduce(partial(Logic, LogicOp.OR), seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,11 @@ class Attention:
     def last_n(self) -> Expr:
         """The last key of a call."""
         return index(self.n.extent - 1) if self.dynamic_n is None else self.dynamic_n - 1
+
+    def beyond_last_key(self, limit: LinearForm) -> int | None:
+        """Return how far behind the last key a limit lets the last query see; None where a call decides that."""
+        beyond = affine_form(substitute(limit.to_expr(), {"m": self.last_m}) - self.last_n)
+        return beyond.constant if beyond is not None and beyond.is_constant else None
 
     @property
     def heads(self) -> int:
@@ -482,7 +490,7 @@ def _canonical(score: _Score, product: Buffer, product_scale: float, names: Mapp
 
 
 def _split_masks(masks: Sequence[Expr]) -> tuple[tuple[KeyBound, ...], tuple[Expr, ...]]:
-    """Masks that bound ``n`` by a linear form, and all others; each once."""
+    """Masks that bound ``n`` by linear forms, and all others; each once."""
     bounds: dict[KeyBound, None] = {}
     conditions: dict[Expr, None] = {}
     for mask in masks:
@@ -496,11 +504,17 @@ def _split_masks(masks: Sequence[Expr]) -> tuple[tuple[KeyBound, ...], tuple[Exp
 
 def _hides_nothing(bound: KeyBound, last_n: Expr) -> bool:
     """Return whether an upper bound lets every query see the last key."""
-    beyond = affine_form(bound.limit.to_expr() - last_n)
-    return bound.upper and beyond is not None and beyond.is_constant and beyond.constant >= 0
+    beyond = (affine_form(limit.to_expr() - last_n) for limit in bound.limits)
+    return bound.upper and any(form is not None and form.is_constant and form.constant >= 0 for form in beyond)
 
 
 def _bound(mask: Expr) -> KeyBound | None:
+    """Return the bound that ``mask`` is: a comparison, or one of several that bound ``n`` from the same side."""
+    if isinstance(mask, Logic) and mask.op is LogicOp.OR:
+        first, second = _bound(mask.a), _bound(mask.b)
+        if first is None or second is None or first.upper is not second.upper:
+            return None
+        return KeyBound(first.upper, (*first.limits, *second.limits))
     if not isinstance(mask, Compare) or not mask.a.dtype.is_integer or mask.op not in _NEGATED:
         return None
     a, b = affine_form(mask.a), affine_form(mask.b)
@@ -513,7 +527,7 @@ def _bound(mask: Expr) -> KeyBound | None:
     if coefficient not in (1, -1):
         return None
     rest = form.without((Var("n"),))
-    return KeyBound(coefficient == -1, rest if coefficient == -1 else rest.scaled(-1))
+    return KeyBound(coefficient == -1, (rest if coefficient == -1 else rest.scaled(-1),))
 
 
 def _axes_read(output: Stage, sum_: _HomogeneousSum) -> dict[str, Expr] | None:

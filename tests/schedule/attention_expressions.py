@@ -19,7 +19,8 @@ class Spelling:
     """One way to write attention.
 
     ``group``: how many heads share one of K and V, by an index quotient. ``causal`` and ``window`` (0: none) hide keys,
-    written as ``mask`` says. ``cap``, ``slope`` and ``bias`` change scores. ``quotient`` says where it is divided by
+    written as ``mask`` says; the first ``prefix`` keys are never hidden by ``causal``. ``cap``, ``slope`` and ``bias``
+    change scores. The tensor of the bias has rows of ``pitch`` elements. ``quotient`` says where it is divided by
     the sum. ``power_of_two``: exp2 in place of exp. ``scaled_after``: the scale is applied to the difference from the
     maximum. ``gated``: what follows reads other tensors too. ``rows_last``: the output has its rows as the last axis
     but one, or else in front of the heads.
@@ -28,10 +29,12 @@ class Spelling:
     group: int = 1
     causal: bool = False
     window: int = 0
+    prefix: int = 0
     mask: str = "select"
     cap: float = 0.0
     slope: float = 0.0
     bias: bool = False
+    pitch: int = KEYS
     quotient: str = "after"
     power_of_two: bool = False
     scaled_after: bool = False
@@ -50,7 +53,7 @@ class Spelling:
         q = te.placeholder((HEADS, QUERIES, DEPTH), self.dtype, "queries")
         k = te.placeholder((HEADS // self.group, KEYS, DEPTH), self.dtype, "keys")
         v = te.placeholder((HEADS // self.group, KEYS, COLUMNS), self.dtype, "values")
-        added = te.placeholder((QUERIES, KEYS), "float32", "added")
+        added = te.placeholder((QUERIES, self.pitch), "float32", "added")
         gate, residual = (
             te.placeholder((COLUMNS,), self.dtype, "gate"),
             te.placeholder((*ROWS, COLUMNS), name="residual"),
@@ -73,7 +76,10 @@ class Spelling:
             return s + added[i, j] if self.bias else s
 
         def seen(i: Expr, j: Expr) -> Expr:
-            conditions = [j <= i + (KEYS - QUERIES)] if self.causal else []
+            conditions = []
+            if self.causal:
+                behind = j <= i + (KEYS - QUERIES)
+                conditions.append(te.any_of(behind, j < self.prefix) if self.prefix else behind)
             if self.window:
                 conditions.append(i + (KEYS - QUERIES) - j < self.window)
             return te.all_of(*conditions)

@@ -21,10 +21,12 @@ SPELLINGS = st.builds(
     group=st.sampled_from((1, 2, 4)),
     causal=st.booleans(),
     window=st.sampled_from((0, 40)),
+    prefix=st.sampled_from((0, 50)),
     mask=st.sampled_from(MASKS),
     cap=st.sampled_from((0.0, 5.0)),
     slope=st.sampled_from((0.0, 0.05)),
     bias=st.booleans(),
+    pitch=st.sampled_from((KEYS, KEYS + 1)),
     quotient=st.sampled_from(QUOTIENTS),
     power_of_two=st.booleans(),
     scaled_after=st.booleans(),
@@ -58,10 +60,11 @@ def test_kernels_compute_what_the_spelling_says(spelling: Spelling) -> None:
     [
         Spelling(causal=True, window=40, cap=5.0, mask="weights", quotient="before"),
         Spelling(bias=True, slope=0.05, group=2, mask="additive", causal=True, dtype="bfloat16"),
+        Spelling(bias=True, pitch=KEYS + 1, causal=True, prefix=30),
         Spelling(gated=True, causal=True),
         Spelling(window=40, mask="negated", scaled_after=True, power_of_two=True, rows_last=False),
     ],
-    ids=["capped", "biased", "gated", "window"],
+    ids=["capped", "biased", "prefix", "gated", "window"],
 )
 def test_kernels_of_some_spellings(spelling: Spelling) -> None:
     assert_agrees(CUDA_ATTENTION, spelling.workload(), 4, policy=SpacePolicy(prune=False))

@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.te import build as te
 from tilewright.te.operators import OPERATORS
+from tilewright.te.parse import parse_workload
 from tilewright.te.tolerance import tolerance
 from tilewright.te.workload import Workload
 
@@ -69,3 +70,16 @@ def test_masked_scores_are_exact() -> None:
     """Of a causal attention most rows have infinities among their scores; they say nothing about the others' errors."""
     [absolute, relative] = _of("attention", heads=1, queries=7, keys=7, depth=4, causal=True)
     assert 1e-7 < absolute < 1e-4 and relative < 1e-4
+
+
+def test_a_weight_is_never_above_one() -> None:
+    """Scores far apart, such as those of ALiBi, are below their maximum, whatever scores a tolerance is sampled at."""
+    text = """X: float32[64, 4096]
+    A: float32[64]
+    L[i, j] = X[i, j] - A[i] * float32(i - j)
+    T[i] = max over t < 4096 of L[i, t]
+    P[i, j] = exp(L[i, j] - T[i])
+    U[i] = sum over u < 4096 of P[i, u]
+    Y[i, j] = P[i, j] / U[i]"""
+    [(absolute, relative)] = tolerance(parse_workload(text)).values()
+    assert absolute < 0.1 and relative < 0.1

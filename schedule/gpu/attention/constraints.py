@@ -3,8 +3,6 @@
 from collections.abc import Callable
 
 from ....core.target import Target
-from ....ir.linear_form import affine_form
-from ....ir.rewrite import substitute
 from ...problems.attention import Attention
 from ...space.columns import Bools, Ints
 from ...space.constraint import Constraint
@@ -17,9 +15,8 @@ SPARE_REGISTERS = 32
 
 def sees_all_keys(p: Attention) -> bool:
     """Return whether the last query sees the last key, and no lower bound hides the first ones."""
-    behind = [affine_form(substitute(b.limit.to_expr(), {"m": p.last_m}) - p.last_n) for b in p.bounds if b.upper]
-    all_upper = len(behind) == len(p.bounds)
-    return all_upper and all(b is not None and b.is_constant and b.constant >= 0 for b in behind)
+    beyond = [[p.beyond_last_key(limit) for limit in b.limits] for b in p.bounds if b.upper]
+    return len(beyond) == len(p.bounds) and all(any(n is not None and n >= 0 for n in of_bound) for of_bound in beyond)
 
 
 def attention_constraints(p: Attention, target: Target) -> tuple[Constraint, ...]:

@@ -18,7 +18,7 @@ from ..gemm.mainloop import WarpRoles
 from .epilogue import AttentionEpilogue
 from .mainloop import AttentionMainloop
 from .partials import AttentionPartials
-from .sizes import CONSUMER_REGISTERS, PRODUCER_REGISTERS, AttentionSizes
+from .sizes import AttentionSizes, warpgroup_registers
 from .tile_scheduler import AttentionTileScheduler
 
 
@@ -43,11 +43,12 @@ def lower_attention(p: Attention, name: str, s: AttentionSizes[int]) -> Kernel:
         with w.when(roles.elected):
             mainloop.initialise_barriers()
         w.barrier()
-        if CONSUMER_REGISTERS[s.consumer_warpgroups]:
+        of_producer, of_consumer = warpgroup_registers(p)[s.consumer_warpgroups]
+        if of_consumer:
             with w.when(roles.produces):
-                w.emit(SetMaxRegisters(PRODUCER_REGISTERS[s.consumer_warpgroups], increase=False))
+                w.emit(SetMaxRegisters(of_producer, increase=False))
             with w.when(roles.consumes):
-                w.emit(SetMaxRegisters(CONSUMER_REGISTERS[s.consumer_warpgroups], increase=True))
+                w.emit(SetMaxRegisters(of_consumer, increase=True))
         if s.ping_pong:
             with w.when(roles.consumes):
                 w.emit(OrderedSequenceStart(s.consumer_warpgroups))

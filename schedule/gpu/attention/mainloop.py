@@ -51,7 +51,7 @@ class AttentionMainloop:
         self.sums = w.allocate("sums", (d // 2,), float32, MemoryScope.REGISTER)
         self.scores = w.allocate("scores", (s.tile_kv // 2,), float32, MemoryScope.REGISTER)
         self.weights = w.allocate("weights", (s.tile_kv // 2,), p.q.buffer.dtype, MemoryScope.REGISTER)
-        self.softmax = OnlineSoftmax(w, p, roles, s.tile_kv)
+        self.softmax = OnlineSoftmax(w, p, roles, s.tile_q, s.tile_kv)
 
     def initialise_barriers(self) -> None:
         """One thread does so, ahead of a barrier of the block."""
@@ -84,7 +84,7 @@ class AttentionMainloop:
             if not s.overlap:
                 self._load(self.v, self.v_barriers, index(0))
         with w.when(self.roles.consumes):
-            softmax.start()
+            softmax.start(self._place(index(0)))
             with w.loop("zeroed", self.sums.shape[0], UNROLLED) as element:
                 w.store(self.sums, (element,), const(0.0, float32))
             w.emit(MbarrierWait(self.q_barriers.full, self.q_stage, q_parity))

@@ -73,9 +73,12 @@ def _steps(p: Attention, tile_q: int, tile_kv: int) -> tuple[int, ...]:
     last = np.minimum(first + tile_q, p.m.extent) - 1
     high, low = np.full(len(first), p.n.extent - 1), np.zeros(len(first), np.int64)
     for bound in p.bounds:
-        slope = bound.limit.coefficient("m")
-        seen = slope * (last if (slope >= 0) == bound.upper else first) + bound.limit.constant
-        high, low = (np.minimum(high, seen), low) if bound.upper else (high, np.maximum(low, seen))
+        slopes = [(limit.coefficient("m"), limit.constant) for limit in bound.limits]
+        ends = [slope * (last if (slope >= 0) == bound.upper else first) + begin for slope, begin in slopes]
+        if bound.upper:
+            high = np.minimum(high, np.max(ends, axis=0))
+        else:
+            low = np.maximum(low, np.min(ends, axis=0))
     steps = np.maximum(high, 0) // tile_kv - np.maximum(low, 0) // tile_kv + 1
     return tuple(int(n) for n in np.maximum(steps, 1))
 

@@ -1,5 +1,6 @@
 """The sizes that follow from a setting of ``cuda_attention``: tiles, grid, pipelines, registers, shared memory."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -33,10 +34,11 @@ KNOBS: tuple[Knob, ...] = (
 VERSION = 1
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 
-CONSUMER_REGISTERS = {1: 0, 2: 240, 3: 160}
-"""Consumer warpgroups -> the registers that ``setmaxnreg`` gives each of their threads; 0 where it need not."""
-PRODUCER_REGISTERS = {1: 0, 2: 24, 3: 32}
-"""Consumer warpgroups -> those that a thread of the producer warpgroup keeps."""
+WARPGROUP_REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
+"""Consumer warpgroups -> the registers that a thread of the producer warpgroup keeps, and those that ``setmaxnreg``
+gives each thread of the others; 0 where it need not."""
+WINDOW_REGISTERS = WARPGROUP_REGISTERS | {2: (40, 232)}
+"""The same where keys have a lower bound: the producer computes three ranges of blocks, and spills with 24."""
 MOST_REGISTERS = 248
 """A thread has so many registers at most, in steps of 8."""
 BARRIER_BYTES = 16
@@ -89,6 +91,11 @@ class AttentionSizes(Generic[N]):
         return self.threads // WARP_LANES
 
 
+def warpgroup_registers(p: Attention) -> Mapping[int, tuple[int, int]]:
+    """Return how many registers a thread of the producer and one of a consumer has, as ``WARPGROUP_REGISTERS``."""
+    return WARPGROUP_REGISTERS if all(bound.upper for bound in p.bounds) else WINDOW_REGISTERS
+
+
 @derived_once
 def attention_sizes(p: Attention, target: Target, columns: Columns) -> AttentionSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
@@ -100,7 +107,8 @@ def attention_sizes(p: Attention, target: Target, columns: Columns) -> Attention
     ctas = np.where(k["persistent"] == 1, np.minimum(tiles, target.threads), tiles * k["split_kv"])
     threads = WARPGROUP_THREADS * (k["consumer_warpgroups"] + 1)
     launch_registers = np.minimum(REGISTERS // threads // 8 * 8, MOST_REGISTERS)
-    moved = sum(np.where(k["consumer_warpgroups"] == n, registers, 0) for n, registers in CONSUMER_REGISTERS.items())
+    given = warpgroup_registers(p).items()
+    moved = sum(np.where(k["consumer_warpgroups"] == n, consumer, 0) for n, (_, consumer) in given)
     row_bytes = 2 * SWIZZLE_128B_ELEMENTS
     q_bytes = tile_q * max(column_atoms(p.k.extent), column_atoms(p.d.extent)) * row_bytes
     q_bytes = q_bytes * k["q_stages"]

@@ -35,6 +35,7 @@ from ....ir.expr import (
     minimum,
 )
 from ....ir.gpu.wgmma import WGMMA_M
+from ....ir.linear_form import LinearForm
 from ....ir.rewrite import loads_of
 from ....ir.stmt import LoopKind
 from ...problems.attention import Attention
@@ -43,6 +44,8 @@ from ...tile.stage_body import scalar_at
 from ..block_reduce import QUAD, butterfly, combine_of
 from ..gemm.mainloop import WarpRoles
 from ..gemm.sizes import WARPGROUP_WARPS
+from .loads_ahead import ELEMENT, LoadsAhead
+from .place_forms import COLUMN, HALF, PlaceForms
 
 UNROLLED = LoopKind.UNROLLED
 WARP_ROWS = WGMMA_M // WARPGROUP_WARPS
@@ -63,11 +66,12 @@ class OnlineSoftmax:
     """The state of the rows of a thread: ``row_max`` by half of the 16 rows of its warp, ``row_sum`` by half and by
     column of a pair, ``decay`` by half."""
 
-    def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, tile_kv: int) -> None:
-        self.w, self.p, self.roles, self.tile_kv = w, p, roles, tile_kv
+    def __init__(self, w: FreshNameWriter, p: Attention, roles: WarpRoles, tile_q: int, tile_kv: int) -> None:
+        self.w, self.p, self.roles, self.tile_q, self.tile_kv = w, p, roles, tile_q, tile_kv
         self.row_max = w.allocate("row_max", (2,), float32, MemoryScope.REGISTER)
         self.row_sum = w.allocate("row_sum", (2, 2), float32, MemoryScope.REGISTER)
         self.decay = w.allocate("decay", (2,), float32, MemoryScope.REGISTER)
+        self.ahead = LoadsAhead(w, p, tile_kv, self._first_place)
         self.unit = exponent_unit(p)
         self.may_hide_rows = bool(p.bounds or p.conditions or p.score is not None)
 
@@ -87,9 +91,10 @@ class OnlineSoftmax:
         parts = [Load(self.row_sum, (index(half), index(column))) for half in range(2) for column in range(2)]
         return parts[0] + parts[1] + (parts[2] + parts[3])
 
-    def start(self) -> None:
-        """Begin new rows."""
+    def start(self, at: Mapping[str, Expr]) -> None:
+        """Begin new rows, whose first block is at ``at``."""
         w = self.w
+        self.ahead.load(at)
         with w.loop("start_half", 2, UNROLLED) as half:
             w.store(self.row_max, (half,), const(-inf, float32))
             with w.loop("start_column", 2, UNROLLED) as column:
@@ -97,9 +102,11 @@ class OnlineSoftmax:
 
     def weigh(self, scores: Buffer, at: Mapping[str, Expr], *, masked: bool) -> None:
         """``scores`` of the block at ``at`` become weights. ``masked``: whether the mask may hide some of them."""
-        self._prepare(scores, at, masked=masked)
-        self._find_maxima(scores)
         w = self.w
+        self._prepare(scores, at, masked=masked)
+        with w.when(Compare(CompareOp.GT, at["n"], index(0))):
+            self.ahead.load({**at, "n": at["n"] - self.tile_kv})
+        self._find_maxima(scores)
         with w.scope():
             shift = w.allocate("shift", (2,), float32, MemoryScope.REGISTER)
             with w.loop("shift_half", 2, UNROLLED) as half:
@@ -143,31 +150,44 @@ class OnlineSoftmax:
         visible = self._visible() if masked else []
         if p.score is None and not visible:
             return
-        with self._elements("prepared") as (element, half, column, pair):
-            here: dict[str, Expr] = {
-                **at,
-                "m": at["m"] + row_of(self.roles, half),
-                "n": at["n"] + (pair * 8 + self.roles.lane % QUAD * 2 + column),
-            }
-            score: Expr = Load(scores, (element,))
-            if p.score is not None:
-                score = self._at(p.score, here, score)
-            if visible:
-                seen = logical_and(*(self._at(condition, here, score) for condition in visible))
-                score = Select(seen, score, const(-inf, float32))
-            w.store(scores, (element,), score)
+        with w.scope():
+            forms = PlaceForms(w, p, (self.tile_q, self.tile_kv), self._first_place, at)
+            score = None if p.score is None else forms.taken(self.ahead.taken(p.score))
+            conditions = [forms.taken(condition) for condition in visible]
+            with self._elements("prepared") as (element, half, column, pair):
+                place = self._first_place(at, half)
+                behind = pair * 8 + column
+                here = {**place, "n": place["n"] + behind, HALF.name: half, COLUMN.name: behind}
+                here[ELEMENT.name] = element
+                value: Expr = Load(scores, (element,))
+                if score is not None:
+                    value = self._at(score, here, value)
+                if conditions:
+                    seen = logical_and(*(self._at(condition, here, value) for condition in conditions))
+                    value = Select(seen, value, const(-inf, float32))
+                w.store(scores, (element,), value)
+
+    def _first_place(self, at: Mapping[str, Expr], half: Expr) -> dict[str, Expr]:
+        """Return the place of the thread's first score in a half of its rows, in the block at ``at``."""
+        first_column = self.roles.lane % QUAD * 2
+        return {**at, "m": at["m"] + row_of(self.roles, half), "n": at["n"] + first_column}
 
     def _visible(self) -> list[Expr]:
         """Return the conditions that must hold for a query to see a key."""
-        conditions = [b.condition for b in self.p.bounds] + list(self.p.conditions)
-        if self._cuts_the_last_block:
+        conditions = [b.condition for b in self.p.bounds] + [self.ahead.taken(c) for c in self.p.conditions]
+        if self._cuts_the_last_block and not any(b.upper and all(map(self._ends, b.limits)) for b in self.p.bounds):
             conditions.append(Compare(CompareOp.LT, Var("n"), self.p.n_end))
         return conditions
+
+    def _ends(self, limit: LinearForm) -> bool:
+        """Return whether a limit lets no query see what is behind the last key."""
+        beyond = self.p.beyond_last_key(limit)
+        return limit.coefficient("m") >= 0 and beyond is not None and beyond <= 0
 
     def _at(self, body: Expr, at: Mapping[str, Expr], product: Expr) -> Expr:
         """``body`` of one element. Where it reads other tensors, places outside of the scores read their last row or
         column."""
-        if any(load.buffer != self.p.product for load in loads_of(body)):
+        if any(load.buffer in self.p.inputs for load in loads_of(body)):
             at = {name: self._inside(name, i) for name, i in at.items()}
         return scalar_at(body, at, lambda load: product if load.buffer == self.p.product else load)
 

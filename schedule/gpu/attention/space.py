@@ -28,9 +28,10 @@ from ...tile_sketch import Plan, TileSketch
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
-from .constraints import attention_constraints
+from .constraints import SPARE_REGISTERS, attention_constraints
 from .epilogue import can_store
 from .kernel import lower_attention
+from .loads_ahead import pair_bytes
 from .operand_tiles import can_load
 from .prior import prior_seconds, step_cycles, steps_of_busiest
 from .sizes import KNOBS, VERSION, AttentionSizes, attention_sizes
@@ -38,6 +39,9 @@ from .sizes import KNOBS, VERSION, AttentionSizes, attention_sizes
 ARCHITECTURE = "sm_90a"
 MOST_COLUMNS = 256
 """How many elements a row has at most: those of V are columns of one wgmma."""
+SCORES_PER_REGISTER = 4
+"""The function of the product that a score is takes a register more for every so many keys of a block (from compiled
+kernels of ALiBi, which spill with more)."""
 MOST_PROMISING = 300
 """How many settings are promising, those of the least prior."""
 
@@ -77,6 +81,9 @@ class AttentionPlan(Plan):
         sizes, prior = self.sizes(columns), self.prior_seconds(columns, peaks)
         busy = (sizes.consumer_warpgroups - 1) * WGMMA_M < self.p.m.extent  # each has queries
         usual = busy & (sizes.stages >= np.minimum(2, sizes.kv_blocks))
+        further = sizes.tile_kv // 2 * pair_bytes(self.p) // 4
+        further += sizes.tile_kv // SCORES_PER_REGISTER * (self.p.score is not None)
+        usual &= sizes.held_registers + SPARE_REGISTERS + further <= sizes.thread_registers
         return best_by_prior(prior, usual, MOST_PROMISING)
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:

@@ -16,6 +16,7 @@ the keys of a tile:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from ....ir.expr import Compare, CompareOp, Expr, Select, index, maximum, minimum
 from ....ir.rewrite import substitute
@@ -136,10 +137,14 @@ class AttentionTileScheduler:
         return seen
 
     def _extreme(self, bound: KeyBound, at: Mapping[str, Expr], *, largest: bool) -> Expr:
-        """Return the largest or least limit of the queries of a tile."""
-        ends_last = (bound.limit.coefficient("m") >= 0) == largest
-        m = minimum(at["m"] + (self.s.tile_q - 1), self.p.last_m) if ends_last else at["m"]
-        return substitute(bound.limit.to_expr(), {**at, "m": m})
+        """Return what the largest or least limit of the queries of a tile is. Where a bound has several limits, the
+        least one of an upper bound may be more, and the largest one of a lower bound less."""
+        found: list[Expr] = []
+        for limit in bound.limits:
+            ends_last = (limit.coefficient("m") >= 0) == largest
+            m = minimum(at["m"] + (self.s.tile_q - 1), self.p.last_m) if ends_last else at["m"]
+            found.append(substitute(limit.to_expr(), {**at, "m": m}))
+        return reduce(maximum if bound.upper else minimum, found)
 
 
 def _between(value: Expr, low: Expr, high: Expr) -> Expr:

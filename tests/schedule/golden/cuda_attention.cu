@@ -308,15 +308,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     if (lane == 0) {
       mbarrier_arrive(&empty_2[0]);
     }
+    __align__(8) int place_form[2];
+    #pragma unroll
+    for (int place_half = 0; place_half < 2; ++place_half) {
+      place_form[place_half] = warp * 16 + (lane >> 2) + place_half * 8 - (lane & 3) * 2 - (cta & 1) * 128 + 20;
+    }
     #pragma unroll
     for (int prepared = 0; prepared < 8; ++prepared) {
       #pragma unroll
       for (int prepared_half = 0; prepared_half < 2; ++prepared_half) {
         #pragma unroll
         for (int prepared_column = 0; prepared_column < 2; ++prepared_column) {
-          const int t = lane & 3;
-          const int t_1 = prepared * 4;
-          scores[prepared * 4 + prepared_half * 2 + prepared_column] = prepared * 8 + t * 2 + prepared_column + (cta & 1) * 128 < warp * 16 + (lane >> 2) + prepared_half * 8 + 21 && t_1 + t < 21 ? scores[prepared * 4 + prepared_half * 2 + prepared_column] : __int_as_float((int)0xff800000);
+          scores[prepared * 4 + prepared_half * 2 + prepared_column] = prepared * 8 + prepared_column <= place_form[prepared_half] ? scores[prepared * 4 + prepared_half * 2 + prepared_column] : __int_as_float((int)0xff800000);
         }
       }
     }
@@ -343,11 +346,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
       decay[max_half] = row_max[max_half];
       row_max[max_half] = max_nan(peak[max_half * 2], peak[max_half * 2 + 1]);
       float peak_of_quad_0[1];
-      const float t_2 = __shfl_xor_sync(0xffffffffu, row_max[max_half], 1);
-      peak_of_quad_0[0] = t_2;
+      const float t = __shfl_xor_sync(0xffffffffu, row_max[max_half], 1);
+      peak_of_quad_0[0] = t;
       row_max[max_half] = max_nan(row_max[max_half], peak_of_quad_0[0]);
-      const float t_3 = __shfl_xor_sync(0xffffffffu, row_max[max_half], 2);
-      peak_of_quad_0[0] = t_3;
+      const float t_1 = __shfl_xor_sync(0xffffffffu, row_max[max_half], 2);
+      peak_of_quad_0[0] = t_1;
       row_max[max_half] = max_nan(row_max[max_half], peak_of_quad_0[0]);
     }
     __align__(8) float shift[2];
@@ -384,8 +387,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     #pragma unroll 1
     for (int block = 0; block < 3 && block < block_end; ++block) {
       ordered_sequence_wait<2>();
-      const int t_4 = block + 1;
-      mbarrier_wait(&full_2[t_4 & 1], t_4 >> 1);
+      const int t_2 = block + 1;
+      mbarrier_wait(&full_2[t_2 & 1], t_2 >> 1);
       wgmma_m64n64k16_f16<64, false, false>(scores, wgmma_descriptor(&q[0 * 8192 + 0 * 8192 + (warp >> 2) * 64 * 64 + 0]), wgmma_descriptor(&k_2[((block + 1) & 1) * 4096 + 0 * 4096 + 0 * 64 + 0]), false);
       mbarrier_wait(&full_3[block], 0);
       wgmma_m64n64k16_f16_register_a<64, true>(sums, weights, wgmma_descriptor_mn_major<8192>(&v[block * 4096 + 0 * 4096 + 0 * 64 + 0]));
@@ -394,13 +397,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
       if (lane == 0) {
         mbarrier_arrive(&empty_2[(block + 1) & 1]);
       }
+      __align__(8) int place_form_2[2];
+      #pragma unroll
+      for (int place_half_2 = 0; place_half_2 < 2; ++place_half_2) {
+        place_form_2[place_half_2] = warp * 16 + (lane >> 2) + place_half_2 * 8 + block * 64 - (lane & 3) * 2 - (cta & 1) * 128 + 84;
+      }
       #pragma unroll
       for (int prepared_2 = 0; prepared_2 < 8; ++prepared_2) {
         #pragma unroll
         for (int prepared_half_2 = 0; prepared_half_2 < 2; ++prepared_half_2) {
           #pragma unroll
           for (int prepared_column_2 = 0; prepared_column_2 < 2; ++prepared_column_2) {
-            scores[prepared_2 * 4 + prepared_half_2 * 2 + prepared_column_2] = prepared_2 * 8 + (lane & 3) * 2 + prepared_column_2 + (cta & 1) * 128 < block * 64 + warp * 16 + (lane >> 2) + prepared_half_2 * 8 + 85 ? scores[prepared_2 * 4 + prepared_half_2 * 2 + prepared_column_2] : __int_as_float((int)0xff800000);
+            scores[prepared_2 * 4 + prepared_half_2 * 2 + prepared_column_2] = prepared_2 * 8 + prepared_column_2 <= place_form_2[prepared_half_2] ? scores[prepared_2 * 4 + prepared_half_2 * 2 + prepared_column_2] : __int_as_float((int)0xff800000);
           }
         }
       }
@@ -427,11 +435,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
         decay[max_half_2] = row_max[max_half_2];
         row_max[max_half_2] = max_nan(peak_2[max_half_2 * 2], peak_2[max_half_2 * 2 + 1]);
         float peak_of_quad_0_2[1];
-        const float t_5 = __shfl_xor_sync(0xffffffffu, row_max[max_half_2], 1);
-        peak_of_quad_0_2[0] = t_5;
+        const float t_3 = __shfl_xor_sync(0xffffffffu, row_max[max_half_2], 1);
+        peak_of_quad_0_2[0] = t_3;
         row_max[max_half_2] = max_nan(row_max[max_half_2], peak_of_quad_0_2[0]);
-        const float t_6 = __shfl_xor_sync(0xffffffffu, row_max[max_half_2], 2);
-        peak_of_quad_0_2[0] = t_6;
+        const float t_4 = __shfl_xor_sync(0xffffffffu, row_max[max_half_2], 2);
+        peak_of_quad_0_2[0] = t_4;
         row_max[max_half_2] = max_nan(row_max[max_half_2], peak_of_quad_0_2[0]);
       }
       __align__(8) float shift_2[2];
@@ -483,8 +491,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     #pragma unroll 1
     for (int block_2 = 0; block_2 < 3 && block_2 < block_2_end; ++block_2) {
       ordered_sequence_wait<2>();
-      const int t_7 = block_2 + 1;
-      mbarrier_wait(&full_2[t_7 & 1], ((cta & 1) + (t_7 >> 1)) & 1);
+      const int t_5 = block_2 + 1;
+      mbarrier_wait(&full_2[t_5 & 1], ((cta & 1) + (t_5 >> 1)) & 1);
       wgmma_m64n64k16_f16<64, false, false>(scores, wgmma_descriptor(&q[0 * 8192 + 0 * 8192 + (warp >> 2) * 64 * 64 + 0]), wgmma_descriptor(&k_2[((block_2 + 1) & 1) * 4096 + 0 * 4096 + 0 * 64 + 0]), false);
       mbarrier_wait(&full_3[block_2], cta & 1);
       wgmma_m64n64k16_f16_register_a<64, true>(sums, weights, wgmma_descriptor_mn_major<8192>(&v[block_2 * 4096 + 0 * 4096 + 0 * 64 + 0]));
@@ -516,11 +524,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
         decay[max_half_3] = row_max[max_half_3];
         row_max[max_half_3] = max_nan(peak_3[max_half_3 * 2], peak_3[max_half_3 * 2 + 1]);
         float peak_of_quad_0_3[1];
-        const float t_8 = __shfl_xor_sync(0xffffffffu, row_max[max_half_3], 1);
-        peak_of_quad_0_3[0] = t_8;
+        const float t_6 = __shfl_xor_sync(0xffffffffu, row_max[max_half_3], 1);
+        peak_of_quad_0_3[0] = t_6;
         row_max[max_half_3] = max_nan(row_max[max_half_3], peak_of_quad_0_3[0]);
-        const float t_9 = __shfl_xor_sync(0xffffffffu, row_max[max_half_3], 2);
-        peak_of_quad_0_3[0] = t_9;
+        const float t_7 = __shfl_xor_sync(0xffffffffu, row_max[max_half_3], 2);
+        peak_of_quad_0_3[0] = t_7;
         row_max[max_half_3] = max_nan(row_max[max_half_3], peak_of_quad_0_3[0]);
       }
       __align__(8) float shift_3[2];
@@ -579,11 +587,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     for (int total_half = 0; total_half < 2; ++total_half) {
       inverse[total_half] = row_sum[total_half * 2] + row_sum[total_half * 2 + 1];
       float of_quad_0[1];
-      const float t_10 = __shfl_xor_sync(0xffffffffu, inverse[total_half], 1);
-      of_quad_0[0] = t_10;
+      const float t_8 = __shfl_xor_sync(0xffffffffu, inverse[total_half], 1);
+      of_quad_0[0] = t_8;
       inverse[total_half] = inverse[total_half] + of_quad_0[0];
-      const float t_11 = __shfl_xor_sync(0xffffffffu, inverse[total_half], 2);
-      of_quad_0[0] = t_11;
+      const float t_9 = __shfl_xor_sync(0xffffffffu, inverse[total_half], 2);
+      of_quad_0[0] = t_9;
       inverse[total_half] = inverse[total_half] + of_quad_0[0];
       inverse[total_half] = fast_reciprocal(inverse[total_half]);
     }
@@ -622,8 +630,8 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
     fence_proxy_async();
     warpgroup_sync();
     if ((warp & 3) == 0 && lane == 0) {
-      const int t_12 = (warp >> 2) * 64;
-      tma_store_4d<false>(&q[0 * 8192 + 0 * 8192 + t_12 * 64 + 0], &Y_map, 0, t_12 - (cta & 1) * 128 + 128, 0, cta >> 1);
+      const int t_10 = (warp >> 2) * 64;
+      tma_store_4d<false>(&q[0 * 8192 + 0 * 8192 + t_10 * 64 + 0], &Y_map, 0, t_10 - (cta & 1) * 128 + 128, 0, cta >> 1);
       tma_store_commit_group();
       tma_store_wait_group_read<0>();
       mbarrier_arrive(&empty[0]);
@@ -643,11 +651,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
       const int block_end_1 = (cta & 1) * 2;
       #pragma unroll 1
       for (int block = 0; block < 3 && block < block_end_1; ++block) {
-        const int t_13 = block + 1;
-        mbarrier_wait(&empty_2[t_13 & 1], 1 - (t_13 >> 1));
+        const int t_11 = block + 1;
+        mbarrier_wait(&empty_2[t_11 & 1], 1 - (t_11 >> 1));
         mbarrier_arrive_expect_tx(&full_2[(block + 1) & 1], 8192);
-        const int t_14 = (block + 1) & 1;
-        tma_load_3d<false>(&k_2[t_14 * 4096 + 0 * 4096 + 0 * 64 + 0], &K_map, &full_2[t_14], 0, 64 - block * 64, cta >> 1);
+        const int t_12 = (block + 1) & 1;
+        tma_load_3d<false>(&k_2[t_12 * 4096 + 0 * 4096 + 0 * 64 + 0], &K_map, &full_2[t_12], 0, 64 - block * 64, cta >> 1);
         mbarrier_wait(&empty_3[block], 1);
         mbarrier_arrive_expect_tx(&full_3[block], 8192);
         tma_load_3d<false>(&v[block * 4096 + 0 * 4096 + 0 * 64 + 0], &V_map, &full_3[block], 0, 128 - block * 64, cta >> 1);
@@ -657,11 +665,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) tw_kernel(
       const int block_2_end_1 = 2 - (cta & 1) * 2;
       #pragma unroll 1
       for (int block_2 = 0; block_2 < 3 && block_2 < block_2_end_1; ++block_2) {
-        const int t_15 = block_2 + 1;
-        mbarrier_wait(&empty_2[t_15 & 1], 1 - (((cta & 1) + (t_15 >> 1)) & 1));
+        const int t_13 = block_2 + 1;
+        mbarrier_wait(&empty_2[t_13 & 1], 1 - (((cta & 1) + (t_13 >> 1)) & 1));
         mbarrier_arrive_expect_tx(&full_2[(block_2 + 1) & 1], 8192);
-        const int t_16 = (block_2 + 1) & 1;
-        tma_load_3d<false>(&k_2[t_16 * 4096 + 0 * 4096 + 0 * 64 + 0], &K_map, &full_2[t_16], 0, 64 - block_2 * 64 - (cta & 1) * 128, cta >> 1);
+        const int t_14 = (block_2 + 1) & 1;
+        tma_load_3d<false>(&k_2[t_14 * 4096 + 0 * 4096 + 0 * 64 + 0], &K_map, &full_2[t_14], 0, 64 - block_2 * 64 - (cta & 1) * 128, cta >> 1);
         mbarrier_wait(&empty_3[block_2], 1 - (cta & 1));
         mbarrier_arrive_expect_tx(&full_3[block_2], 8192);
         tma_load_3d<false>(&v[block_2 * 4096 + 0 * 4096 + 0 * 64 + 0], &V_map, &full_3[block_2], 0, 128 - block_2 * 64 - (cta & 1) * 128, cta >> 1);

@@ -17,11 +17,13 @@ from tilewright.ir.gpu.ordered_sequence import OrderedSequenceWait
 from tilewright.ir.simplify import simplify
 from tilewright.ir.stmt import walk_statements
 from tilewright.ir.text import kernel_text
+from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.attention.space import CUDA_ATTENTION as SKETCH
 from tilewright.schedule.gpu.attention.space import AttentionPlan
 from tilewright.schedule.gpu.attention.tile_scheduler import AttentionTileScheduler
 from tilewright.schedule.problems.attention import attention_of
 from tilewright.schedule.sketches import sketches_for
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 from tilewright.tests.golden import check_golden
 from tilewright.tests.schedule.attention_expressions import Spelling
@@ -146,6 +148,34 @@ def test_tiles_with_the_most_keys_come_first() -> None:
 def test_nothing_spills(parameters: Mapping[str, Any], knobs: Mapping[str, KnobValue]) -> None:
     workload = workload_of("attention", **{**LARGE, **parameters})
     assert compiled(SKETCH, workload, H200, **knobs).spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        "select(j <= i and i - j < 1024, S[h, i, j] * 0.125, -inf)",
+        "select(j <= i, S[h, i, j] * 0.125 - A[h] * float32(i - j), -inf)",
+        "S[h, i, j] * 0.125 + float32(B[h, i, j])",
+    ],
+    ids=["window", "ALiBi", "bias"],
+)
+def test_the_default_of_a_mask_or_a_bias_does_not_spill(score: str) -> None:
+    text = f"""Q: float16[16, 4096, 64]
+    K: float16[16, 4096, 64]
+    V: float16[16, 4096, 64]
+    {"A: float32[16]" if "A[" in score else ""}
+    {"B: float16[16, 4096, 4096]" if "B[" in score else ""}
+    S[h, i, j] = sum over r < 64 of float32(Q[h, i, r]) * float32(K[h, j, r])
+    L[h, i, j] = {score}
+    T[h, i] = max over t < 4096 of L[h, i, t]
+    P[h, i, j] = exp(L[h, i, j] - T[h, i])
+    U[h, i] = sum over t < 4096 of P[h, i, t]
+    O[h, i, e] = sum over w < 4096 of float32(float16(P[h, i, w])) * float32(V[h, w, e])
+    Y[h, i, e] = float16(O[h, i, e] / U[h, i])"""
+    workload = parse_workload(text)
+    schedule = default_schedule(workload, H200)
+    assert schedule.sketch == SKETCH.name
+    assert compiled(SKETCH, workload, H200, **dict(schedule.knobs)).spill_bytes == 0
 
 
 def test_weights_are_computed_while_the_tensor_cores_work() -> None:
