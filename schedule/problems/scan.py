@@ -78,6 +78,11 @@ class ScanProblem:
         return tuple(m for m in dict.fromkeys(self.loads.values()) if m not in self.body_loads)
 
     @property
+    def body_bytes(self) -> int:
+        """The sizes of the elements that the body reads for each element of a line, together."""
+        return sum(m.load.dtype.bytes for m in self.body_loads if depends_on(m, self.lane_axis.name))
+
+    @property
     def element_bytes(self) -> tuple[int, ...]:
         """The element sizes of the outputs and of what is loaded as vectors."""
         loads = (m.load.dtype.bytes for m in self.loads.values() if depends_on(m, self.lane_axis.name))

@@ -1,4 +1,4 @@
-"""Writes the launch of a scan. A CTA does this with its lines, chunk by chunk:
+"""Writes the launches of a scan. A CTA does this with its lines, or its part of them, chunk by chunk:
 
     load the vectors of the chunk to registers (those of the first one, or with two stages those of the next one)
     every thread: scan its elements
@@ -6,6 +6,13 @@
     store the sums of all segments in shared memory; barrier; every thread adds up those before its own, and the carry
     combine each element with the prefix of its vector; compute the outputs and store them
     the carry becomes the sum of all segments
+
+Where several CTAs share a line (``LineSplit``), a carry also has what is before the chunks of a CTA:
+
+    reduce_then_scan    a launch before has stored the sum of the part of each CTA; each thread adds up some of those
+                        before its own CTA, and all threads combine what they found
+    cooperative         neighbouring chunks belong to different CTAs, which store the sums of their chunks and meet at
+                        the barrier of the grid; then each adds up those behind its own chunk before and before this one
 
 In a reversed scan the same threads take the elements from the other end, so that vectors stay contiguous.
 """
@@ -29,6 +36,7 @@ from ....ir.expr import (
     maximum,
     minimum,
 )
+from ....ir.gpu.grid_barrier import GridBarrierArrive, GridBarrierWait
 from ....ir.rewrite import map_loads
 from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ....te.workload import Axis, Stage
@@ -39,7 +47,11 @@ from ...tile.masked_loads import MaskedLoad, replace_masked_loads
 from ...tile.names import FreshNameWriter, NameSupply
 from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
+from ..block_reduce import butterfly, halvings
 from .sizes import ScanSizes
+
+REDUCED = "reduce_parts"
+"""The launch that reduces the parts of lines, ahead of the one that scans them, has this name."""
 
 Loaded = Mapping[MaskedLoad, RegisterLoad]
 """What the masked loads of a problem are in registers."""
@@ -55,7 +67,8 @@ class _Lines:
     """The lines of a thread. ``at``: the indices of the other axes than the scanned one, at the first of them.
     ``exists``: whether what it computes is to be stored; None: it is. ``slot``: where its lines are among those of the
     CTA. ``rank``: its number among the threads that share them. ``segment``: which segment of a chunk it has a part of.
-    ``lane``: its number among the lanes that share the segment, and ``warp_lane`` in its warp.
+    ``lane``: its number among the lanes that share the segment, and ``warp_lane`` in its warp. ``cta``: the number of
+    the CTA among those that share the lines. ``first``: the number of the first line, also of one that does not exist.
     """
 
     at: Mapping[str, Expr]
@@ -65,6 +78,27 @@ class _Lines:
     segment: Expr
     lane: Expr
     warp_lane: Expr
+    cta: Expr
+    first: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """``parts``: workspace with what the CTAs that share lines have found. ``scratch``: shared memory in which a CTA
+    combines it."""
+
+    parts: Buffer
+    scratch: Buffer | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """Where a thread learns what is before its part of a chunk: from the ``shared`` totals of segments, from the
+    ``carry`` of the chunks before, and in a cooperative launch from other CTAs."""
+
+    shared: Buffer | None
+    carry: Buffer | None
+    exchange: _Exchange | None
 
 
 class _ScanWriter:
@@ -84,29 +118,52 @@ class _ScanWriter:
 
     def kernel(self) -> Kernel:
         p, s, w = self.p, self.s, self.w
-        bounds = [("block", s.ctas, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
-        with w.launch(KERNEL_NAME, bounds, min_blocks=s.min_ctas_per_sm, evict_first=self.evict_first) as (b, t):
-            lines = self._lines(b, t)
+        parts = self._parts() if s.ctas_per_line > 1 else None
+        twice = parts is not None and not s.cooperative
+        if parts is not None and twice:
+            self._write_reduction(parts)
+        # What the launch before has read last is still in L2, so that it is read first.
+        with self._launch(KERNEL_NAME, s.ctas_per_line, self.evict_first, backwards=twice) as lines:
             shared = None
             if s.segments > 1:
                 slots = 2 if s.chunks > 1 else 1
                 shape = (slots, s.segments, s.line_vectors * self.width)
                 shared = w.allocate("totals", shape, self.dtype, MemoryScope.SHARED)
-            if s.chunks == 1:
-                loaded = self._registers(p.body_loads)
-                self._load(loaded, lines, index(0))
-                self._scan(lines, loaded, index(0), shared, None)
-            else:
-                self._write_chunks(lines, shared)
+            exchange = None if parts is None else _Exchange(parts, self._scratch())
+            carry = None
+            if s.chunks > 1 or exchange is not None:
+                carry = self._register("carry", self.width)
+                first = self._of_ctas_before(lines, exchange, lines.cta) if exchange is not None and twice else None
+                with self._lines_of_thread() as v:
+                    w.store(carry, (v,), self.how.identity[0] if first is None else Load(first, (v,)))
+            before = _Before(shared, carry, None if twice else exchange)
+            with self._each_chunk(lines) as (chunk, loaded):
+                self._scan(lines, loaded, chunk, before)
         outputs = tuple(dict.fromkeys(p.workload.output_buffers))
-        return Kernel(KERNEL_NAME, p.workload.inputs, outputs, (), w.finish())
+        workspace = () if parts is None else (parts,)
+        return Kernel(KERNEL_NAME, p.workload.inputs, outputs, workspace, w.finish())
 
-    def _write_chunks(self, lines: _Lines, shared: Buffer | None) -> None:
-        """All chunks of the lines of a CTA."""
+    @contextmanager
+    def _launch(
+        self, name: str, ctas_per_line: int, evict_first: tuple[str, ...] = (), *, backwards: bool = False
+    ) -> Iterator[_Lines]:
+        """A launch of so many CTAs for the same lines. ``backwards``: the first CTA has the last part of the last
+        lines."""
+        s = self.s
+        ctas = s.ctas // s.ctas_per_line * ctas_per_line
+        bounds = [("block", ctas, HardwareAxis.GRID_X), ("thread", s.threads, HardwareAxis.THREAD)]
+        with self.w.launch(name, bounds, min_blocks=s.min_ctas_per_sm, evict_first=evict_first) as (block, thread):
+            yield self._lines(index(ctas - 1) - block if backwards else block, thread, ctas_per_line)
+
+    @contextmanager
+    def _each_chunk(self, lines: _Lines) -> Iterator[tuple[Expr, Loaded]]:
+        """A block of statements for each chunk of the lines of a CTA, and what its body loads."""
         p, s, w = self.p, self.s, self.w
-        carry = self._register("carry", self.width)
-        with self._lines_of_thread() as v:
-            w.store(carry, (v,), self.how.identity[0])
+        if s.chunks == 1:
+            loaded = self._registers(p.body_loads)
+            self._load(loaded, lines, index(0))
+            yield index(0), loaded
+            return
         ahead: Loaded = {}
         if s.stages > 1:
             ahead = self._registers(p.body_loads)
@@ -114,18 +171,97 @@ class _ScanWriter:
         with w.loop("chunk", s.chunks) as chunk:
             loaded = self._registers(p.body_loads)
             if s.stages > 1:
-                self._copy(ahead, loaded)
+                self._copy(ahead, loaded, lines, chunk)
                 with w.when(chunk + 1 < s.chunks):
                     self._load(ahead, lines, chunk + 1)
             else:
                 self._load(loaded, lines, chunk)
-            self._scan(lines, loaded, chunk, shared, carry)
+            yield chunk, loaded
+
+    # --- lines that several CTAs share
+
+    def _parts(self) -> Buffer:
+        """Workspace for what CTAs know of their parts of lines, or with a cooperative launch of each chunk."""
+        s = self.s
+        lines = s.ctas // s.ctas_per_line * s.line_vectors * self.width
+        parts = s.ctas_per_line * s.chunks if s.cooperative else s.ctas_per_line - 1
+        return Buffer(self.w.fresh("parts"), (lines, parts) if self.p.along_rows else (parts, lines), self.dtype)
+
+    def _part(self, lines: _Lines, v: Expr, number: Expr) -> tuple[Expr, Expr]:
+        """Return where the workspace has part ``number`` of line ``v`` of a thread."""
+        line = lines.first + v
+        return (line, number) if self.p.along_rows else (number, line)
+
+    def _scratch(self) -> Buffer | None:
+        """Shared memory in which the segments of a line exchange a value; None where there is one segment."""
+        s = self.s
+        shape = (s.segments, s.line_vectors * self.width)
+        return self.w.allocate("scratch", shape, self.dtype, MemoryScope.SHARED) if s.segments > 1 else None
+
+    def _write_reduction(self, parts: Buffer) -> None:
+        """The launch that reduces the parts of all CTAs but the last one of each line."""
+        w, s = self.w, self.s
+        with self._launch(REDUCED, s.ctas_per_line - 1) as lines:
+            scratch = self._scratch()
+            own = self._register("own", self.width)
+            with self._lines_of_thread() as v:
+                w.store(own, (v,), self.how.identity[0])
+            with self._each_chunk(lines) as (chunk, loaded), w.loop("item", s.items, LoopKind.UNROLLED) as n:
+                position = self._position(lines, chunk, n)
+                with w.when(self._inside(position)), w.loop("v", s.vector, LoopKind.UNROLLED) as v:
+                    line = (index(0),) if self.p.along_rows else (v,)
+                    value = self._value(lines, loaded, n, position, self._element(v))
+                    w.store(own, line, self.how.accumulate([Load(own, line)], value, index(0))[0])
+            self._store_part(lines, parts, self._of_line(lines, own, scratch), lines.cta)
+
+    def _store_part(self, lines: _Lines, parts: Buffer, whole: Buffer, number: Expr) -> None:
+        with self.w.when(Compare(CompareOp.EQ, lines.rank, index(0))), self._lines_of_thread() as v:
+            self.w.store(parts, self._part(lines, v, number), Load(whole, (v,)))
+
+    def _of_line(self, lines: _Lines, own: Buffer, scratch: Buffer | None) -> Buffer:
+        """Return what the values ``own`` of all threads of each line combine to, in the same order in every thread."""
+        s, w = self.s, self.w
+        step = 1 if self.p.along_rows else s.line_vectors
+        with self._lines_of_thread() as v:
+            butterfly(w, "other", [own], self.how.combine, [n * step for n in halvings(self.lanes)], (v,))
+        if scratch is None:
+            return own
+        whole = self._register("whole", self.width)
+        place = lines.slot * self.width
+        first = Compare(CompareOp.EQ, lines.lane, index(0)) if self.lanes > 1 else None
+        with w.when(first), self._lines_of_thread() as v:
+            w.store(scratch, (lines.segment, place + v), Load(own, (v,)))
+        w.barrier()
+        with self._lines_of_thread() as v:
+            w.store(whole, (v,), Load(scratch, (index(0), place + v)))
+        with w.loop("number", s.segments - 1, LoopKind.UNROLLED) as n, self._lines_of_thread() as v:
+            w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(scratch, (n + 1, place + v))))
+        return whole
+
+    def _of_ctas_before(self, lines: _Lines, exchange: _Exchange, number: Expr) -> Buffer:
+        """Return what the parts before part ``number`` combine to: those of the other CTAs, one of each."""
+        s, w, others = self.s, self.w, self.s.ctas_per_line - 1
+        own = self._register("own", self.width)
+        with self._lines_of_thread() as v:
+            w.store(own, (v,), self.how.identity[0])
+        with w.loop("part", -(-others // s.line_threads), LoopKind.UNROLLED) as n:
+            term = n * s.line_threads + lines.rank
+            part = number + term - others
+            exists = part >= 0 if others % s.line_threads == 0 else logical_and(term < others, part >= 0)
+            there = maximum(minimum(part, number - 1), index(0))  # no branch, so that all loads are under way at once
+            with self._lines_of_thread() as v:
+                value = Select(exists, Load(exchange.parts, self._part(lines, v, there)), self.how.identity[0])
+                w.store(own, (v,), self._combined(Load(own, (v,)), value))
+        return self._of_line(lines, own, exchange.scratch)
 
     # --- where things are
 
-    def _lines(self, block: Expr, thread: Expr) -> _Lines:
+    def _lines(self, block: Expr, thread: Expr, ctas_per_line: int) -> _Lines:
         p, s = self.p, self.s
         across = s.line_vectors
+        cta: Expr = index(0)
+        if ctas_per_line > 1:
+            block, cta = block // ctas_per_line, block % ctas_per_line
         if p.along_rows:
             slot, rank = (thread // s.line_threads, thread % s.line_threads) if across > 1 else (index(0), thread)
             number, count = block * across + slot if across > 1 else block, p.lines
@@ -134,6 +270,7 @@ class _ScanWriter:
             number, count = block * across + slot, p.lines // s.vector
         segment = rank // self.lanes if s.segments > 1 else index(0)
         lane = rank % self.lanes if s.segments > 1 else rank
+        first = number * self.width if self.width > 1 else number
         exists = None if count % s.line_vectors == 0 else number < count
         number = number if exists is None else minimum(number, index(count - 1))
         others = [a for a in p.axes if a != p.axis]
@@ -142,7 +279,7 @@ class _ScanWriter:
         at = dict(axis_indices(number, others))
         if not p.along_rows and s.vector > 1:
             at[p.lane_axis.name] = at[p.lane_axis.name] * s.vector
-        return _Lines(at, exists, slot, rank, segment, lane, thread % WARP_LANES)
+        return _Lines(at, exists, slot, rank, segment, lane, thread % WARP_LANES, cta, first)
 
     def _position(self, lines: _Lines, chunk: Expr, item: Expr) -> Expr:
         """Return how many elements of a line are scanned before the first one of an item."""
@@ -152,7 +289,14 @@ class _ScanWriter:
             first = first + lines.segment * (s.chunk // s.segments) if s.segments > 1 else first
         else:
             first = lines.rank * s.items + item
-        return first + chunk * s.chunk if s.chunks > 1 else first
+        return first + self._number(lines, chunk) * s.chunk if s.chunks * s.ctas_per_line > 1 else first
+
+    def _number(self, lines: _Lines, chunk: Expr) -> Expr:
+        """Return which chunk of a line a chunk of the CTA is."""
+        s = self.s
+        if s.ctas_per_line == 1:
+            return chunk
+        return chunk * s.ctas_per_line + lines.cta if s.cooperative else lines.cta * s.chunks + chunk
 
     def _point(self, lines: _Lines, position: Expr) -> dict[str, Expr]:
         """Return the point at which the vector of an item begins in memory."""
@@ -162,7 +306,9 @@ class _ScanWriter:
 
     def _inside(self, position: Expr) -> Expr | None:
         """Return whether an item exists; None where all of them do."""
-        return None if self.p.length % self.s.chunk == 0 else position < self.p.length
+        s = self.s
+        exact = s.chunk * s.chunks * s.ctas_per_line == self.p.length
+        return None if exact else position < self.p.length
 
     def _element(self, v: Expr) -> Expr:
         """Return the place in memory order of the element of a vector that is scanned as number ``v``."""
@@ -187,13 +333,18 @@ class _ScanWriter:
         for registers in loaded.values():
             load_registers(self.w, self.names, registers, prefix, at, self.p.lane_axis.name, self.s.vector)
 
-    def _copy(self, source: Loaded, target: Loaded) -> None:
+    def _copy(self, source: Loaded, target: Loaded, lines: _Lines, chunk: Expr) -> None:
         with self.w.loop("copied", self.s.items, LoopKind.UNROLLED) as n:
-            for masked, registers in source.items():
-                wanted = target[masked].buffer
-                with self.w.loop("v", self.s.vector if registers.vector else 1, LoopKind.UNROLLED) as v:
-                    at = (n, v) if registers.vector else (n,)
-                    self.w.store(wanted, at, Load(registers.buffer, at))
+            # What a CTA has loaded first may not exist where CTAs share lines, so that nothing is in its registers.
+            inside = self._inside(self._position(lines, chunk, n)) if self.s.ctas_per_line > 1 else None
+            with self.w.when(inside):
+                self._copy_item(source, target, n)
+
+    def _copy_item(self, source: Loaded, target: Loaded, n: Expr) -> None:
+        for masked, registers in source.items():
+            with self.w.loop("v", self.s.vector if registers.vector else 1, LoopKind.UNROLLED) as v:
+                at = (n, v) if registers.vector else (n,)
+                self.w.store(target[masked].buffer, at, Load(registers.buffer, at))
 
     @contextmanager
     def _lines_of_thread(self) -> Iterator[Expr]:
@@ -206,7 +357,7 @@ class _ScanWriter:
 
     # --- the scan of a chunk
 
-    def _scan(self, lines: _Lines, loaded: Loaded, chunk: Expr, shared: Buffer | None, carry: Buffer | None) -> None:
+    def _scan(self, lines: _Lines, loaded: Loaded, chunk: Expr, known: _Before) -> None:
         s, w = self.s, self.w
         along_rows = self.p.along_rows
         values = self._register("values", s.items, s.vector)
@@ -225,7 +376,7 @@ class _ScanWriter:
         if not along_rows:
             with self._lines_of_thread() as v:
                 self._scan_lanes(lines, own, totals, v, before, v)
-        prefix = self._prefix(lines, totals, chunk, shared, carry)
+        prefix = self._prefix(lines, totals, chunk, known)
         if prefix is not None:
             with w.loop("place", before.shape[0], LoopKind.UNROLLED) as n:
                 line = index(0) if along_rows else n
@@ -237,16 +388,12 @@ class _ScanWriter:
     ) -> None:
         """Scan the elements of an item, or along columns one element of each line, on from ``running``."""
         s, w, inside = self.s, self.w, self._inside(position)
-        lane_axis = self.p.lane_axis.name
-        at = self._point(lines, position)
         if inside is not None:
             with w.loop("v", s.vector, LoopKind.UNROLLED) as v:
                 w.store(values, (n, v), self.how.identity[0])
         with w.when(inside), w.loop("v", s.vector, LoopKind.UNROLLED) as v:
             element = self._element(v)
-            here = {**at, lane_axis: at[lane_axis] + element}
-            known = {m: loaded[self.p.loads[m]].value((n,), element) for m in self.p.loads if self.p.loads[m] in loaded}
-            value = scalar_at(replace_masked_loads(self.p.body, known), here)
+            value = self._value(lines, loaded, n, position, element)
             line = (index(0),) if self.p.along_rows else (v,)
             if self.p.exclusive:
                 held = self._register("held")
@@ -256,6 +403,13 @@ class _ScanWriter:
             else:
                 w.store(running, line, self.how.accumulate([Load(running, line)], value, index(0))[0])
                 w.store(values, (n, element), Load(running, line))
+
+    def _value(self, lines: _Lines, loaded: Loaded, n: Expr, position: Expr, element: Expr) -> Expr:
+        """Return the value to combine of an element of item ``n``."""
+        lane_axis, at = self.p.lane_axis.name, self._point(lines, position)
+        here = {**at, lane_axis: at[lane_axis] + element}
+        known = {m: loaded[self.p.loads[m]].value((n,), element) for m in self.p.loads if self.p.loads[m] in loaded}
+        return scalar_at(replace_masked_loads(self.p.body, known), here)
 
     def _scan_lanes(self, lines: _Lines, own: Buffer, totals: Buffer, v: Expr, before: Buffer, place: Expr) -> None:
         """What is before the part of each lane in its segment, of line ``v`` of a thread; the total of the segment
@@ -289,17 +443,15 @@ class _ScanWriter:
             return Shuffle(ShuffleMode.INDEX, value, index(self.lanes - 1), self.lanes)
         return Shuffle(ShuffleMode.INDEX, value, lines.slot + (self.lanes - 1) * self.s.line_vectors)
 
-    def _prefix(
-        self, lines: _Lines, totals: Buffer, chunk: Expr, shared: Buffer | None, carry: Buffer | None
-    ) -> Buffer | None:
+    def _prefix(self, lines: _Lines, totals: Buffer, chunk: Expr, known: _Before) -> Buffer | None:
         """Return what is before the segment of a thread; None where nothing is. The carry becomes what is before the
-        next chunk."""
-        s, w = self.s, self.w
+        next chunk of the CTA."""
+        s, w, shared, carry = self.s, self.w, known.shared, known.carry
         if shared is None and carry is None:
             return None
         prefix, whole = self._register("prefix", self.width), self._register("whole", self.width)
         with self._lines_of_thread() as v:
-            start = self.how.identity[0] if carry is None else Load(carry, (v,))
+            start = self.how.identity[0] if carry is None or known.exchange is not None else Load(carry, (v,))
             w.store(prefix, (v,), start)
             w.store(whole, (v,), start)
         if shared is None:
@@ -316,10 +468,27 @@ class _ScanWriter:
                 own = Compare(CompareOp.EQ, number, lines.segment)
                 w.store(prefix, (v,), Select(own, Load(whole, (v,)), Load(prefix, (v,))))
                 w.store(whole, (v,), self._combined(Load(whole, (v,)), Load(shared, (slot, number, place + v))))
-        if carry is not None:
+        if carry is not None and known.exchange is not None:
+            self._meet(lines, self._number(lines, chunk), known.exchange, prefix, whole, carry)
+        elif carry is not None:
             with self._lines_of_thread() as v:
                 w.store(carry, (v,), Load(whole, (v,)))
         return prefix
+
+    def _meet(
+        self, lines: _Lines, number: Expr, exchange: _Exchange, prefix: Buffer, whole: Buffer, carry: Buffer
+    ) -> None:
+        """Tell the other CTAs what chunk ``number`` combines to. ``prefix``, what is before a segment in the chunk,
+        grows by what is before the chunk."""
+        w = self.w
+        self._store_part(lines, exchange.parts, whole, number)
+        w.emit(GridBarrierArrive())
+        w.emit(GridBarrierWait())
+        between = self._of_ctas_before(lines, exchange, number)
+        with self._lines_of_thread() as v:
+            w.store(carry, (v,), self._combined(Load(carry, (v,)), Load(between, (v,))))
+            w.store(prefix, (v,), self._combined(Load(carry, (v,)), Load(prefix, (v,))))
+            w.store(carry, (v,), self._combined(Load(carry, (v,)), Load(whole, (v,))))
 
     # --- outputs
 

@@ -4,6 +4,9 @@ The CTAs that run at once are a wave. A wave takes about as long as the slowest 
 lines, their arithmetic, and the chain of one CTA. The chain has for each chunk a load, and the scan of its lanes with a
 barrier. Where the next chunk is loaded meanwhile, the longer of the two counts. CTAs on one multiprocessor overlap with
 each other: the fewer there are, the more of the chain comes on top.
+
+Where CTAs share lines, a launch that reduces their parts comes first, or all CTAs are one wave, whose chain has a
+meeting for each chunk. Nothing moves meanwhile unless the next chunk is loaded ahead.
 """
 
 import numpy as np
@@ -34,12 +37,19 @@ SEGMENT_CYCLES = 6
 """How long a thread takes to add up the total of one more segment."""
 ITEM_CYCLES = 12
 """How long the scans of items wait for each other."""
+MEETING_SECONDS = 2.5e-6
+"""How long CTAs take to meet and to combine what the others have found; a guess, like the next one."""
+COOPERATIVE_SECONDS = 2e-6
+"""What a cooperative launch takes besides, since it begins when the launch before has ended."""
+CACHED_BYTES = 40 << 20
+"""Of what a launch reads, the next one finds so much in L2 (60 MB on an H200)."""
 
 
 def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
     """Return the estimated time of each setting in seconds, float64[n]."""
     elements = p.lines * p.length * held_share(p, s)
     wasted: NDArray[np.float64] = np.maximum(ACCESS_BYTES / contiguous_bytes(p, s), 1.0)
+    read_of_cta = p.lines * p.length * p.body_bytes * wasted / s.ctas
     bytes_of_cta = p.lines * p.length * sum(p.element_bytes) * wasted / s.ctas
     operations = elements * _operations(p) + elements / s.vector * _lane_operations(p, s)
     if p.along_rows:
@@ -47,20 +57,42 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     else:
         operations = operations + elements / s.items * (2 * s.segments)
     cycles_of_cta = operations / s.ctas / (peaks.float32_flops_per_cycle / 2)
+    reducing_cycles = elements * _operations(p) / s.ctas / (peaks.float32_flops_per_cycle / 2)
     scanning = (WARP_REDUCTION_CYCLES + ITEM_CYCLES * s.items + SEGMENT_CYCLES * s.segments) / peaks.clock_hz
     scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
-    one_by_one = s.chunks * (LOAD_LATENCY_SECONDS + scanning)
-    ahead = LOAD_LATENCY_SECONDS + s.chunks * np.maximum(LOAD_LATENCY_SECONDS, scanning)
-    chain = np.where(s.stages > 1, ahead, one_by_one)
+    combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
+    scanning = scanning + np.where(s.cooperative == 1, MEETING_SECONDS, 0.0)
+    in_turns = (s.cooperative == 1) & (s.stages == 1)
     resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
 
-    def wave_seconds(running: Ints) -> NDArray[np.float64]:
-        busy = np.clip(running, 1, peaks.multiprocessors)
-        moving = running * bytes_of_cta / peaks.memory_bytes_per_second
-        together = overlapped_seconds(moving, running * cycles_of_cta / busy / peaks.clock_hz, chain)
-        return together + EXPOSED * chain * busy / np.maximum(running, 1)
+    def chain(of_chunk: NDArray[np.float64]) -> NDArray[np.float64]:
+        one_by_one = s.chunks * (LOAD_LATENCY_SECONDS + of_chunk)
+        ahead = LOAD_LATENCY_SECONDS + s.chunks * np.maximum(LOAD_LATENCY_SECONDS, of_chunk)
+        return np.where(s.stages > 1, ahead, one_by_one)
 
-    return peaks.launch_seconds + seconds_in_waves(s.ctas, resident * peaks.multiprocessors, wave_seconds)
+    def in_waves(
+        bytes: NDArray[np.float64], cycles: NDArray[np.float64], chain: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        def wave_seconds(running: Ints) -> NDArray[np.float64]:
+            busy = np.clip(running, 1, peaks.multiprocessors)
+            moving = running * bytes / peaks.memory_bytes_per_second
+            together = overlapped_seconds(moving, running * cycles / busy / peaks.clock_hz, chain)
+            together = np.where(in_turns, moving + chain, together)
+            return together + EXPOSED * chain * busy / np.maximum(running, 1)
+
+        return seconds_in_waves(s.ctas, resident * peaks.multiprocessors, wave_seconds)
+
+    seconds = peaks.launch_seconds + in_waves(bytes_of_cta, cycles_of_cta, chain(scanning) + combining)
+    reducing = peaks.launch_seconds + in_waves(read_of_cta, reducing_cycles, chain(0 * scanning) + combining)
+    reducing -= np.minimum(read_of_cta * s.ctas, CACHED_BYTES) * _saved_by_l2(peaks)
+    seconds += np.where((s.ctas_per_line > 1) & (s.cooperative == 0), reducing, 0.0)
+    return seconds + np.where(s.cooperative == 1, COOPERATIVE_SECONDS, 0.0)
+
+
+def _saved_by_l2(peaks: GpuPeaks) -> float:
+    """Return how much less time a byte takes from L2 than from memory, in seconds."""
+    l2_bytes_per_second = peaks.l2_bytes_per_cycle * peaks.multiprocessors * peaks.clock_hz
+    return max(1 / peaks.memory_bytes_per_second - 1 / l2_bytes_per_second, 0.0)
 
 
 def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
@@ -72,8 +104,8 @@ def contiguous_bytes(p: ScanProblem, s: ScanSizes[Ints]) -> Ints:
 
 def held_share(p: ScanProblem, s: ScanSizes[Ints]) -> NDArray[np.float64]:
     """Elements of all chunks for each one that exists."""
-    lines = s.ctas * s.line_vectors * (1 if p.along_rows else s.vector)
-    share: NDArray[np.float64] = s.chunk * s.chunks / p.length * lines / p.lines
+    lines = s.ctas // s.ctas_per_line * s.line_vectors * (1 if p.along_rows else s.vector)
+    share: NDArray[np.float64] = s.chunk * s.chunks * s.ctas_per_line / p.length * lines / p.lines
     return share
 
 

@@ -7,10 +7,12 @@ A CTA takes one or several whole lines, chunk by chunk. A chunk is as much of th
     lines that are columns      thread (x, y) has vector x of the columns, and the y-th ``items`` rows of the chunk
 
 A segment is what the lanes of one warp have of a line in a chunk. Segments are scanned each by itself; every thread
-then adds what is before its segment.
+then adds what is before its segment. Few long lines are shared by several CTAs (``LineSplit``), each of which takes
+some of the chunks.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -26,6 +28,24 @@ N = TypeVar("N", int, Ints)
 
 SPARE_REGISTERS = 26
 """Roughly how many registers a thread needs for addresses and prefixes (from compiled kernels)."""
+SHARING_REGISTERS = 12
+"""How many more it needs where CTAs share lines (kernels with fewer spill), apart from those for lines that are
+columns."""
+
+
+class LineSplit(StrEnum):
+    """How several CTAs share a line.
+
+    - ``NONE``: they do not.
+    - ``REDUCE_THEN_SCAN``: each has neighbouring chunks. A launch before the scan reduces them, so that what is read is
+      read twice.
+    - ``COOPERATIVE``: all CTAs run at once. Each has one of as many neighbouring chunks as there are CTAs, meets the
+      others at the barrier of the grid, and has one of the next chunks. Everything is read once.
+    """
+
+    NONE = "none"
+    REDUCE_THEN_SCAN = "reduce_then_scan"
+    COOPERATIVE = "cooperative"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +56,9 @@ class ScanSizes(Generic[N]):
     threads that share a line. ``line_vectors``: lines (rows), or vectors of lines (columns), that a CTA takes next to
     each other. ``stages``: 2 where the next chunk is loaded while one is scanned. ``segments``: parts of a chunk of a
     line that are combined through shared memory. ``chunk``: elements of a line in a chunk. ``chunks``: how many of them
-    a line has. ``ctas``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared
-    memory of a CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
+    a CTA has of a line. ``ctas_per_line``: how many CTAs share a line. ``cooperative``: whether (1 or 0) they meet.
+    ``ctas``: CTAs of the launch. ``registers``: registers of a thread, estimated. ``shared_bytes``: shared memory of a
+    CTA. ``min_ctas_per_sm``: CTAs for which a multiprocessor must have room.
     """
 
     vector: N
@@ -48,6 +69,8 @@ class ScanSizes(Generic[N]):
     segments: N
     chunk: N
     chunks: N
+    ctas_per_line: N
+    cooperative: N
     ctas: N
     registers: N
     shared_bytes: N
@@ -72,7 +95,13 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         line_threads, line_vectors = c.ints("threads_y"), c.ints("threads_x")
         segments, width = -(-line_threads // np.maximum(WARP_LANES // line_vectors, 1)), vector
         chunk, lines = line_threads * items, problem.lines // vector
-    chunks = -(-problem.length // chunk)
+    groups = -(-lines // line_vectors)
+    ctas_per_sm, whole = c.ints("ctas_per_sm"), c.flags("line_split", LineSplit.NONE.value)
+    cooperative = c.flags("line_split", LineSplit.COOPERATIVE.value)
+    most_ctas = np.where(whole, 1, np.maximum(target.threads * ctas_per_sm // groups, 1))
+    all_chunks = -(-problem.length // chunk)
+    chunks = -(-all_chunks // most_ctas)
+    ctas_per_line = np.where(whole, 1, -(-all_chunks // chunks))
     words = -(-problem.accumulation.accumulator_dtype.bytes // 4)
     loaded = sum(-(-m.load.dtype.bytes * vector // 4) for m in problem.body_loads)
     later = sum(-(-m.load.dtype.bytes * vector // 4) for m in problem.later_loads)
@@ -80,12 +109,15 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
     # What is loaded ahead is held beside the values of a chunk, which otherwise take its place.
     registers = SPARE_REGISTERS + np.maximum(values, items * loaded) + (stages - 1) * items * loaded
     registers = registers + later + 2 * words * (vector + width) + (items * words if problem.along_rows else 0)
-    slots = np.where(chunks > 1, 2, 1)
+    of_columns = 0 if problem.along_rows else 3 * words * width
+    registers = registers + np.where(whole, 0, SHARING_REGISTERS + of_columns)
+    slots = np.where(chunks > 1, 2, 1) + np.where(whole, 0, 1)
     cell = words * 4
     shared_bytes = np.where(segments > 1, slots * segments * line_vectors * width * cell, 0)
-    ctas = -(-lines // line_vectors)
+    ctas = groups * ctas_per_line
     # The compiler is held to fewer CTAs than fit by the estimate, lest it spills where that is too low.
     surely = limits.resident_blocks(line_threads * line_vectors, registers + SPARE_REGISTERS, shared_bytes)
+    needed = np.maximum(np.minimum(surely, -(-ctas // target.threads)), 1)
     return ScanSizes(
         vector=vector,
         items=items,
@@ -95,10 +127,12 @@ def scan_sizes(problem: ScanProblem, target: Target, c: Columns) -> ScanSizes[In
         segments=segments,
         chunk=chunk,
         chunks=chunks,
+        ctas_per_line=ctas_per_line,
+        cooperative=cooperative.astype(np.int64),
         ctas=ctas,
         registers=registers,
         shared_bytes=shared_bytes,
-        min_ctas_per_sm=np.maximum(np.minimum(surely, -(-ctas // target.threads)), 1),
+        min_ctas_per_sm=np.where(cooperative, ctas_per_sm, needed),
     )
 
 

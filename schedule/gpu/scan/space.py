@@ -23,17 +23,22 @@ from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, gpu_columns
 from .kernel import scan_kernel
 from .prior import SECTOR_BYTES, contiguous_bytes, held_share, scan_seconds
-from .sizes import ScanSizes, one_setting, scan_sizes
+from .sizes import LineSplit, ScanSizes, one_setting, scan_sizes
 
 MAX_VECTOR_BYTES = 16
 """Bytes of the widest access of the hardware."""
 MOST_HELD = 32
 """Registers of a thread for the elements of a chunk, at most: with more, too few threads run at once."""
+SLOWER_SHARED = 1.3
+"""Settings whose CTAs share lines are left out where they are estimated to take so many times as long as the best."""
+LARGEST_SHARED = 512
+"""So many threads a CTA has at most where CTAs share columns."""
 
 QUANTITIES = (
     *GPU_QUANTITIES,
     Quantity("contiguous_bytes", "B", "how much of memory a warp reads at once in one piece"),
     Quantity("chunks", "chunks", "how many chunks of its lines a block scans one after the other"),
+    Quantity("ctas_per_line", "CTAs", "how many blocks share a line"),
     Quantity("segments", "segments", "how many parts of a chunk of a line are combined through shared memory"),
     Quantity("idle_share", "fraction", "the share of the elements of all chunks that do not exist"),
 )
@@ -63,7 +68,12 @@ class ScanPlan(Plan):
                 Knob("threads_x", (4, 8, 16, 32, 64, 128), "how many threads of a CTA are next to each other in a row"),
                 Knob("threads_y", (1, 2, 4, 8, 16, 32, 64, 128), "how many threads of a CTA share a column"),
             )
-        return (vector, *shape, items, stages)
+        splits = tuple(s.value for s in LineSplit if self.target.kind == "cuda" or s is not LineSplit.COOPERATIVE)
+        split = (
+            Knob("line_split", splits, "how several CTAs share a line"),
+            Knob("ctas_per_sm", _CTAS_PER_SM, "how many CTAs a multiprocessor has where lines are shared"),
+        )
+        return (vector, *shape, items, stages, *split)
 
     def _sizes(self, columns: Columns) -> ScanSizes[Ints]:
         return scan_sizes(self.problem, self.target, columns)
@@ -92,14 +102,26 @@ class ScanPlan(Plan):
                 lambda c: self._no_wider_than_lines(c, across),
             ),
             Constraint(
-                "stages is 1 where a line has one chunk",
-                ("vector_width", shared, "items", "stages"),
-                lambda c: (c.ints("stages") == 1) | (self._sizes_without(c, across).chunks > 1),
+                "ctas_per_sm is 1 where CTAs do not share lines",
+                ("line_split", "ctas_per_sm"),
+                lambda c: ~c.flags("line_split", LineSplit.NONE.value) | (c.ints("ctas_per_sm") == 1),
             ),
             Constraint(
-                "registers and shared memory of a multiprocessor have room for a CTA",
-                ("vector_width", *self._shape, "items", "stages"),
-                lambda c: self._resident(self._sizes(c)) >= 1,
+                "where CTAs share lines a line has several of them, each of which would have more chunks with the next "
+                "smaller ctas_per_sm",
+                (*self._chunked, across),
+                self._is_shared_out,
+            ),
+            Constraint(
+                "stages is 1 where a CTA has one chunk of a line",
+                (*self._chunked, across, "stages"),
+                lambda c: (c.ints("stages") == 1) | (self._sizes(c).chunks > 1),
+            ),
+            Constraint(
+                "registers and shared memory of a multiprocessor have room for a CTA, and for ctas_per_sm of them with "
+                "line_split cooperative",
+                (*self._chunked, across, "stages"),
+                self._has_room,
             ),
             Constraint(
                 "a launch has at most 2^31 - 1 blocks",
@@ -107,6 +129,25 @@ class ScanPlan(Plan):
                 lambda c: -(-self._line_vectors(c) // c.ints(across)) <= MOST_BLOCKS,
             ),
         )
+
+    @property
+    def _chunked(self) -> tuple[str, ...]:
+        """The knobs that say how many chunks a CTA has of a line, but for how many lines it has next to each other."""
+        return ("vector_width", self._shape[0], "items", "line_split", "ctas_per_sm")
+
+    def _is_shared_out(self, c: Columns) -> Bools:
+        s = self._sizes(Columns(c.knobs, c.codes, {**c.defaults, "stages": 1}))  # which makes no difference
+        fewer = np.array([0, *_CTAS_PER_SM])[np.searchsorted(_CTAS_PER_SM, c.ints("ctas_per_sm"))]
+        most = self.target.threads * fewer // (s.ctas // s.ctas_per_line)
+        distinct = (most == 0) | (-(-self.problem.length // s.chunk) > s.chunks * most)
+        whole = c.flags("line_split", LineSplit.NONE.value)
+        allowed: Bools = whole | ((s.ctas_per_line > 1) & distinct)
+        return allowed
+
+    def _has_room(self, c: Columns) -> Bools:
+        s = self._sizes(c)
+        room: Bools = self._resident(s) >= np.where(s.cooperative == 1, s.min_ctas_per_sm, 1)
+        return room
 
     def _line_vectors(self, c: Columns) -> Ints:
         """Lines, or vectors of lines, that threads take next to each other."""
@@ -128,20 +169,22 @@ class ScanPlan(Plan):
         needed_or_least: Bools = needed | (count == first)
         return needed_or_least
 
-    def _sizes_without(self, c: Columns, across: str) -> ScanSizes[Ints]:
-        """Return the sizes where ``across``, which they do not depend on, is not among the columns."""
-        return scan_sizes(self.problem, self.target, Columns(c.knobs, c.codes, {**c.defaults, across: 1}))
-
     def _resident(self, s: ScanSizes[Ints]) -> Ints:
         return limits_of(self.target).resident_blocks(s.threads, s.registers, s.shared_bytes)
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few."""
+        """Blocks of 128 threads and more, with a few vectors each; a second stage where blocks are few. CTAs share
+        lines, each of which has a CTA's whole threads, where that is estimated not to be slower."""
         s, p = self._sizes(columns), self.problem
         held = s.items * s.vector * p.accumulation.accumulator_dtype.bytes // 4
         good: Bools = (s.threads >= min(128, p.lines * p.length)) & (held <= MOST_HELD)
         good &= (held >= 4) | (s.chunks == 1)
         good &= contiguous_bytes(p, s) >= min(SECTOR_BYTES, p.lane_axis.extent * min(p.element_bytes))
+        shared = s.ctas_per_line > 1
+        good &= ~shared | ((s.line_vectors == 1) if p.along_rows else (s.threads <= LARGEST_SHARED))
+        seconds = self.prior_seconds(columns, peaks)
+        best, best_whole = (seconds[rows].min(initial=np.inf) for rows in (good, good & ~shared))
+        good &= ~shared | (seconds <= min(SLOWER_SHARED * best, best_whole))
         return good
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
@@ -162,6 +205,7 @@ class ScanPlan(Plan):
             **common,
             "contiguous_bytes": contiguous_bytes(p, s).astype(np.float64),
             "chunks": s.chunks.astype(np.float64),
+            "ctas_per_line": s.ctas_per_line.astype(np.float64),
             "segments": s.segments.astype(np.float64),
             "idle_share": 1 - 1 / held_share(p, s),
         }
@@ -172,6 +216,7 @@ class ScanPlan(Plan):
 
 
 _POWERS = (32, 64, 128, 256, 512, 1024)
+_CTAS_PER_SM = (1, 2, 3, 4, 6, 8, 16)
 
 
 def _is_block(threads: Ints) -> Bools:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_of, workload_of
+from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, assert_schedule_agrees, legal_schedule_of, workload_of
 from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.lowering import build_kernel
+from tilewright.core.target import Target
 from tilewright.ir.expr import Expr
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.scan.space import CUDA_SCAN
@@ -114,3 +115,73 @@ def test_the_first_setting_fits_its_registers_and_reads_whole_vectors(parameters
     (taken,) = build_kernel(CUDA_SCAN.lower(workload, H200, schedule), H200).resources.values()
     assert taken.spill_bytes == 0 and taken.registers <= 168
     assert int(dict(schedule.knobs)["vector_width"]) > 1
+
+
+SHARED_ROWS: list[dict[str, Any]] = [
+    {"threads_per_row": 32, "rows_per_cta": 1, "items": 2, "stages": 1, "ctas_per_sm": 3},
+    {"threads_per_row": 64, "rows_per_cta": 1, "items": 1, "stages": 2, "ctas_per_sm": 2},
+    {"threads_per_row": 8, "rows_per_cta": 4, "items": 2, "stages": 2, "ctas_per_sm": 1},
+]
+SHARED_COLUMNS: list[dict[str, Any]] = [
+    {"threads_x": 4, "threads_y": 8, "items": 2, "stages": 1, "ctas_per_sm": 1},
+    {"threads_x": 8, "threads_y": 16, "items": 1, "stages": 2, "ctas_per_sm": 1},
+    {"threads_x": 32, "threads_y": 1, "items": 4, "stages": 2, "ctas_per_sm": 2},
+]
+FEW = Target("cuda", "sm_90a", (), threads=4, vector_bytes=16)
+"""A device of few multiprocessors, so that the CTAs that share a line have several chunks of it."""
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"reverse": True, "kind": "max", "dtype": "float16"},
+    {"exclusive": True, "kind": "prod", "dtype": "int64", "masked": True},
+    {"reverse": True, "exclusive": True, "kind": "min", "dtype": "int32"},
+]
+
+
+@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("knobs", [*SHARED_ROWS, *SHARED_COLUMNS], ids=str)
+def test_ctas_share_lines(knobs: dict[str, Any], form: dict[str, Any], line_split: str) -> None:
+    """No chunk divides the lines, and the last CTAs have fewer chunks, or none."""
+    shape = [3, 1000 if form else 1001] if "threads_per_row" in knobs else [2, 261, 6]
+    workload = workload_of("scan", shape=shape, axis=1, **form)
+    schedule = legal_schedule_of(CUDA_SCAN, workload, FEW, line_split=line_split, **knobs)
+    kernel = CUDA_SCAN.lower(workload, FEW, schedule)
+    assert len(kernel.launches) == (1 if line_split == "cooperative" else 2)
+    assert_schedule_agrees(CUDA_SCAN, workload, schedule, FEW)
+
+
+@pytest.mark.parametrize("line_split", ["reduce_then_scan", "cooperative"])
+def test_what_is_before_and_behind_a_shared_scan_is_part_of_its_kernel(line_split: str) -> None:
+    x, k = te.placeholder((2, 600), "float16", "X"), te.reduce_axis(600, "k")
+    b = te.placeholder((600,), "float32", "B")
+    total = te.compute(
+        (2, 600), lambda i, j: te.sum(te.select(k <= j, te.exp(te.cast(x[i, k], "float32")), 0.0), axis=k), "total"
+    )
+    scaled = te.compute((2, 600), lambda i, j: te.cast(total[i, j] * b[j], "float16"), "Y")
+    workload = te.workload([total, scaled])
+    schedule = legal_schedule_of(CUDA_SCAN, workload, FEW, line_split=line_split, items=2)
+    assert_schedule_agrees(CUDA_SCAN, workload, schedule, FEW)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"shape": [8, 4_000_000], "axis": 1},
+        {"shape": [1, 10_000_001], "axis": 1, "dtype": "int64"},
+        {"shape": [1_000_000, 64], "axis": 0, "dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_the_first_setting_of_few_long_lines_shares_them_and_fits_its_registers(parameters: dict[str, Any]) -> None:
+    workload = workload_of("scan", **parameters)
+    schedule = default_schedule(workload, H200)
+    assert dict(schedule.knobs)["line_split"] != "none"
+    assert all(
+        r.spill_bytes == 0 for r in build_kernel(CUDA_SCAN.lower(workload, H200, schedule), H200).resources.values()
+    )
+
+
+@pytest.mark.parametrize("shape", [[4096, 4096], [256, 16_384]])
+def test_lines_that_occupy_a_device_are_not_shared(shape: list[int]) -> None:
+    schedule = default_schedule(workload_of("scan", shape=shape, axis=1), H200)
+    assert dict(schedule.knobs)["line_split"] == "none"
