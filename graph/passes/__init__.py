@@ -24,7 +24,7 @@ from .products import split_batches, split_long_sums
 from .quantised import multiply_quantised
 from .reductions import keep_no_dims, split_group_norms, split_reductions, split_softmax
 from .reshapes import permute_long_dims, raise_splits, sink_reshapes, sink_through_norms
-from .scans import find_scans, split_longest_scans, split_scans
+from .scans import find_scans, split_scans
 from .scores import scale_scores
 from .steps import join_before_products, join_steps_first, multiply_steps_at_once, put_steps_first
 from .subpixels import use_subpixels
@@ -56,7 +56,7 @@ FOR_CPUS: tuple[Callable[[Graph], Graph], ...] = (
     use_subpixels,
     use_channels_last,
     multiply_as_stored,
-    split_longest_scans,
+    split_scans,
     drop_identities,
     sink_reshapes,
     drop_identities,
@@ -91,7 +91,7 @@ FOR_GPUS: tuple[Callable[[Graph], Graph], ...] = (
     split_long_rows,
     split_reductions,
     fold_odd_columns,
-    split_scans,
+    partial(split_scans, gpu=True),
     drop_identities,
     sink_through_norms,
     sink_reshapes,

@@ -1,7 +1,7 @@
 """Gives scans the form that kernel classes take.
 
-A scan from the end, or one that leaves an element out of its own result, becomes one node. Long scans are done in
-blocks where there are too few of them to occupy a device.
+A scan from the end, or one that leaves an element out of its own result, becomes one node. Those beyond the limits of
+``te`` are done in blocks, and on a processor long ones that are alone: kernels of GPUs share long lines themselves.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ _REDUCTION = {
 }
 """A scan -> what it does with a block, and what it does with two elements."""
 _MOVING = ("pad", "concatenate")
-FEW_SCANS, LONG = 64, 8192
-"""A GPU has few scans where most multiprocessors would have none, and then splits those of more elements."""
+LONG = 8192
+"""A processor splits a scan that is alone and has more elements."""
 BLOCK = 2048
 """How many elements a block of a long scan has, roughly."""
 
@@ -48,25 +48,17 @@ def find_scans(graph: Graph) -> Graph:
     return rewrite(graph, replaced)
 
 
-def split_scans(graph: Graph) -> Graph:
-    """Write scans of long lines in blocks, where there are few of them:
+def split_scans(graph: Graph, *, gpu: bool = False) -> Graph:
+    """Write scans beyond the limits of ``te`` in blocks, and without ``gpu`` long ones that are alone:
 
     x' = x in blocks [b, r];  t[b] = sum of block b;  a[b] = sum of t before b;  y = scan of each block of x' + a
     """
-    return _split_where(graph, FEW_SCANS)
 
-
-def split_longest_scans(graph: Graph) -> Graph:
-    """``split_scans`` for processors: only a single scan, and those beyond the limits of ``te``."""
-    return _split_where(graph, 2)
-
-
-def _split_where(graph: Graph, few: int) -> Graph:
     def replaced(b: Rewriter, node: Node) -> Value | None:
         if node.op not in SCAN_NAMES:
             return None
         x, scan = b.values[node.operands[0]], _ScanKind.of(node)
-        return _in_blocks(b, scan, x, few) if _is_long(x, scan.dim, few) else None
+        return _in_blocks(b, scan, x, gpu=gpu) if _is_long(x, scan.dim, gpu=gpu) else None
 
     return rewrite(graph, replaced)
 
@@ -174,15 +166,15 @@ def _number(b: Rewriter, value: Value) -> float | None:
     return None if made is None or made.op != "full" else real(OPERATORS["full"].values(made.attributes), "value")
 
 
-def _is_long(x: Value, d: int, few: int) -> bool:
-    """Return whether scans leave a device idle, or are beyond the limits of ``te``, where one of n elements has n²
-    points."""
+def _is_long(x: Value, d: int, *, gpu: bool) -> bool:
+    """Return whether a scan leaves a processor idle, or scans are beyond the limits of ``te``, where one of n elements
+    has n² points."""
     extent = x.shape[d]
-    scans = x.elements // max(extent, 1)
-    return (scans < few and extent > LONG) or (extent > BLOCK and x.elements * extent >= MAX_POINTS)
+    alone = x.elements == extent and not gpu
+    return (alone and extent > LONG) or (extent > BLOCK and x.elements * extent >= MAX_POINTS)
 
 
-def _in_blocks(b: Rewriter, scan: _ScanKind, x: Value, few: int) -> Value:
+def _in_blocks(b: Rewriter, scan: _ScanKind, x: Value, *, gpu: bool) -> Value:
     """Return a scan in blocks, and where there are very many of these, that of their sums in blocks as well."""
     (reduce, combine), d = _REDUCTION[scan.op], scan.dim
     outer, extent, inner = prod(x.shape[:d]), x.shape[d], x.shape[d + 1 :]
@@ -195,7 +187,8 @@ def _in_blocks(b: Rewriter, scan: _ScanKind, x: Value, few: int) -> Value:
         lines = b.node("pad", lines, before=none, behind=(0, count * size - extent, *none[2:]), value=value)
     blocks = b.node("reshape", lines, shape=(outer, count, size, *behind))
     totals, of_totals = b.node(reduce, blocks, dims=(2,)), replace(scan, dim=1, exclusive=True)
-    ahead = _in_blocks(b, of_totals, totals, few) if _is_long(totals, 1, few) else of_totals.node(b, totals)
+    long = _is_long(totals, 1, gpu=gpu)
+    ahead = _in_blocks(b, of_totals, totals, gpu=gpu) if long else of_totals.node(b, totals)
     own = replace(scan, dim=2).node(b, blocks)
     whole = b.node(combine, own, b.node("reshape", ahead, shape=(outer, count, 1, *behind)))
     y = b.node("reshape", whole, shape=(outer, count * size, *behind))

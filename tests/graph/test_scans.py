@@ -94,15 +94,18 @@ def test_a_masked_scan_is_one_kernel() -> None:
 
 
 @pytest.mark.parametrize(("shape", "dim", "count"), [
-    ((2, 20_000), 1, 3), ((9_000, 2), 0, 3), ((2, 10_007), 1, 5), ((2, 8_000), 1, 1), ((64, 9_000), 1, 1),
+    ((20_000,), 0, 3), ((1, 9_000, 1), 1, 3), ((1, 10_007), 1, 4), ((1, 8_000), 1, 1), ((2, 9_000), 1, 1),
 ])  # fmt: skip
 @pytest.mark.parametrize("flags", [{}, {"reverse": True, "exclusive": True}, {"op": "running_min"}])
-def test_few_long_scans_are_done_in_blocks(flags: dict[str, Any], shape: tuple[int, ...], dim: int, count: int) -> None:
+def test_a_long_scan_that_is_alone_is_done_in_blocks_on_a_processor(
+    flags: dict[str, Any], shape: tuple[int, ...], dim: int, count: int
+) -> None:
     """The sums of the blocks, their scan, and the scan of each block with what is ahead of it; what was added to fill
-    the last block is left out again where there is no other way."""
+    the last block is left out again where there is no other way. Kernels of GPUs share lines themselves."""
     graph = graph_of(lambda b, x: scan(b, x, dim, **flags), value(*shape))
-    program = compile_program(graph, on_hopper, gpu=True)
-    assert len(program.kernels) == count and all(on_hopper(c.workload) for c in program.kernels)
+    assert len(compile_program(graph, on_hopper, gpu=True).kernels) == 1
+    program = compile_program(graph, lambda w: True)
+    assert len(program.kernels) == count
     data = {name: a.astype(np.float32) for name, a in arrays_for(graph).items()}
     old, new = graph_reference(graph, data), results(program, data)
     for a, b in zip(graph.outputs, program.graph.outputs, strict=True):
@@ -111,7 +114,8 @@ def test_few_long_scans_are_done_in_blocks(flags: dict[str, Any], shape: tuple[i
 
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_single_scan_of_any_length_is_within_the_limits(gpu: bool) -> None:
-    """As one expression a scan of 2^28 elements has 2^56 points."""
+    """As one expression a scan of 2^28 elements has 2^56 points. That of the sums of its blocks has blocks of its own
+    on a processor."""
     graph = graph_of(lambda b, x: scan(b, x, 0), value(1 << 28))
     program = compile_program(graph, on_hopper if gpu else lambda w: True, gpu=gpu)
-    assert sum(" running_sum" in f" {' '.join(c.nodes)}" for c in program.kernels) == 3
+    assert sum(" running_sum" in f" {' '.join(c.nodes)}" for c in program.kernels) == (2 if gpu else 3)
