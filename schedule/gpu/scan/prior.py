@@ -37,12 +37,15 @@ SEGMENT_CYCLES = 6
 """How long a thread takes to add up the total of one more segment."""
 ITEM_CYCLES = 12
 """How long the scans of items wait for each other."""
-MEETING_SECONDS = 2.5e-6
-"""How long CTAs take to meet and to combine what the others have found; a guess, like the next one."""
+MEETING_SECONDS, CTA_MEETING_SECONDS = 2e-6, 1e-9
+"""How long CTAs take to meet and to combine what the others have found, and how much longer for each of them; guesses,
+like the next one."""
 COOPERATIVE_SECONDS = 2e-6
 """What a cooperative launch takes besides, since it begins when the launch before has ended."""
 CACHED_BYTES = 40 << 20
 """Of what a launch reads, the next one finds so much in L2 (60 MB on an H200)."""
+PAIR = 2
+"""Of more CTAs on a multiprocessor no more overlap, where all of them meet (``rowwise.cooperative``)."""
 
 
 def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: GpuPeaks) -> NDArray[np.float64]:
@@ -61,7 +64,7 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
     scanning = (WARP_REDUCTION_CYCLES + ITEM_CYCLES * s.items + SEGMENT_CYCLES * s.segments) / peaks.clock_hz
     scanning = scanning + np.where(s.segments > 1, CTA_BARRIER_CYCLES / peaks.clock_hz, 0.0)
     combining = np.where(s.ctas_per_line > 1, LOAD_LATENCY_SECONDS + scanning, 0.0)
-    scanning = scanning + np.where(s.cooperative == 1, MEETING_SECONDS, 0.0)
+    scanning = scanning + np.where(s.cooperative == 1, MEETING_SECONDS + CTA_MEETING_SECONDS * s.ctas, 0.0)
     in_turns = (s.cooperative == 1) & (s.stages == 1)
     resident = np.maximum(limits.resident_blocks(s.threads, s.registers, s.shared_bytes), 1)
 
@@ -78,7 +81,8 @@ def scan_seconds(p: ScanProblem, s: ScanSizes[Ints], limits: GpuLimits, peaks: G
             moving = running * bytes / peaks.memory_bytes_per_second
             together = overlapped_seconds(moving, running * cycles / busy / peaks.clock_hz, chain)
             together = np.where(in_turns, moving + chain, together)
-            return together + EXPOSED * chain * busy / np.maximum(running, 1)
+            overlapping = np.where(s.cooperative == 1, np.minimum(running, PAIR * busy), running)
+            return together + EXPOSED * chain * busy / np.maximum(overlapping, 1)
 
         return seconds_in_waves(s.ctas, resident * peaks.multiprocessors, wave_seconds)
 
