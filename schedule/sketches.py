@@ -28,6 +28,7 @@ _CLASSES: Mapping[str, Mapping[str, str]] = {
     },
     "cuda": {
         "cuda_loops": "gpu.loops.space:CUDA_LOOPS",
+        "cuda_plane_window": "gpu.plane_window.space:CUDA_PLANE_WINDOW",
         "cuda_row_window": "gpu.row_window.space:CUDA_ROW_WINDOW",
         "cuda_separable_window": "gpu.separable_window.space:CUDA_SEPARABLE_WINDOW",
         "cuda_pointwise": "gpu.pointwise.space:CUDA_POINTWISE",

@@ -339,6 +339,13 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "conv2d",
+        {
+            "batch": 4, "channels": 64, "height": 28, "width": 28, "filters": 64, "groups": 64,
+            "kernel_h": 5, "kernel_w": 5, "padding": 2, "dtype": "float16",
+        },
+    ),
+    (
         "pool2d",
         {"batch": 4, "channels": 8, "height": 1, "width": 2000, "kernel_h": 1, "kernel_w": 8, "dtype": "float32"},
     ),

@@ -1,0 +1,276 @@
+"""Describes the space of kernels of windows of planes with weights: knobs, constraints, derived sizes and the prior
+(sketch ``cuda_plane_window``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....core.schedule import KnobValue
+from ....core.target import Target
+from ....ir.expr import WARP_LANES
+from ....ir.stmt import Kernel
+from ....te.cost import minimum_bytes
+from ....te.workload import Workload
+from ...problems.plane_window import PlaneWindow, plane_window_of
+from ...sketch import Peaks
+from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
+from ...space.constraint import Constraint
+from ...space.knob import Knob
+from ...tile_sketch import Plan, TileSketch
+from ..block_constraints import block_constraints
+from ..memory_prior import MemoryTraffic, memory_bound_seconds
+from ..occupancy import limits_of
+from ..peaks import gpu_peaks
+from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
+from .kernel import (
+    VECTOR_BYTES,
+    PlaneWindowSizes,
+    accumulator_dtype,
+    aligned_vectors,
+    plane_window_kernel,
+    store_width,
+)
+
+SPARE_REGISTERS = 24
+"""Registers for addresses and constants, roughly (from compiled kernels)."""
+PROMISING_REGISTERS = 168
+"""Registers of a thread in promising settings, at most: with more, too few threads hide latencies."""
+MOST_SHARED_BYTES = 64 << 10
+"""Shared memory of a block, at most."""
+MOST_THREADS = 512
+"""Threads of a block, at most."""
+WASTE = 1.3
+"""For how many more outputs promising settings have room at most than the thriftiest of them."""
+LOAD_INSTRUCTIONS = 20
+"""Instructions for a vector that a thread loads and stores to shared memory, with its address and its mask, roughly."""
+STRIP_INSTRUCTIONS = 60
+"""Instructions of a thread for where its strip lies, roughly."""
+INSTRUCTION_OPERATIONS = 2
+"""An instruction takes as long as a fused multiplication and addition, which is so many operations."""
+
+QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
+
+
+@dataclass(frozen=True)
+class PlaneWindowPlan(Plan):
+    """The settings of a reduction over windows with weights on a target."""
+
+    problem: PlaneWindow
+    target: Target
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        width, height = self.problem.width.axis.extent, self.problem.output_height
+        return (
+            Knob(
+                "tile_w",
+                tuple(n for n in (1, 2, 4, 5, 7, 8, 14, 16) if n <= width),
+                "how many neighbouring outputs along the width a thread computes",
+            ),
+            Knob(
+                "tile_h",
+                tuple(n for n in (1, 2, 3, 4, 5, 6, 7, 8, 14, 16) if n <= height),
+                "how many neighbouring outputs along the height a thread computes",
+            ),
+            Knob("tiles_w", _parts(width), "how many tiles the columns of a plane are divided into"),
+            Knob("tiles_h", _parts(height), "how many tiles the rows of a plane are divided into"),
+            Knob("row_tiles", (1, 2, 3, 4, 6, 8, 16, 32), "how many tiles of rows a block has"),
+            Knob("staged_epilogue", (0, 1), "whether outputs go through shared memory"),
+        )
+
+    @property
+    def _input_bytes(self) -> int:
+        """Bytes of one position, of all inputs that windows move over together."""
+        return sum(m.load.dtype.bytes for m in self.problem.sliding_loads)
+
+    @property
+    def _output_bytes(self) -> int:
+        return sum(s.tensor.dtype.bytes for s in self.problem.outputs)
+
+    @property
+    def _planes(self) -> int:
+        return prod(a.extent for a in self.problem.plane_axes)
+
+    @derived_once
+    def sizes(self, columns: Columns) -> PlaneWindowSizes:
+        problem = self.problem
+        tile_w, tile_h, row_tiles = (columns.ints(k) for k in ("tile_w", "tile_h", "row_tiles"))
+        tiles_w, tiles_h = columns.ints("tiles_w"), columns.ints("tiles_h")
+        staged = columns.ints("staged_epilogue")
+        width, height = problem.width.axis.extent, problem.output_height
+        strips_w, strips_h = _strips(width, tile_w, tiles_w), _strips(height, tile_h, tiles_h)
+        tile_columns, tile_rows = strips_w * tile_w, strips_h * tile_h
+        rows = problem.height.positions(tile_rows) if problem.height is not None else np.ones_like(tile_h)
+        vectors = {int(n): aligned_vectors(problem, int(n)) for n in np.unique(tile_columns)}
+        load_width, lead = (np.array([vectors[int(n)][part] for n in tile_columns], np.int64) for part in (0, 1))
+        widest = VECTOR_BYTES // max(m.load.dtype.bytes for m in problem.sliding_loads)
+        step = tile_w * problem.width.stride
+        near_width = np.gcd(step, widest)
+        near = -(-(lead % near_width + problem.width.positions(tile_w)) // near_width) * near_width
+        unit = np.maximum(load_width, near_width)
+        last = (strips_w - 1) * step + lead // near_width * near_width + near
+        pitch = -(-np.maximum(last, lead + problem.width.positions(tile_columns)) // unit) * unit
+        threads = -(-row_tiles * strips_h * strips_w // WARP_LANES) * WARP_LANES
+        loads = -(-row_tiles * rows * (pitch // load_width) // threads)
+        results = row_tiles * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
+        shared_bytes = row_tiles * rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
+        registers = self._registers(tile_w, tile_h, near, loads * _words(load_width * self._input_bytes))
+        return PlaneWindowSizes(
+            tile_w=tile_w,
+            tile_h=tile_h,
+            row_tiles=row_tiles,
+            tiles_w=tiles_w,
+            tiles_h=tiles_h,
+            strips_w=strips_w,
+            strips_h=strips_h,
+            threads=threads,
+            rows=rows,
+            load_width=load_width,
+            lead=lead,
+            pitch=pitch,
+            loads=loads,
+            near_width=near_width,
+            near=near,
+            staged=staged,
+            blocks=tiles_w * -(-self._planes * tiles_h // row_tiles),
+            shared_bytes=shared_bytes,
+            registers=registers,
+            resident=limits_of(self.target).resident_blocks(threads, registers, shared_bytes),
+        )
+
+    def _registers(self, tile_w: Ints, tile_h: Ints, near: Ints, loaded: Ints) -> Ints:
+        """Return the estimated registers of a thread that loads so many words of the block's tiles first. Rows of
+        outputs that are complete are stored at once, so that only those of a window have accumulators."""
+        problem, accumulator = self.problem, _words(accumulator_dtype(self.problem).bytes)
+        open_rows = np.minimum(tile_h, problem.window_height)
+        weights = len(problem.fixed_loads) * problem.points * accumulator
+        wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator
+        computing = weights + accumulator * tile_w * open_rows + wide + _words(near * self._input_bytes)
+        registers: Ints = SPARE_REGISTERS + np.maximum(loaded + weights, computing)
+        return registers
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        names = tuple(k.name for k in self.knobs)
+        width, height = self.problem.width.axis.extent, self.problem.output_height
+        return (
+            Constraint(
+                "row_tiles divides the tiles of rows of all planes",
+                ("tiles_h", "row_tiles"),
+                lambda c: self._planes * c.ints("tiles_h") % c.ints("row_tiles") == 0,
+            ),
+            Constraint(
+                "a plane has tiles_w tiles, whose columns are a multiple of tile_w",
+                ("tile_w", "tiles_w"),
+                lambda c: _has_tiles(width, c.ints("tile_w"), c.ints("tiles_w")),
+            ),
+            Constraint(
+                "a plane has tiles_h tiles, whose rows are a multiple of tile_h",
+                ("tile_h", "tiles_h"),
+                lambda c: _has_tiles(height, c.ints("tile_h"), c.ints("tiles_h")),
+            ),
+            Constraint(
+                f"a block has at most {MOST_THREADS} threads, one for each tile_h by tile_w outputs",
+                names,
+                lambda c: self.sizes(c).threads <= MOST_THREADS,
+            ),
+            *block_constraints(names, self.sizes, MOST_SHARED_BYTES),
+        )
+
+    def promising(self, columns: Columns, peaks: Peaks) -> Bools:
+        """Blocks have a few warps. Outputs go through shared memory where threads could not store them by vectors that
+        leave no part of a sector to others."""
+        sizes, problem = self.sizes(columns), self.problem
+        output = min((s.tensor.dtype for s in problem.outputs), key=lambda d: d.bytes)
+        whole = {int(n): store_width(problem, output, int(n)) == n for n in np.unique(sizes.tile_w)}
+        direct = np.array([whole[int(n)] for n in sizes.tile_w], bool)
+        usual = (sizes.threads >= 64) | (sizes.blocks <= self.target.threads)
+        usual &= (sizes.registers <= PROMISING_REGISTERS) & (direct == (sizes.staged == 0))
+        room = sizes.blocks * sizes.threads * sizes.tile_w * sizes.tile_h
+        promising: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
+        return promising
+
+    def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
+        """All instructions of a thread count as arithmetic, since they are issued one by one: products, conversions of
+        what is read, loads and stores with their addresses."""
+        sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
+        threads, outputs = sizes.blocks * sizes.threads, sizes.tile_w * sizes.tile_h
+        lines = problem.height.positions(sizes.tile_h) if problem.height is not None else np.ones_like(threads)
+        each, narrow = len(problem.sliding_loads), problem.sliding_loads[0].load.dtype != accumulator_dtype(problem)
+        reads = each * lines * (sizes.near // sizes.near_width)
+        conversions = each * lines * problem.width.positions(sizes.tile_w) * narrow
+        weights = len(problem.fixed_loads) * problem.points
+        widths = {
+            int(n): store_width(problem, problem.outputs[0].tensor.dtype, int(n)) for n in np.unique(sizes.tile_w)
+        }
+        vectors = outputs // np.array([widths[int(n)] for n in sizes.tile_w])
+        stores = len(problem.outputs) * np.where(sizes.staged > 0, 2 * outputs, vectors)
+        instructions = problem.points * outputs + conversions + reads + (1 + narrow) * weights + stores + outputs
+        instructions = instructions + STRIP_INSTRUCTIONS + LOAD_INSTRUCTIONS * each * sizes.loads
+        conflicts = np.gcd(sizes.tile_w * problem.width.stride // sizes.near_width, WARP_LANES // 4)
+        staged_bytes = np.where(sizes.staged > 0, 2 * outputs * self._output_bytes, 0)
+        through_shared = sizes.loads * sizes.load_width + conflicts * lines * sizes.near
+        tile_bytes = sizes.row_tiles * sizes.rows * sizes.pitch * self._input_bytes
+        traffic = MemoryTraffic(
+            blocks=sizes.blocks,
+            resident=sizes.resident,
+            memory_bytes=minimum_bytes(workload),
+            l2_bytes=sizes.blocks * tile_bytes + sum(b.bytes for b in workload.output_buffers),
+            shared_bytes=threads * (through_shared * self._input_bytes + staged_bytes),
+            accesses=threads / WARP_LANES * (reads + weights + stores + 2 * each * sizes.loads),
+            operations=INSTRUCTION_OPERATIONS * threads * instructions,
+        )
+        return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+
+    def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
+        sizes = self.sizes(columns)
+        common = gpu_columns(
+            limits_of(self.target),
+            self.target.threads,
+            blocks=sizes.blocks,
+            threads=sizes.threads,
+            registers=sizes.registers,
+            shared=sizes.shared_bytes,
+            wanted=sizes.loads * sizes.load_width * self._input_bytes,
+        )
+        return {
+            **common,
+            "outputs": (sizes.tile_h * sizes.tile_w).astype(np.float64),
+            "loads_per_output": sizes.rows * sizes.pitch / (sizes.tile_rows * sizes.tile_columns),
+        }
+
+    def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
+        return plane_window_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+
+
+def _parts(extent: int) -> tuple[int, ...]:
+    """Return into how many tiles an extent may be divided."""
+    return tuple(n for n in (1, 2, 3, 4, 7, 8, 14, 16, 32) if n == 1 or extent >= 4 * n)
+
+
+def _strips(extent: int, strip: Ints, tiles: Ints) -> Ints:
+    """Return how many strips of so many outputs each of so many tiles of an extent has."""
+    of_tile = -(-extent // tiles)
+    return -(-of_tile // strip)
+
+
+def _has_tiles(extent: int, strip: Ints, tiles: Ints) -> Bools:
+    """Return where so many tiles of equally many whole strips cover an extent, and fewer do not."""
+    exact: Bools = -(-extent // (_strips(extent, strip, tiles) * strip)) == tiles
+    return exact
+
+
+def _words(size: Ints | int) -> Ints | int:
+    """Return how many registers so many bytes take."""
+    return -(-size // 4)
+
+
+def _plan(workload: Workload, target: Target) -> PlaneWindowPlan | None:
+    problem = plane_window_of(workload)
+    return None if problem is None else PlaneWindowPlan(problem, target)
+
+
+CUDA_PLANE_WINDOW = TileSketch("cuda_plane_window", 1, QUANTITIES, _plan)

@@ -1,0 +1,138 @@
+"""Recognises reductions over windows whose points have weights and whose rows are contiguous in memory, such as
+depthwise convolution with channels first, in a workload."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...ir.expr import BinaryOp
+from ...ir.rewrite import free_variables
+from ...te.inline import inline_stages
+from ...te.workload import Axis, Stage, Workload
+from ..loop_nest.nest import COMBINE
+from ..tile.load_analysis import flat_offset
+from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from .outputs import outputs_of_reduction
+from .window import MAX_WINDOW_POINTS
+from .window_overlap import WindowAxis, address_forms, window_axis
+
+MOST_POSITIONS = 64
+"""Positions of the input that a window spans along either axis, at most."""
+
+
+@dataclass(frozen=True)
+class PlaneWindow:
+    """A reduction over windows along the innermost axis, and perhaps the one before it, and what is computed from it.
+
+    ``reduction``: the stage that reduces each window. ``outputs``: the stored stages, on the axes of the reduction;
+    their bodies load the reduction at their own point, and inputs. ``sliding_loads``: the loads of the reduction that
+    neighbouring outputs share: neighbouring positions of a row are neighbours in memory. ``fixed_loads``: its other
+    loads, which are the same for all outputs of a plane, such as those of filters. ``width``, ``height``: how windows
+    move along the innermost axis and along the one before it. ``height`` is None where they move along rows alone; each
+    row is a plane of its own then.
+    """
+
+    workload: Workload
+    reduction: Stage
+    outputs: tuple[Stage, ...]
+    sliding_loads: tuple[MaskedLoad, ...]
+    fixed_loads: tuple[MaskedLoad, ...]
+    width: WindowAxis
+    height: WindowAxis | None
+
+    @property
+    def plane_axes(self) -> tuple[Axis, ...]:
+        """The axes that number the planes."""
+        moving = [self.width.axis, *([self.height.axis] if self.height is not None else [])]
+        return tuple(a for a in self.reduction.axes if a not in moving)
+
+    @property
+    def output_height(self) -> int:
+        """The rows of outputs of a plane."""
+        return self.height.axis.extent if self.height is not None else 1
+
+    @property
+    def window_height(self) -> int:
+        """How many rows of the input a window has."""
+        return self.height.window_points if self.height is not None else 1
+
+    @property
+    def points(self) -> int:
+        """How many points a window has."""
+        return self.window_height * self.width.window_points
+
+    @property
+    def combine(self) -> BinaryOp:
+        """How two points of a window are combined."""
+        assert self.reduction.reducer is not None
+        return COMBINE[self.reduction.reducer]
+
+    def reduce_axes_of(self, masked: MaskedLoad) -> tuple[Axis, ...]:
+        """Return the axes of the reduction, longer than 1, that a load depends on."""
+        free = _free(masked)
+        return tuple(a for a in self.reduction.reduce_axes if a.name in free and a.extent > 1)
+
+
+def plane_window_of(workload: Workload) -> PlaneWindow | None:
+    """Return the windows of a workload that is one reduction over windows along the innermost axis, or along the two
+    innermost ones, and what is computed from it at the same point. None for any other workload, for windows of more
+    than ``MAX_WINDOW_POINTS`` points or that span more than ``MOST_POSITIONS`` positions along an axis, for those of
+    which neighbours share no input, and where points of a window have no weights."""
+    inlined = inline_stages(workload)
+    reductions = [s for s in inlined.stages if s.reducer is not None]
+    if len(reductions) != 1 or reductions[0].reducer not in COMBINE:
+        return None
+    (reduction,) = reductions
+    kept, reduced = ([a for a in axes if a.extent > 1] for axes in (reduction.axes, reduction.reduce_axes))
+    if not kept or not 1 <= len(reduced) <= 2 or prod(a.extent for a in reduced) > MAX_WINDOW_POINTS:
+        return None
+    loads = masked_loads_of(reduction.body)
+    found = _windows(loads, kept[-2:], reduced) or _windows(loads, kept[-1:], reduced)
+    if found is None:
+        return None
+    height, width = found
+    moving = {w.axis.name for w in found if w is not None}
+    sliding = tuple(m for m in loads if _free(m) & moving)
+    fixed = tuple(m for m in loads if m not in sliding)
+    points = {w.window.name for w in found if w is not None and w.window is not None}
+    if not any(_free(m) & points for m in fixed) or not all(_moves(m, width, height) for m in sliding):
+        return None
+    outputs = outputs_of_reduction(inlined, reduction)
+    return None if outputs is None else PlaneWindow(workload, reduction, outputs, sliding, fixed, width, height)
+
+
+def _windows(
+    loads: Sequence[MaskedLoad], axes: Sequence[Axis], reduced: Sequence[Axis]
+) -> tuple[WindowAxis | None, WindowAxis] | None:
+    """Return how windows move along (height, width), which ``axes`` are, or along a width alone. None unless the axes
+    of the reduction are those of such windows, and neighbours share some of the input."""
+    moving = {a.name for a in axes}
+    forms = address_forms([m for m in loads if _free(m) & moving])
+    if forms is None:
+        return None
+    *above, width = [window_axis(a, reduced, forms) for a in axes]
+    height = above[0] if above else None
+    if width is None or (above and (height is None or height.window is None)):
+        return None
+    windows = [w for w in (height, width) if w is not None and w.window is not None]
+    if len(windows) != len(reduced) or {w.window for w in windows} != set(reduced):
+        return None
+    overlap = all(w.stride < w.window_points and w.positions(1) <= MOST_POSITIONS for w in windows)
+    return (height, width) if overlap else None
+
+
+def _moves(masked: MaskedLoad, width: WindowAxis, height: WindowAxis | None) -> bool:
+    """Return whether a load moves with the window along the width, by elements next to each other, and along the
+    height."""
+    offset, free = flat_offset(masked.load), free_variables(masked.load)
+    if offset is None or offset.coefficient(width.axis.name) != width.stride:
+        return False
+    if width.window is not None and offset.coefficient(width.window.name) != width.dilation:
+        return False
+    return height is None or {a.name for a in (height.axis, height.window) if a is not None} <= free
+
+
+def _free(masked: MaskedLoad) -> frozenset[str]:
+    """Return the variables that the load and its mask depend on."""
+    mask = free_variables(masked.mask) if masked.mask is not None else frozenset()
+    return free_variables(masked.load) | mask

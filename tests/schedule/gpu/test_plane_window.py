@@ -1,0 +1,133 @@
+"""Kernels of windows of planes with weights: what they take, what they compute, and what a thread of them does."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.schedule.gpu.tiles import (
+    EVERY_LEGAL,
+    H200,
+    assert_agrees,
+    assert_schedule_agrees,
+    compiled,
+    legal_schedule_of,
+    workload_of,
+)
+from tilewright.ir.expr import Expr
+from tilewright.ir.rewrite import loads_of
+from tilewright.ir.stmt import Launch, Store, walk_statements
+from tilewright.schedule.defaults import default_schedule
+from tilewright.schedule.gpu.plane_window.kernel import aligned_vectors
+from tilewright.schedule.gpu.plane_window.space import CUDA_PLANE_WINDOW as SKETCH
+from tilewright.schedule.problems.plane_window import plane_window_of
+from tilewright.te import build as te
+from tilewright.te.workload import Workload
+
+
+def _depthwise(size: tuple[int, int], kernel: int, padding: int, channels: int = 4, **further: Any) -> Workload:
+    given = {"batch": 2, "channels": channels, "groups": channels, "filters": channels, "dtype": "float16"}
+    given |= {"height": size[0], "width": size[1], "kernel_h": kernel, "kernel_w": kernel, "padding": padding}
+    return workload_of("conv2d", **{**given, **further})
+
+
+def _line(length: int, kernel: int, **further: Any) -> Workload:
+    given = {"batch": 2, "channels": 4, "groups": 4, "filters": 4, "dtype": "float16", "padding": kernel // 2}
+    return workload_of("conv1d", **{**given, "length": length, "kernel": kernel, **further})
+
+
+def _two_images() -> Workload:
+    """The greatest products of the differences of two images and a weight, and a part of them."""
+    a, b, w = (te.placeholder(s, "float32", n) for n, s in (("A", (6, 10, 17)), ("B", (6, 10, 18)), ("W", (6, 4, 3))))
+    r, s = te.reduce_axis(4, "r"), te.reduce_axis(3, "s")
+
+    def body(n: Expr, y: Expr, x: Expr) -> te.Reduction:
+        return te.max((a[n, y + r, x + s] - b[n, y + r, x + s + 1]) * w[n, r, s], axis=(r, s))
+
+    greatest = te.compute((6, 7, 15), body, "M")
+    return te.workload([greatest, te.compute((6, 7, 15), lambda n, y, x: a[n, y, x] * greatest[n, y, x], "Y")])
+
+
+CASES: Mapping[str, Callable[[], Workload]] = {
+    "aligned": lambda: _depthwise((16, 24), 3, 1),
+    "large": lambda: _depthwise((9, 16), 7, 3, dtype="bfloat16"),
+    "smaller than its windows": lambda: _depthwise((7, 7), 7, 3),
+    "pairs": lambda: _depthwise((14, 14), 5, 2, bias=True, activation="relu"),
+    "odd": lambda: _depthwise((13, 11), 3, 1, residual=True),
+    "strided": lambda: _depthwise((17, 24), 3, 1, stride=2, dtype="float32"),
+    "dilated": lambda: _depthwise((12, 16), 3, 2, dilation=2, dtype="int8"),
+    "no padding": lambda: _depthwise((11, 20), 4, 0),
+    "two filters a channel": lambda: _depthwise((8, 8), 3, 1, filters=8),
+    "rows alone": lambda: _depthwise((6, 16), 5, 0, kernel_h=1),
+    "columns alone": lambda: _depthwise((9, 16), 5, 0, kernel_w=1),
+    "line": lambda: _line(100, 31),
+    "causal": lambda: _line(65, 4, padding=3),
+    "two images": _two_images,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, CASES[case](), 3) >= 2
+    assert assert_agrees(SKETCH, CASES[case](), 5, policy=EVERY_LEGAL) == 5
+
+
+def test_what_it_leaves_to_others() -> None:
+    for workload in (
+        workload_of("pool2d", batch=1, channels=4, height=32, width=32, kernel_h=3, kernel_w=3),  # no weights
+        _depthwise((16, 16), 3, 1, layout="NHWC"),
+        _depthwise((16, 16), 3, 1, groups=2),  # sums over channels
+        _depthwise((16, 16), 2, 0, stride=2),  # windows share nothing
+        _depthwise((16, 16), 9, 4),  # 81 points
+        workload_of("matmul", m=64, n=64, k=32),
+        workload_of("linear", rows=8, inputs=64, outputs=64),
+    ):
+        assert not SKETCH.matches(workload, H200)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "vector"),
+    [
+        (56, "float16", (8, 5)),
+        (28, "float16", (4, 1)),
+        (14, "float16", (2, 1)),
+        (7, "float16", (1, 0)),
+        (56, "float32", (4, 1)),
+    ],
+)
+def test_rows_are_loaded_by_aligned_vectors_that_the_padding_does_not_cut(
+    columns: int, dtype: str, vector: tuple[int, int]
+) -> None:
+    problem = plane_window_of(_depthwise((56, columns), 7, 3, dtype=dtype))
+    assert problem is not None and aligned_vectors(problem, columns) == vector
+
+
+def test_tiles_that_lie_beyond_the_outputs_are_masked() -> None:
+    """Three tiles of rows and two of columns, of which the last ones have fewer outputs."""
+    workload = _depthwise((22, 37), 3, 1)
+    for staged in (0, 1):
+        schedule = legal_schedule_of(
+            SKETCH, workload, tile_w=4, tile_h=4, tiles_w=2, tiles_h=3, row_tiles=2, staged_epilogue=staged
+        )
+        assert_schedule_agrees(SKETCH, workload, schedule)
+
+
+def test_a_thread_loads_each_position_once_and_everything_ahead_of_the_barrier() -> None:
+    workload = _depthwise((56, 56), 7, 3, channels=96)
+    schedule = legal_schedule_of(SKETCH, workload, tile_w=8, tile_h=7, tiles_w=1, tiles_h=1, row_tiles=2)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    launch = next(s for s in walk_statements(kernel.body) if isinstance(s, Launch))
+    stores = [s for s in walk_statements(launch) if isinstance(s, Store)]
+    assert [s.buffer.name for s in stores if any(load.buffer.name == "X" for load in loads_of(s))] == ["X_regs"]
+    names = [s.buffer.name for s in stores]
+    assert max(n for n, name in enumerate(names) if name == "W_regs") < names.index("X_near")
+
+
+def test_threads_have_many_outputs_and_fit_their_registers() -> None:
+    """The default of a large window is neither left to kernels that load each point of each window nor spilled."""
+    workload = _depthwise((56, 56), 7, 3, channels=96)
+    schedule = default_schedule(workload, H200)
+    knobs = dict(schedule.knobs)
+    assert schedule.sketch == SKETCH.name and int(knobs["tile_w"]) * int(knobs["tile_h"]) >= 16
+    resources = compiled(SKETCH, workload, **knobs)
+    assert resources.registers <= 168 and resources.spill_bytes == 0
