@@ -66,7 +66,7 @@ def depthwise_of(workload: Workload) -> Depthwise | None:
         return None
     if window.width.stride != 1 or window.height.stride != 1 or window.width.positions(OUTPUTS) > POSITIONS:
         return None
-    factors = _factors(window.reduction.body)
+    factors = factors_of(window.reduction.body)
     if len(window.sliding_loads) != 1 or len(window.fixed_loads) != 1 or factors is None:
         return None
     (pixels,), (filters,) = window.sliding_loads, window.fixed_loads
@@ -124,7 +124,7 @@ def _is_by_channel(window: ReduceWindow, filters: MaskedLoad) -> bool:
     return all(n % CHUNK_CHANNELS == 0 for n in (form.constant, *taps))
 
 
-def _factors(body: Expr) -> tuple[MaskedLoad, MaskedLoad] | None:
+def factors_of(body: Expr) -> tuple[MaskedLoad, MaskedLoad] | None:
     """Return the two loads that ``body`` multiplies as float32; None where it is anything else."""
     match body:
         case Binary(op=BinaryOp.MUL, a=Cast(value=a, type=left), b=Cast(value=b, type=right)) if (

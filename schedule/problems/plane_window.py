@@ -5,19 +5,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ...core.dtypes import float32
 from ...ir.expr import BinaryOp
+from ...ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
 from ...ir.rewrite import free_variables
 from ...te.inline import inline_stages
 from ...te.workload import Axis, Stage, Workload
 from ..loop_nest.nest import COMBINE
 from ..tile.load_analysis import flat_offset
 from ..tile.masked_loads import MaskedLoad, masked_loads_of
+from .depthwise import factors_of
 from .outputs import outputs_of_reduction
 from .window import MAX_WINDOW_POINTS
 from .window_overlap import WindowAxis, address_forms, window_axis
 
 MOST_POSITIONS = 64
 """Positions of the input that a window spans along either axis, at most."""
+STRIPS, BLOCK_OUTPUTS, STEP_POSITIONS = 16, 8, 16
+"""A matrix instruction computes, in a row of so many strips, so many neighbouring outputs of each from so many
+positions."""
 
 
 @dataclass(frozen=True)
@@ -136,3 +142,20 @@ def _free(masked: MaskedLoad) -> frozenset[str]:
     """Return the variables that the load and its mask depend on."""
     mask = free_variables(masked.mask) if masked.mask is not None else frozenset()
     return free_variables(masked.load) | mask
+
+
+def toeplitz_atom(problem: PlaneWindow) -> MmaAtom | None:
+    """Return the matrix instruction that multiplies rows of the input by Toeplitz matrices of the filter's rows; None
+    where there is none. Windows are sums of products of one element of the input and of the filter, of 16-bit floats as
+    float32, and move by one position."""
+    moving = [w for w in (problem.width, problem.height) if w is not None]
+    if problem.combine is not BinaryOp.ADD or any(w.stride != 1 for w in moving):
+        return None
+    factors, dtype = factors_of(problem.reduction.body), problem.sliding_loads[0].load.dtype
+    if factors is None or set(factors) != {*problem.sliding_loads, *problem.fixed_loads} or len(factors) != 2:
+        return None
+    if problem.reduction.tensor.dtype != float32 or any(m.load.dtype != dtype for m in factors):
+        return None
+    if problem.fixed_loads[0].mask is not None:
+        return None
+    return next((a for a in WARP_MMA_ATOMS.values() if a.operand == dtype and dtype.bits == 16), None)

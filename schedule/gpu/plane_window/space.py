@@ -14,7 +14,14 @@ from ....ir.expr import WARP_LANES
 from ....ir.stmt import Kernel
 from ....te.cost import minimum_bytes
 from ....te.workload import Workload
-from ...problems.plane_window import PlaneWindow, plane_window_of
+from ...problems.plane_window import (
+    BLOCK_OUTPUTS,
+    STEP_POSITIONS,
+    STRIPS,
+    PlaneWindow,
+    plane_window_of,
+    toeplitz_atom,
+)
 from ...sketch import Peaks
 from ...space.columns import Bools, Columns, Ints, columns_of_setting, derived_once, row_of_record
 from ...space.constraint import Constraint
@@ -25,14 +32,9 @@ from ..memory_prior import MemoryTraffic, memory_bound_seconds
 from ..occupancy import limits_of
 from ..peaks import gpu_peaks
 from ..quantities import GPU_QUANTITIES, WINDOW_QUANTITIES, gpu_columns
-from .kernel import (
-    VECTOR_BYTES,
-    PlaneWindowSizes,
-    accumulator_dtype,
-    aligned_vectors,
-    plane_window_kernel,
-    store_width,
-)
+from .kernel import VECTOR_BYTES, PlaneWindowSizes, accumulator_dtype, aligned_vectors, store_width
+from .multiply_add import MultiplyAddWriter
+from .toeplitz import ToeplitzWriter
 
 SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly (from compiled kernels)."""
@@ -51,6 +53,11 @@ STRIP_INSTRUCTIONS = 60
 INSTRUCTION_OPERATIONS = 2
 """An instruction takes as long as a fused multiplication and addition, which is so many operations."""
 
+MMA_INSTRUCTIONS = 8
+"""A matrix instruction takes a part of a multiprocessor as long as so many other instructions (2,150 operations a
+cycle)."""
+_MMA = Knob("mma", (0, 1), "whether mma.sync multiplies, by Toeplitz matrices of the rows of filters")
+
 QUANTITIES = (*GPU_QUANTITIES, *WINDOW_QUANTITIES)
 
 
@@ -64,10 +71,11 @@ class PlaneWindowPlan(Plan):
     @property
     def knobs(self) -> tuple[Knob, ...]:
         width, height = self.problem.width.axis.extent, self.problem.output_height
+        multiplied = toeplitz_atom(self.problem) is not None
         return (
             Knob(
                 "tile_w",
-                tuple(n for n in (1, 2, 4, 5, 7, 8, 14, 16) if n <= width),
+                tuple(n for n in (1, 2, 4, 5, 7, 8, 14, 16, 32) if n <= width or (multiplied and n == BLOCK_OUTPUTS)),
                 "how many neighbouring outputs along the width a thread computes",
             ),
             Knob(
@@ -79,7 +87,12 @@ class PlaneWindowPlan(Plan):
             Knob("tiles_h", _parts(height), "how many tiles the rows of a plane are divided into"),
             Knob("row_tiles", (1, 2, 3, 4, 6, 8, 16, 32), "how many tiles of rows a block has"),
             Knob("staged_epilogue", (0, 1), "whether outputs go through shared memory"),
+            *((_MMA,) if multiplied else ()),
         )
+
+    @property
+    def defaults(self) -> Mapping[str, KnobValue]:
+        return {"mma": 0}
 
     @property
     def _input_bytes(self) -> int:
@@ -99,34 +112,40 @@ class PlaneWindowPlan(Plan):
         problem = self.problem
         tile_w, tile_h, row_tiles = (columns.ints(k) for k in ("tile_w", "tile_h", "row_tiles"))
         tiles_w, tiles_h = columns.ints("tiles_w"), columns.ints("tiles_h")
-        staged = columns.ints("staged_epilogue")
+        staged, mma = columns.ints("staged_epilogue"), columns.ints("mma")
         width, height = problem.width.axis.extent, problem.output_height
         strips_w, strips_h = _strips(width, tile_w, tiles_w), _strips(height, tile_h, tiles_h)
         tile_columns, tile_rows = strips_w * tile_w, strips_h * tile_h
         rows = problem.height.positions(tile_rows) if problem.height is not None else np.ones_like(tile_h)
-        vectors = {int(n): aligned_vectors(problem, int(n)) for n in np.unique(tile_columns)}
-        load_width, lead = (np.array([vectors[int(n)][part] for n in tile_columns], np.int64) for part in (0, 1))
+        load_width, lead = self._aligned_vectors(tile_columns, mma)
+        k_steps = np.where(mma > 0, -(-(lead + problem.width.positions(BLOCK_OUTPUTS)) // STEP_POSITIONS), 0)
         widest = VECTOR_BYTES // max(m.load.dtype.bytes for m in problem.sliding_loads)
         step = tile_w * problem.width.stride
         near_width = np.gcd(step, widest)
         near = -(-(lead % near_width + problem.width.positions(tile_w)) // near_width) * near_width
+        near = np.where(mma > 0, tile_w - BLOCK_OUTPUTS + STEP_POSITIONS * k_steps, near)
         unit = np.maximum(load_width, near_width)
-        last = (strips_w - 1) * step + lead // near_width * near_width + near
+        last = (strips_w - 1) * step + np.where(mma > 0, 0, lead // near_width * near_width) + near
         pitch = -(-np.maximum(last, lead + problem.width.positions(tile_columns)) // unit) * unit
-        threads = -(-row_tiles * strips_h * strips_w // WARP_LANES) * WARP_LANES
+        strips = strips_h * strips_w
+        warps = np.where(mma > 0, row_tiles * -(-strips // STRIPS), -(-row_tiles * strips // WARP_LANES))
+        threads = warps * WARP_LANES
         loads = -(-row_tiles * rows * (pitch // load_width) // threads)
         results = row_tiles * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
         shared_bytes = row_tiles * rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
-        registers = self._registers(tile_w, tile_h, near, loads * _words(load_width * self._input_bytes))
+        loaded = loads * _words(load_width * self._input_bytes)
+        registers = self._registers(tile_w, tile_h, near, k_steps, loaded)
         return PlaneWindowSizes(
             tile_w=tile_w,
             tile_h=tile_h,
             row_tiles=row_tiles,
+            mma=mma,
             tiles_w=tiles_w,
             tiles_h=tiles_h,
             strips_w=strips_w,
             strips_h=strips_h,
             threads=threads,
+            k_steps=k_steps,
             rows=rows,
             load_width=load_width,
             lead=lead,
@@ -141,7 +160,16 @@ class PlaneWindowPlan(Plan):
             resident=limits_of(self.target).resident_blocks(threads, registers, shared_bytes),
         )
 
-    def _registers(self, tile_w: Ints, tile_h: Ints, near: Ints, loaded: Ints) -> Ints:
+    def _aligned_vectors(self, tile_columns: Ints, mma: Ints) -> tuple[Ints, Ints]:
+        """Return ``aligned_vectors`` of each setting. Matrix instructions see no more positions than they must."""
+        seen = self.problem.width.positions(BLOCK_OUTPUTS)
+        most = {0: VECTOR_BYTES, 1: -(-seen // STEP_POSITIONS) * STEP_POSITIONS - seen}
+        keys = list(zip(tile_columns.tolist(), mma.tolist(), strict=True))
+        of = {(n, m): aligned_vectors(self.problem, n, most[m]) for n, m in set(keys)}
+        found = np.array([of[key] for key in keys], np.int64).reshape(-1, 2)
+        return found[:, 0], found[:, 1]
+
+    def _registers(self, tile_w: Ints, tile_h: Ints, near: Ints, k_steps: Ints, loaded: Ints) -> Ints:
         """Return the estimated registers of a thread that loads so many words of the block's tiles first. Rows of
         outputs that are complete are stored at once, so that only those of a window have accumulators."""
         problem, accumulator = self.problem, _words(accumulator_dtype(self.problem).bytes)
@@ -149,7 +177,10 @@ class PlaneWindowPlan(Plan):
         weights = len(problem.fixed_loads) * problem.points * accumulator
         wide = problem.width.positions(tile_w) * len(problem.sliding_loads) * accumulator
         computing = weights + accumulator * tile_w * open_rows + wide + _words(near * self._input_bytes)
-        registers: Ints = SPARE_REGISTERS + np.maximum(loaded + weights, computing)
+        fragments = 2 * k_steps * problem.window_height
+        multiplying = fragments + tile_w // 2 * open_rows + near // 2
+        with_mma = np.maximum(loaded + fragments, multiplying)
+        registers: Ints = SPARE_REGISTERS + np.where(k_steps > 0, with_mma, np.maximum(loaded + weights, computing))
         return registers
 
     @property
@@ -173,7 +204,13 @@ class PlaneWindowPlan(Plan):
                 lambda c: _has_tiles(height, c.ints("tile_h"), c.ints("tiles_h")),
             ),
             Constraint(
-                f"a block has at most {MOST_THREADS} threads, one for each tile_h by tile_w outputs",
+                f"with mma tile_w is a multiple of {BLOCK_OUTPUTS}",
+                ("tile_w", *(("mma",) if toeplitz_atom(self.problem) is not None else ())),
+                lambda c: (c.ints("mma") == 0) | (c.ints("tile_w") % BLOCK_OUTPUTS == 0),
+            ),
+            Constraint(
+                f"a block has at most {MOST_THREADS} threads, one for each tile_h by tile_w outputs, or with mma a "
+                f"warp for {STRIPS} times as many",
                 names,
                 lambda c: self.sizes(c).threads <= MOST_THREADS,
             ),
@@ -187,43 +224,71 @@ class PlaneWindowPlan(Plan):
         output = min((s.tensor.dtype for s in problem.outputs), key=lambda d: d.bytes)
         whole = {int(n): store_width(problem, output, int(n)) == n for n in np.unique(sizes.tile_w)}
         direct = np.array([whole[int(n)] for n in sizes.tile_w], bool)
+        direct |= (sizes.mma > 0) & (problem.width.axis.extent % 2 == 0)
         usual = (sizes.threads >= 64) | (sizes.blocks <= self.target.threads)
         usual &= (sizes.registers <= PROMISING_REGISTERS) & (direct == (sizes.staged == 0))
-        room = sizes.blocks * sizes.threads * sizes.tile_w * sizes.tile_h
-        promising: Bools = usual & (room <= WASTE * np.min(room, where=usual, initial=np.iinfo(np.int64).max))
+        room = sizes.blocks * sizes.threads * _outputs(sizes)
+        thrifty = np.ones_like(usual)
+        for with_mma in (sizes.mma == 0, sizes.mma > 0):
+            thrifty &= ~with_mma | (
+                room <= WASTE * np.min(room, where=usual & with_mma, initial=np.iinfo(np.int64).max)
+            )
+        promising: Bools = usual & thrifty
         return promising
 
     def prior_seconds(self, columns: Columns, peaks: Peaks) -> NDArray[np.float64]:
         """All instructions of a thread count as arithmetic, since they are issued one by one: products, conversions of
         what is read, loads and stores with their addresses."""
         sizes, problem, workload = self.sizes(columns), self.problem, self.problem.workload
-        threads, outputs = sizes.blocks * sizes.threads, sizes.tile_w * sizes.tile_h
-        lines = problem.height.positions(sizes.tile_h) if problem.height is not None else np.ones_like(threads)
-        each, narrow = len(problem.sliding_loads), problem.sliding_loads[0].load.dtype != accumulator_dtype(problem)
-        reads = each * lines * (sizes.near // sizes.near_width)
-        conversions = each * lines * problem.width.positions(sizes.tile_w) * narrow
-        weights = len(problem.fixed_loads) * problem.points
-        widths = {
-            int(n): store_width(problem, problem.outputs[0].tensor.dtype, int(n)) for n in np.unique(sizes.tile_w)
-        }
-        vectors = outputs // np.array([widths[int(n)] for n in sizes.tile_w])
-        stores = len(problem.outputs) * np.where(sizes.staged > 0, 2 * outputs, vectors)
-        instructions = problem.points * outputs + conversions + reads + (1 + narrow) * weights + stores + outputs
-        instructions = instructions + STRIP_INSTRUCTIONS + LOAD_INSTRUCTIONS * each * sizes.loads
-        conflicts = np.gcd(sizes.tile_w * problem.width.stride // sizes.near_width, WARP_LANES // 4)
-        staged_bytes = np.where(sizes.staged > 0, 2 * outputs * self._output_bytes, 0)
-        through_shared = sizes.loads * sizes.load_width + conflicts * lines * sizes.near
+        threads, each = sizes.blocks * sizes.threads, len(problem.sliding_loads)
+        both = zip(self._adding(sizes), self._multiplying(sizes), strict=True)
+        instructions, accesses, read = (np.where(sizes.mma > 0, with_mma, without) for without, with_mma in both)
+        staged = np.where(sizes.staged > 0, 2 * _outputs(sizes), 0)
+        through_shared = (sizes.loads * sizes.load_width + read) * self._input_bytes + staged * self._output_bytes
         tile_bytes = sizes.row_tiles * sizes.rows * sizes.pitch * self._input_bytes
+        loading = STRIP_INSTRUCTIONS + LOAD_INSTRUCTIONS * each * sizes.loads
         traffic = MemoryTraffic(
             blocks=sizes.blocks,
             resident=sizes.resident,
             memory_bytes=minimum_bytes(workload),
             l2_bytes=sizes.blocks * tile_bytes + sum(b.bytes for b in workload.output_buffers),
-            shared_bytes=threads * (through_shared * self._input_bytes + staged_bytes),
-            accesses=threads / WARP_LANES * (reads + weights + stores + 2 * each * sizes.loads),
-            operations=INSTRUCTION_OPERATIONS * threads * instructions,
+            shared_bytes=threads * through_shared,
+            accesses=threads / WARP_LANES * (accesses + 2 * each * sizes.loads),
+            operations=INSTRUCTION_OPERATIONS * threads * (loading + instructions),
         )
         return memory_bound_seconds(gpu_peaks(self.target, peaks), traffic)
+
+    def _lines(self, sizes: PlaneWindowSizes) -> Ints:
+        """Return how many rows of the input a strip sees."""
+        height = self.problem.height
+        lines: Ints = height.positions(sizes.tile_h) if height is not None else np.ones_like(sizes.tile_h)
+        return lines
+
+    def _adding(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
+        """Return what a thread does that multiplies and adds: (instructions, loads and stores, positions that it reads
+        from shared memory, those that lanes read one after the other counted so often)."""
+        problem, outputs, each = self.problem, sizes.tile_w * sizes.tile_h, len(self.problem.sliding_loads)
+        narrow = int(problem.sliding_loads[0].load.dtype != accumulator_dtype(problem))
+        lines, weights = each * self._lines(sizes), len(problem.fixed_loads) * problem.points
+        reads = lines * (sizes.near // sizes.near_width)
+        dtype = problem.outputs[0].tensor.dtype
+        widths = {int(n): store_width(problem, dtype, int(n)) for n in np.unique(sizes.tile_w)}
+        vectors = outputs // np.array([widths[int(n)] for n in sizes.tile_w], np.int64)
+        stores = len(problem.outputs) * np.where(sizes.staged > 0, 2 * outputs, vectors)
+        converted = narrow * (lines * problem.width.positions(sizes.tile_w) + weights) + outputs
+        conflicts = np.gcd(sizes.tile_w * problem.width.stride // sizes.near_width, WARP_LANES // 4)
+        accesses = reads + weights + stores
+        return problem.points * outputs + converted + accesses, accesses, conflicts * lines * sizes.near
+
+    def _multiplying(self, sizes: PlaneWindowSizes) -> tuple[Ints, Ints, Ints]:
+        """The same of a thread of a warp that multiplies matrices."""
+        problem, lines = self.problem, self._lines(sizes)
+        fragments = problem.window_height * sizes.k_steps
+        products = sizes.tile_h * (sizes.tile_w // BLOCK_OUTPUTS) * fragments
+        stores = len(problem.outputs) * _outputs(sizes) // np.where(sizes.staged > 0, 1, 2)
+        accesses = 4 * fragments + lines * -(-sizes.near // STEP_POSITIONS) + stores
+        instructions = MMA_INSTRUCTIONS * products + 4 * fragments + 3 * stores + accesses
+        return instructions, accesses, lines * sizes.near * STRIPS // WARP_LANES
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         sizes = self.sizes(columns)
@@ -238,12 +303,19 @@ class PlaneWindowPlan(Plan):
         )
         return {
             **common,
-            "outputs": (sizes.tile_h * sizes.tile_w).astype(np.float64),
+            "outputs": _outputs(sizes).astype(np.float64),
             "loads_per_output": sizes.rows * sizes.pitch / (sizes.tile_rows * sizes.tile_columns),
         }
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
-        return plane_window_kernel(self.problem, row_of_record(self.sizes(columns_of_setting(self.knobs, setting)), 0))
+        sizes = row_of_record(self.sizes(columns_of_setting(self.knobs, setting, self.defaults)), 0)
+        return (ToeplitzWriter if sizes.mma else MultiplyAddWriter)(self.problem, sizes).kernel()
+
+
+def _outputs(sizes: PlaneWindowSizes) -> Ints:
+    """Return how many outputs a thread computes. The lanes of a warp share those of sixteen strips with mma."""
+    outputs: Ints = sizes.tile_h * sizes.tile_w * np.where(sizes.mma > 0, STRIPS, WARP_LANES) // WARP_LANES
+    return outputs
 
 
 def _parts(extent: int) -> tuple[int, ...]:

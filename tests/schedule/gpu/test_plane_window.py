@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.schedule.gpu.tiles import (
@@ -14,9 +15,12 @@ from tests.schedule.gpu.tiles import (
     legal_schedule_of,
     workload_of,
 )
+from tilewright.core.streams import stream
 from tilewright.ir.expr import Expr
+from tilewright.ir.gpu.ldmatrix import LoadMatrix
+from tilewright.ir.gpu.mma import Mma
 from tilewright.ir.rewrite import loads_of
-from tilewright.ir.stmt import Launch, Store, walk_statements
+from tilewright.ir.stmt import Allocate, Launch, Store, walk_statements
 from tilewright.schedule.defaults import default_schedule
 from tilewright.schedule.gpu.plane_window.kernel import aligned_vectors
 from tilewright.schedule.gpu.plane_window.space import CUDA_PLANE_WINDOW as SKETCH
@@ -112,9 +116,45 @@ def test_tiles_that_lie_beyond_the_outputs_are_masked() -> None:
         assert_schedule_agrees(SKETCH, workload, schedule)
 
 
+MULTIPLIED = ("aligned", "large", "smaller than its windows", "pairs", "odd", "two filters a channel", "line", "causal")
+
+
+@pytest.mark.parametrize("case", MULTIPLIED)
+def test_matrix_instructions_compute_the_same(case: str) -> None:
+    """Rows of one to four blocks, tiles beyond the outputs, and strips that do not fill a warp."""
+    workload = CASES[case]()
+    space = SKETCH.space(workload, H200, policy=EVERY_LEGAL)
+    rows = np.flatnonzero(space.column("mma") == 1)
+    assert len(rows) >= 20
+    for row in stream(1, "rows").permutation(rows)[:4]:
+        assert_schedule_agrees(SKETCH, workload, space.schedule(int(row)))
+
+
+def test_matrix_instructions_are_for_sums_of_products_of_16_bit_floats_by_windows_that_move_by_one() -> None:
+    for case in ("strided", "dilated", "two images"):
+        assert "mma" not in {knob.name for knob in SKETCH.space(CASES[case](), H200).knobs}
+
+
+def test_a_row_of_the_input_is_loaded_once_for_all_rows_of_the_window() -> None:
+    """Strips of 7 rows see 13 rows of the input, and take 7 instructions for each of theirs. Rows are loaded in vectors
+    of four elements: wider ones would lie too far ahead of what a window sees."""
+    workload = _depthwise((56, 56), 7, 3, channels=96)
+    knobs = {"tile_w": 8, "tile_h": 7, "tiles_w": 1, "tiles_h": 1, "row_tiles": 1, "mma": 1, "staged_epilogue": 0}
+    schedule = legal_schedule_of(SKETCH, workload, **knobs)
+    kernel = SKETCH.lower(workload, H200, schedule)
+    statements = list(walk_statements(kernel.body))
+    assert (
+        sum(isinstance(s, LoadMatrix) for s in statements) == 13 and sum(isinstance(s, Mma) for s in statements) == 49
+    )
+    registers = next(s.buffer for s in statements if isinstance(s, Allocate) and s.buffer.name == "X_regs")
+    assert registers.shape[-1] == 4
+    resources = compiled(SKETCH, workload, **knobs)
+    assert resources.registers <= 96 and resources.spill_bytes == 0
+
+
 def test_a_thread_loads_each_position_once_and_everything_ahead_of_the_barrier() -> None:
     workload = _depthwise((56, 56), 7, 3, channels=96)
-    schedule = legal_schedule_of(SKETCH, workload, tile_w=8, tile_h=7, tiles_w=1, tiles_h=1, row_tiles=2)
+    schedule = legal_schedule_of(SKETCH, workload, tile_w=8, tile_h=7, tiles_w=1, tiles_h=1, row_tiles=2, mma=0)
     kernel = SKETCH.lower(workload, H200, schedule)
     launch = next(s for s in walk_statements(kernel.body) if isinstance(s, Launch))
     stores = [s for s in walk_statements(launch) if isinstance(s, Store)]
@@ -125,9 +165,11 @@ def test_a_thread_loads_each_position_once_and_everything_ahead_of_the_barrier()
 
 def test_threads_have_many_outputs_and_fit_their_registers() -> None:
     """The default of a large window is neither left to kernels that load each point of each window nor spilled."""
-    workload = _depthwise((56, 56), 7, 3, channels=96)
-    schedule = default_schedule(workload, H200)
-    knobs = dict(schedule.knobs)
-    assert schedule.sketch == SKETCH.name and int(knobs["tile_w"]) * int(knobs["tile_h"]) >= 16
-    resources = compiled(SKETCH, workload, **knobs)
-    assert resources.registers <= 168 and resources.spill_bytes == 0
+    for dtype, mma in (("float16", 1), ("float32", 0)):
+        workload = _depthwise((56, 56), 7, 3, channels=96, batch=16, dtype=dtype)
+        schedule = default_schedule(workload, H200)
+        knobs = dict(schedule.knobs)
+        assert schedule.sketch == SKETCH.name and int(knobs["tile_w"]) * int(knobs["tile_h"]) >= 16
+        assert knobs.get("mma", 0) == mma
+        resources = compiled(SKETCH, workload, **knobs)
+        assert resources.registers <= 168 and resources.spill_bytes == 0

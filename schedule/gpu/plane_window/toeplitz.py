@@ -1,0 +1,103 @@
+"""Writes what warps of windows of planes compute where matrix units multiply: products with the Toeplitz matrices of
+the filter's rows.
+
+Eight neighbouring outputs of a row see a few more positions of a row of the input. A matrix instruction multiplies such
+rows of sixteen strips by the row of the filter that connects them with rows of outputs::
+
+    D[strip, x] += sum over k of A[strip, k] * T[k, x]            A[strip, k] = x_tile[y, own_y + row, own_x + k]
+                                                                  T[k, x] = W[plane, r, (k - lead - x)/dilation]
+
+The fragments of T stay in registers. Each row of the input is loaded once (``ldmatrix``, whose lanes say where each
+strip has its row), and multiplied for all rows of the strip that see it, and for all blocks of eight outputs. What an
+instruction sees and no window does is multiplied by 0.
+"""
+
+from collections.abc import Mapping
+from itertools import product
+
+from ....core.dtypes import float32
+from ....ir.buffer import Buffer, MemoryScope
+from ....ir.expr import Compare, CompareOp, Expr, Load, const, index, logical_and, minimum
+from ....ir.gpu.ldmatrix import LoadMatrix
+from ....ir.gpu.mma import Mma
+from ...problems.plane_window import BLOCK_OUTPUTS, STRIPS, toeplitz_atom
+from ...tile.masked_loads import MaskedLoad
+from ...tile.stage_body import scalar_at
+from .kernel import PlaneWindowWriter
+
+
+class ToeplitzWriter(PlaneWindowWriter):
+    """Each warp has sixteen strips of a tile."""
+
+    def _prepare(self, warp: Expr, lane: Expr) -> None:
+        """Load the fragments of the Toeplitz matrices, [row of the filter, step of k, element]."""
+        problem, w, s, (masked,) = self.problem, self.w, self.sizes, self.problem.fixed_loads
+        width, height = problem.width, problem.height
+        groups = -(-s.strips_h * s.strips_w // STRIPS)
+        self.lane, self.tile, self.first_strip = lane, warp // groups, warp % groups * STRIPS
+        self.at = self._point_of(self.first_tile + self.tile)
+        shape = (problem.window_height, s.k_steps, 4)
+        self.filters = w.allocate(self.names.fresh("filters"), shape, masked.load.dtype, MemoryScope.REGISTER)
+        for r, step, half, pair in product(range(problem.window_height), range(s.k_steps), range(2), range(2)):
+            to = (index(r), index(step), index(2 * half + pair))
+            w.store(self.filters, to, const(0.0, masked.load.dtype))
+            distance = lane % 4 * 2 - lane // 4 + (16 * step + 8 * half + pair - s.lead)
+            inside = [distance >= 0, distance <= (width.window_points - 1) * width.dilation]
+            if width.dilation > 1:
+                inside.append(Compare(CompareOp.EQ, distance % width.dilation, index(0)))
+            here = dict(self.at)
+            if width.window is not None:
+                here[width.window.name] = distance // width.dilation
+            if height is not None and height.window is not None:
+                here[height.window.name] = index(r)
+            with w.when(logical_and(*inside)):
+                w.store(self.filters, to, scalar_at(masked.load, here))
+
+    def _strip(self, row: Expr) -> tuple[Expr, Expr, list[Expr]]:
+        """Return (row, column) among the strips of the tile of the warp's strip ``row``, and the conditions on which
+        there is one. Without one they are those of the last strip."""
+        s = self.sizes
+        strips, number = s.strips_h * s.strips_w, self.first_strip + row
+        exists = [number < strips] if strips % STRIPS else []
+        number = minimum(number, index(strips - 1)) if exists else number
+        return number // s.strips_w, number % s.strips_w, exists
+
+    def _compute(self, tiles: Mapping[MaskedLoad, Buffer]) -> None:
+        problem, w, s, (tile,) = self.problem, self.w, self.sizes, tiles.values()
+        atom = toeplitz_atom(problem)
+        assert atom is not None
+        own_y, own_x, _ = self._strip(self.lane % STRIPS)
+        first_line, first = own_y * s.tile_h, own_x * s.tile_w + self.lane // STRIPS * BLOCK_OUTPUTS
+        blocks, parts = s.tile_w // BLOCK_OUTPUTS, s.near // BLOCK_OUTPUTS
+        acc = w.allocate(self.names.fresh("acc"), (s.tile_h, blocks, 4), float32, MemoryScope.REGISTER)
+        for at in product(*(range(n) for n in acc.shape)):
+            w.store(acc, tuple(map(index, at)), const(0.0, float32))
+        for line, reading in self._lines():
+            fragments = w.allocate(self.names.fresh("fragments"), (4 * parts,), tile.dtype, MemoryScope.REGISTER)
+            for part in range(0, parts, 2):
+                source = (self.tile, first_line + line, first + part * BLOCK_OUTPUTS)
+                w.emit(LoadMatrix(fragments, (index(4 * part),), tile, source, 2 * min(2, parts - part)))
+            for (q, r), block, step in product(reading, range(blocks), range(s.k_steps)):
+                d, a = (index(q), index(block), index(0)), (index(4 * (block + 2 * step)),)
+                w.emit(Mma(atom.name, acc, d, fragments, a, self.filters, (index(r), index(step), index(0))))
+            for (q, r), block in product(reading, range(blocks)):
+                if r == problem.window_height - 1:
+                    self._finish_block(q, block, acc)
+
+    def _finish_block(self, q: int, block: int, acc: Buffer) -> None:
+        """Store a block of row ``q`` of the strips: of each half of them, two neighbouring outputs."""
+        problem, s, column = self.problem, self.sizes, self.problem.width.axis
+        width = 1 if column.extent % 2 else 2
+        for half, pair in product(range(2), range(0, 2, width)):
+            own_y, own_x, exists = self._strip(self.lane // 4 + half * 8)
+            first = own_x * s.tile_w + (block * BLOCK_OUTPUTS + pair) + self.lane % 4 * 2
+            place = (self.tile, own_y * s.tile_h + q, first)
+            here = {**self.at, column.name: self.at[column.name] + first}
+            if problem.height is not None:
+                here[problem.height.axis.name] = self.at[problem.height.axis.name] + place[1]
+            for stage in problem.outputs:
+
+                def value(v: Expr, element: int = 2 * half + pair) -> Load:
+                    return Load(acc, (index(q), index(block), element + v))
+
+                self._store_output(stage, here, place, width, value, exists)
