@@ -13,7 +13,7 @@ store neighbouring elements.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ....core.dtypes import DType
 from ....ir.buffer import Buffer, MemoryScope
@@ -31,7 +31,7 @@ from ...tile.load_analysis import always_holds, flat_offset
 from ...tile.masked_loads import MaskedLoad, conjuncts
 from ...tile.names import NameSupply
 from ...tile.pieces import lanes_of_piece
-from ...tile.register_loads import allocate_registers, load_registers
+from ...tile.register_loads import RegisterLoad, allocate_registers, load_registers
 from ...tile.stage_body import scalar_at
 
 VECTOR_BYTES = 16
@@ -198,33 +198,41 @@ class PlaneWindowWriter(ABC):
     # --- loads
 
     def _load_tiles(self, thread: Expr) -> dict[MaskedLoad, Buffer]:
-        """Load all positions of the block's tiles into shared memory, [tile, row, column] for each sliding load."""
+        """Load all positions of the block's tiles into shared memory, [tile, row, column] for each sliding load. A
+        thread has one column of as many rows as it takes, or, where rows are longer, several of each row."""
         problem, w, s = self.problem, self.w, self.sizes
-        vectors = s.pitch // s.load_width
-        items, registers = s.row_tiles * s.rows * vectors, {}
+        vectors, rows = s.pitch // s.load_width, s.row_tiles * s.rows
+        pieces, at_once = -(-vectors // s.threads), max(1, s.threads // vectors)
+        own, vector = (thread // vectors, thread % vectors) if pieces == 1 else (index(0), thread)
+
+        def place(n: Expr) -> tuple[Expr, Expr, Expr, list[Expr]]:
+            row, column = n // pieces * at_once + own, n % pieces * s.threads + vector
+            exists = [own < at_once] if at_once > 1 and s.threads % vectors else []
+            exists += [column < vectors] if vectors < pieces * s.threads and pieces > 1 else []
+            exists += [row < rows] if rows % at_once else []
+            exists += [thread < vectors] if at_once == 1 and pieces == 1 and vectors < s.threads else []
+            y, line = delinearize(row, (s.row_tiles, s.rows))
+            return y, line, column * s.load_width, exists
+
+        registers: dict[MaskedLoad, RegisterLoad] = {}
         for masked in problem.sliding_loads:
             needed = self._needed(position_load(problem, masked, s.tile_columns, s.lead, s.tile_rows))
             registers[masked] = allocate_registers(w, self.names, needed, (s.loads,), _COLUMN, s.load_width)
-
-        def place(n: Expr) -> tuple[Expr, Expr, Expr, Expr | None]:
-            item = n * s.threads + thread
-            y, line, vector = delinearize(item, (s.row_tiles, s.rows, vectors))
-            return y, line, vector * s.load_width, item < items if items % s.threads else None
-
         with self._unrolled("n", s.loads) as n:
             y, line, column, exists = place(n)
             here = {**self.fixed, **axis_indices(self.first_tile + y, self.tile_axes)}
             here |= {_COLUMN_TILE: self.column_tile, _LINE: line, _COLUMN: column}
-            with w.when(exists):
-                for register in registers.values():
-                    load_registers(w, self.names, register, (n,), here, _COLUMN, s.load_width)
+            for register in registers.values():
+                terms = [*exists, *conjuncts(register.masked.mask)]
+                masked = replace(register.masked, mask=logical_and(*terms) if terms else None)
+                load_registers(w, self.names, replace(register, masked=masked), (n,), here, _COLUMN, s.load_width)
         tiles: dict[MaskedLoad, Buffer] = {}
         for masked in problem.sliding_loads:
             name, shape = f"{masked.load.buffer.name}_tile", (s.row_tiles, s.rows, s.pitch)
             tiles[masked] = w.allocate(self.names.fresh(name), shape, masked.load.dtype, MemoryScope.SHARED)
         with self._unrolled("n", s.loads) as n:
             y, line, column, exists = place(n)
-            with w.when(exists):
+            with w.when(logical_and(*exists) if exists else None):
                 for masked, register in registers.items():
                     with self._lanes(s.load_width) as v:
                         w.store(tiles[masked], (y, line, column + v), register.value((n,), v))

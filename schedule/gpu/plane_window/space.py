@@ -40,6 +40,10 @@ SPARE_REGISTERS = 24
 """Registers for addresses and constants, roughly (from compiled kernels)."""
 PROMISING_REGISTERS = 168
 """Registers of a thread in promising settings, at most: with more, too few threads hide latencies."""
+MOST_OUTPUTS = 128
+"""Outputs of a strip in promising settings, at most: with more, kernels need more registers than is estimated."""
+MOST_LOADS = 48
+"""Vectors that a thread loads in promising settings, at most."""
 MOST_SHARED_BYTES = 64 << 10
 """Shared memory of a block, at most."""
 MOST_THREADS = 512
@@ -130,7 +134,8 @@ class PlaneWindowPlan(Plan):
         strips = strips_h * strips_w
         warps = np.where(mma > 0, row_tiles * -(-strips // STRIPS), -(-row_tiles * strips // WARP_LANES))
         threads = warps * WARP_LANES
-        loads = -(-row_tiles * rows * (pitch // load_width) // threads)
+        vectors = pitch // load_width
+        loads = -(-row_tiles * rows // np.maximum(threads // vectors, 1)) * -(-vectors // threads)
         results = row_tiles * tile_rows * np.minimum(tile_columns, width) * self._output_bytes
         shared_bytes = row_tiles * rows * pitch * self._input_bytes + np.where(staged > 0, results, 0)
         loaded = loads * _words(load_width * self._input_bytes)
@@ -218,8 +223,8 @@ class PlaneWindowPlan(Plan):
         )
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        """Blocks have a few warps. Outputs go through shared memory where threads could not store them by vectors that
-        leave no part of a sector to others."""
+        """Blocks have a few warps, and a part of a plane or whole ones. Outputs go through shared memory where threads
+        could not store all neighbours that they have at once."""
         sizes, problem = self.sizes(columns), self.problem
         output = min((s.tensor.dtype for s in problem.outputs), key=lambda d: d.bytes)
         whole = {int(n): store_width(problem, output, int(n)) == n for n in np.unique(sizes.tile_w)}
@@ -227,6 +232,8 @@ class PlaneWindowPlan(Plan):
         direct |= (sizes.mma > 0) & (problem.width.axis.extent % 2 == 0)
         usual = (sizes.threads >= 64) | (sizes.blocks <= self.target.threads)
         usual &= (sizes.registers <= PROMISING_REGISTERS) & (direct == (sizes.staged == 0))
+        usual &= (sizes.tile_w * sizes.tile_h <= MOST_OUTPUTS) & (sizes.loads <= MOST_LOADS)
+        usual &= (sizes.row_tiles == 1) | (sizes.tiles_h == 1)
         room = sizes.blocks * sizes.threads * _outputs(sizes)
         thrifty = np.ones_like(usual)
         for with_mma in (sizes.mma == 0, sizes.mma > 0):
