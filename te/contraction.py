@@ -1,16 +1,16 @@
 """Contractions: sums of products that run as matrix products, so that the reference of a matmul or a convolution is
-quick."""
+quick. Pairwise reductions are what kernels of such products take, too: distances, for example."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from ..ir.expr import Binary, BinaryOp, Expr, Var, index, walk
-from ..ir.rewrite import free_variables, loads_of, map_expr, substitute
+from ..ir.expr import Binary, BinaryOp, Expr, Var, const, index, walk
+from ..ir.rewrite import free_variables, loads_of, map_expr, map_loads, substitute
 from .evaluate import Array, Evaluator
 from .index import loaded_index
 from .threads import thread_count
@@ -21,11 +21,14 @@ _LIMIT = 1 << 22
 
 _EXACT = float(1 << 53)
 
+_Factor = tuple[Expr, set[str]]
+"""A factor, and the axes that it depends on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A stage as the sum of ``left * right``, where neither factor depends on all axes. The other fields are names of
-    axes."""
+    """A stage as the sum of ``left * right``, where neither factor depends on all axes, or as another reduction of a
+    function of these two (``pairwise_reduction_of``). The other fields are names of axes."""
 
     stage: Stage
     left: Expr
@@ -41,10 +44,25 @@ def contraction_of(stage: Stage, free: str = "") -> Contraction | None:
     ``free``: the name of a variable that is no axis."""
     if stage.reducer is not Reducer.SUM:
         return None
-    groups = _groups(stage.body, {a.name for a in stage.axes if a.extent == 1}, free)
-    if len(groups) != 2:
+    groups = _groups(stage.body, _axes_of_one(stage), free)
+    return None if len(groups) != 2 else _contraction(stage, *groups)
+
+
+def pairwise_reduction_of(stage: Stage) -> Contraction | None:
+    """Return the stage as a reduction of some function of two loads and nothing else, ``left`` and ``right``: the sum
+    of ``abs(left - right)``, for example, or the least ``left + right``. It is None when the stage is no such
+    reduction, or when one of the loads depends on all axes."""
+    loads = dict.fromkeys(loads_of(stage.body))
+    if stage.reducer is None or stage.reducer.is_position or len(loads) != 2:
         return None
-    (left, in_left), (right, in_right) = groups
+    if free_variables(map_loads(stage.body, lambda e: const(0, e.dtype))):
+        return None
+    return _contraction(stage, *_with_axes(loads, _axes_of_one(stage), ""))
+
+
+def _contraction(stage: Stage, left: _Factor, right: _Factor) -> Contraction | None:
+    """Return the contraction of two factors; None where it gains nothing from being one."""
+    (a, in_left), (b, in_right) = left, right
     reduced = {a.name for a in stage.reduce_axes}
     everything = reduced | {a.name for a in stage.axes}
     shared = in_left & in_right & reduced
@@ -56,8 +74,8 @@ def contraction_of(stage: Stage, free: str = "") -> Contraction | None:
 
     return Contraction(
         stage,
-        left,
-        right,
+        a,
+        b,
         batch=ordered((in_left & in_right) - reduced),
         rows=ordered(in_left - in_right - reduced),
         columns=ordered(in_right - in_left - reduced),
@@ -109,17 +127,28 @@ def product_of(stage: Stage) -> Contraction | None:
     return None if grouped is None else grouped.contraction
 
 
-def _groups(body: Expr, single: set[str], free: str) -> list[tuple[Expr, set[str]]]:
+def _axes_of_one(stage: Stage) -> set[str]:
+    """Return the axes of the output that have one element."""
+    return {a.name for a in stage.axes if a.extent == 1}
+
+
+def _with_axes(factors: Iterable[Expr], single: set[str], free: str) -> list[_Factor]:
+    """Return factors with their axes. Those of one element (``single``) that no factor names belong to the one with the
+    fewest axes. ``free``: the name of a variable that is no axis."""
+    found = [(f, {v.name for v in walk(f) if isinstance(v, Var)} - {free}) for f in factors]
+    fewest = min(found, key=lambda f: len(f[1]))[1]
+    fewest |= single.difference(*(axes for _, axes in found))
+    return found
+
+
+def _groups(body: Expr, single: set[str], free: str) -> list[_Factor]:
     """Return the factors of a product, each with the axes that it depends on. A factor whose axes another has too is
-    joined to it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. Axes of one element (``single``) that no
-    factor names belong to the one with the fewest axes."""
-    factors = [(f, {v.name for v in walk(f) if isinstance(v, Var)} - {free}) for f in _factors(body)]
-    fewest = min(factors, key=lambda f: len(f[1]))[1]
-    fewest |= single.difference(*(axes for _, axes in factors))
+    joined to it: of A[i, k] * S[i, k] * B[j, k] the second one to the first. The others are as in ``_with_axes``."""
+    factors = _with_axes(_factors(body), single, free)
     first = [n for n, (_, axes) in enumerate(factors) if all(axes != other for _, other in factors[:n])]
     order = sorted(range(len(factors)), key=lambda n: (-len(factors[n][1]), n not in first))
     factors = [factors[n] for n in order]
-    groups: list[tuple[Expr, set[str]]] = []
+    groups: list[_Factor] = []
     for factor, axes in factors:
         for n, (other, other_axes) in enumerate(groups):
             if axes <= other_axes and (len(axes) < len(other_axes) or len(groups) == 2):

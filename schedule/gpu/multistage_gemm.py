@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ...core.dtypes import float32
 from ...ir.buffer import Buffer, MemoryScope
 from ...ir.expr import WARP_LANES, Expr, index
 from ...ir.stmt import HardwareAxis, Kernel
@@ -99,11 +98,12 @@ class MultistageGemmWriter(ABC):
             self.k_rank: Expr = numbers[1] if s.split_k > 1 else index(0)
             self.thread = warp * WARP_LANES + self.lane
             self.at = scheduler.origin(numbers[0], index(0))
-            shape = (s.tile_m, s.tile_n, s.block_k, s.k_iters, s.split_k)
-            self.copies = StagedCopies(w, gemm, self.at, *shape, self.k_rank, self.thread, s.threads)
+            tile = (s.tile_m, s.tile_n, s.block_k, s.k_iters, s.split_k)
+            self.copies = StagedCopies(w, gemm, self.at, *tile, self.k_rank, self.thread, s.threads)
             self.warp_m = warp // s.warps_n * (s.tile_m // s.warps_m) if s.warps_m > 1 else index(0)
             self.warp_n = warp % s.warps_n * (s.tile_n // s.warps_n) if s.warps_n > 1 else index(0)
-            accumulators = w.allocate("accumulators", self.accumulator_shape(), float32, MemoryScope.REGISTER)
+            shape, dtype = self.accumulator_shape(), gemm.accumulator.dtype
+            accumulators = w.allocate("accumulators", shape, dtype, MemoryScope.REGISTER)
             with w.scope():
                 self.mainloop(accumulators)
             with w.scope():

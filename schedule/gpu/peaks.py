@@ -19,7 +19,7 @@ class _NominalPeaks:
     ``tensor_flops``: dense 16-bit floating point operations of the fastest matrix instructions.
     ``warp_tensor_flops``: those that matrix instructions of single warps sustain (mma.sync on NVIDIA's devices).
     ``shared_bytes`` and ``l2_bytes``: bytes from shared memory and from L2, while all multiprocessors read.
-    ``float32_lanes``: float32 units.
+    ``float32_lanes`` and ``float64_lanes``: units that do a multiply-add in a cycle.
     """
 
     tensor_flops: float
@@ -27,18 +27,19 @@ class _NominalPeaks:
     shared_bytes: float
     l2_bytes: float
     float32_lanes: int
+    float64_lanes: int
     clock_hz: float
     memory_bytes_per_second: float
     launch_seconds: float
 
 
 ARCHITECTURES: dict[str, _NominalPeaks] = {
-    "sm_80": _NominalPeaks(2048, 1800, 128, 40, 64, 1.41e9, 1.4e12, 2.5e-6),
-    "sm_89": _NominalPeaks(1024, 900, 128, 40, 128, 2.5e9, 0.9e12, 2.5e-6),
-    "sm_90a": _NominalPeaks(4096, 2150, 128, 60, 128, 1.778e9, 4.25e12, 1.7e-6),
-    "sm_100a": _NominalPeaks(8192, 2150, 128, 60, 128, 1.85e9, 7.0e12, 1.7e-6),
-    "gfx942": _NominalPeaks(2048, 2048, 128, 64, 128, 2.1e9, 4.3e12, 3.0e-6),
-    "gfx950": _NominalPeaks(4096, 2048, 128, 64, 128, 2.4e9, 6.5e12, 3.0e-6),
+    "sm_80": _NominalPeaks(2048, 1800, 128, 40, 64, 32, 1.41e9, 1.4e12, 2.5e-6),
+    "sm_89": _NominalPeaks(1024, 900, 128, 40, 128, 2, 2.5e9, 0.9e12, 2.5e-6),
+    "sm_90a": _NominalPeaks(4096, 2150, 128, 60, 128, 64, 1.778e9, 4.25e12, 1.7e-6),
+    "sm_100a": _NominalPeaks(8192, 2150, 128, 60, 128, 64, 1.85e9, 7.0e12, 1.7e-6),
+    "gfx942": _NominalPeaks(2048, 2048, 128, 64, 128, 64, 2.1e9, 4.3e12, 3.0e-6),
+    "gfx950": _NominalPeaks(4096, 2048, 128, 64, 128, 64, 2.4e9, 6.5e12, 3.0e-6),
 }
 """Architecture -> its traits (CUDA C++ Programming Guide, "Arithmetic Instructions"; the vendors' data sheets). The L2
 and warp-level tensor figures of sm_90a were fitted on an H200; the others are estimates."""
@@ -57,6 +58,7 @@ class GpuPeaks:
     tensor_flops_per_cycle: float
     warp_tensor_flops_per_cycle: float
     float32_flops_per_cycle: float
+    float64_flops_per_cycle: float
     shared_bytes_per_cycle: float
     l2_bytes_per_cycle: float
     memory_bytes_per_second: float
@@ -87,6 +89,7 @@ def gpu_peaks(target: Target, measured: Peaks) -> GpuPeaks:
         tensor_flops_per_cycle=traits.tensor_flops,
         warp_tensor_flops_per_cycle=traits.warp_tensor_flops,
         float32_flops_per_cycle=lanes,
+        float64_flops_per_cycle=2.0 * traits.float64_lanes,
         shared_bytes_per_cycle=traits.shared_bytes,
         l2_bytes_per_cycle=traits.l2_bytes,
         memory_bytes_per_second=measured.get("copy_bytes_per_second") or traits.memory_bytes_per_second,

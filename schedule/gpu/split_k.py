@@ -26,6 +26,7 @@ from ...ir.gpu.cluster import ClusterLoadWait
 from ...ir.stmt import LoopKind
 from ..problems.gemm import Gemm
 from ..space.columns import Ints
+from ..tile.accumulation import Accumulation
 from ..tile.contiguous import contiguous_vector
 from ..tile.stage_body import vector_at
 from .occupancy import Whole
@@ -83,7 +84,7 @@ def reduce_partials(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DType) -> 
             vector = (number * at_once + i) * r.threads + r.thread
             if r.in_cluster:
                 for n in range(r.partials):
-                    w.store(held, _held(r, i, index(n)), _spread(const(0.0, dtype), r.width))
+                    w.store(held, _held(r, i, index(n)), _spread(const(0, dtype), r.width))
             with w.when(_all(r.loads_if(vector))):
                 _load(w, r, held, i, vector)
         if r.in_cluster:
@@ -93,7 +94,7 @@ def reduce_partials(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DType) -> 
             at, conditions = r.destination((number * at_once + i) * r.threads + r.thread)
             with w.when(_all(conditions)):
                 if total is not None:
-                    _add(w, r, total, lambda n: Load(held, _held(r, i, n)))
+                    _combine(w, gemm, r, total, lambda n: Load(held, _held(r, i, n)))
                     store_outputs(w, gemm, at, total, r.width)
                 else:
                     store_outputs(w, gemm, at, held, r.width, (i, index(0)))
@@ -111,9 +112,9 @@ def _reduce_one_at_a_time(w: Writer, gemm: Gemm, r: SplitKReduction, dtype: DTyp
         with w.when(_all(r.loads_if(vector))):
             if held is not None:
                 _load(w, r, held, index(0), vector)
-                _add(w, r, total, lambda n: Load(held, _held(r, index(0), n)))
+                _combine(w, gemm, r, total, lambda n: Load(held, _held(r, index(0), n)))
             else:
-                _add(w, r, total, lambda n: r.partial(vector, n))
+                _combine(w, gemm, r, total, lambda n: r.partial(vector, n))
             if r.in_cluster:
                 w.emit(ClusterLoadWait(Load(total, (index(0),))))
             at, conditions = r.destination(vector)
@@ -126,16 +127,19 @@ def _load(w: Writer, r: SplitKReduction, held: Buffer, i: Expr, vector: Expr) ->
     for n in _partials(w, r):
         exists = None if r.exists is None or n == index(0) else r.exists(n)
         if exists is not None:
-            w.store(held, _held(r, i, n), _spread(const(0.0, held.dtype), r.width))
+            w.store(held, _held(r, i, n), _spread(const(0, held.dtype), r.width))
         with w.when(exists):
             w.store(held, _held(r, i, n), r.partial(vector, n))
 
 
-def _add(w: Writer, r: SplitKReduction, total: Buffer, partial: Callable[[Expr], Expr]) -> None:
-    """Add up all partial sums of a vector, each given by its number."""
-    sum_at = contiguous_vector((index(0),), r.width)
+def _combine(w: Writer, gemm: Gemm, r: SplitKReduction, total: Buffer, partial: Callable[[Expr], Expr]) -> None:
+    """Combine all partial results of a vector, each given by its number: add them up, unless the reducer of ``gemm`` is
+    another one."""
+    combine = Accumulation(gemm.reducer, total.dtype, total.dtype).combine
+    at = contiguous_vector((index(0),), r.width)
     for n in _partials(w, r):
-        w.store(total, sum_at, partial(n) if n == index(0) else Load(total, sum_at) + partial(n))
+        value = partial(n)
+        w.store(total, at, value if n == index(0) else combine([Load(total, at)], [value])[0])
 
 
 def _partials(w: Writer, r: SplitKReduction) -> Iterator[Expr]:

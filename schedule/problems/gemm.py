@@ -3,7 +3,8 @@
     C[m, n] = epilogue(sum over k of A[m, k] * B[n, k])
 
 Operands may be any expressions on their axes, there may be batches, and several outputs. Some sketches also take
-epilogues of several such sums, of the same A with a B of their own (``gated_linear``, for example).
+epilogues of several such sums, of the same A with a B of their own (``gated_linear``, for example), and some pairwise
+reductions, which have another function of A[m, k] and B[n, k] in place of the product, and perhaps another reduction.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +22,12 @@ from ...ir.expr import Binary, BinaryOp, Cast, Const, Expr, Load, Unary, UnaryOp
 from ...ir.gpu.tcgen05 import BLOCK_SCALED_ATOMS, BlockScaledAtom
 from ...ir.linear_form import LinearForm, flat_form, linear_form
 from ...ir.rewrite import free_variables, map_loads, substitute
-from ...te.contraction import Contraction, contraction_of
+from ...te.contraction import Contraction, contraction_of, pairwise_reduction_of
 from ...te.dynamic import row_extent
 from ...te.groups import draw_sizes
 from ...te.inline import inline_stages
 from ...te.packed_floats import e2m1_of, e8m0_of
-from ...te.workload import Axis, Stage, Workload
+from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.delinearize import axis_indices, delinearize
 from .image_window import ImageWindow
 
@@ -150,7 +151,9 @@ class Gemm:
     may have (``core.precision``). ``block_scales``: the scales of blocks of k, if there are any. Of a format of 4 bits
     the operands are bytes with two elements each, and ``k`` counts these bytes.
     ``groups``: the groups of rows that each have a B of their own, if they do. ``dynamic``: how many rows a call
-    has, where the rows are a dynamic dimension; ``m`` has the most then."""
+    has, where the rows are a dynamic dimension; ``m`` has the most then. ``term``: what ``reducer`` combines for all
+    ``k``, where it is anything else than the sum of products: an expression that reads the loads ``a.body`` and
+    ``b.body`` alone."""
 
     inputs: tuple[Buffer, ...]
     accumulator: Buffer
@@ -168,6 +171,8 @@ class Gemm:
     precision: str = IEEE
     groups: GroupedRows | None = None
     dynamic: Expr | None = None
+    term: Expr | None = None
+    reducer: Reducer = Reducer.SUM
 
     @property
     def m_end(self) -> Expr:
@@ -226,6 +231,7 @@ def gemm_of(
     scaled: bool = False,
     block_scaled: bool = False,
     swapped: bool = False,
+    pairwise: bool = False,
 ) -> Gemm | None:
     """``workload`` as a product of any size, or a batch of them; None where it is none, as in ``skinny_gemm_of``.
 
@@ -233,9 +239,9 @@ def gemm_of(
     If the first output is contiguous along one of the two axes, that one is ``n``, or ``m`` if the sides are
     ``swapped``. ``several``: whether there may be several sums, as long as they share their left factor, A. ``scaled``:
     whether there may be scales within the sums. ``block_scaled``: whether they may be those of a format with scales of
-    blocks.
+    blocks. ``pairwise``: whether to return the workload as a pairwise reduction (``Gemm.term``) instead.
     """
-    found = sides_of(workload, joined=True, several=several)
+    found = sides_of(workload, joined=True, several=several, pairwise=pairwise)
     for sides in () if found is None else found.alternatives():
         product = sides.product(sides.rows, sides.columns)
         transposed = product is not None and product.results[0].step("n") != 1 and product.results[0].step("m") == 1
@@ -281,7 +287,7 @@ class Sides:
     """A workload after inlining, with its contraction ``stage`` taken apart.
 
     ``others``: further contractions with the same axes and the same ``rows``, and the other factor of each, on the axes
-    of ``stage``.
+    of ``stage``. ``pairwise``: whether it is a pairwise reduction, of the body of ``stage``.
     """
 
     inlined: Workload
@@ -291,6 +297,7 @@ class Sides:
     k: tuple[Axis, ...]
     batch: tuple[Axis, ...]
     others: tuple[tuple[Stage, Expr], ...] = ()
+    pairwise: bool = False
 
     @property
     def new_batch(self) -> tuple[Axis, ...]:
@@ -342,18 +349,23 @@ class Sides:
             batch,
             tuple(ExtraAccumulator(s.tensor, operand_of(substitute(body, at), "n")) for s, body in self.others),
             precision=self.inlined.precision,
+            term=substitute(stage.body, at) if self.pairwise else None,
+            reducer=stage.reducer or Reducer.SUM,
         )
 
 
-def sides_of(workload: Workload, *, joined: bool = False, several: bool = False) -> Sides | None:
+def sides_of(
+    workload: Workload, *, joined: bool = False, several: bool = False, pairwise: bool = False
+) -> Sides | None:
     """Return the sides of the one contraction of a workload; None where there is no contraction, or more than one.
 
     ``joined``: whether a side may have several axes. ``several``: whether there may be several contractions with the
-    same left factor.
+    same left factor. ``pairwise``: whether a pairwise reduction is wanted instead of a contraction.
     """
     inlined = inline_stages(workload)
     sums = [s for s in inlined.stages if s.reducer is not None]
-    found = contraction_of(sums[0]) if len(sums) == 1 or (several and sums) else None
+    wanted = pairwise_reduction_of if pairwise else contraction_of
+    found = wanted(sums[0]) if len(sums) == 1 or (several and sums) else None
     if found is None:
         return None
     others = [(s, body) for s in sums[1:] if (body := _other_factor(s, found)) is not None]
@@ -368,7 +380,8 @@ def sides_of(workload: Workload, *, joined: bool = False, several: bool = False)
     unshared = {a.name for a in stage.reduce_axes if a.extent > 1} - set(found.shared)
     if unshared or (not joined and max(len(rows), len(columns), len(shared)) > 1):
         return None
-    return Sides(inlined, stage, Side(found.left, rows), Side(found.right, columns), shared, batch, tuple(others))
+    sides = (Side(found.left, rows), Side(found.right, columns))
+    return Sides(inlined, stage, *sides, shared, batch, tuple(others), pairwise)
 
 
 def _other_factor(stage: Stage, first: Contraction) -> Expr | None:

@@ -24,6 +24,7 @@ from tilewright.schedule.step_chain import StepChain
 from tilewright.te.dynamic import with_dynamic
 from tilewright.te.operators import OPERATORS
 from tilewright.te.operators.attention import attention_of_lengths
+from tilewright.te.parse import parse_workload
 from tilewright.te.workload import Workload
 
 RANDOM_EXPRESSIONS = 60
@@ -69,10 +70,11 @@ def _takes_any(sketch: str) -> bool:
 
 @cache
 def _workloads() -> tuple[Workload, ...]:
-    """Large ones, one of each operator, and a few random ones."""
+    """Large ones, one of each operator, pairwise reductions, and a few random ones."""
     large = [OPERATORS[name].workload(parameters) for name, parameters in LARGE]
     small = [operator.workload(next(iter(operator.cases()))) for operator in OPERATORS.values()]
-    return (*large, *small, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
+    pairwise = [parse_workload(text) for text in PAIRWISE]
+    return (*large, *small, *pairwise, *(random_workload(seed) for seed in range(0, RANDOM_EXPRESSIONS, 10)))
 
 
 @cache
@@ -284,6 +286,7 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"m": 512, "n": 768, "k": 1024}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "bfloat16"}),
     ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "int8"}),
+    ("matmul", {"m": 512, "n": 768, "k": 1024, "dtype": "float64"}),
     ("matmul", {"m": 1, "n": 768, "k": 1024}),
     ("matmul", {"m": 32, "n": 40, "k": 4160, "dtype": "float16"}),
     ("multi_dot", {"m": 200, "n": 311, "k": 177, "p": 160, "precision": "tf32", "dtype": "float16"}),
@@ -358,3 +361,10 @@ LARGE: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )  # fmt: skip
 """Operators with sizes that have many schedules."""
+
+_ROWS = "A: float32[200, 131]\nB: float32[171, 131]\n"
+PAIRWISE = (
+    _ROWS + "S[i, j] = sum over k < 131 of abs(A[i, k] - B[j, k])\nD[i, j] = sqrt(S[i, j])",
+    _ROWS + "D[i, j] = max over k < 131 of A[i, k] + B[j, k]",
+)
+"""Reductions of functions of two rows."""

@@ -1,4 +1,4 @@
-"""Writes the kernel of a float32 product by fused multiply-adds.
+"""Writes the kernel of a product by fused multiply-adds, or of a pairwise reduction by other instructions.
 
 A CTA works on one tile of the result. All its threads copy both operands into a circular buffer of stages in shared
 memory by cp.async, some k iterations ahead of the products. Its warps share out the tile, and a thread takes
@@ -10,7 +10,7 @@ memory by cp.async, some k iterations ahead of the products. Its warps share out
             at some places: go on filling the stage that the iteration before has left
             load the thread's rows and columns at the next place, 16 bytes at a time (after the last place of a stage:
                 wait for the next stage, and a barrier)
-            subtract the products of this place from all accumulators
+            subtract the products of this place from all accumulators (or combine them with other terms)
 
 Multiply-adds are issued one in a cycle, if the register file keeps up. It has two banks, registers with even and with
 odd numbers, and each gives one operand in a cycle. A multiply-add has three, of which one at least must still be there
@@ -22,7 +22,7 @@ whose rows lie along ``k`` are therefore turned by copies of single elements.
 An accumulator must not be in the same bank as the operand that is new to a multiply-add. Which register it takes would
 follow from the vector that it is stored as, so accumulators hold the negative sums. The negation at the end, an
 instruction of its own, brings results to the registers that stores want, and leaves the others to the compiler, which
-knows the banks (6 to 10 % faster on an H200).
+knows the banks (6 to 10 % faster on an H200). Those of other dtypes and of pairwise reductions are not negated.
 """
 
 from collections.abc import Iterator
@@ -30,21 +30,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import gcd
 
-from ....core.dtypes import float32
+from ....core.dtypes import float32, float64, int32, int64
 from ....ir.buffer import Buffer, Layout, MemoryScope
 from ....ir.expr import Broadcast, Expr, Load, Ramp, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
+from ...tile.accumulation import Accumulation
 from ...tile.contiguous import contiguous_vector
 from ..gemm_mma.operands import copy_width
 from ..multistage_gemm import MultistageGemmWriter
 from ..split_k import TileSlice, reduce_tile, store_outputs
 from ..staged_copies import StagedOperand
-from .sizes import LANES_M, LANES_N, PADDING, VECTOR, GemmSimtSizes
+from .sizes import LANES_M, LANES_N, GemmSimtSizes, vector_of
+from .term import term_of, zeros_are_neutral
 
 UNROLLED = LoopKind.UNROLLED
+DTYPES = {float32, float64, int32, int64}
 LANES = {"m": LANES_M, "n": LANES_N}
 COPIED_RUN = 8
 """Of an operand whose rows lie along ``k``, lanes copy so many neighbours of a row, and then those of the next row: 32
@@ -71,7 +74,10 @@ class _Fragments:
 class _GemmSimtWriter(MultistageGemmWriter):
     def __init__(self, gemm: Gemm, name: str, sizes: GemmSimtSizes[int]) -> None:
         super().__init__(gemm, name, sizes)
-        self.s = sizes
+        self.s, self.vector, dtype = sizes, vector_of(gemm), gemm.accumulator.dtype
+        self.accumulation = Accumulation(gemm.reducer, dtype, dtype)
+        self.negated = gemm.term is None and dtype == float32
+        """Whether accumulators hold negative sums."""
 
     def accumulator_shape(self) -> tuple[int, ...]:
         return (self.s.thread_m, self.s.thread_n)
@@ -79,17 +85,17 @@ class _GemmSimtWriter(MultistageGemmWriter):
     def _stages(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
         """Return the stages of an operand: neighbours along ``axis`` are neighbours there, too. Rows along ``k`` are
         turned by copies of single elements, and padding moves what a warp copies at once to different banks."""
-        width, along_k = copy_width(self.gemm, operand, axis, VECTOR)
+        width, along_k = copy_width(self.gemm, operand, axis, self.vector)
         assert operand.load is not None
-        s = self.s
-        pitch = extent + (PADDING if along_k else 0)
+        s, dtype = self.s, operand.load.dtype
+        pitch = extent + (self.vector if along_k else 0)
         stage = s.block_k * pitch + (s.spare if axis == "m" else 0)
         if not along_k:
             layout = Layout((stage, pitch, 1))
-            stages = self.w.allocate(name, (s.stages, s.block_k, extent), float32, MemoryScope.SHARED, layout)
+            stages = self.w.allocate(name, (s.stages, s.block_k, extent), dtype, MemoryScope.SHARED, layout)
             return StagedOperand(operand.load, stages, "k", axis, width)
         layout = Layout((stage, 1, pitch))
-        stages = self.w.allocate(name, (s.stages, extent, s.block_k), float32, MemoryScope.SHARED, layout)
+        stages = self.w.allocate(name, (s.stages, extent, s.block_k), dtype, MemoryScope.SHARED, layout)
         return StagedOperand(operand.load, stages, axis, "k", 1, run=COPIED_RUN)
 
     # --- the main loop
@@ -102,7 +108,7 @@ class _GemmSimtWriter(MultistageGemmWriter):
         sides = (("a", gemm.a, "m", s.tile_m, s.thread_m), ("b", gemm.b, "n", s.tile_n, s.thread_n))
         staged = [self._stages(f"staged_{name}", operand, axis, tile) for name, operand, axis, tile, _ in sides]
         self.a, self.b = (
-            _Fragments(stages, w.allocate(name, (2, count), float32, MemoryScope.REGISTER), axis)
+            _Fragments(stages, w.allocate(name, (2, count), stages.stages.dtype, MemoryScope.REGISTER), axis)
             for stages, (name, _, axis, _, count) in zip(staged, sides, strict=True)
         )
         with w.loop("filled", self.distance, UNROLLED) as k_iter:
@@ -110,7 +116,7 @@ class _GemmSimtWriter(MultistageGemmWriter):
                 self.copies.copy(operand, k_iter, k_iter)
             w.emit(CopyAsyncCommit())
         with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("column", s.thread_n, UNROLLED) as j:
-            w.store(accumulators, (i, j), const(-0.0, float32))
+            w.store(accumulators, (i, j), const(-0.0, float32) if self.negated else self.accumulation.identity[0])
         w.emit(CopyAsyncWait(self.distance - 1))
         w.barrier()
         self._load_fragments(index(0), 0)
@@ -133,11 +139,29 @@ class _GemmSimtWriter(MultistageGemmWriter):
                 w.barrier()
                 self._load_fragments((k_iter + 1) % s.stages, 0)
             self._refill(k_iter, place)
-            with w.loop("line", long, UNROLLED) as line, w.loop("step", short, UNROLLED) as step:
+            with (
+                w.when(self._is_inside(k_iter, place)),
+                w.loop("line", long, UNROLLED) as line,
+                w.loop("step", short, UNROLLED) as step,
+            ):
                 across, now = _serpentine(line, step, short), index(place % 2)
                 i, j = (line, across) if s.thread_m == long else (across, line)
-                product = Load(self.a.held, (now, i)) * Load(self.b.held, (now, j))
-                w.store(accumulators, (i, j), Load(accumulators, (i, j)) - product)
+                a, b = Load(self.a.held, (now, i)), Load(self.b.held, (now, j))
+                w.store(accumulators, (i, j), self._accumulated(Load(accumulators, (i, j)), a, b))
+
+    def _is_inside(self, k_iter: Expr, place: int) -> Expr | None:
+        """Return the condition that a place is before the end of ``k``; None where all are, and where the zeros that
+        arrive from beyond it change nothing."""
+        s = self.s
+        if self.copies.is_whole("k") or zeros_are_neutral(self.gemm):
+            return None
+        return (self.k_rank * s.k_iters + k_iter) * s.block_k + place < self.gemm.k.extent
+
+    def _accumulated(self, accumulator: Load, a: Load, b: Load) -> Expr:
+        """Return an accumulator with the term of one row and one column."""
+        if self.negated:
+            return accumulator - a * b
+        return self.accumulation.accumulate([accumulator], term_of(self.gemm, a, b), index(0))[0]
 
     def _refill(self, k_iter: Expr, place: int) -> None:
         """Begin to fill the stage that the iteration before has left, some copies at a time, so that loads of fragments
@@ -160,14 +184,16 @@ class _GemmSimtWriter(MultistageGemmWriter):
             self.w.emit(CopyAsyncCommit())
 
     def _load_fragments(self, stage: Expr, place: int) -> None:
-        """Load what a thread multiplies at one place of ``k``: groups of 4 neighbours along ``m``, and along ``n``."""
+        """Load what a thread multiplies at one place of ``k``: vectors of neighbours along ``m``, and along ``n``."""
         for f in (self.a, self.b):
-            first = self.warp_at[f.axis] + self.lane_at[f.axis] * VECTOR
-            with self.w.loop("group", f.held.shape[1] // VECTOR, UNROLLED) as group:
-                at = Broadcast(first + group * (LANES[f.axis] * VECTOR), VECTOR) + Ramp(index(0), 1, VECTOR)
-                of_stage, k = Broadcast(stage, VECTOR), Broadcast(index(place), VECTOR)
+            first = self.warp_at[f.axis] + self.lane_at[f.axis] * self.vector
+            with self.w.loop("group", f.held.shape[1] // self.vector, UNROLLED) as group:
+                at = Broadcast(first + group * (LANES[f.axis] * self.vector), self.vector) + Ramp(
+                    index(0), 1, self.vector
+                )
+                of_stage, k = Broadcast(stage, self.vector), Broadcast(index(place), self.vector)
                 source = (of_stage, at, k) if f.operand.along_k else (of_stage, k, at)
-                to = contiguous_vector((index(place % 2), group * VECTOR), VECTOR)
+                to = contiguous_vector((index(place % 2), group * self.vector), self.vector)
                 self.w.store(f.held, to, Load(f.operand.stages, source))
 
     # --- the epilogue
@@ -180,20 +206,24 @@ class _GemmSimtWriter(MultistageGemmWriter):
 
     @contextmanager
     def _vectors(self, accumulators: Buffer) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """The groups of 4 neighbouring results: (m, n) within the tile, and the indices of the first accumulator. The
-        negative sums become positive."""
+        """The groups of neighbouring results, a vector each: (m, n) within the tile, and the indices of the first
+        accumulator. Negative sums become positive."""
         s, w = self.s, self.w
-        with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("group", s.thread_n // VECTOR, UNROLLED) as group:
-            first = {axis: self.warp_at[axis] + self.lane_at[axis] * VECTOR for axis in ("m", "n")}
-            m = first["m"] + i // VECTOR * (VECTOR * LANES_M) + i % VECTOR
-            at = contiguous_vector((i, group * VECTOR), VECTOR)
-            w.store(accumulators, at, -Load(accumulators, at))
-            yield m, first["n"] + group * (VECTOR * LANES_N), i, group * VECTOR
+        with w.loop("row", s.thread_m, UNROLLED) as i, w.loop("group", s.thread_n // self.vector, UNROLLED) as group:
+            first = {axis: self.warp_at[axis] + self.lane_at[axis] * self.vector for axis in ("m", "n")}
+            m = first["m"] + i // self.vector * (self.vector * LANES_M) + i % self.vector
+            at = contiguous_vector((i, group * self.vector), self.vector)
+            if self.negated:
+                w.store(accumulators, at, -Load(accumulators, at))
+            yield m, first["n"] + group * (self.vector * LANES_N), i, group * self.vector
 
     def _direct_epilogue(self, accumulators: Buffer) -> None:
         """Every thread stores the outputs of its own accumulators."""
-        w, gemm, width = self.w, self.gemm, gcd(self.gemm.n.extent, VECTOR)
-        with self._vectors(accumulators) as (m, n, i, first), w.loop("column", VECTOR // width, UNROLLED) as column:
+        w, gemm, width = self.w, self.gemm, gcd(self.gemm.n.extent, self.vector)
+        with (
+            self._vectors(accumulators) as (m, n, i, first),
+            w.loop("column", self.vector // width, UNROLLED) as column,
+        ):
             at = {**self.at, "m": self.at["m"] + m, "n": self.at["n"] + n + column * width}
             inside = [at[axis] < self.copies.extent(axis) for axis in ("m", "n") if not self.copies.is_whole(axis)]
             with w.when(logical_and(*inside) if inside else None):
@@ -202,14 +232,15 @@ class _GemmSimtWriter(MultistageGemmWriter):
     def _split_k_epilogue(self, accumulators: Buffer) -> None:
         """CTAs that share ``k`` add up their tiles in shared memory."""
         s, w, gemm = self.s, self.w, self.gemm
-        layout = Layout((s.tile_n + PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
+        layout = Layout((s.tile_n + self.vector, 1))
+        shape = (s.tile_m, s.tile_n)
+        partials = w.allocate("partials", shape, accumulators.dtype, MemoryScope.SHARED, layout)
         with self._vectors(accumulators) as (m, n, i, first):
-            value = Load(accumulators, contiguous_vector((i, first), VECTOR))
-            w.store(partials, contiguous_vector((m, n), VECTOR), value)
+            value = Load(accumulators, contiguous_vector((i, first), self.vector))
+            w.store(partials, contiguous_vector((m, n), self.vector), value)
         w.barrier(SyncScope.CLUSTER)
         own = TileSlice(gemm, self.at, self.k_rank, s.split_k, self.thread, s.threads)
-        reduce_tile(w, own, partials, gcd(gemm.n.extent, VECTOR))
+        reduce_tile(w, own, partials, gcd(gemm.n.extent, self.vector))
         w.barrier(SyncScope.CLUSTER)
 
 
@@ -221,6 +252,8 @@ def _serpentine(line: Expr, step: Expr, steps: int) -> Expr:
 
 
 def can_use_simt(gemm: Gemm) -> bool:
-    """Return whether both operands are plain loads of float32, which the accumulator is too."""
-    loads = (gemm.a.load, gemm.b.load)
-    return gemm.accumulator.dtype == float32 and all(load and load.buffer.dtype == float32 for load in loads)
+    """Return whether both operands are plain loads of one of ``DTYPES``, and accumulators have one of them, too."""
+    a, b = gemm.a, gemm.b
+    if a.load is None or b.load is None or (a.load, b.load) != (a.body, b.body):
+        return False
+    return a.load.dtype == b.load.dtype and {a.load.dtype, gemm.accumulator.dtype} <= DTYPES

@@ -17,7 +17,8 @@ from ..gemm_mma.prior import (
 from ..gemm_mma.sizes import CopyWidths
 from ..occupancy import PARTS, limits_of
 from ..peaks import GpuPeaks, UnitCycles
-from .sizes import VECTOR, GemmSimtSizes
+from .sizes import GemmSimtSizes, operand_bytes, vector_of
+from .term import term_cost
 
 Floats = NDArray[np.float64]
 
@@ -58,19 +59,22 @@ IDLE = 0.4
 
 MOST_SETTINGS = 250
 MOST_UNROLLED = 2048
-"""Worthwhile iterations have at most so many multiply-adds."""
+"""Worthwhile iterations have at most so many multiply-adds, or other instructions of terms."""
 MOST_THREADS = 256
+MOST_TERM_REGISTERS = 200
+"""With more registers by their estimate, compilers keep terms of pairwise reductions in memory now and then."""
 
 
-def unit_cycles(widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
-    """Return what a k iteration asks of the float32 units and of what issues instructions, of shared memory, and of
-    L2."""
-    s = sizes
-    warps, lanes = s.threads // WARP_LANES, peaks.float32_flops_per_cycle / 2
-    loads = s.block_k * (s.thread_m + s.thread_n) / VECTOR
-    fmas = s.thread_m * s.thread_n * s.block_k
+def unit_cycles(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+    """Return what a k iteration asks of the units of arithmetic and of what issues instructions, of shared memory, and
+    of L2."""
+    s, term = sizes, term_cost(gemm, peaks)
+    warps = s.threads // WARP_LANES
+    loads = s.block_k * (s.thread_m + s.thread_n) / vector_of(gemm)
+    terms = s.thread_m * s.thread_n * s.block_k
     others = loads + COPY_INSTRUCTIONS * s.copies + ITERATION_INSTRUCTIONS
-    issued = (fmas * WARP_LANES / lanes + others / PARTS) * np.where(fmas + others > MOST_INSTRUCTIONS, LARGE_LOOP, 1)
+    is_large = terms * term.instructions + others > MOST_INSTRUCTIONS
+    issued = (terms * WARP_LANES * term.cycles + others / PARTS) * np.where(is_large, LARGE_LOOP, 1)
     stage = (s.tile_m + s.tile_n) * s.block_k
     uneven = (s.repacked == 0) & (widths.plain != widths.repacked)
     single = np.where(uneven, UNEVEN_COPY_CYCLES, COPY_CYCLES)
@@ -81,7 +85,7 @@ def unit_cycles(widths: CopyWidths, sizes: GemmSimtSizes[Ints], peaks: GpuPeaks)
     return UnitCycles(
         mma=warps * issued + waits,
         shared=warps * loads * WAVEFRONTS + waits,
-        l2=4 * stage / L2_BYTES_PER_CYCLE,
+        l2=operand_bytes(gemm) * stage / L2_BYTES_PER_CYCLE,
     )
 
 
@@ -100,7 +104,7 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
     time        = launch + repacking + rounds of ``ctas_per_sm`` CTAs, and one of those that are left
                   + adding up partial sums
     """
-    s, work = sizes, unit_cycles(widths, sizes, peaks)
+    s, work = sizes, unit_cycles(gemm, widths, sizes, peaks)
     stored = sum(r.tensor.dtype.bytes for r in gemm.results) * s.tile_m * s.tile_n / s.split_k
     large = sum(r.tensor.bytes for r in gemm.results) > LARGE_RESULT_BYTES
     waited = stored * peaks.multiprocessors / peaks.memory_bytes_per_cycle if large else np.zeros(len(stored))
@@ -118,20 +122,22 @@ def prior_seconds(gemm: Gemm, widths: CopyWidths, sizes: GemmSimtSizes[Ints], pe
 
     tiles = ctas_of_sm(s, peaks.multiprocessors)
     rounds = tiles // s.ctas_per_sm * round_of(s.ctas_per_sm) + round_of(tiles % s.ctas_per_sm)
-    exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
+    partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
+    exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
     repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
     seconds: Floats = peaks.launch_seconds + (END_CYCLES + repack + exchange + rounds) / peaks.clock_hz
     return seconds
 
 
-def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats) -> Bools:
+def promising(gemm: Gemm, target: Target, s: GemmSimtSizes[Ints], prior: Floats, peaks: GpuPeaks) -> Bools:
     """Return which settings are worth a measurement, bool[n], given all that are legal. ``prior``: their seconds. A
     multiprocessor should run as many CTAs at once as there is room and work for."""
     room = limits_of(target).resident_blocks(s.threads, s.registers, s.shared_bytes)
     usual = s.ctas_per_sm == np.minimum(np.minimum(room, 4), ctas_of_sm(s, target.threads))
     usual |= s.ctas_per_sm == 1
-    usual &= s.thread_m * s.thread_n * s.block_k <= MOST_UNROLLED
+    usual &= s.thread_m * s.thread_n * s.block_k * term_cost(gemm, peaks).instructions <= MOST_UNROLLED
     usual &= (s.threads <= MOST_THREADS) & (s.stages >= np.minimum(3, s.k_iters))
+    usual &= (s.registers <= MOST_TERM_REGISTERS) | (gemm.term is None)
     # a tile that is half empty gains nothing, nor does a longer iteration beyond the end of k
     usual &= (s.tile_m < 2 * gemm.m.extent) | (s.tile_m <= 32)
     usual &= (s.tile_n < 2 * gemm.n.extent) | (s.tile_n <= 32)

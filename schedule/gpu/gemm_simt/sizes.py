@@ -18,18 +18,27 @@ VERSION = 3
 """The version of the sketch. It grows whenever knobs, legality or lowering change what a schedule means."""
 LANES_M, LANES_N = 4, 8
 """How the lanes of a warp share out its tile."""
-VECTOR = 4
-"""Elements of the widest copies and accesses: 16 bytes."""
+VECTOR_BYTES = 16
+"""Bytes of the widest copies and accesses."""
 MOST_STAGES = 4
 """More stages than these do not hide more latency, and which stage comes next is one instruction."""
-PADDING = 4
-"""The padding between rows of a turned operand and rows of partial sums, in elements. Vectors still begin at 16
-bytes."""
 FREE_COPIES = 8
 """The addresses of so many copies of a stage take no more registers; those of two others take one."""
 SPARE_REGISTERS, VALUE_REGISTERS = 24, 8
 """About how many registers addresses and constants take (from compiled kernels); how many more an epilogue takes that
 is more than the sum."""
+
+
+def vector_of(gemm: Gemm) -> int:
+    """Return how many elements copies and accesses have at most. So many are the padding, too, between rows of a turned
+    operand and of partial sums, so that vectors still begin at multiples of themselves."""
+    return VECTOR_BYTES // max(operand_bytes(gemm), gemm.accumulator.dtype.bytes)
+
+
+def operand_bytes(gemm: Gemm) -> int:
+    """Return the bytes of an element of A, which one of B has too."""
+    assert gemm.a.load is not None
+    return gemm.a.load.dtype.bytes
 
 
 def gemm_simt_knobs(target: Target) -> tuple[Knob, ...]:
@@ -69,20 +78,21 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Col
     tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
     k_iters = -(-gemm.k.extent // (k["split_k"] * k["block_k"]))
     width_a, width_b = widths.of(k["repacked"])
-    turned = sum(widths.along_k)
-    stage_bytes = 4 * k["block_k"] * (tile_m + tile_n + PADDING * turned)
+    turned, vector = sum(widths.along_k), vector_of(gemm)
+    element, accumulator = operand_bytes(gemm), gemm.accumulator.dtype.bytes
+    stage_bytes = element * k["block_k"] * (tile_m + tile_n + vector * turned)
     copies = -(-tile_m * k["block_k"] // (width_a * threads)) - (-tile_n * k["block_k"] // (width_b * threads))
-    unpadded = 4 * PADDING * turned  # behind the last row of the last stage
+    unpadded = element * vector * turned  # behind the last row of the last stage
     limits = limits_of(target)
     room = limits.shared_bytes_for(k["ctas_per_sm"])
     stages = np.minimum(np.minimum(room // stage_bytes, k_iters), MOST_STAGES)
     gaps = np.maximum(stages - 1, 1)
     lacking = limits.shared_bytes_for(k["ctas_per_sm"] + 1) + 1 - (stages * stage_bytes - unpadded)
-    spare = np.where(stages > 1, VECTOR * np.maximum(-(-lacking // (4 * VECTOR * gaps)), 0), 0)
-    partial_bytes = 4 * (tile_m * (tile_n + PADDING) - PADDING)
+    spare = np.where(stages > 1, vector * np.maximum(-(-lacking // (element * vector * gaps)), 0), 0)
+    partial_bytes = accumulator * (tile_m * (tile_n + vector) - vector)
     partial_bytes = np.where(k["split_k"] > 1, partial_bytes, 0)  # in the place of the stages
-    fragments = 2 * (k["thread_m"] + k["thread_n"]) + np.maximum(copies - FREE_COPIES, 0) // 2
-    plain = all(isinstance(r.value, Load) for r in gemm.results)
+    fragments = element // 2 * (k["thread_m"] + k["thread_n"]) + np.maximum(copies - FREE_COPIES, 0) // 2
+    plain = gemm.term is None and all(isinstance(r.value, Load) for r in gemm.results)
     others = SPARE_REGISTERS + (0 if plain else VALUE_REGISTERS)
     return GemmSimtSizes(
         **k,
@@ -94,18 +104,19 @@ def gemm_simt_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Col
         stages=stages,
         stage_bytes=stage_bytes,
         copies=copies,
-        registers=k["thread_m"] * k["thread_n"] + fragments + others,
+        registers=accumulator // 4 * k["thread_m"] * k["thread_n"] + fragments + others,
         room=room,
         spare=spare,
         shared_bytes=np.maximum(
-            np.maximum(stages, 1) * stage_bytes - unpadded + 4 * spare * (gaps * (stages > 1)), partial_bytes
+            np.maximum(stages, 1) * stage_bytes - unpadded + element * spare * (gaps * (stages > 1)), partial_bytes
         ),
     )
 
 
 def simt_copy_widths(gemm: Gemm) -> CopyWidths:
     """Return how many elements one copy takes: one where rows lie along ``k``, since it turns them."""
-    found = copy_widths(gemm, VECTOR)
-    a, b = (1 if turned else VECTOR for turned in found.along_k)
+    most = vector_of(gemm)
+    found = copy_widths(gemm, most)
+    a, b = (1 if turned else most for turned in found.along_k)
     plain, repacked = ((min(w[0], a), min(w[1], b)) for w in (found.plain, found.repacked))
     return CopyWidths(plain, repacked, found.along_k)

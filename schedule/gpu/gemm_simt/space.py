@@ -1,8 +1,9 @@
-"""Large float32 products by fused multiply-adds: which settings there are, which are legal, and which are promising.
+"""Large products by fused multiply-adds: which settings there are, which are legal, and which are promising.
 
-Operands are float32 in any layout and of any alignment; there may be batches, and the outputs are any pointwise
-functions of the accumulator. Products that may round their factors to TF32 are here where wgmma cannot be used, and
-those that split them always: with few rows, splitting a matrix takes longer than multiplying it.
+Operands are float32, float64, int32 or int64 in any layout and of any alignment; there may be batches, and the outputs
+are any pointwise functions of the accumulator. Instead of products any function of two elements may be reduced.
+Products that may round their factors to TF32 are here where wgmma cannot be used, and those that split them always:
+with few rows, splitting a matrix takes longer than multiplying it.
 """
 
 from collections.abc import Mapping
@@ -68,11 +69,12 @@ class GemmSimtPlan(Plan):
         return prior_seconds(self.gemm, self._widths, self.sizes(columns), gpu_peaks(self.target, peaks))
 
     def promising(self, columns: Columns, peaks: Peaks) -> Bools:
-        return promising(self.gemm, self.target, self.sizes(columns), self.prior_seconds(columns, peaks))
+        prior = self.prior_seconds(columns, peaks)
+        return promising(self.gemm, self.target, self.sizes(columns), prior, gpu_peaks(self.target, peaks))
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s = self.sizes(columns)
-        work = unit_cycles(self._widths, s, gpu_peaks(self.target, NO_PEAKS))
+        work = unit_cycles(self.gemm, self._widths, s, gpu_peaks(self.target, NO_PEAKS))
         return multistage_columns(self.gemm, self.target, s, work, FMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
@@ -84,12 +86,13 @@ class GemmSimtPlan(Plan):
 
 
 def _plan(workload: Workload, target: Target) -> GemmSimtPlan | None:
-    gemm = gemm_of(workload)
-    if gemm is None or not can_use_simt(gemm):
+    found = (gemm_of(workload, pairwise=pairwise) for pairwise in (False, True))
+    gemm = next((g for g in found if g is not None and can_use_simt(g)), None)
+    if gemm is None:
         return None
     if gemm.k.extent < LEAST_K or (min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE and not gemm.batch):
         return None
-    if target.arch == "sm_90a" and can_use_wgmma(gemm) and pair_count(gemm) == 1:
+    if target.arch == "sm_90a" and gemm.term is None and can_use_wgmma(gemm) and pair_count(gemm) == 1:
         return None
     return GemmSimtPlan(replace(gemm, precision=IEEE), target)  # operands are multiplied as they are, not packed
 

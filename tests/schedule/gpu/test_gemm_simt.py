@@ -100,7 +100,7 @@ def test_what_it_leaves_to_others() -> None:
         return SKETCH.matches(workload_of("matmul", **{"m": 72, "n": 72, "k": 72, **parameters}), target)
 
     assert taken() and taken(m=73, n=75, k=77) and taken(m=9) and taken(DEVICES["sm_80"])
-    assert not taken(dtype="float16") and not taken(dtype="float64") and not taken(k=1)
+    assert taken(dtype="float64") and taken(dtype="int32") and not taken(dtype="float16") and not taken(k=1)
     assert not taken(m=8) and not taken(n=8)  # a product of a matrix and hardly more than a vector
     few = {"batch": 3, "m": 3, "n": 4, "k": 5}
     assert SKETCH.matches(workload_of("batch_matmul", **few), H200)  # nothing else takes several of them
