@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ...core.dtypes import DType, bfloat16, float16, float32, tfloat32
+from ...core.dtypes import DType, bfloat16, float16, float32, float64, tfloat32
 from ..buffer import Buffer
 from ..expr import WARP_LANES, Expr
 from ..stmt import Operation
@@ -17,8 +17,8 @@ class MmaAtom:
     ``lanes``.
 
     Every lane holds ``m*k/lanes`` elements of A, ``k*n/lanes`` of B and ``m*n/lanes`` of D; ``fragment`` says which
-    (PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m16n8k8"; AMD Instinct MI300 ISA, "Matrix Arithmetic
-    Instructions").
+    (PTX ISA, "Matrix Fragments for mma.m16n8k16" and "for mma.m16n8k8", float64 too; AMD Instinct MI300 ISA, "Matrix
+    Arithmetic Instructions").
     """
 
     name: str
@@ -50,16 +50,17 @@ class MmaAtom:
 
     @property
     def register_elements(self) -> int:
-        """How many elements of an operand a register of 32 bits holds."""
-        return 4 // self.operand.bytes
+        """How many elements of an operand a register of 32 bits holds; 1 where an element takes several."""
+        return max(4 // self.operand.bytes, 1)
 
 
 WARP_MMA_ATOMS: dict[str, MmaAtom] = {
     "m16n8k16_f16": MmaAtom("m16n8k16_f16", 16, 8, 16, float16, float32),
     "m16n8k16_bf16": MmaAtom("m16n8k16_bf16", 16, 8, 16, bfloat16, float32),
     "m16n8k8_tf32": MmaAtom("m16n8k8_tf32", 16, 8, 8, tfloat32, float32),
+    "m16n8k8_f64": MmaAtom("m16n8k8_f64", 16, 8, 8, float64, float64),
 }
-"""Name -> matrix instruction of a warp. All are there from sm_80 on."""
+"""Name -> matrix instruction of a warp. All are there from sm_80 on, but for float64, which is from sm_90 on."""
 MFMA_ATOMS: dict[str, MmaAtom] = {
     "wave_m16n16k16_f16": MmaAtom("wave_m16n16k16_f16", 16, 16, 16, float16, float32, WAVEFRONT_LANES),
     "wave_m16n16k16_bf16": MmaAtom("wave_m16n16k16_bf16", 16, 16, 16, bfloat16, float32, WAVEFRONT_LANES),

@@ -1,4 +1,4 @@
-"""Fragments of TF32 in registers: those of mma.sync, which wgmma takes as well."""
+"""Fragments of TF32 in registers: those of mma.sync, which wgmma takes as well, and float64 for mma.sync, too."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,11 @@ from tilewright.ir.verify import verify
 ZERO = index(0)
 
 
-def test_elements_lie_as_the_instruction_set_says() -> None:
-    """Figures of PTX ISA, "Matrix Fragments for mma.m16n8k8", for TF32: lane 13 is number 1 of its group, 3."""
-    atom = MMA_ATOMS["m16n8k8_tf32"]
+@pytest.mark.parametrize("name", ["m16n8k8_tf32", "m16n8k8_f64"])
+def test_elements_lie_as_the_instruction_set_says(name: str) -> None:
+    """Figures of PTX ISA, "Matrix Fragments for mma.m16n8k8", for TF32 and float64: lane 13 is number 1 of its group,
+    3."""
+    atom = MMA_ATOMS[name]
     assert [atom.fragment("a", 13, e) for e in range(4)] == [(3, 1), (11, 1), (3, 5), (11, 5)]
     assert [atom.fragment("b", 13, e) for e in range(2)] == [(1, 3), (5, 3)]
     assert [atom.fragment("d", 13, e) for e in range(4)] == [(3, 2), (3, 3), (11, 2), (11, 3)]

@@ -1,5 +1,6 @@
 """Writes matrix instructions: ``mma.sync`` with ``ldmatrix`` and ``stmatrix`` for warps, ``wgmma`` for warpgroups."""
 
+from ....core.dtypes import float64
 from ....core.errors import CompileError
 from ....ir.buffer import Buffer, MemoryScope
 from ....ir.expr import Expr
@@ -39,9 +40,11 @@ def _mma(emitter: ExpressionEmitter, stmt: Mma) -> str:
     if stmt.atom not in WARP_MMA_ATOMS:
         raise CompileError(f"no matrix instruction {stmt.atom!r}; known: {', '.join(WARP_MMA_ATOMS)}")
     d = fragment_pointer(emitter, stmt.d, stmt.d_indices, 1)
-    together = WARP_MMA_ATOMS[stmt.atom].register_elements
+    together, use = WARP_MMA_ATOMS[stmt.atom].register_elements, emitter.fn.use
+    if stmt.d.dtype == float64:
+        use = emitter.fn.use_sm_90
     a, b = (fragment_pointer(emitter, x, i, together) for x, i in ((stmt.a, stmt.a_indices), (stmt.b, stmt.b_indices)))
-    return f"{emitter.fn.use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
+    return f"{use(f'mma_{stmt.atom}')}({d}, {a}, {b});"
 
 
 def _wgmma(emitter: ExpressionEmitter, stmt: WarpgroupMma) -> str:

@@ -15,6 +15,18 @@ void mma_m16n8k{k}_{type}(float* d, const {register}* a, const {register}* b) {{
 }}"""
 
 
+def _mma_m16n8k8_f64() -> str:
+    d, a, b = (", ".join(f"%{first + i}" for i in range(count)) for first, count in ((0, 4), (4, 4), (8, 2)))
+    results = ", ".join(f'"+d"(d[{i}])' for i in range(4))
+    operands = ", ".join(f'"d"({name}[{i}])' for name, count in (("a", 4), ("b", 2)) for i in range(count))
+    return f"""// d += a * b; all three are fragments in the registers of a warp
+void mma_m16n8k8_f64(double* d, const double* a, const double* b) {{
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {{{d}}}, {{{a}}}, {{{b}}}, {{{d}}};"
+      : {results}
+      : {operands});
+}}"""
+
+
 def register_type(type: str) -> tuple[str, str]:
     """Return how a register of operands is declared, and how its bits are written, by PTX's name of the operand."""
     return ("float", "__float_as_uint({})") if type == "tf32" else ("unsigned", "{}")
@@ -24,6 +36,7 @@ MMA: dict[str, DeviceFunction] = {
     "mma_m16n8k16_f16": DeviceFunction(_mma_m16n8(16, "f16")),
     "mma_m16n8k16_bf16": DeviceFunction(_mma_m16n8(16, "bf16")),
     "mma_m16n8k8_tf32": DeviceFunction(_mma_m16n8(8, "tf32")),
+    "mma_m16n8k8_f64": DeviceFunction(_mma_m16n8k8_f64()),
     "ldmatrix": DeviceFunction(
         """// loads COUNT 8x8 matrices of 16-bit elements; each lane passes the address of one row
 template <int COUNT, bool TRANSPOSED> $void ldmatrix(unsigned* to, const void* row) {

@@ -126,7 +126,7 @@ def _plan(workload: Workload, target: Target) -> AttentionPlan | None:
 def _can_attend(p: Attention) -> bool:
     """Return whether wgmma takes the operands, TMA can move all tensors, and a row of V fits one wgmma."""
     dtypes = {p.q.buffer.dtype, p.key.buffer.dtype, p.v.buffer.dtype, p.weights}
-    if len(dtypes) != 1 or dtypes.isdisjoint(a.operand for a in WARP_MMA_ATOMS.values()):
+    if len(dtypes) != 1 or dtypes.isdisjoint(a.operand for a in WARP_MMA_ATOMS.values() if a.k == 16):
         return False
     if p.k.extent > MOST_COLUMNS or p.d.extent > MOST_COLUMNS or p.d.extent % 8:
         return False

@@ -2,11 +2,12 @@
 
 A CTA works on one tile of the result. All its threads copy both operands into a circular buffer of stages in shared
 memory by cp.async, some k iterations ahead of the products. Its warps share out the tile. Each loads the fragments of
-the next 16 places of ``k`` by ldmatrix while it multiplies the last ones, also from one k iteration to the next:
+the next 16 places of ``k`` by ldmatrix, or those of the next 8 of float64 one by one, while it multiplies the last
+ones, also from one k iteration to the next:
 
     fill all stages but one
     for each k iteration:
-        for each k atom of 16:
+        for each k atom:
             load the fragments of the next k atom (of the next stage after the last one: wait for it, and a barrier)
             at the first k atom: begin to fill the stage that the iteration before has left
             multiply the fragments of this k atom
@@ -19,13 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import gcd
 
-from ....core.dtypes import float32
+from ....core.target import Target
 from ....ir.buffer import Buffer, Layout, MemoryScope, Swizzle
 from ....ir.expr import Broadcast, Expr, Load, Ramp, Unary, UnaryOp, const, index, logical_and
 from ....ir.gpu.async_copy import CopyAsyncCommit, CopyAsyncWait
 from ....ir.gpu.barrier import SyncScope
 from ....ir.gpu.ldmatrix import LoadMatrix
-from ....ir.gpu.mma import WARP_MMA_ATOMS, Mma
+from ....ir.gpu.mma import Mma
 from ....ir.rewrite import substitute
 from ....ir.stmt import Kernel, LoopKind
 from ...problems.gemm import Gemm, Operand
@@ -33,10 +34,22 @@ from ...tile.stage_body import vector_at
 from ..multistage_gemm import MultistageGemmWriter
 from ..split_k import TileSlice, reduce_tile, store_outputs
 from ..staged_copies import StagedOperand
-from .operands import ATOM_K, ATOM_M, SCALARS, copy_width, row_pitch
+from .operands import (
+    ATOM_M,
+    LEAST_COPY_BYTES,
+    SCALARS,
+    atom_of,
+    copy_elements,
+    copy_width,
+    find_mma_atom,
+    has_ldmatrix,
+    row_padding,
+)
 from .sizes import PARTIAL_PADDING, GemmMmaSizes
 
 UNROLLED = LoopKind.UNROLLED
+STORED_BYTES = 32
+"""A thread stores the outputs of accumulators of so many bytes at a time."""
 
 
 def lower_gemm_mma(gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> Kernel:
@@ -48,10 +61,8 @@ class _GemmMmaWriter(MultistageGemmWriter):
     def __init__(self, gemm: Gemm, name: str, sizes: GemmMmaSizes[int]) -> None:
         super().__init__(gemm, name, sizes)
         self.s = sizes
-        self.dtype = gemm.a.load.buffer.dtype if gemm.a.load is not None else gemm.accumulator.dtype
-        self.atom = next(
-            a for a in WARP_MMA_ATOMS.values() if a.operand == self.dtype and (a.m, a.k) == (ATOM_M, ATOM_K)
-        )
+        self.atom = atom_of(gemm)
+        self.dtype = self.atom.operand
 
     def accumulator_shape(self) -> tuple[int, ...]:
         return (self.s.atoms_m, 2 * self.s.atoms_n, 4)
@@ -60,18 +71,18 @@ class _GemmMmaWriter(MultistageGemmWriter):
 
     def _allocate(self, name: str, operand: Operand, axis: str, extent: int) -> StagedOperand:
         """Return the stages of an operand. Eight rows at one column lie in different banks: by a swizzle, or by 16
-        bytes of padding where the length of a row is no power of two."""
+        bytes of padding where the length of a row is no power of two. Rows of float64 are padded."""
         s = self.s
-        width, along_k = copy_width(self.gemm, operand, axis)
+        width, along_k = copy_width(self.gemm, operand, axis, copy_elements(self.gemm))
         assert operand.load is not None
         rows, columns = (extent, s.block_k) if along_k else (s.block_k, extent)
-        pitch = row_pitch(columns)
+        pitch = columns + int(row_padding(self.atom, columns))
         bits = columns.bit_length() - 1
         swizzle = Swizzle(min(bits - 3, 3), 3, max(bits, 6) - 3) if pitch == columns else None
         layout = Layout((rows * pitch, pitch, 1), swizzle)
         stages = self.w.allocate(name, (s.stages, rows, columns), self.dtype, MemoryScope.SHARED, layout)
         registers = None
-        if width == 1:
+        if width * self.dtype.bytes < LEAST_COPY_BYTES:
             vectors = -(-rows * columns // (SCALARS * s.threads))
             registers = self.w.allocate(f"{name}_loaded", (vectors, SCALARS), self.dtype, MemoryScope.REGISTER)
         outer, inner = (axis, "k") if along_k else ("k", axis)
@@ -112,8 +123,9 @@ class _GemmMmaWriter(MultistageGemmWriter):
         self.staged_a = self._allocate("staged_a", self.gemm.a, "m", s.tile_m)
         self.staged_b = self._allocate("staged_b", self.gemm.b, "n", s.tile_n)
         # fragments of two k atoms: one is loaded while the other one is multiplied
-        self.a = w.allocate("a", (2, s.atoms_m, 8), self.dtype, MemoryScope.REGISTER)
-        self.b = w.allocate("b", (2, s.atoms_n, 8), self.dtype, MemoryScope.REGISTER)
+        elements = self.atom.elements("a")
+        self.a = w.allocate("a", (2, s.atoms_m, elements), self.dtype, MemoryScope.REGISTER)
+        self.b = w.allocate("b", (2, s.atoms_n, elements), self.dtype, MemoryScope.REGISTER)
         with w.loop("filled", self.distance, UNROLLED) as k_iter:
             for operand in (self.staged_a, self.staged_b):
                 self._fill(operand, k_iter, k_iter)
@@ -123,7 +135,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
             w.loop("atom_n", 2 * s.atoms_n, UNROLLED) as j,
             w.loop("element", 4, UNROLLED) as e,
         ):
-            w.store(accumulators, (i, j, e), const(0.0, float32))
+            w.store(accumulators, (i, j, e), const(0.0, accumulators.dtype))
         if s.k_iters > self.distance:
             self._load_next(index(self.distance))
         w.emit(CopyAsyncWait(self.distance - 1))
@@ -139,7 +151,7 @@ class _GemmMmaWriter(MultistageGemmWriter):
         """The products of a k iteration. The last fragments that it loads are the first ones of the next iteration;
         after the last iteration they are what an earlier one left there, and nobody multiplies them."""
         s, w = self.s, self.w
-        k_atoms = s.block_k // ATOM_K
+        k_atoms, elements = s.block_k // self.atom.k, self.atom.elements("b")
         for k_atom in range(k_atoms):
             if k_atom < k_atoms - 1:
                 self._load_fragments(k_iter % s.stages, k_atom + 1)
@@ -156,7 +168,8 @@ class _GemmMmaWriter(MultistageGemmWriter):
             ):
                 now, zero = index(k_atom % 2), index(0)
                 to = (i, j * 2 + h, zero)
-                w.emit(Mma(self.atom.name, accumulators, to, self.a, (now, i, zero), self.b, (now, j, h * 4)))
+                b = (now, j, h * elements)
+                w.emit(Mma(self.atom.name, accumulators, to, self.a, (now, i, zero), self.b, b))
 
     def _refill(self, k_iter: Expr) -> None:
         """Begin to fill the stage that the iteration before has left."""
@@ -188,19 +201,31 @@ class _GemmMmaWriter(MultistageGemmWriter):
                     self._load_to_registers(operand, operand.registers, k_iter)
 
     def _load_fragments(self, stage: Expr, k_atom: int) -> None:
-        """Load a warp's fragments of a k atom by ldmatrix: four matrices of 8 by 8 at once. The second one follows the
-        first along ``m`` in A, and along ``k`` in B."""
-        s, w, low, high = self.s, self.w, self.lane % 8, self.lane // 8
-        now = index(k_atom % 2)
-        sides = (
-            (self.staged_a, self.a, s.atoms_m, self.warp_m, high % 2, high // 2),
-            (self.staged_b, self.b, s.atoms_n, self.warp_n, high // 2, high % 2),
-        )
-        for operand, fragments, atoms, first, of_axis, of_k in sides:
+        """Load a warp's fragments of a k atom: four matrices, which have 8 places of ``m`` or ``n`` and a half of those
+        of ``k``. The second one follows the first along ``m`` in A, and along ``k`` in B. Where there is ldmatrix it
+        loads all four; otherwise a lane loads its element of each."""
+        s, w, now, k = self.s, self.w, index(k_atom % 2), index(k_atom * self.atom.k)
+        sides = ((self.staged_a, self.a, s.atoms_m, self.warp_m), (self.staged_b, self.b, s.atoms_n, self.warp_n))
+        for operand, fragments, atoms, first in sides:
             with w.loop("fragment", atoms, UNROLLED) as i:
-                at, k = first + i * ATOM_M + of_axis * 8, index(k_atom * ATOM_K) + of_k * 8
-                source = (stage, at + low, k) if operand.along_k else (stage, k + low, at)
-                w.emit(LoadMatrix(fragments, (now, i, index(0)), operand.stages, source, 4, not operand.along_k))
+                at = first + i * ATOM_M
+                if has_ldmatrix(self.atom):
+                    row, zero = self.lane % 8, index(0)
+                    at, begin = (at + row, k) if operand.along_k else (at, k + row)
+                    source = self._in_matrix(operand, stage, self.lane // 8, at, begin)
+                    w.emit(LoadMatrix(fragments, (now, i, zero), operand.stages, source, 4, not operand.along_k))
+                    continue
+                with w.loop("matrix", 4, UNROLLED) as matrix:
+                    source = self._in_matrix(operand, stage, matrix, at + self.lane // 4, k + self.lane % 4)
+                    w.store(fragments, (now, i, matrix), Load(operand.stages, source))
+
+    def _in_matrix(self, operand: StagedOperand, stage: Expr, matrix: Expr, at: Expr, k: Expr) -> tuple[Expr, ...]:
+        """Return where one of the four matrices has what the first one has at the place ``at`` of ``m`` or ``n``, and
+        ``k``."""
+        high, low = matrix // 2, matrix % 2
+        of_axis, of_k = (low, high) if operand is self.staged_a else (high, low)
+        at, k = at + of_axis * 8, k + of_k * (self.atom.k // 2)
+        return (stage, at, k) if operand.along_k else (stage, k, at)
 
     # --- the epilogue
 
@@ -238,20 +263,19 @@ class _GemmMmaWriter(MultistageGemmWriter):
         """The tile goes through shared memory, so that whole rows are stored. CTAs that share ``k`` add up there."""
         s, w, gemm = self.s, self.w, self.gemm
         layout = Layout((s.tile_n + PARTIAL_PADDING, 1))
-        partials = w.allocate("partials", (s.tile_m, s.tile_n), float32, MemoryScope.SHARED, layout)
+        partials = w.allocate("partials", (s.tile_m, s.tile_n), accumulators.dtype, MemoryScope.SHARED, layout)
         with self._pairs() as (m, n, (i, j), first):
             value = Load(accumulators, (Broadcast(i, 2), Broadcast(j, 2), Ramp(first, 1, 2)))
             w.store(partials, (Broadcast(m, 2), Ramp(n, 1, 2)), value)
         w.barrier(SyncScope.CLUSTER if s.split_k > 1 else SyncScope.BLOCK)
         own = TileSlice(gemm, self.at, self.k_rank, s.split_k, self.thread, s.threads)
-        reduce_tile(w, own, partials, gcd(gemm.n.extent, s.tile_n, 8))
+        reduce_tile(w, own, partials, gcd(gemm.n.extent, s.tile_n, STORED_BYTES // accumulators.dtype.bytes))
         if s.split_k > 1:
             w.barrier(SyncScope.CLUSTER)
 
 
-def can_use_mma(gemm: Gemm) -> bool:
-    """Return whether both operands are plain loads of one type that mma.sync takes."""
-    a, b = gemm.a.load, gemm.b.load
-    if a is None or b is None or gemm.accumulator.dtype != float32 or a.buffer.dtype != b.buffer.dtype:
-        return False
-    return any(atom.operand == a.buffer.dtype for atom in WARP_MMA_ATOMS.values())
+def can_use_mma(gemm: Gemm, target: Target) -> bool:
+    """Return whether both operands are plain loads of one type that mma.sync takes. That of float64 is faster than
+    multiply-adds on Hopper alone."""
+    atom = find_mma_atom(gemm)
+    return atom is not None and (has_ldmatrix(atom) or target.arch == "sm_90a")

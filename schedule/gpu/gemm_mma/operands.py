@@ -1,21 +1,64 @@
-"""How wide the copies of an operand can be, and how its rows lie in shared memory."""
+"""Which ``mma.sync`` multiplies operands, how wide the copies of an operand can be, and how its rows lie in shared
+memory."""
 
 from math import gcd
 
-from ....ir.expr import Var
-from ...problems.gemm import Gemm, Operand, element_form
+import numpy as np
 
-ATOM_M, ATOM_N, ATOM_K = 16, 16, 16
-"""What two ``mma.sync.m16n8k16``, side by side, take of ``m``, ``n`` and ``k``."""
+from ....ir.expr import Var
+from ....ir.gpu.mma import WARP_MMA_ATOMS, MmaAtom
+from ...problems.gemm import Gemm, Operand, element_form
+from ...space.columns import Ints
+from ..occupancy import Whole
+
+ATOM_M, ATOM_N = 16, 16
+"""What two ``mma.sync``, side by side, take of ``m`` and ``n``."""
 VECTOR = 8
-"""Elements of the widest asynchronous copy: 16 bytes."""
+"""16-bit elements of the widest asynchronous copy: 16 bytes."""
 SCALARS = 4
 """Elements that a thread takes at a time where rows begin at odd ones."""
+LEAST_COPY_BYTES = 4
+"""An asynchronous copy has so many bytes at least."""
 
 
-def row_pitch(columns: int) -> int:
-    """Elements from row to row in shared memory. Rows are padded unless a swizzle can spread them over the banks."""
-    return columns if columns & (columns - 1) == 0 else columns + VECTOR
+FLOAT64_PADDING = 4
+"""Elements of padding between rows of float64: four neighbours of each of four rows lie in different banks."""
+
+
+def find_mma_atom(gemm: Gemm) -> MmaAtom | None:
+    """Return the instruction of which two, side by side, multiply the operands: 16-bit floats (m16n8k16), or float64
+    (m16n8k8). None where there is none."""
+    a, b = gemm.a.load, gemm.b.load
+    if a is None or b is None or a.buffer.dtype != b.buffer.dtype:
+        return None
+    types = (a.buffer.dtype, gemm.accumulator.dtype)
+    return next((m for m in WARP_MMA_ATOMS.values() if (m.operand, m.accumulator) == types), None)
+
+
+def atom_of(gemm: Gemm) -> MmaAtom:
+    """Return the instruction of a product that has one."""
+    atom = find_mma_atom(gemm)
+    assert atom is not None
+    return atom
+
+
+def has_ldmatrix(atom: MmaAtom) -> bool:
+    """Return whether ldmatrix loads fragments, whose elements have 16 bits. Others are loaded one by one."""
+    return atom.operand.bits == 16
+
+
+def copy_elements(gemm: Gemm) -> int:
+    """Return the elements of the widest asynchronous copy."""
+    assert gemm.a.load is not None
+    return VECTOR * 2 // gemm.a.load.dtype.bytes
+
+
+def row_padding(atom: MmaAtom, columns: Whole) -> Ints:
+    """Return how many elements of padding a row in shared memory has. It has none where a swizzle can spread rows over
+    the banks."""
+    if not has_ldmatrix(atom):
+        return np.full_like(columns, FLOAT64_PADDING)
+    return np.where(np.asarray(columns) & (np.asarray(columns) - 1) == 0, 0, VECTOR)
 
 
 def copy_width(gemm: Gemm, operand: Operand, axis: str, most: int = VECTOR) -> tuple[int, bool]:

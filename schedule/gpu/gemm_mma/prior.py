@@ -3,13 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ....core.dtypes import float64
 from ....ir.expr import WARP_LANES
 from ...problems.gemm import Gemm
 from ...space.columns import Ints
 from ..gemm.repack import uneven_operands
 from ..multistage_quantities import tiles_per_sm
 from ..peaks import GpuPeaks, UnitCycles
-from .operands import ATOM_K
+from .operands import ATOM_M, atom_of, has_ldmatrix
 from .sizes import GemmMmaSizes
 
 Floats = NDArray[np.float64]
@@ -17,6 +18,11 @@ Floats = NDArray[np.float64]
 # Cycles and rates of a multiprocessor that were fitted to 200 kernels on an H200, whose times they tell to 20 %.
 L2_BYTES_PER_CYCLE = 48
 """cp.async brings so many bytes from L2 in a cycle."""
+FLOAT64_FLOPS_PER_CYCLE = 256
+"""What tensor cores do with float64 on Hopper (NVIDIA H100 Tensor Core GPU Architecture)."""
+EXPOSED_LOADS = 0.25
+"""For so large a part of the time that shared memory takes, products wait for fragments that are loaded one by one. It
+was not measured; it prefers tiles of warps that are squares."""
 LATENCY_CYCLES = 2400
 """A stage arrives so many cycles after its copies began. Stages that are under way at once share them."""
 START_CYCLES = 600
@@ -32,14 +38,19 @@ EXCHANGE_CYCLES, EXCHANGE_BYTES_PER_CYCLE = 2000, 12
 cycle."""
 
 
-def unit_cycles(sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
+def unit_cycles(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> UnitCycles:
     """Return what a k iteration asks of the tensor cores, of shared memory (stores and ldmatrix), and of L2."""
-    s = sizes
-    fragments = s.threads // WARP_LANES * ATOM_K * (s.atoms_m + s.atoms_n) * s.block_k * 2
+    s, atom = sizes, atom_of(gemm)
+    element, rate = atom.operand.bytes, peaks.warp_tensor_flops_per_cycle
+    if atom.operand == float64:
+        rate = FLOAT64_FLOPS_PER_CYCLE
+    fragments = s.threads // WARP_LANES * ATOM_M * (s.atoms_m + s.atoms_n) * s.block_k * element
+    shared = (fragments + element * (s.tile_m + s.tile_n) * s.block_k) / peaks.shared_bytes_per_cycle
+    waits = 0.0 if has_ldmatrix(atom) else EXPOSED_LOADS * shared
     return UnitCycles(
-        mma=2 * s.tile_m * s.tile_n * s.block_k / peaks.warp_tensor_flops_per_cycle,
-        shared=(fragments + 2 * (s.tile_m + s.tile_n) * s.block_k) / peaks.shared_bytes_per_cycle,
-        l2=2 * (s.tile_m + s.tile_n) * s.block_k / L2_BYTES_PER_CYCLE,
+        mma=2 * s.tile_m * s.tile_n * s.block_k / rate + waits,
+        shared=shared,
+        l2=element * (s.tile_m + s.tile_n) * s.block_k / L2_BYTES_PER_CYCLE,
     )
 
 
@@ -49,7 +60,7 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     k iteration = the slowest of tensor cores, shared memory and L2, and the copies; at least a share of the latency
     time        = launch + repacking + waves of CTAs x (start + k iterations + epilogue) + adding up partial sums
     """
-    s, work = sizes, unit_cycles(sizes, peaks)
+    s, work = sizes, unit_cycles(gemm, sizes, peaks)
     tiles = tiles_per_sm(s, peaks.multiprocessors)
     at_once = np.minimum(tiles, s.ctas_per_sm)
     under_way = np.where(s.loads > 0, 1, np.maximum(s.stages - 1, 1))
@@ -57,7 +68,8 @@ def prior_seconds(gemm: Gemm, sizes: GemmMmaSizes[Ints], peaks: GpuPeaks) -> Flo
     iteration = np.maximum(iteration, LATENCY_CYCLES / under_way)
     rate = np.where(s.staged_epilogue == 1, STAGED_PER_CYCLE, STORED_PER_CYCLE)
     epilogue = at_once * s.tile_m * s.tile_n / rate / s.split_k
-    exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + 4 * s.tile_m * s.tile_n / EXCHANGE_BYTES_PER_CYCLE, 0)
+    partials = gemm.accumulator.dtype.bytes * s.tile_m * s.tile_n
+    exchange = np.where(s.split_k > 1, EXCHANGE_CYCLES + partials / EXCHANGE_BYTES_PER_CYCLE, 0)
     repack = np.where(s.repacked == 1, repack_cycles(gemm, peaks), 0)
     waves = tiles / at_once
     cycles = END_CYCLES + repack + exchange + waves * (START_CYCLES + s.k_iters * iteration + epilogue)

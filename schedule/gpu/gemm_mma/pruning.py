@@ -12,8 +12,8 @@ from ...space.columns import Bools, Ints
 from ...space.pruning import best_by_prior
 from ..gemm.repack import uneven_operands
 from ..occupancy import limits_of
-from .operands import VECTOR
-from .sizes import CopyWidths, GemmMmaSizes
+from .operands import copy_elements
+from .sizes import CopyWidths, GemmMmaSizes, block_ks
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,11 @@ class GemmMmaPruning:
         usual &= s.stages >= np.minimum(self.least_stages, s.k_iters)
         usual &= (s.threads <= WARP_LANES * self.most_warps) & (s.copies <= self.most_copies)
         # a tile that is half empty gains nothing, nor does a longer iteration beyond the end of k
+        least = block_ks(gemm)[0]
         usual &= (s.tile_m < 2 * gemm.m.extent) & (s.tile_n < 2 * gemm.n.extent)
-        usual &= (s.block_k == 32) | (s.k_iters * s.split_k * s.block_k < gemm.k.extent + 32)
+        usual &= (s.block_k == least) | (s.k_iters * s.split_k * s.block_k < gemm.k.extent + least)
         if uneven_operands(gemm):
-            usual &= (s.repacked == 0) | (min(widths.repacked) == VECTOR)
+            usual &= (s.repacked == 0) | (min(widths.repacked) == copy_elements(gemm))
         # split-K pays where it keeps multiprocessors busy that would have no tile
         alone = (s.tiles * s.split_k <= target.threads * s.ctas_per_sm) & (s.k_iters >= 2)
         usual &= (s.split_k == 1) | alone

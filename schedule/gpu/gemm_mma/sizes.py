@@ -14,10 +14,20 @@ from ...tile.names import FreshNameWriter
 from ..gemm.repack import repack
 from ..multistage_gemm import MultistageSizes, N
 from ..occupancy import limits_of
-from .operands import ATOM_M, ATOM_N, SCALARS, VECTOR, copy_width
+from .operands import (
+    ATOM_M,
+    ATOM_N,
+    LEAST_COPY_BYTES,
+    SCALARS,
+    VECTOR,
+    atom_of,
+    copy_width,
+    has_ldmatrix,
+    row_padding,
+)
 
 
-def gemm_mma_knobs(target: Target) -> tuple[Knob, ...]:
+def gemm_mma_knobs(gemm: Gemm, target: Target) -> tuple[Knob, ...]:
     """Return the knobs on one target. A new knob is also a field of ``GemmMmaSizes``."""
     splits = (1, 2, 4) if limits_of(target).clusters else (1,)
     return (
@@ -25,12 +35,17 @@ def gemm_mma_knobs(target: Target) -> tuple[Knob, ...]:
         Knob("atoms_n", (4, 2, 1), "how many times 16 columns of a tile a warp takes"),
         Knob("warps_m", (2, 1, 4), "how many warps a CTA has along m"),
         Knob("warps_n", (2, 1, 4), "how many warps a CTA has along n"),
-        Knob("block_k", (32, 64), "how many places of k a stage holds"),
+        Knob("block_k", block_ks(gemm), "how many places of k a stage holds"),
         Knob("split_k", splits, "how many CTAs of a cluster share k of one tile"),
         Knob("ctas_per_sm", (1, 2, 3, 4), "how many CTAs a multiprocessor should run at once"),
         Knob("staged_epilogue", (1, 0), "whether a tile goes through shared memory, so that whole rows are stored"),
         Knob("repacked", (0, 1), "whether a first launch copies operands to rows that begin at 16 bytes"),
     )
+
+
+def block_ks(gemm: Gemm) -> tuple[int, int]:
+    """Return how many places of k a stage may hold, the least first."""
+    return (32, 64) if has_ldmatrix(atom_of(gemm)) else (16, 32)
 
 
 VERSION = 3
@@ -43,9 +58,9 @@ different banks."""
 SPARE_REGISTERS, VALUE_REGISTERS, LOADED_REGISTERS = 36, 12, 8
 """About how many registers addresses and constants take (from compiled kernels); how many more an epilogue takes that
 is more than a cast, and operands that go through registers."""
-COPY_CYCLES = {8: 0, 4: 11, 2: 8, 1: 16}
-"""How many cycles a warp takes for one copy of each lane besides the bytes, by the elements of a copy. They were fitted
-together with the prior. Copies of single elements are counted by four."""
+COPY_CYCLES = {16: 0, 8: 11, 4: 8, 2: 16}
+"""How many cycles a warp takes for one copy of each lane besides the bytes, by the bytes of a copy. They were fitted
+together with the prior. Copies of single elements of 16 bits are counted by four."""
 
 
 @dataclass(frozen=True)
@@ -88,27 +103,29 @@ def copy_widths(gemm: Gemm, most: int = VECTOR) -> CopyWidths:
 @derived_once
 def gemm_mma_sizes(gemm: Gemm, target: Target, widths: CopyWidths, columns: Columns) -> GemmMmaSizes[Ints]:
     """Return the sizes of all settings in ``columns``."""
-    k = {knob.name: columns.ints(knob.name) for knob in gemm_mma_knobs(target)}
+    k = {knob.name: columns.ints(knob.name) for knob in gemm_mma_knobs(gemm, target)}
     tile_m, tile_n = ATOM_M * k["atoms_m"] * k["warps_m"], ATOM_N * k["atoms_n"] * k["warps_n"]
     threads = WARP_LANES * k["warps_m"] * k["warps_n"]
     tiles = -(-gemm.m.extent // tile_m) * -(-gemm.n.extent // tile_n) * prod(a.extent for a in gemm.batch)
     k_iters = -(-gemm.k.extent // (k["split_k"] * k["block_k"]))
+    atom = atom_of(gemm)
+    element, accumulator = atom.operand.bytes, atom.accumulator.bytes
     stage_bytes, loads, copies, copy_cycles = (np.zeros_like(tile_m) for _ in range(4))
     for side, (extent, width) in enumerate(zip((tile_m, tile_n), widths.of(k["repacked"]), strict=True)):
         rows, columns_of_row = (extent, k["block_k"]) if widths.along_k[side] else (k["block_k"], extent)
-        padding = np.where(columns_of_row & (columns_of_row - 1) == 0, 0, VECTOR)
-        stage_bytes = stage_bytes + 2 * rows * (columns_of_row + padding)
-        unit = np.where(width == 1, SCALARS, width)
+        stage_bytes = stage_bytes + element * rows * (columns_of_row + row_padding(atom, columns_of_row))
+        loaded = width * element < LEAST_COPY_BYTES
+        unit = np.where(loaded, SCALARS, width)
         own = -(-extent * k["block_k"] // (unit * threads))
-        copies, loads = copies + own, loads + np.where(width == 1, own, 0)
-        cycles = np.select([width == n for n in COPY_CYCLES], list(COPY_CYCLES.values()))
+        copies, loads = copies + own, loads + np.where(loaded, own, 0)
+        cycles = np.select([width * element == n for n in COPY_CYCLES], list(COPY_CYCLES.values()))
         copy_cycles = copy_cycles + extent * k["block_k"] // unit * cycles // WARP_LANES
     limits = limits_of(target)
     room = limits.shared_bytes_for(k["ctas_per_sm"])
     stages = np.minimum(np.minimum(room // stage_bytes, k_iters), MOST_STAGES)
-    partial_bytes = 4 * (tile_m * (tile_n + PARTIAL_PADDING) - PARTIAL_PADDING)
+    partial_bytes = accumulator * (tile_m * (tile_n + PARTIAL_PADDING) - PARTIAL_PADDING)
     partial_bytes = np.where(k["staged_epilogue"] == 1, partial_bytes, 0)  # in the place of the stages
-    fragments = 8 * k["atoms_m"] * k["atoms_n"] + 8 * (k["atoms_m"] + k["atoms_n"])
+    fragments = accumulator * (2 * k["atoms_m"] * k["atoms_n"] + 2 * (k["atoms_m"] + k["atoms_n"]))
     through_registers = loads + copies + np.where(loads > 0, LOADED_REGISTERS, 0)
     return GemmMmaSizes(
         **k,

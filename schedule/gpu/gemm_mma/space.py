@@ -2,8 +2,9 @@
 
 Operands are 16-bit floats in any layout and of any alignment, accumulators float32; there may be batches, and the
 outputs are any pointwise functions of the accumulator. On Hopper wgmma is faster where it can be used. There this
-sketch takes what wgmma cannot, and small products: many of one tile each, which it begins and ends sooner, those
-with rows that begin between multiples of 16 bytes, which wgmma needs repacked, and those of many rows and few columns.
+sketch takes what wgmma cannot, such as float64 with accumulators of float64, and small products: many of one tile
+each, which it begins and ends sooner, those with rows that begin between multiples of 16 bytes, which wgmma needs
+repacked, and those of many rows and few columns.
 """
 
 from collections.abc import Mapping
@@ -34,13 +35,13 @@ from ..reduction_prior import SECTOR_BYTES
 from ..skinny.mma_mainloop import can_lower_skinny_mma
 from .constraints import gemm_mma_constraints
 from .mainloop import can_use_mma, lower_gemm_mma
-from .operands import ATOM_K
+from .operands import copy_elements
 from .prior import prior_seconds, unit_cycles
 from .pruning import GemmMmaPruning
 from .sizes import VERSION, CopyWidths, GemmMmaSizes, copy_widths, gemm_mma_knobs, gemm_mma_sizes
 
-LEAST_SIDE = 8
-"""Up to so many rows, or columns, most of what matrix instructions do would be wasted."""
+LEAST_SIDE, LEAST_K = 8, 16
+"""Up to so many rows, or columns, and with fewer places of k, most of what matrix instructions do would be wasted."""
 WIDEST_ALONE, LONGEST_ALONE = 64, 128
 """A batch of products with up to so many rows and columns, and so many places of k, begins and ends sooner by mma.sync
 than by wgmma: 512 products of 64^3 take an H200 4.9 us, not 5.1."""
@@ -65,7 +66,7 @@ class GemmMmaPlan(Plan):
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
-        return gemm_mma_knobs(self.target)
+        return gemm_mma_knobs(self.gemm, self.target)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -73,7 +74,7 @@ class GemmMmaPlan(Plan):
 
     @cached_property
     def _widths(self) -> CopyWidths:
-        return copy_widths(self.gemm)
+        return copy_widths(self.gemm, copy_elements(self.gemm))
 
     def sizes(self, columns: Columns) -> GemmMmaSizes[Ints]:
         return gemm_mma_sizes(self.gemm, self.target, self._widths, columns)
@@ -87,7 +88,7 @@ class GemmMmaPlan(Plan):
 
     def derive(self, columns: Columns) -> Mapping[str, NDArray[np.float64]]:
         s = self.sizes(columns)
-        work = unit_cycles(s, gpu_peaks(self.target, NO_PEAKS))
+        work = unit_cycles(self.gemm, s, gpu_peaks(self.target, NO_PEAKS))
         return multistage_columns(self.gemm, self.target, s, work, MMA_CYCLES)
 
     def lower(self, setting: Mapping[str, KnobValue]) -> Kernel:
@@ -100,9 +101,9 @@ class GemmMmaPlan(Plan):
 
 def _plan(workload: Workload, target: Target) -> GemmMmaPlan | None:
     gemm = gemm_of(workload)
-    if gemm is None or not can_use_mma(gemm):
+    if gemm is None or not can_use_mma(gemm, target):
         return None
-    if min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE or gemm.k.extent < ATOM_K:
+    if min(gemm.m.extent, gemm.n.extent) <= LEAST_SIDE or gemm.k.extent < LEAST_K:
         return None
     few = skinny_gemm_of(workload)
     if few is not None and can_lower_skinny_mma(few):

@@ -8,6 +8,7 @@ from tests.schedule.gpu.tiles import H200, WHOLE, assert_agrees, legal_schedule_
 from tests.sketch_agreement import assert_kernel_agrees
 from tilewright.codegen.backends import backend_for
 from tilewright.codegen.lowering import build_kernel, finish
+from tilewright.core.errors import CompileError
 from tilewright.core.target import Target
 from tilewright.schedule.gpu.gemm_mma.space import CUDA_GEMM_MMA as SKETCH
 from tilewright.schedule.gpu.peaks import gpu_peaks
@@ -55,6 +56,39 @@ CASES: dict[str, Callable[[], Workload]] = {
     "batch": lambda: workload_of("batch_matmul", batch=3, m=24, n=40, k=40, dtype="bfloat16", transpose_b=True),
     "two outputs": _two_outputs,
 }
+
+
+FLOAT64: dict[str, Callable[[], Workload]] = {
+    "rows along k": lambda: workload_of("matmul", m=72, n=40, k=52, dtype="float64", transpose_b=True),
+    "rows along m and n": lambda: workload_of("matmul", m=40, n=72, k=36, dtype="float64", transpose_a=True),
+    "odd": lambda: workload_of("matmul", m=37, n=51, k=43, dtype="float64"),
+    "epilogue": lambda: workload_of(
+        "linear", rows=35, inputs=50, outputs=44, dtype="float64", activation="relu", residual=True
+    ),
+    "batch": lambda: workload_of("batch_matmul", batch=3, m=20, n=37, k=20, dtype="float64", transpose_b=True),
+}
+
+
+@pytest.mark.parametrize("case", FLOAT64)
+def test_kernels_of_float64_compute_their_expression(case: str) -> None:
+    assert assert_agrees(SKETCH, FLOAT64[case](), 2) == 2
+    assert assert_agrees(SKETCH, FLOAT64[case](), 3, policy=WHOLE) == 3
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_float64_is_multiplied_by_tensor_cores_on_hopper(transpose_b: bool) -> None:
+    workload = workload_of("matmul", m=2048, n=2048, k=2048, dtype="float64", transpose_b=transpose_b)
+    assert [s.name for s in sketches_for(workload, H200)] == ["cuda_gemm_mma", "cuda_gemm_simt"]
+    assert [s.name for s in sketches_for(workload, A100)] == ["cuda_gemm_simt"]
+    space = SKETCH.space(workload, H200)
+    assert space.prior_seconds is not None and 30 <= len(space) <= 300
+    kernel = SKETCH.lower(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
+    (resources,) = build_kernel(kernel, H200).resources.values()  # refuses what spills
+    assert resources.stack_bytes == 0
+    backend = backend_for(H200)
+    assert "DMMA.16x8x8" in backend.assembly(backend.emit(finish(kernel, H200), H200), H200)
+    with pytest.raises(CompileError):
+        backend.emit(finish(kernel, A100), A100)
 
 
 @pytest.mark.parametrize("case", CASES)

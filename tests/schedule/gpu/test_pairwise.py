@@ -71,7 +71,8 @@ LARGE = dict(m=2048, n=2048, k=128)
 )
 def test_the_best_by_the_prior_compiles_without_spills(name: str, dtype: str) -> None:
     workload = case(name, dtype, **LARGE)
-    assert [s.name for s in sketches_for(workload, H200)] == ["cuda_gemm_simt"]
+    others = ["cuda_gemm_mma"] if (name, dtype) == ("product", "float64") else []
+    assert [s.name for s in sketches_for(workload, H200)] == [*others, "cuda_gemm_simt"]
     space = SKETCH.space(workload, H200)
     assert space.prior_seconds is not None and len(space) >= 30
     kernel = SKETCH.lower(workload, H200, space.schedule(int(space.prior_seconds.argmin())))
