@@ -6,21 +6,22 @@
 
 ``stages`` gives each stage a kernel, or several stages one where a class takes them together. A stage that has no class
 may have one in two steps: a reduction over several axes as two reductions, and a sum of products whose factors are more
-than loads as a kernel that computes these factors and a product (im2col is that of a convolution). ``joined_axes`` are
-the same, with the axes of such a sum as one. ``te.channels_last`` has those of convolutions with channels first.
+than loads as a kernel that computes these factors and a product (im2col is that of a convolution). Distances and other
+reductions of functions of two such factors are the same. ``joined_axes`` are the same, with the axes of such a sum as
+one. ``te.channels_last`` has those of convolutions with channels first.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from ..core.dtypes import DType
+from ..core.dtypes import DType, float32, int32
 from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
-from ..ir.expr import Cast, Const, Expr, Load, Select, Var
+from ..ir.expr import Cast, Compare, Const, Expr, Load, Select, Var, rebuild
 from ..ir.linear_form import affine_form
-from ..ir.rewrite import free_variables, fresh_name, loads_of, map_loads, substitute
+from ..ir.rewrite import free_variables, fresh_name, loads_of, map_expr, map_loads, substitute
 from ..te.channels_last import channels_last_steps
 from ..te.contraction import contraction_of
 from ..te.contraction_path import with_own_axes
@@ -103,7 +104,7 @@ def _in_parts(
 
     if have_classes([stage]):
         return [stage]
-    for *first, last in chain(_products(stage, taken, joined), _reductions(stage, taken)):
+    for *first, last in chain(_products(stage, taken, joined), _pairs(stage, taken), _reductions(stage, taken)):
         parts = [*(with_own_axes(s, taken) for s in first), last]
         if have_classes(parts):
             taken |= {p.name for p in parts}
@@ -161,6 +162,48 @@ def _products(stage: Stage, taken: set[str], joined: bool) -> Iterator[Sequence[
             tensor = Buffer(name, tuple(a.extent for a in ordered), stage.tensor.dtype)
             copy = Stage(stage.tensor, stage.axes, _element(tensor, ordered))
             yield [*computed.stages, replace(total, tensor=tensor, axes=ordered), copy]
+
+
+def _pairs(stage: Stage, taken: set[str]) -> Iterator[Sequence[Stage]]:
+    """Yield a reduction of a function of two expressions, neither of which has all axes, with those computed first that
+    are more than elements of a tensor: casts of 16-bit floats whose distance is sought, for example. Narrow elements
+    are compared as wider ones, which hold them exactly."""
+    if stage.reducer is None or stage.reducer.is_position or contraction_of(stage) is not None:
+        return
+    axes = {a.name for a in (*stage.axes, *stage.reduce_axes)}
+    body = map_expr(stage.body, _compared_wide)
+    factors = dict.fromkeys(_partial_factors(body, axes))
+    if len(factors) != 2 or any(axes <= free_variables(load) for load in loads_of(body)):
+        return
+    loads = [load for f in factors if (load := _plain_load(f)) is not None]
+    computed = _ComputedFactors(stage, _in_order_of_load(next(iter(loads), None), stage.reduce_axes), taken, False)
+    elements = {f: f if isinstance(f, Load) else computed.load(f) for f in factors}
+    if computed.stages:
+        yield [*computed.stages, replace(stage, body=_with_elements(body, elements))]
+
+
+def _partial_factors(e: Expr, axes: set[str]) -> Iterator[Expr]:
+    """Yield the largest parts of ``e`` that read tensors and lack some of the ``axes``."""
+    if not loads_of(e):
+        return
+    if not axes <= free_variables(e):
+        yield e
+        return
+    for child in e.children:
+        yield from _partial_factors(child, axes)
+
+
+def _with_elements(e: Expr, elements: Mapping[Expr, Expr]) -> Expr:
+    if e in elements:
+        return elements[e]
+    return e if isinstance(e, Load) else rebuild(e, [_with_elements(child, elements) for child in e.children])
+
+
+def _compared_wide(e: Expr) -> Expr:
+    if not isinstance(e, Compare) or e.a.dtype.bits >= 32:
+        return e
+    wide = float32 if e.a.dtype.is_float else int32
+    return Compare(e.op, Cast(e.a, wide), Cast(e.b, wide))
 
 
 class _ComputedFactors:

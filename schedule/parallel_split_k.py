@@ -5,7 +5,8 @@
             C[i, j] = sum over s < 100 of partial[s, i, j]                                  step 2
 
 A kernel class shares the sums of a tile among the CTAs of a cluster, eight at most. That leaves most of a device idle
-where there are few tiles. CUTLASS calls a split through memory, as here, parallel split-K.
+where there are few tiles. CUTLASS calls a split through memory, as here, parallel split-K. Pairwise reductions, such as
+distances, are split as products are.
 """
 
 from collections.abc import Callable
@@ -16,12 +17,13 @@ from ..core.errors import InvalidWorkload
 from ..ir.buffer import Buffer
 from ..ir.expr import Expr, Load, Var, index
 from ..ir.rewrite import free_variables, fresh_name, loads_of, substitute
-from ..te.contraction import contraction_of
+from ..te.contraction import contraction_of, pairwise_reduction_of
 from ..te.contraction_path import with_own_axes
 from ..te.inline import inline_stages
 from ..te.steps import step_of
 from ..te.workload import Axis, Stage, Workload
 from .step_chain import Decomposer
+from .tile.accumulation import Accumulation
 
 _MOST_ELEMENTS = 1 << 18
 _LEAST_SUM, _LEAST_SHARE = 4096, 16
@@ -37,7 +39,7 @@ def split_k_steps(workload: Workload, has_class: Callable[[Workload], bool]) -> 
     What is left of it is a product of its own."""
     inlined = inline_stages(workload)
     total, *rest = inlined.stages
-    found = contraction_of(total)
+    found = contraction_of(total) or pairwise_reduction_of(total)
     if workload.dynamic or workload.skews or found is None or any(s.reducer is not None for s in rest):
         return []
     extents = {a.name: a.extent for a in (*total.axes, *total.reduce_axes)}
@@ -83,10 +85,12 @@ def _in_parts(workload: Workload, total: Stage, rest: list[Stage], slices: int, 
     last = [final]
     if left:
         own.append(summed("end", total.axes, replace(term, extent=left), index(slices * length)))
+        assert total.reducer is not None
+        combine = Accumulation(total.reducer, total.tensor.dtype, total.tensor.dtype).combine
         sums = replace(total.tensor, name=fresh_name(f"{total.name}_parts", taken))
         last = [
             with_own_axes(replace(final, tensor=sums), taken),
-            Stage(total.tensor, total.axes, Load(sums, at) + Load(own[1].tensor, at)),
+            Stage(total.tensor, total.axes, combine([Load(sums, at)], [Load(own[1].tensor, at)])[0]),
         ]
     try:
         made = [s.tensor for s in own]

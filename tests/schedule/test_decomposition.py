@@ -46,6 +46,17 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "convolution with channels first": _image(2, 9, "float16", "NCHW"),
     "patches": _image(1, 136, "bfloat16", "NCHW", kernel_h=8, kernel_w=8, stride=8, padding=0),
     "few channels": _image(1, 9, "float16", "NCHW", channels=3),
+    "distances of halves": lambda: parse_workload(
+        "A: float16[37, 40]\nB: float16[40, 29]\n"
+        "S[i, j] = sum over k < 40 of abs(float32(A[i, k]) - float32(B[k, j]))\nD[i, j] = float16(S[i, j])"
+    ),
+    "matches of bytes": lambda: parse_workload(
+        "A: uint8[37, 40]\nB: uint8[29, 40]\nD[i, j] = sum over k < 40 of select(A[i, k] == B[j, k], 1i32, 0i32)"
+    ),
+    "nearest": lambda: parse_workload(
+        "A: float32[37, 40]\nB: float32[29, 40]\n"
+        "D[i, j] = sum over k < 40 of abs(exp(A[i, k]) - exp(B[j, k]))\nN[i] = min over j < 29 of D[i, j]"
+    ),
     "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 

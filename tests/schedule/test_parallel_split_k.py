@@ -32,6 +32,12 @@ WORKLOADS: Mapping[str, Workload] = {
     "what is left of k": _matmul(m=33, n=32, k=4099, transpose_a=True),
     "bias": _matmul(m=32, n=32, k=4160, dtype="bfloat16", bias=True, activation="relu"),
     "batch": parse_workload(BATCH),
+    "distances": parse_workload(
+        "A: float32[24, 4099]\nB: float32[20, 4099]\nD[i, j] = sum over k < 4099 of abs(A[i, k] - B[j, k])"
+    ),
+    "greatest distances": parse_workload(
+        "A: float32[4099, 24]\nB: float32[4099, 20]\nD[i, j] = max over k < 4099 of abs(A[k, i] - B[k, j])"
+    ),
 }
 
 
