@@ -53,6 +53,17 @@ def decompositions(workload: Workload, has_class: Callable[[Workload], bool]) ->
     return [(name, steps) for name, steps in found.items() if all(map(has_class, steps))]
 
 
+def pairwise_decompositions(
+    workload: Workload, has_class: Callable[[Workload], bool]
+) -> list[tuple[str, tuple[Workload, ...]]]:
+    """Return the decomposition of one pairwise reduction, and what follows from it, whose factors are computed first.
+    It reads no more than its tensors, and stores nothing for each term, so that it is as good as a class."""
+    total, *rest = inline_stages(workload).stages
+    if any(s.reducer is not None for s in rest) or next(_pairs(total, set()), None) is None:
+        return []
+    return [(name, steps) for name, steps in decompositions(workload, has_class) if name == "stages"]
+
+
 def cpu_decompositions(
     workload: Workload, has_class: Callable[[Workload], bool]
 ) -> list[tuple[str, tuple[Workload, ...]]]:
@@ -278,5 +289,11 @@ DECOMPOSED = Decomposer(
     "of products are one; `patches`, `channels_last` and their like change the layout of a convolution",
     takes="workloads of static shapes that kernel classes take in several steps and none takes as a whole",
     generic=True,
+)
+PAIRWISE = replace(
+    DECOMPOSED,
+    steps=pairwise_decompositions,
+    takes="pairwise reductions of casts or functions of elements, such as distances of 16-bit floats",
+    generic=False,
 )
 CPU_DECOMPOSED = replace(DECOMPOSED, steps=cpu_decompositions)

@@ -112,14 +112,18 @@ def _log_softmax(b: Emitter, x: Value, dim: int, *rest: Any, **keywords: Any) ->
 
 
 _MOST_DIFFERENCES = 1 << 24
-"""A kernel for GPUs stores the differences of all pairs: more of them would cost more than torch's own kernel."""
+"""Where a kernel for GPUs stores the differences of all pairs, more of them would cost more than torch's own kernel."""
+_FEW_ROWS, _EXACT_MODE = 8, 2
+"""Differences of up to so many rows are stored. The mode of ``cdist`` that takes no products."""
 
 
 @rule("_cdist_forward.default")
 def _cdist(b: Emitter, x: Value, y: Value, order: float, mode: Any = None) -> Value:
-    """Distances by their definition: torch takes products where there are many of them, and ``order`` is 2."""
+    """Distances by their definition: torch takes products where there are many of them, and ``order`` is 2. Many of any
+    other order are one kernel, without stored differences."""
     need(x.dtype == y.dtype, "another distance")
-    need(math.prod(b.shape) * x.shape[-1] <= _MOST_DIFFERENCES, "so many differences")
+    is_fused = min(x.shape[-2], y.shape[-2]) > _FEW_ROWS and (order != 2 or mode == _EXACT_MODE)
+    need(is_fused or math.prod(b.shape) * x.shape[-1] <= _MOST_DIFFERENCES, "so many differences")
     rows = reshape(b, x, (*x.shape[:-1], 1, x.shape[-1]))
     columns = reshape(b, y, (*y.shape[:-2], 1, *y.shape[-2:]))
     apart = b.node("sub", rows, columns)

@@ -30,6 +30,7 @@ from ...te.packed_floats import e2m1_of, e8m0_of
 from ...te.workload import Axis, Reducer, Stage, Workload
 from ..tile.delinearize import axis_indices, delinearize
 from .image_window import ImageWindow
+from .index_digits import digits_of, joined_digits
 
 LARGEST_SKINNY_M = 64
 """A product counts as skinny up to so many rows of A."""
@@ -549,7 +550,7 @@ def _axes_in(
     digits: dict[Expr, tuple[Expr, int]] = {}  # a part of an index -> its value, and how many it has
     for i, axis in zip(load.indices, axes, strict=True):
         if axis.extent > 1:
-            found = _digits(i, stage.axes, axis.extent)
+            found = digits_of(i, stage.axes, axis.extent)
             if not found or any(part in digits for part, _ in found):
                 return None
             values = delinearize(at[axis.name], [count for _, count in found])
@@ -558,53 +559,12 @@ def _axes_in(
     for axis in stage.axes:
         if axis.name in own:
             continue
-        joined = _joined(Var(axis.name), digits)
+        joined = joined_digits(Var(axis.name), digits)
         if joined is None:
             return None
         own[axis.name], count = joined
         inside += [own[axis.name] < axis.extent] if count > axis.extent else []
     return None if digits else (own, tuple(inside))
-
-
-def _joined(axis: Var, digits: dict[Expr, tuple[Expr, int]]) -> tuple[Expr, int] | None:
-    """Return the value of ``axis`` from its ``digits``, and how many it has; None where some are missing. They are
-    taken away from there."""
-    if axis in digits:
-        return digits.pop(axis)
-    for part in digits:
-        if isinstance(part, Binary) and part.op is BinaryOp.FLOORDIV and part.a == axis:
-            low = Binary(BinaryOp.MOD, axis, part.b)
-            if low in digits:
-                (high, count), (rest, unit) = digits.pop(part), digits.pop(low)
-                return high * unit + rest, count * unit
-    return None
-
-
-def _digits(i: Expr, axes: Sequence[Axis], extent: int) -> list[tuple[Expr, int]]:
-    """Return the digits that the index ``i`` is made of, with their extents, the slowest first; none where it is
-    anything else. They are axes, and quotients and remainders of axes. The slowest one may have fewer values than there
-    are."""
-    form, extents = linear_form(i), {a.name: a.extent for a in axes}
-    parts, step, found = sorted(form.terms, key=form.terms.__getitem__), 1, list[tuple[Expr, int]]()
-    for part in parts:
-        count = extent // step if part == parts[-1] else _extent_of(part, extents)
-        if form.terms[part] != step or not 0 < _extent_of(part, extents) <= count:
-            return []
-        step *= count
-        found.insert(0, (part, count))
-    return found if step == extent and not form.constant else []
-
-
-def _extent_of(part: Expr, extents: Mapping[str, int]) -> int:
-    """Return how many values an axis, or a quotient or a remainder of one, has; 0 for anything else."""
-    if isinstance(part, Var):
-        return extents.get(part.name, 0)
-    if not isinstance(part, Binary) or not isinstance(part.a, Var) or not isinstance(part.b, Const):
-        return 0
-    whole, unit = extents.get(part.a.name, 0), int(part.b.value)
-    if unit < 1:
-        return 0
-    return {BinaryOp.MOD: min(unit, whole), BinaryOp.FLOORDIV: -(-whole // unit)}.get(part.op, 0)
 
 
 def _loads(body: Expr) -> list[Load]:

@@ -366,5 +366,6 @@ _ROWS = "A: float32[200, 131]\nB: float32[171, 131]\n"
 PAIRWISE = (
     _ROWS + "S[i, j] = sum over k < 131 of abs(A[i, k] - B[j, k])\nD[i, j] = sqrt(S[i, j])",
     _ROWS + "D[i, j] = max over k < 131 of A[i, k] + B[j, k]",
+    _ROWS.replace("32[", "16[") + "D[i, j] = sum over k < 131 of abs(float32(A[i, k]) - float32(B[j, k]))",
 )
 """Reductions of functions of two rows."""

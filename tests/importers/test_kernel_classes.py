@@ -102,3 +102,38 @@ def test_a_loss_over_classes_of_every_pixel_has_kernels() -> None:
     model = import_fx(exported.graph_module)
     program = compile_program(model.graph, lambda w: has_class(w, SM90A), gpu=True)
     assert not model.foreign and all(has_class(c.workload, SM90A) for c in program.kernels)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x[:, None] - y[None]).abs().sum(-1),
+        lambda x, y: ((x[:, None] - y[None]) ** 2).sum(-1).sqrt(),
+        lambda x, y: (x[:, :, None] + y.T[None]).amin(1),
+    ],
+    ids=["p = 1", "p = 2", "min-plus"],
+)
+def test_distances_of_all_pairs_are_not_stored_for_each_coordinate(function: Any, dtype: str) -> None:
+    given = tuple(torch.empty(rows, 64, dtype=getattr(torch, dtype)) for rows in (100, 50))
+    program = _program_of(function, *given)
+    (call,) = program.kernels
+    wanted = {"float32": "cuda_gemm_simt", "float16": "cuda_pairwise"}[dtype]
+    assert [s.name for s in sketches_for(call.workload, SM90A)] == [wanted]
+
+
+@pytest.mark.parametrize("order", [1.0, 3.0, float("inf")])
+def test_many_distances_are_a_kernel_of_a_class(order: float) -> None:
+    program = _program_of(lambda x, y: torch.cdist(x, y, order), torch.empty(2048, 64), torch.empty(1024, 64))
+    assert [s.name for c in program.kernels for s in sketches_for(c.workload, SM90A)] == ["cuda_gemm_simt"]
+
+
+def _program_of(function: Any, *given: Any) -> Program:
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, *tensors: Any) -> Any:
+            return function(*tensors)
+
+    exported = torch.export.export(Model(), given).run_decompositions(decompositions(composite=True))
+    model = import_fx(exported.graph_module)
+    assert not model.foreign
+    return compile_program(model.graph, lambda w: has_class(w, SM90A), gpu=True)

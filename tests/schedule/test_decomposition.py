@@ -40,12 +40,19 @@ def _image(batch: int, size: int, dtype: str, layout: str, **more: object) -> Ca
     return lambda: OPERATORS["conv2d"].workload(parameters)
 
 
-WORKLOADS: Mapping[str, Callable[[], Workload]] = {
+WORKLOADS: dict[str, Callable[[], Workload]] = {
     "shares": lambda: parse_workload(SHARES),
     "convolution in float32": _image(2, 8, "float32", "NHWC", bias=True, activation="relu"),
     "convolution with channels first": _image(2, 9, "float16", "NCHW"),
     "patches": _image(1, 136, "bfloat16", "NCHW", kernel_h=8, kernel_w=8, stride=8, padding=0),
     "few channels": _image(1, 9, "float16", "NCHW", channels=3),
+    "nearest": lambda: parse_workload(
+        "A: float32[37, 40]\nB: float32[29, 40]\n"
+        "D[i, j] = sum over k < 40 of abs(exp(A[i, k]) - exp(B[j, k]))\nN[i] = min over j < 29 of D[i, j]"
+    ),
+    "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
+}
+PAIRWISE: dict[str, Callable[[], Workload]] = {
     "distances of halves": lambda: parse_workload(
         "A: float16[37, 40]\nB: float16[40, 29]\n"
         "S[i, j] = sum over k < 40 of abs(float32(A[i, k]) - float32(B[k, j]))\nD[i, j] = float16(S[i, j])"
@@ -53,11 +60,6 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "matches of bytes": lambda: parse_workload(
         "A: uint8[37, 40]\nB: uint8[29, 40]\nD[i, j] = sum over k < 40 of select(A[i, k] == B[j, k], 1i32, 0i32)"
     ),
-    "nearest": lambda: parse_workload(
-        "A: float32[37, 40]\nB: float32[29, 40]\n"
-        "D[i, j] = sum over k < 40 of abs(exp(A[i, k]) - exp(B[j, k]))\nN[i] = min over j < 29 of D[i, j]"
-    ),
-    "groups": _image(2, 8, "float32", "NHWC", groups=2, dilation=2),
 }
 
 
@@ -65,11 +67,17 @@ def _has_class(workload: Workload) -> bool:
     return any(True for _ in class_sketches(workload, H200))
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", WORKLOADS | PAIRWISE)
 def test_steps_compute_the_workload(name: str) -> None:
-    workload = WORKLOADS[name]()
-    assert "cuda_decomposed" in [s.name for s in sketches_for(workload, H200)]
-    assert check_schedules("cuda_decomposed", H200, workload, 0, 4) == 4
+    workload = (WORKLOADS | PAIRWISE)[name]()
+    sketch = "cuda_pairwise" if name in PAIRWISE else "cuda_decomposed"
+    assert sketch in [s.name for s in sketches_for(workload, H200)]
+    assert check_schedules(sketch, H200, workload, 0, 4) == 4
+
+
+def test_one_pairwise_reduction_is_a_class() -> None:
+    """Whoever joins kernels may rely on it: nothing is stored for each term."""
+    assert all(_has_class(make()) for make in PAIRWISE.values()) and not _has_class(WORKLOADS["nearest"]())
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
