@@ -42,6 +42,17 @@ def implicit_gemm_of(
     return None
 
 
+def filters_exist(gemm: Gemm) -> list[Expr]:
+    """Return the conditions on which a kernel has a place, on ``TAP`` and the axes of the batch: phases may have
+    different numbers of places. Filters are zero elsewhere."""
+    load, batch = gemm.b.load, {axis.name: axis.extent for axis in gemm.batch}
+    found = list[Expr]()
+    for i, extent in () if load is None else zip(load.indices, load.buffer.shape, strict=True):
+        whole = isinstance(i, Var) and batch.get(i.name, 0) <= extent
+        found += [] if whole or not free_variables(i) & set(batch) else [i >= 0, i < extent]
+    return found
+
+
 def _product(sides: Sides, patch: tuple[int, ...], halo: int | None, along_n: bool | None) -> Gemm | None:
     """Return the product with the pixels of images as its rows."""
     pixels = _pixels_of(sides)

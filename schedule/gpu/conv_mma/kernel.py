@@ -25,7 +25,7 @@ zeros for padding, 128 bytes of channels at a time. Of float32 it rounds them to
 What blocks with one patch store lies in the place of the stages. Filters are copied to shared memory once.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import gcd, prod
 
@@ -41,6 +41,7 @@ from ....ir.stmt import HardwareAxis, Kernel, LoopKind
 from ...loop_nest.nest import KERNEL_NAME
 from ...problems.gemm import Gemm
 from ...problems.image_window import TAP
+from ...problems.implicit_gemm import filters_exist
 from ...tile.delinearize import axis_indices, delinearize
 from ...tile.names import FreshNameWriter
 from ..skinny.mma_tiles import ATOM_M, ATOM_N
@@ -163,7 +164,7 @@ class _ConvMmaWriter:
                 f, channel = (outer, vector * width) if along == "k" else (vector * width, outer)
                 at = {**self._at_phase(phase), TAP: tap, "k": channel, "n": f}
                 exists = [channel < channels] if room > channels else []
-                exists += self._filters_exist(at)
+                exists += [substitute(condition, at) for condition in filters_exist(self.gemm)]
                 held = w.allocate("held", (width,), self.filters.dtype, MemoryScope.REGISTER)
                 if exists:
                     with w.loop("c", width, LoopKind.VECTORIZED) as c:
@@ -175,15 +176,6 @@ class _ConvMmaWriter:
                     to = (column, shift, channel + c) if along == "k" else (column + c, shift, channel)
                     value: Expr = Load(held, (c,))
                     w.store(self.b, to, value if held.dtype == self.dtype else Cast(value, self.dtype))
-
-    def _filters_exist(self, at: Mapping[str, Expr]) -> list[Expr]:
-        """Return the conditions on which a kernel has a tap, where phases may have different numbers of them."""
-        found: list[Expr] = []
-        for i, extent in zip(self.filters.indices, self.filters.buffer.shape, strict=True):
-            if self.phases > 1 and TAP in free_variables(i):
-                place = substitute(i, at)
-                found += [Compare(CompareOp.GE, place, index(0)), place < extent]
-        return found
 
     # --- the products of a patch
 
@@ -280,7 +272,8 @@ class _ConvMmaWriter:
             inside += [output < self.outputs] if self.outputs % s.threads else []
             with w.when(logical_and(*inside)), w.loop("phase", self.phases, UNROLLED) as phase:
                 self._add_up(total, partials, output, phase)
-                width = 1 if self.gemm.along_pixels else gcd(n, 8)
+                parts = any("n" in free_variables(i) for r in self.gemm.results for i in r.inside)
+                width = 1 if self.gemm.along_pixels or parts else gcd(n, 8)
                 with w.loop("vector", n // width, UNROLLED) as vector:
                     first = vector * width
                     here = {**at, **self._at_phase(phase), "n": first}

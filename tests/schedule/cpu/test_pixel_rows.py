@@ -23,6 +23,11 @@ def _conv2d(**parameters: Any) -> Workload:
     return workload_of("conv2d", **{**given, "layout": "NHWC", **parameters})
 
 
+def _transposed(**parameters: Any) -> Workload:
+    given = {"batch": 1, "channels": 3, "height": 4, "width": 5, "filters": 11, "kernel_h": 3, "kernel_w": 3}
+    return workload_of("conv2d_transpose", **{**given, "stride": 2, "padding": 1, "layout": "NHWC", **parameters})
+
+
 CASES = {
     "padded": _conv2d(padding=1),
     "not padded": _conv2d(padding=0),
@@ -32,6 +37,7 @@ CASES = {
     "several images": _conv2d(batch=3, padding=1, bias=True),
     "groups": _conv2d(channels=18, filters=22, groups=2, padding=1, height=3),
     "filters first": _conv2d(padding=1, filters_first=True),
+    "transposed": _transposed(output_padding=1, batch=2),
     "half": _conv2d(padding=1, dtype="float16"),
     "a line": workload_of("conv1d", batch=2, channels=4, length=11, filters=9, kernel=3, padding=1, layout="NWC"),
     "a volume": workload_of(
